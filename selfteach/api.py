@@ -1,0 +1,277 @@
+"""The door from Python: train, resume, evaluate. The command line calls these and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .core import registry
+from .core.errors import BadCheckpoint, BadValue
+from .core.method import Method
+from .core.part import Part
+from .core.serial import from_json, to_json
+from .core.task import Source
+from .loop import assemble, checkpoint
+from .loop.assemble import Settings
+from .loop.log import Shelf, read_events
+from .loop.session import Session
+from .loop.warmstart import Warm, warm_start
+from .model import files
+from .model.zoo import Start, build
+from .reward.answer import exact_match
+
+Observer = Callable[[Mapping[str, Any]], None]
+
+
+def silent(event: Mapping[str, Any]) -> None:
+    """An observer that does not listen."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """How a policy is measured before and after training: greedy on `tasks` held-out questions, `k` samples on `deep` of them."""
+
+    tasks: int = 200
+    deep: int = 48
+    k: int = 64
+    ways: int = 4  # samples of each other way to decode (a real engine in place of memory, ...) on the `tasks`
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, resolved: all that is needed to do it again. Goes to RUN/config.json."""
+
+    method: Method
+    task: str
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    model: str = "tiny"
+    settings: Settings = Settings()
+    warm: Warm = Warm()
+    survey: Survey = Survey()
+    use: tuple[str, ...] = ()
+    budget: int | None = None  # stop after so many sampled tokens
+
+    def to_json(self) -> dict[str, Any]:
+        values = {n: asdict(getattr(self, n)) for n in ("settings", "warm", "survey")}
+        plain = {n: getattr(self, n) for n in ("task", "model", "budget")}
+        return {"format": checkpoint.FORMAT, "method": to_json(self.method), "knobs": to_json(dict(self.knobs)), "use": list(self.use), **plain, **values}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Job:
+        """Raises UnknownName for a block that is no longer there, BadCheckpoint for another format."""
+        if data.get("format") != checkpoint.FORMAT:
+            raise BadCheckpoint(f"config.json: format {data.get('format')}, this selfteach reads {checkpoint.FORMAT}")
+        for file in data["use"]:
+            registry.load_file(file)
+        return Job(
+            from_json(data["method"]),
+            data["task"],
+            from_json(data["knobs"]),
+            data["model"],
+            Settings(**data["settings"]),
+            Warm(**data["warm"]),
+            Survey(**data["survey"]),
+            tuple(data["use"]),
+            data["budget"],
+        )
+
+
+@dataclass
+class Run:
+    """A run that is over (or stopped): its folder, what it measured, and where the model lies."""
+
+    folder: Path
+    figures: dict[str, Any]
+    done: bool
+    seconds: float
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "last"
+
+
+def source_of(task: str, knobs: Mapping[str, Any]) -> Source:
+    """A task's source with some options set. Raises UnknownName for a wrong task or option."""
+    import inspect
+
+    from .core.errors import unknown
+
+    make = registry.tasks.get(task)
+    known = inspect.signature(make).parameters
+    for name in knobs:
+        if name not in known:
+            raise unknown(f"option of task {task}", name, known)
+    return make(**knobs)
+
+
+def judge_of(source: Source) -> Part:
+    """What says whether an answer to this task is right."""
+    return source.defaults.get("judge") or exact_match()
+
+
+def plan(method: str | Method, task: str | None = None, knobs: Mapping[str, Any] | None = None, **change: Any) -> Job:
+    """A job from names: the method's own task where none is given, the task's own defaults where nothing else is said.
+
+    `change`: hyper-parameters of the method, or fields of Settings, Warm (as warm_steps ...), Survey (as survey_k ...) and Job.
+    """
+    rest = dict(change)
+    entry = registry.methods.get(method) if isinstance(method, str) else None
+    claim = entry.claim if entry else None
+    task = task or (claim.task if claim else "atlas")
+    source = source_of(task, knobs or {})
+    settings = {k: rest.pop(k) for k in list(rest) if k in Settings.__dataclass_fields__}
+    defaults = {k: v for k, v in source.defaults.items() if k in Settings.__dataclass_fields__}
+    warm = {k: source.defaults[f"warm_{k}"] for k in Warm.__dataclass_fields__ if f"warm_{k}" in source.defaults}
+    warm |= {k: rest.pop(f"warm_{k}") for k in Warm.__dataclass_fields__ if f"warm_{k}" in rest}
+    survey = {k: rest.pop(f"survey_{k}") for k in Survey.__dataclass_fields__ if f"survey_{k}" in rest}
+    own = {k: rest.pop(k) for k in ("model", "use", "budget") if k in rest}
+    if claim and "steps" not in settings and claim.task == task:
+        settings["steps"] = claim.steps
+    made = entry(**rest) if entry else method
+    if not isinstance(made, Method):
+        raise BadValue(f"a method is a name or a Method, not {type(method).__name__}")
+    return Job(made, task, dict(knobs or {}), settings=Settings(**{**defaults, **settings}), warm=Warm(**warm), survey=Survey(**survey), **own)
+
+
+def train(job: Job, out: str | Path, observer: Observer = silent, resume: bool = False) -> Run:
+    """Do a job in a run folder, from the start or from its newest checkpoint. Returns when it is done or was asked to stop."""
+    return asyncio.run(_train(job, Path(out), observer, resume))
+
+
+def resume(folder: str | Path, observer: Observer = silent) -> Run:
+    """Go on with a run where its newest checkpoint left it. Raises BadValue where the folder holds no run."""
+    file = Path(folder) / "config.json"
+    if not file.is_file():
+        raise BadValue(f"{folder}: holds no run (there is no config.json); --resume takes the folder that a run printed at its start")
+    try:
+        data = json.loads(file.read_text())
+    except ValueError as error:
+        raise BadCheckpoint(f"{file}: not JSON ({error})") from None
+    return train(Job.from_json(data), folder, observer, resume=True)
+
+
+async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
+    started = time.monotonic()
+    checkpoint.claim_folder(out, job.to_json(), again)
+    source = source_of(job.task, job.knobs)
+    assemble.check(job.method, source)
+    observer({"event": "source", "task": job.task, **source.about})
+    start = await started_model(job, source, observer)
+    session = session_of(job, source, start, out, observer)
+    resumed = session.open()
+    observer({"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "model": dict(start.about)})
+    before = _told(out, "start")
+    if before is None and not job.method.stages[0].data:
+        before = await survey(session, job.survey, "start")
+    rl = time.monotonic()
+    await session.run()
+    rl = time.monotonic() - rl
+    if not session.loop.done:
+        return Run(out, {"before": before or {}}, False, time.monotonic() - started)
+    after = _told(out, "end") or await survey(session, job.survey, "end")
+    figures = {"before": before or {}, "after": after, "seconds": {"all": time.monotonic() - started, "training": rl}}
+    figures["steps"] = session.loop.state.step
+    figures["tokens"] = session.loop.state.tokens
+    (out / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")
+    observer({"event": "done", "folder": str(out), "figures": figures})
+    return Run(out, figures, True, time.monotonic() - started)
+
+
+async def started_model(job: Job, source: Source, observer: Observer) -> Start:
+    """The model that a job starts from: loaded, or fresh and warm-started."""
+    start = build(job.model, source, job.settings.seed * 0 + job.warm.seed)
+    if start.fresh and job.warm.steps and source.demos is not None:
+        method = registry.methods.get("sft")(batch=job.warm.batch)
+        folder = await warm_start(source, start, method, judge_of(source), job.warm, job.settings, observer)
+        model, tokenizer = files.load(folder)
+        start = replace(start, model=model, tokenizer=tokenizer)
+    return start
+
+
+def session_of(job: Job, source: Source, start: Start, out: Path | None, observer: Observer) -> Session:
+    """A session ready to run or to measure."""
+    find = Shelf(out / "log").tree if out else None
+    s = job.settings
+    made = assemble.loop(job.method, source, start, s, find, budget=job.budget)
+    return Session(
+        made, judge_of(source), out, s.checkpoint_every, s.keep, eval_every=s.eval_every, eval_tasks=s.eval_tasks, observer=observer
+    )
+
+
+def _told(out: Path, when: str) -> dict[str, float] | None:
+    """What a survey at `when` found, if the run's log has it already."""
+    for event in read_events(out / "log"):
+        if event["event"] == "survey" and event["when"] == when:
+            return event["figures"]
+    return None
+
+
+async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] | None = None) -> dict[str, float]:
+    """Measure the policy as it stands, by its own program and by every other way the method can decode.
+
+    Names: accuracy (mean over samples), greedy, pass@k, maj, length, calls, accuracy/hops=2; of another way: accuracy+search ...
+    """
+    method, tasks = session.loop.method, session.loop.source.test
+    main = method.stages[-1].programs["main"]
+    out: dict[str, float] = {}
+
+    def told(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: session.observer({"event": "measuring", "when": when, "what": what, "done": done, "total": total})
+
+    async def measure(name: str, program: Part, k: int, n: int, greedy: bool) -> dict[str, float]:
+        what = f"{name or 'own program'}, {'greedy' if greedy else f'{k} samples'}"
+        result = await session.measure_tasks(
+            tasks[:n], k=k, greedy=greedy, program=program, where=("survey", when, name, greedy), told=told(what)
+        )
+        return result.figures(ks=() if greedy else [2**i for i in range(11) if 2**i <= k])
+
+    deep = min(how.deep, len(tasks))
+    for name, program in {"": main, **{w: p for w, p in method.decode.items() if ways is None or w in ways}}.items():
+        if name and str(program) == str(main):
+            continue
+        greedy = await measure(name, program, 1, how.tasks, True)
+        drawn = await measure(name, program, how.ways, how.tasks, False) if how.ways else {}
+        if not name and how.k:
+            found = await measure(name, program, how.k, deep, False)
+            drawn |= {k: v for k, v in found.items() if k.startswith("pass@") or k == "maj"}
+        tail = f"+{name}" if name else ""
+        out |= {f"{k.replace('accuracy', 'greedy')}{tail}": v for k, v in greedy.items() if k.startswith("accuracy")}
+        out |= {f"{k}{tail}": v for k, v in drawn.items()}
+    session._tell("survey", when=when, step=session.loop.state.step, figures=out)
+    return out
+
+
+def evaluate(
+    folder: str | Path, how: Survey, observer: Observer = silent, tool: str | None = None, task: str | None = None, knobs: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Measure the newest checkpoint of a run. tool: only this way to decode besides the run's own program. Another task may be given."""
+    folder = Path(folder)
+    file = folder / "config.json"
+    if not file.is_file():
+        raise BadValue(f"{folder}: holds no run (there is no config.json)")
+    job = Job.from_json(json.loads(file.read_text()))
+    if task is not None:
+        job = replace(job, task=task, knobs=dict(knobs or {}))
+    if tool is not None and tool not in job.method.decode:
+        from .core.errors import unknown
+
+        raise unknown(f"way to decode of {job.method.name}", tool, job.method.decode)
+    source = source_of(job.task, job.knobs)
+    if not (folder / "last").exists():
+        raise BadValue(f"{folder}: has no checkpoint yet")
+    start = build(str(folder / "last"), source)
+    session = session_of(job, source, start, None, observer)
+    return asyncio.run(survey(session, how, "now", None if tool is None else [tool]))
+
+
+def threads(count: int | None) -> None:
+    """Set how many threads matrix products use; the same number gives the same bits."""
+    if count:
+        torch.set_num_threads(count)

@@ -1,0 +1,52 @@
+"""The errors a person can cause, each one line that names the thing, what was wrong and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SelfteachError(Exception):
+    """Base of every error that selfteach raises on purpose; the command line prints its text and no traceback."""
+
+
+class UnknownName(SelfteachError, LookupError):
+    """A method, task, block, option or key that does not exist; says which ones are near."""
+
+
+class BadValue(SelfteachError, ValueError):
+    """A value of the right name but the wrong kind or range."""
+
+
+class BadCheckpoint(SelfteachError, ValueError):
+    """A file that is broken, foreign, or of an older format."""
+
+
+class NoVerdict(SelfteachError, RuntimeError):
+    """Too many scores could not be had."""
+
+
+class NotFinite(SelfteachError, ArithmeticError):
+    """A loss or gradient that is not finite, with the trajectories that did it."""
+
+
+class Unproven(SelfteachError, RuntimeError):
+    """Sampler and learner disagree: about the weights they hold, or about the probabilities they compute."""
+
+
+class Starved(SelfteachError, RuntimeError):
+    """A batch that could not be filled: every group was filtered out, or nothing came back."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`did you mean a, b or c?` for a name that is not known, or the list of what there is."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
+    if close:
+        return "did you mean " + " or ".join(", ".join(close).rsplit(", ", 1)) + "?"
+    return "there are: " + ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """The error for a name of some kind that nobody registered."""
+    return UnknownName(f"no {kind} is called {name!r}; {nearest(name, known)}")

@@ -1,0 +1,300 @@
+"""What a method is: stages of slots, updates over weight groups, a cast; and what it claims."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal
+
+from .errors import BadValue, unknown
+from .part import Part
+from .registry import methods
+from .task import Sampling
+
+Knob = "float | Part"  # a number, or a schedule: a block of the history
+
+
+@dataclass(frozen=True)
+class Term:
+    """coef * sum over the rows of its unit of w * l. `fn` gives l, or (l, kept) where a mask depends on the live policy.
+
+    on           the streams whose rows it reads
+    weigh        the block that gives w, from the whole optimiser batch; None: the mean over the rows of its unit
+    denominator  what `kept` does to w: "planned" leaves it alone, "kept" shares it among the kept rows (and needs the whole batch)
+    """
+
+    fn: Part
+    on: tuple[str, ...] = ("main",)
+    weigh: Part | None = None
+    coef: float | Part = 1.0
+    denominator: Literal["planned", "kept"] = "planned"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.on, str):
+            object.__setattr__(self, "on", (self.on,))
+        if not isinstance(self.fn, Part):
+            raise BadValue(f"term: its function must be a block with hyper-parameters bound, as in Term(clipped_ratio()), not {self.fn!r}")
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimiser's turn: PPO has one or two, Lopti two, BRIDGE three.
+
+    params   weight groups that move; columns reached through other groups are constants
+    assign   assigners run again just before it, with the weights of that moment
+    where    keeps some rows: a block of columns -> bool per token; applied before the weights are computed
+    when     a block of the history -> bool: warm-up, phase, coin flip
+    """
+
+    params: tuple[str, ...]
+    terms: tuple[Term, ...]
+    assign: tuple[Part, ...] = ()
+    where: Part | None = None
+    epochs: int = 1
+    minibatches: int = 1
+    lr: float | Part | None = None  # None: the run's own
+    when: Part | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.params, str):
+            object.__setattr__(self, "params", (self.params,))
+        if self.epochs < 1 or self.minibatches < 1:
+            raise BadValue(f"update: epochs and minibatches must be at least 1, not {self.epochs} and {self.minibatches}")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One setting of the five slots, and how long it lasts.
+
+    groups   useful groups wanted in a step; `rollouts` episodes in each
+    until    steps it lasts: a number, or a block of the history -> bool; None: the run's own number of steps
+    data     True: its programs only read data, so no engine is built and no reward is asked
+    enter    weight groups copied as it begins: {"ref": "policy"}
+    """
+
+    select: Part
+    programs: Mapping[str, Part]
+    reward: tuple[Part, ...]
+    credit: tuple[Part, ...]
+    updates: tuple[Update, ...]
+    name: str = "main"
+    groups: int = 16
+    rollouts: int = 8
+    sampling: Sampling = Sampling()
+    staleness: int = 0
+    until: int | Part | None = None
+    data: bool = False
+    enter: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A named group of parameters; members share groups.
+
+    source  start (the run's model) | new:head (fresh, for a head) | a path | another group to copy
+    follow  track a group: every `every` steps, move the share `rate` of the way (1: a copy; less: an average)
+    """
+
+    source: str = "start"
+    follow: str | None = None
+    rate: float = 1.0
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """One forward pass: weight groups put together. A head other than the vocabulary's lives in the last group named."""
+
+    weights: tuple[str, ...] = ("policy",)
+    heads: tuple[str, ...] = ("vocab",)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A published method as a value: a short sequence of stages, the weights they move, and the cast that speaks.
+
+    The reference `ref` stands ready in every cast and is built only if something reads it.
+    """
+
+    stages: tuple[Stage, ...]
+    weights: Mapping[str, Weights] = field(default_factory=lambda: {"policy": Weights(), "ref": Weights()})
+    cast: Mapping[str, Member] = field(default_factory=lambda: {"policy": Member(("policy",)), "ref": Member(("ref",))})
+    tools: Mapping[str, Part] = field(default_factory=dict)
+    decode: Mapping[str, Part] = field(default_factory=dict)
+    repeat: int = 1
+    name: str = ""
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stage(self) -> Stage:
+        """The last stage, which most methods have alone."""
+        return self.stages[-1]
+
+    def but(self, stage: int = -1, **change: Any) -> Method:
+        """The method with some slots of one stage changed. Raises UnknownName for what a stage does not have."""
+        known = [f.name for f in fields(Stage)]
+        for name in change:
+            if name not in known:
+                raise unknown("slot of a stage", name, known)
+        stages = list(self.stages)
+        stages[stage] = replace(stages[stage], **change)
+        return replace(self, stages=tuple(stages))
+
+    def with_(self, **change: Any) -> Method:
+        """The method with its weights, cast, tools or decoders added to."""
+        merged = {n: {**getattr(self, n), **v} if isinstance(v, Mapping) else v for n, v in change.items()}
+        return replace(self, **merged)
+
+    def table(self) -> list[tuple[str, str]]:
+        """(place, value) rows, in reading order: what `print` shows and what a diff compares."""
+        rows: list[tuple[str, str]] = []
+        for stage in self.stages:
+            rows += [(f"{stage.name}.{place}" if len(self.stages) > 1 else place, value) for place, value in _rows(stage)]
+        for name in ("weights", "cast", "tools", "decode"):
+            rows += [(f"{name}.{k}", _text(v)) for k, v in getattr(self, name).items()]
+        return [*rows, ("repeat", str(self.repeat))] if self.repeat > 1 else rows
+
+    def diff(self, other: Method) -> list[tuple[str, str | None, str | None]]:
+        """(place, here, there) of every row that differs."""
+        a, b = dict(self.table()), dict(other.table())
+        return [(place, a.get(place), b.get(place)) for place in {**a, **b} if a.get(place) != b.get(place)]
+
+    def __str__(self) -> str:
+        rows = [("method", self.name + (f"({', '.join(f'{k}={v!r}' for k, v in self.args.items())})" if self.args else "")), *self.table()]
+        wide = max(len(p) for p, _ in rows)
+        return "\n".join(f"{place:<{wide}}  {value}" for place, value in rows)
+
+
+def _rows(stage: Stage) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = [("select", str(stage.select))]
+    rows += [(f"program.{name}", str(part)) for name, part in stage.programs.items()]
+    rows += [(f"reward.{i}", str(part)) for i, part in enumerate(stage.reward)]
+    rows += [(f"credit.{i}", str(part)) for i, part in enumerate(stage.credit)]
+    for u, update in enumerate(stage.updates):
+        at = f"update.{u}" if len(stage.updates) > 1 else "update"
+        rows.append((f"{at}.params", ", ".join(update.params)))
+        for t, term in enumerate(update.terms):
+            coef = "" if term.coef == 1.0 else f"{term.coef} * "
+            on = "" if term.on == ("main",) else f" on {', '.join(term.on)}"
+            kept = "" if term.denominator == "planned" else " over what is kept"
+            rows.append((f"{at}.term.{t}", f"{coef}{term.fn}{on} by {term.weigh or 'its mean'}{kept}"))
+        for name in ("assign", "where", "epochs", "minibatches", "lr", "when"):
+            value = getattr(update, name)
+            if value not in ((), None, 1):
+                rows.append((f"{at}.{name}", _text(value)))
+    for name in ("groups", "rollouts", "sampling", "staleness", "until", "data", "enter"):
+        value = getattr(stage, name)
+        if value not in (None, {}, 0, False):
+            rows.append((name, _text(value)))
+    return rows
+
+
+def _text(value: Any) -> str:
+    if is_dataclass(value) and not isinstance(value, Part):
+        changed = [f.name for f in fields(value) if getattr(value, f.name) != _default(f)]
+        return f"{type(value).__name__}({', '.join(f'{n}={_text(getattr(value, n))}' for n in changed)})"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_text(v) for v in value) + ")"
+    return str(value)
+
+
+def _default(f: Any) -> Any:
+    return f.default_factory() if callable(f.default_factory) else f.default
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing a paper says will happen, as a number: measure(left) - measure(right) against a margin.
+
+    measure   a figure of a finished run (accuracy, pass@32, length, accuracy+search ...), read at its end
+    left      an arm; right: an arm, "start" (the same arm before training), a number, or "other measure of arm"
+    relation  ">" : the difference is above `by`; "<" : below -`by`; "~" : within `by`
+    scale     "abs" compares differences, "ratio" compares left / right - 1
+    """
+
+    measure: str
+    left: str = "self"
+    right: str | float = "start"
+    by: float = 0.0
+    relation: Literal[">", "<", "~"] = ">"
+    scale: Literal["abs", "ratio"] = "abs"
+
+    def __str__(self) -> str:
+        rel = {">": "above", "<": "below", "~": "within"}[self.relation]
+        by = f"{self.by:g}" + (" (as a share)" if self.scale == "ratio" else "")
+        return f"{self.measure} of {self.left} {rel} that of {self.right} by {by}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says will happen, small enough for two CPU cores. It holds if all checks do; each is reported.
+
+    arms  name -> a method's name, or (name, hyper-parameters); "self" is the method itself
+    task  the task, with `knobs`; `steps` of RL in each arm; equal: what every arm gets the same of
+    """
+
+    checks: tuple[Check, ...]
+    arms: Mapping[str, str | tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    task: str = "chain_sum"
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 40
+    equal: Literal["tokens", "steps", "wall"] = "steps"
+    because: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.checks, Check):
+            object.__setattr__(self, "checks", (self.checks,))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered method: how to build it, and where it comes from."""
+
+    name: str
+    build: Callable[..., Method]
+    family: str
+    paper: str
+    catalogue: tuple[int, ...]
+    claim: Claim | None
+
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.build) or ""
+
+    @property
+    def knobs(self) -> dict[str, inspect.Parameter]:
+        """The hyper-parameters: the function's own arguments."""
+        return dict(inspect.signature(self.build, eval_str=True).parameters)
+
+    def __call__(self, **knobs: Any) -> Method:
+        for name in knobs:
+            if name not in self.knobs:
+                raise unknown(f"hyper-parameter of {self.name}", name, self.knobs)
+        return replace(self.build(**knobs), name=self.name, args=knobs)
+
+
+def method(
+    family: str, paper: str = "", catalogue: int | tuple[int, ...] = (), claim: Claim | None = None, name: str | None = None
+) -> Callable[[Callable[..., Method]], Callable[..., Method]]:
+    """Register a function as a published method. Its arguments, all with defaults, are the hyper-parameters.
+
+    paper: the arXiv number, or words where there is none. catalogue: its card or cards.
+    """
+
+    def register(fn: Callable[..., Method]) -> Callable[..., Method]:
+        own = name or fn.__name__
+        for p in inspect.signature(fn).parameters.values():
+            if p.default is p.empty:
+                raise BadValue(f"method {own}: hyper-parameter {p.name!r} needs a default")
+        cards = (catalogue,) if isinstance(catalogue, int) else tuple(catalogue)
+        entry = methods.add(own, Entry(own, fn, family, paper, cards, claim))
+
+        @functools.wraps(fn)
+        def build(**knobs: Any) -> Method:
+            return entry(**knobs)
+
+        return build
+
+    return register

@@ -1,0 +1,124 @@
+"""What there is, by name: methods, tasks, studies, blocks, quantities. One small table class and the instances of it.
+
+A third party adds an entry from a file of its own (importing the file registers it) or through an entry point of the group
+`selfteach`, whose value is a module to import. The library's own modules are imported when a table is first asked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from .errors import BadValue, unknown
+
+T = TypeVar("T")
+Build = Callable[..., Any]
+_loaded = False
+
+
+class Registry(Generic[T]):
+    """Names to values. Duplicates raise; an unknown name is answered with the nearest right ones."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def add(self, name: str, value: T) -> T:
+        """Register `value`. Raises BadValue where the name is taken by something else."""
+        have = self._entries.get(name)
+        if have is not None and _origin(have) != _origin(value):
+            raise BadValue(f"two {self.kind}s are called {name!r}: {_where(have)} and {_where(value)}; rename one")
+        self._entries[name] = value
+        return value
+
+    def get(self, name: str) -> T:
+        """The entry of that name. Raises UnknownName with the nearest names."""
+        if name not in self._entries:
+            load_all()
+        if name not in self._entries:
+            raise unknown(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def __contains__(self, name: str) -> bool:
+        load_all()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        load_all()
+        return iter(sorted(self._entries))
+
+    def items(self) -> list[tuple[str, T]]:
+        return [(n, self._entries[n]) for n in self]
+
+
+def _function(value: Any) -> Any:
+    return getattr(value, "build", None) or getattr(value, "fn", None) or value
+
+
+def _origin(value: Any) -> tuple[str, str]:
+    fn = _function(value)
+    code = getattr(fn, "__code__", None)
+    return (code.co_filename if code else getattr(fn, "__module__", ""), getattr(fn, "__qualname__", repr(fn)))
+
+
+def _where(value: Any) -> str:
+    file, name = _origin(value)
+    return f"{name} in {file}"
+
+
+methods: Registry[Any] = Registry("method")
+tasks: Registry[Any] = Registry("task")
+studies: Registry[Any] = Registry("study")
+blocks: Registry[Any] = Registry("block")
+quantities: Registry[Any] = Registry("quantity")
+
+ROOMS = ("model", "curriculum", "rollout", "reward", "credit", "objective", "tools", "tasks", "analysis", "methods")
+
+
+def load_all() -> None:
+    """Import every module that registers something: the library's own rooms, then the entry points. Once a process."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    for room in ROOMS:
+        package = importlib.import_module(f"selfteach.{room}")
+        for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            importlib.import_module(info.name)
+    for entry in importlib.metadata.entry_points(group="selfteach"):
+        entry.load()
+
+
+def load_file(path: str | Path) -> None:
+    """Import one file of a user's own, so that what it registers can be used by name. Raises BadValue where it cannot be."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise BadValue(f"{path}: no such file; --use takes a Python file that registers methods, tasks or blocks")
+    name = f"selfteach_user_{file.stem}"
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(file):
+        return
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise BadValue(f"{path}: not a Python file; --use takes a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise BadValue(f"{path}: importing it raised {type(error).__name__}: {error}") from error
+
+
+def task(fn: Build) -> Build:
+    """Register a function that returns a Source as a task; its arguments, all with defaults, are the task's options."""
+    for p in inspect.signature(fn).parameters.values():
+        if p.default is p.empty:
+            raise BadValue(f"task {fn.__name__}: option {p.name!r} needs a default")
+    return tasks.add(fn.__name__, fn)

@@ -1,0 +1,109 @@
+"""What is asked: tasks, where they come from, and the requests that put one to the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from .errors import BadValue
+from .part import Part
+
+
+class Ref(NamedTuple):
+    """A place in the run's append-only store. Replay, start points and scores hold Refs, not copies."""
+
+    episode: str
+    node: int
+    offset: int = -1  # a token inside the node (-1: its end), since steps, cuts and vines begin mid-node
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to try. `data` holds what data programs read: a demonstration's completion, pairs, logged episodes."""
+
+    id: str
+    prompt: Any
+    answer: Any = None
+    data: tuple[Any, ...] = ()
+    tags: Mapping[str, Any] = field(default_factory=dict)  # category, difficulty, hops, hint, rubric
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn; kept with every node, so that the learner recomputes log-probabilities under the same transform.
+
+    temperature 0 is greedy. top_p 1 and top_k 0 leave the distribution whole. `max_tokens` None: the task's own limit.
+    A stop string ends the turn and stays in it. `record`: quantities kept besides the log-probability.
+    """
+
+    temperature: float | Part = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    record: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.temperature, int | float) and not 0 <= self.temperature < 100:
+            raise BadValue(f"sampling: temperature must be at least 0, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise BadValue(f"sampling: top_p must be in (0, 1], not {self.top_p}")
+        if self.top_k < 0:
+            raise BadValue(f"sampling: top_k must be 0 (off) or more, not {self.top_k}")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise BadValue(f"sampling: max_tokens must be at least 1, not {self.max_tokens}")
+
+    def but(self, **change: Any) -> Sampling:
+        return replace(self, **change)
+
+    @property
+    def whole(self) -> bool:
+        """True where every token of the vocabulary keeps its chance, so that the learner can recompute the transform."""
+        return self.top_p == 1.0 and self.top_k == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Play `task` `n` times with a program. Everything that speaks is a request: propose, solve, judge, demonstrate, reflect."""
+
+    task: Task
+    n: int = 1
+    program: str = "main"
+    key: str | None = None  # the group to join; None: a new one
+    start: Ref | None = None  # a stored place to go on from
+    help: Mapping[str, Any] = field(default_factory=dict)  # hint, instruction, evidence for the program
+    sampling: Sampling | None = None
+    cause: str | None = None  # key of the group that it came from: a proposer's, for its solvers
+
+
+class Document(NamedTuple):
+    """One entry of a task's corpus, as a search engine indexes it."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where tasks come from: what a `@task` function returns. Lazy, seeded, endless; train and test share no question.
+
+    train(i)  the i-th training task, for any i >= 0
+    test      the held-out tasks, a fixed list
+    demos(i)  the i-th item of the warm start: a Task whose data is (completion text,); None: the task has none
+    words     text to make the tiny model's tokenizer from; `tags` are kept whole in it
+    corpus    documents for a search tool; `tools`: name -> Part that the programs may call
+    defaults  what this task suggests where the user says nothing: max_tokens, model, sft_steps, ...
+    """
+
+    name: str
+    train: Callable[[int], Task]
+    test: Sequence[Task]
+    demos: Callable[[int], Task] | None = None
+    words: Callable[[], Iterable[str]] | None = None
+    tags: tuple[str, ...] = ()
+    corpus: Callable[[], Sequence[Document]] | None = None
+    tools: Mapping[str, Part] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # figures for people: sizes, shares withheld

@@ -1,0 +1,241 @@
+"""What happened: an append-only tree of tokens per episode, stored as arrays; turns and trajectories are views of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .errors import BadValue
+from .task import Ref, Request, Sampling
+from .text import last_between
+
+_TOKEN_DTYPES = {"id": np.int32, "chosen": np.bool_, "logp": np.float32, "version": np.int32, "span": np.int16}
+
+
+class Tree:
+    """An arena of tokens and a table of nodes, only ever appended to.
+
+    Tokens [T]: `id` i32, `chosen` bool (the policy drew it), `logp` f32 under the true sampling distribution (NaN: unknown),
+    `version` i32 of the weights that drew it (-1: nobody), `span` i16 into `spans`, and `recorded` quantities f32.
+    Nodes [K]: `parent` (-1: a root), `cut` (how many of the parent's tokens lie before this node), `begin` in the arena,
+    `by` (role, into `roles`), `sampling` (into `samplings`, -1: not sampled). Node k owns the tokens begin[k]:begin[k+1].
+    """
+
+    __slots__ = ("_tokens", "_used", "recorded", "parent", "cut", "begin", "by", "sampling", "origin", "notes", "spans", "roles", "samplings")
+
+    def __init__(self) -> None:
+        self._tokens = {name: np.zeros(256, dtype) for name, dtype in _TOKEN_DTYPES.items()}
+        self._used = 0
+        self.recorded: dict[str, np.ndarray] = {}
+        self.parent: list[int] = []
+        self.cut: list[int] = []
+        self.begin: list[int] = []
+        self.by: list[int] = []
+        self.sampling: list[int] = []
+        self.origin: dict[int, Ref] = {}
+        self.notes: dict[int, dict[str, float]] = {}
+        self.spans: list[str] = [""]
+        self.roles: list[str] = []
+        self.samplings: list[Sampling] = []
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return self._used
+
+    @property
+    def id(self) -> np.ndarray:
+        return self._tokens["id"][: self._used]
+
+    @property
+    def chosen(self) -> np.ndarray:
+        return self._tokens["chosen"][: self._used]
+
+    @property
+    def logp(self) -> np.ndarray:
+        return self._tokens["logp"][: self._used]
+
+    @property
+    def version(self) -> np.ndarray:
+        return self._tokens["version"][: self._used]
+
+    @property
+    def span(self) -> np.ndarray:
+        return self._tokens["span"][: self._used]
+
+    def add(
+        self,
+        parent: int,
+        ids: Sequence[int] | np.ndarray,
+        *,
+        cut: int | None = None,
+        role: str = "policy",
+        chosen: bool = False,
+        logp: Sequence[float] | np.ndarray | None = None,
+        version: int = -1,
+        span: str = "",
+        sampling: Sampling | None = None,
+        recorded: Mapping[str, np.ndarray] | None = None,
+        origin: Ref | None = None,
+    ) -> int:
+        """Append a node below `parent` (-1: a new root) and return its number. Raises BadValue for lengths that differ."""
+        ids = np.asarray(ids, np.int32)
+        if logp is not None and len(logp) != len(ids):
+            raise BadValue(f"tree: {len(ids)} tokens with {len(logp)} log-probabilities")
+        node, start, stop = len(self.parent), self._used, self._used + len(ids)
+        self._grow(stop)
+        self._tokens["id"][start:stop] = ids
+        self._tokens["chosen"][start:stop] = chosen
+        self._tokens["logp"][start:stop] = math.nan if logp is None else logp
+        self._tokens["version"][start:stop] = version
+        self._tokens["span"][start:stop] = self._index(self.spans, span)
+        for name, values in (recorded or {}).items():
+            column = self.recorded.setdefault(name, np.full(len(self._tokens["id"]), np.nan, np.float32))
+            column[start:stop] = values
+        self._used = stop
+        self.parent.append(parent)
+        self.cut.append(self.size(parent) if cut is None and parent >= 0 else (cut or 0))
+        self.begin.append(start)
+        self.by.append(self._index(self.roles, role))
+        self.sampling.append(-1 if sampling is None else self._index(self.samplings, sampling))
+        if origin is not None:
+            self.origin[node] = origin
+        return node
+
+    def size(self, node: int) -> int:
+        """Number of tokens of a node."""
+        return self.stop(node) - self.begin[node]
+
+    def stop(self, node: int) -> int:
+        """Where a node's tokens end in the arena."""
+        return self.begin[node + 1] if node + 1 < len(self.begin) else self._used
+
+    def mark(self, node: int, start: int, stop: int, span: str) -> None:
+        """Name the tokens start:stop of a node as a span (what a text inside a turn is: information, think ...)."""
+        a = self.begin[node]
+        self._tokens["span"][a + start : a + stop] = self._index(self.spans, span)
+
+    def path(self, node: int, offset: int = -1) -> list[tuple[int, int]]:
+        """(node, number of its tokens on the path) from the root to a place, in order."""
+        out: list[tuple[int, int]] = []
+        upto = self.size(node) if offset < 0 else offset
+        while node >= 0:
+            out.append((node, upto))
+            upto, node = self.cut[node], self.parent[node]
+        return out[::-1]
+
+    def places(self, node: int, offset: int = -1) -> np.ndarray:
+        """i64[L]: places in the arena of all tokens from the root to a place, in order."""
+        pieces = [np.arange(self.begin[n], self.begin[n] + upto) for n, upto in self.path(node, offset)]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+    def adopt_arrays(self, tokens: Mapping[str, np.ndarray], nodes: Mapping[str, list[int]], recorded: Mapping[str, np.ndarray]) -> None:
+        """Take over what a log holds: token columns, node columns, recorded quantities."""
+        self._tokens = {n: np.array(tokens[n], dtype) for n, dtype in _TOKEN_DTYPES.items()}
+        self._used = len(self._tokens["id"])
+        self.recorded = {n: np.array(v, np.float32) for n, v in recorded.items()}
+        self.parent, self.cut, self.begin = nodes["parent"], nodes["cut"], nodes["begin"]
+        self.by, self.sampling = nodes["by"], nodes["sampling"]
+
+    def _grow(self, size: int) -> None:
+        have = len(self._tokens["id"])
+        if size <= have:
+            return
+        room = max(size, 2 * have, 64)
+        for name, old in self._tokens.items():
+            self._tokens[name] = np.concatenate([old, np.zeros(room - have, old.dtype)])
+        for name, old in self.recorded.items():
+            self.recorded[name] = np.concatenate([old, np.full(room - len(old), np.nan, np.float32)])
+
+    @staticmethod
+    def _index(table: list[Any], value: Any) -> int:
+        if value not in table:
+            table.append(value)
+        return table.index(value)
+
+
+class Turn(NamedTuple):
+    """What `sample` returns: a view of one node, made once per turn. status: stop | length | limit | cancelled | error."""
+
+    at: Ref
+    text: str
+    status: str
+
+    def between(self, tag: str) -> str | None:
+        """The text inside the last <tag>...</tag> of the turn, stripped; None where there is none."""
+        return last_between(self.text, tag, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A path that a program closed: who spoke and learns, and the siblings that it is compared with.
+
+    `learn` names the stream that it teaches; None: kept and shown, never learned (a judge, a vine).
+    """
+
+    leaf: Ref
+    role: str
+    key: str
+    learn: str | None = "main"
+    status: str = "stop"
+
+
+@dataclass(slots=True)
+class Episode:
+    """One run of a program: its tree, the trajectories it closed, and what it returned.
+
+    status: done | limit | error; `why` says what went wrong. cost: tokens sampled, scored, calls, seconds.
+    """
+
+    id: str
+    tree: Tree
+    trajectories: list[Trajectory] = field(default_factory=list)
+    answer: Any = None
+    status: str = "done"
+    why: str = ""
+    cost: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A verdict. value None: it could not be had, which is never 0. `parts` by name, `why` for people, `error` if there was one."""
+
+    value: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    why: str = ""
+    error: str | None = None
+
+    @staticmethod
+    def of(value: Any) -> Score:
+        """A Score from what a reward returned: a number, a bool or a Score. Anything else is a recorded error, never a 0."""
+        if isinstance(value, Score):
+            return value if value.value is None else _finite(value)
+        if isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+            return _finite(Score(float(value)))
+        if value is None:
+            return Score(None, error="the reward returned None: no verdict")
+        return Score(None, error=f"the reward returned {type(value).__name__} {str(value)[:60]!r}, not a number or a Score")
+
+
+def _finite(score: Score) -> Score:
+    value = score.value
+    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+        return Score(None, score.parts, score.why, f"the reward's value is a {type(value).__name__}, not a number")
+    if not math.isfinite(value):
+        return Score(None, score.parts, score.why, f"the reward's value is {value}")
+    return score
+
+
+Scores = dict[str, dict[Ref, Score]]  # column -> place -> score: outcomes at leaves, step scores at step ends
+
+
+class Group(NamedTuple):
+    """The episodes of one request, which are compared with each other. `scores` is filled as soon as the group is in."""
+
+    request: Request
+    episodes: list[Episode]
+    scores: Scores
+    key: str

@@ -1,0 +1,148 @@
+"""From trajectories to examples: segments of the path's nodes, and the scores that belong to each. Plain helpers of the composers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from selfteach.core import BadValue, Episode, Example, Group, Ref, Segment, Trajectory, Tree, Unit
+
+Places = dict[tuple[str, int], dict[int, float | None]]  # (episode, node) -> tokens of the node before the place -> value
+
+
+def examples(
+    groups: Sequence[Group],
+    stream: str | tuple[str, ...] | None = None,
+    mask: tuple[str, ...] = (),
+    member: str | None = "policy",
+    roles: tuple[str, ...] = (),
+    turns: int | None = None,
+    steps: tuple[str, ...] = (),
+) -> list[Example]:
+    """One Example per closed trajectory that learns and has its verdict, in the order of groups, episodes and closing. See `each`."""
+    scores = {name: _places(groups, name) for name in sorted({name for g in groups for name in g.scores})}
+    units: dict[str, Unit] = {name: _unit_of(groups, places) for name, places in scores.items()}
+    for name in steps:
+        if units.get(name) == "seq":
+            units[name] = "step"
+    out: list[Example] = []
+    for episode, t in [(e, t) for g in groups for e in g.episodes for t in e.trajectories]:
+        if t.learn is None or (roles and t.role not in roles) or unscored(episode, t, scores.get("reward", {}), units.get("reward", "seq")):
+            continue
+        parts, learned = _segments(episode, t, stream or t.learn, mask, turns)
+        given: dict[str, tuple[Unit, Any]] = {"truncated": ("seq", float(t.status in ("length", "limit")))}
+        for name, places in scores.items():
+            values = _given(episode, t, name, units[name], places, learned)
+            if values is not None:
+                given[name] = values
+        if parts:
+            out.append(Example(parts, member or t.role, t.key, f"{episode.id}:{t.leaf.node}", given=given))
+    return out
+
+
+def unscored(episode: Episode, trajectory: Trajectory, reward: Places, unit: Unit) -> bool:
+    """True where a verdict on the trajectory could not be had: at its leaf, or anywhere on its path if rewards are paid along the way."""
+    node, upto = _place(episode.tree, trajectory.leaf)
+    if unit == "seq":
+        return reward.get((episode.id, node), {}).get(upto, 0.0) is None
+    path = episode.tree.path(node, upto)
+    return any(v is None for n, stop in path for at, v in reward.get((episode.id, n), {}).items() if at <= stop)
+
+
+def rewards(groups: Sequence[Group]) -> tuple[Places, Unit]:
+    """Where the groups' `reward` stands, and the unit that can hold it."""
+    places = _places(groups, "reward")
+    return places, _unit_of(groups, places)
+
+
+def _place(tree: Tree, ref: Ref) -> tuple[int, int]:
+    return ref.node, tree.size(ref.node) if ref.offset < 0 else ref.offset
+
+
+def _places(groups: Sequence[Group], name: str) -> Places:
+    out: Places = {}
+    for group in groups:
+        trees = {e.id: e.tree for e in group.episodes}
+        for ref, score in group.scores.get(name, {}).items():
+            if ref.episode not in trees:
+                raise BadValue(f"score {name}: episode {ref.episode} is not in group {group.key}")
+            node, at = _place(trees[ref.episode], ref)
+            out.setdefault((ref.episode, node), {})[at] = score.value
+    return out
+
+
+def _unit_of(groups: Sequence[Group], places: Places) -> Unit:
+    """The coarsest unit that can hold every place of a column: seq if all are leaves, step if all others end a node, else token."""
+    episodes = {e.id: e for g in groups for e in g.episodes}
+    leaves = {(e.id, *_place(e.tree, t.leaf)) for e in episodes.values() for t in e.trajectories}
+    inner = [(where, at) for where, values in places.items() for at in values if (*where, at) not in leaves]
+    if not inner:
+        return "seq"
+    return "step" if all(at == episodes[episode].tree.size(node) for (episode, node), at in inner) else "token"
+
+
+def _segments(
+    episode: Episode, trajectory: Trajectory, stream: str | tuple[str, ...], mask: tuple[str, ...], turns: int | None
+) -> tuple[tuple[Segment, ...], list[tuple[int, np.ndarray]]]:
+    """The path as segments, and (node, bool per token of it on the path: is it learned)."""
+    tree = episode.tree
+    masked = np.array([i for i, s in enumerate(tree.spans) if s in mask], np.int64)
+    learned: list[tuple[int, np.ndarray]] = []
+    for node, upto in tree.path(trajectory.leaf.node, trajectory.leaf.offset):
+        a = tree.begin[node]
+        learned.append((node, tree.chosen[a : a + upto] & ~np.isin(tree.span[a : a + upto], masked)))
+    spoken = [i for i, (_, rows) in enumerate(learned) if rows.any()]
+    first = max(0, len(spoken) - turns) if turns is not None else 0
+    for i in spoken[:first]:
+        learned[i] = (learned[i][0], np.zeros_like(learned[i][1]))
+    names = (stream,) if isinstance(stream, str) else stream
+    parts: list[Segment] = []
+    for i, (node, rows) in enumerate(learned):
+        label = names[min(spoken.index(i), len(names) - 1)] if rows.any() else None
+        # Unchosen tokens teach nothing in any segment, so a run ends only where a chosen token's fate changes.
+        chosen = tree.chosen[tree.begin[node] : tree.begin[node] + len(rows)]
+        parts += [Segment(Ref(episode.id, node), label if on else None, start, stop) for start, stop, on in _runs(rows, chosen)]
+    return tuple(parts), learned
+
+
+def _runs(rows: np.ndarray, chosen: np.ndarray) -> list[tuple[int, int, bool]]:
+    """(start, stop, learned) of the longest stretches in which all chosen tokens are learned, or none is."""
+    if not len(rows):
+        return []
+    at = np.flatnonzero(chosen)
+    turn = at[1:][rows[at[1:]] != rows[at[:-1]]]
+    cuts = [0, *turn.tolist(), len(rows)]
+    return [(a, z, bool(rows[a:z].any())) for a, z in itertools.pairwise(cuts)]
+
+
+def _given(
+    episode: Episode, trajectory: Trajectory, name: str, unit: Unit, places: Places, learned: list[tuple[int, np.ndarray]]
+) -> tuple[Unit, Any] | None:
+    """A column's values for one example, NaN where there is none; None where a sequence has no score at all."""
+    if unit == "seq":
+        node, upto = _place(episode.tree, trajectory.leaf)
+        values = places.get((episode.id, node), {})
+        return ("seq", _number(values[upto])) if upto in values else None
+    counts = [int(rows.any()) if unit == "step" else int(rows.sum()) for _, rows in learned]
+    out = np.full(sum(counts), np.nan)
+    before, taken = 0, set[int]()
+    for (node, rows), count in zip(learned, counts, strict=True):
+        for at, value in sorted(places.get((episode.id, node), {}).items()):
+            if at > len(rows):
+                continue
+            row = before + (count if unit == "step" else int(rows[:at].sum())) - 1
+            if row < 0:  # before the first learned token: no row of this example to hold it
+                continue
+            if row in taken:
+                raise BadValue(f"score {name} of {episode.id}: two scores fall on one {unit} at node {node}")
+            taken.add(row)
+            out[row] = _number(value)
+        before += count
+    return unit, out
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

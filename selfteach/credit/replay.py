@@ -1,0 +1,84 @@
+"""Learning again from earlier groups. The store holds Refs into the run's log and columns, never tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from selfteach.core import BadValue, Column, Example, Group, Part, Ref, Segment, Seq, block, remembers
+
+from . import recipe
+from .compose import by_key
+
+
+@block
+@remembers(lambda: {"groups": []})
+def replay(
+    *,
+    groups: Sequence[Group],
+    state: dict[str, Any],
+    size: int = 64,
+    take: int = 8,
+    order: Literal["oldest", "newest"] = "oldest",
+    again: bool = False,
+    informative: bool = True,
+    credit: Part | None = None,
+    stream: str | tuple[str, ...] | None = None,
+    mask: tuple[str, ...] = (),
+    member: str | None = "policy",
+) -> tuple[list[Example], dict[str, Any]]:
+    """Add up to `take` groups of earlier steps to the batch: put it after `each`. Keeps the newest `size` groups.
+
+    A group comes back whole, under a key of its own, so that statistics over it are what they were and never mix with fresh siblings;
+    ids, versions and old_logp come from the log. again: what was taken stays in the store. informative: groups whose rewards are all
+    equal are not kept. credit: an assigner of (reward, group), as norm(), run as a group is stored: its advantage comes back as the
+    column `past_adv`, and `recall()` puts it in place of a new one. What is stored in a step comes back in the next at the earliest.
+    """
+    store: list[dict[str, Any]] = state["groups"]
+    front = store[:take] if order == "oldest" else store[::-1][:take]
+    out = [_load(e, g["key"]) for g in front for e in g["examples"]]
+    rest = store if again else store[take:] if order == "oldest" else store[: max(0, len(store) - take)]
+    found = recipe.examples(groups, stream, mask, member)
+    past = _advantages(found, credit) if credit is not None and found else None
+    fresh: list[dict[str, Any]] = []
+    for key, rows in by_key(found).items():
+        rewards = [np.asarray(found[i].given["reward"][1]).tolist() for i in rows if "reward" in found[i].given]
+        if informative and rewards and all(r == rewards[0] for r in rewards):
+            continue
+        examples = [_dump(found[i], None if past is None else float(past[i])) for i in rows]
+        fresh.append({"key": f"{key}@{found[rows[0]].name}", "examples": examples})
+    return out, {"groups": [*rest, *fresh][-size:] if size else []}
+
+
+@block
+def recall(*, adv: Seq, past_adv: Seq) -> dict[str, Column]:
+    """The advantage a replayed sequence had when it was stored, in place of a new one: adv = past_adv where there is one. Both f64[S]."""
+    past = np.asarray(past_adv, np.float64)
+    return {"adv": Column("seq", np.where(np.isnan(past), np.asarray(adv, np.float64), past))}
+
+
+def _advantages(found: Sequence[Example], credit: Part) -> np.ndarray:
+    odd = sorted(set(credit.needs) - {"reward", "group"})
+    if odd:
+        raise BadValue(f"replay: credit must be an assigner of (reward, group), but {credit} also needs {', '.join(odd)}")
+    group = np.zeros(len(found), np.int64)
+    for number, rows in enumerate(by_key(found).values()):
+        group[rows] = number
+    reward = np.array([e.given["reward"][1] if "reward" in e.given else np.nan for e in found], np.float64)
+    return credit(**{n: v for n, v in (("reward", reward), ("group", group)) if n in credit.needs})["adv"].values
+
+
+def _dump(example: Example, adv: float | None) -> dict[str, Any]:
+    given: dict[str, Any] = {n: [u, np.asarray(v, np.float64)] for n, (u, v) in example.given.items()}
+    if adv is not None:
+        given["past_adv"] = ["seq", np.float64(adv).reshape(())]
+    parts = [[list(s.source), s.learn, s.start, s.stop] for s in example.parts]
+    return {"name": example.name, "member": example.member, "parts": parts, "given": given}
+
+
+def _load(stored: Mapping[str, Any], key: str) -> Example:
+    parts = tuple(Segment(Ref(*source), learn, start, stop) for source, learn, start, stop in stored["parts"])
+    given = {n: (unit, values) for n, (unit, values) in stored["given"].items()}
+    return Example(parts, stored["member"], key, stored["name"], given=given)

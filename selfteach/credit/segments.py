@@ -1,0 +1,73 @@
+"""Statistics of ragged rows: `x` per row, `index` saying which segment each row is in, `n` segments. NumPy, float64.
+
+Any order of rows, any sizes. NaN and inf come through to the segment that holds them and to no other. An empty segment has
+the total 0 and no mean: NaN. These are plain helpers, not blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from selfteach.core.part import Array
+
+
+def count(index: Array) -> int:
+    """How many segments an index speaks of: its largest number plus one, 0 for no rows."""
+    return int(np.max(index)) + 1 if len(index) else 0
+
+
+def total(x: Array, index: Array, n: int) -> Array:
+    """f64[n]: sum of each segment.
+
+    >>> total([1, 2, 4], [0, 1, 0], 2)
+    array([5., 2.])
+    """
+    return np.bincount(index, weights=np.asarray(x, np.float64), minlength=n)
+
+
+def mean(x: Array, index: Array, n: int) -> Array:
+    """f64[n]: mean of each segment; NaN for an empty one."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return total(x, index, n) / np.bincount(index, minlength=n)
+
+
+def std(x: Array, index: Array, n: int, ddof: int = 1) -> Array:
+    """f64[n]: sqrt(sum (x - mean)^2 / (rows - ddof)) of each segment, in two passes; NaN where there are not more than ddof rows.
+
+    >>> std([1, 0, 0, 0, 7], [0, 0, 0, 0, 1], 2)  # mean 1/4: (9/16 + 3/16) / 3 = 1/4
+    array([0.5, nan])
+    """
+    x = np.asarray(x, np.float64)
+    rows = np.bincount(index, minlength=n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        squares = total((x - mean(x, index, n)[index]) ** 2, index, n)
+        return np.sqrt(squares / np.where(rows > ddof, rows - ddof, np.nan))
+
+
+def least(x: Array, index: Array, n: int) -> Array:
+    """f64[n]: the smallest row of each segment; NaN if it holds one, inf if it is empty."""
+    out = np.full(n, np.inf)
+    with np.errstate(invalid="ignore"):
+        np.minimum.at(out, index, np.asarray(x, np.float64))
+    return out
+
+
+def greatest(x: Array, index: Array, n: int) -> Array:
+    """f64[n]: the largest row of each segment; NaN if it holds one, -inf if it is empty."""
+    return -least(-np.asarray(x, np.float64), index, n)
+
+
+def same(x: Array, index: Array, n: int) -> Array:
+    """bool[n]: all rows of a segment are the same number. Asked exactly, since a sum's residue is no difference.
+
+    >>> same([0.9, 0.9, 1, 0], [0, 0, 1, 1], 2)
+    array([ True, False])
+    """
+    return least(x, index, n) >= greatest(x, index, n)
+
+
+def last(index: Array, n: int) -> Array:
+    """i64[n]: the last row of each segment, rows in the order they stand; -1 for an empty one."""
+    out = np.full(n, -1)
+    out[index] = np.arange(len(index))
+    return out

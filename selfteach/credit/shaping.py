@@ -1,0 +1,42 @@
+"""Assigners that change the reward of a sequence before it is compared: a KL penalty, a price for length."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from selfteach.core import BadValue, Column, Seq, Token, block
+
+from . import segments as seg
+
+
+@block
+def kl_in_reward(*, reward: Seq, old_logp: Token, ref_logp: Token, seq: Token, beta: float = 0.05) -> dict[str, Column]:
+    """Fold the divergence from the reference into the reward of the sequence (Ahmadian et al. 2024, 2402.14740, eq. 3).
+
+        R = r - beta sum_t (old_logp_t - ref_logp_t)
+
+    Args: reward f64[S]; old_logp, ref_logp f64[N]; seq i64[N]. Returns: reward f64[S]. It is a constant to the gradient: the estimator
+    k1 here is unbiased for the KL of whole sequences, in value and, through the policy gradient, in gradient. Scope: seq.
+
+    >>> kl_in_reward(reward=[1.0], old_logp=[-1.0, -1.0], ref_logp=[-2.0, -3.0], seq=[0, 0], beta=0.1)["reward"].values  # 1 - 0.1 * 3
+    array([0.7])
+    """
+    gap = np.asarray(old_logp, np.float64) - np.asarray(ref_logp, np.float64)
+    return {"reward": Column("seq", np.asarray(reward, np.float64) - beta * seg.total(gap, seq, len(reward)))}
+
+
+@block
+def overlong(*, reward: Seq, seq: Token, limit: int = 512, cache: int = 128, scale: float = 1.0) -> dict[str, Column]:
+    """Soft overlong punishment: a price that grows over the last `cache` tokens before `limit` (DAPO, 2503.14476, eq. 13).
+
+        R = r + scale * (0 if L <= limit - cache, (limit - cache - L) / cache up to limit, -1 beyond)        L: learned tokens
+
+    Args: reward f64[S]; seq i64[N]. Returns: reward f64[S]. The paper has limit = 20480 with cache = 4096. Scope: seq.
+
+    >>> overlong(reward=[1.0, 1.0], seq=[0] * 6 + [1] * 9, limit=8, cache=4)["reward"].values  # (4 - 6) / 4, -1
+    array([0.5, 0. ])
+    """
+    if not 0 < cache <= limit:
+        raise BadValue(f"overlong: cache must be above 0 and at most the limit {limit}, not {cache}")
+    length = np.bincount(seq, minlength=len(reward))
+    return {"reward": Column("seq", np.asarray(reward, np.float64) + scale * np.clip((limit - cache - length) / cache, -1.0, 0.0))}

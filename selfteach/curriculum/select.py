@@ -1,0 +1,42 @@
+"""Which tasks are asked."""
+
+from __future__ import annotations
+
+from ..core import Group, Request, Source, block, remembers
+
+
+@block
+@remembers(int)
+def uniform(*, n: int, rollouts: int, back: list[list[Group]], source: Source, state: int) -> tuple[list[Request], int]:
+    """The next `n` tasks of the source, `rollouts` episodes of each."""
+    if back:
+        return [], state
+    return [Request(source.train(state + i), rollouts) for i in range(n)], state + n
+
+
+@block
+@remembers(int)
+def demonstrations(*, n: int, rollouts: int, back: list[list[Group]], source: Source, state: int) -> tuple[list[Request], int]:
+    """The next `n` demonstrations of the source, for programs that read."""
+    del rollouts
+    if back or source.demos is None:
+        return [], state
+    return [Request(source.demos(state + i), 1) for i in range(n)], state + n
+
+
+@block
+@remembers(int)
+def refill(*, n: int, rollouts: int, back: list[list[Group]], source: Source, state: int, rounds: int = 4) -> tuple[list[Request], int]:
+    """Ask on until `n` groups carry a gradient, in at most `rounds` rounds (Yu et al. 2025, DAPO, dynamic sampling).
+
+    A group carries one where its known rewards differ. Each round asks for as many as are missing.
+    """
+    missing = n - sum(mixed(g) for round_ in back for g in round_)
+    if missing <= 0 or len(back) >= rounds:
+        return [], state
+    return [Request(source.train(state + i), rollouts) for i in range(missing)], state + missing
+
+
+def mixed(group: Group) -> bool:
+    """True where a group's known rewards are not all alike."""
+    return len({s.value for s in group.scores.get("reward", {}).values() if s.value is not None}) > 1

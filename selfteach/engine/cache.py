@@ -1,0 +1,155 @@
+"""The key-value cache, and attention over it whose rows have the same bits in whatever company they are computed.
+
+Measured on CPUs in float32: rows of a linear layer and of a batched product are bit-equal for every number of rows that is a multiple
+of 4, and keys beyond a sequence's own, masked with -inf, change nothing if their number is a multiple of 32.
+`scaled_dot_product_attention` has neither property. So rows are padded to 8, keys to 32, and attention is a batched product per
+(sequence, key-value head) whose rows are (tokens x query heads of that key-value head). `exact.exact` tests it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..model.transformer import Config, Transformer
+
+ROWS, KEYS = 8, 32
+
+
+class Cache:
+    """Keys and values of `slots` sequences: k, v [layers, slots, kv_heads, room, head_dim], room a multiple of 32."""
+
+    def __init__(self, c: Config, slots: int, length: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+        self.c = c
+        self.room = _up(length, KEYS)
+        shape = (c.layers, slots, c.kv_heads, self.room, c.head_dim)
+        # Zeros, not empty memory: a masked key weighs 0, and 0 times a stray NaN would be NaN.
+        self.k = torch.zeros(shape, device=device, dtype=dtype)
+        self.v = torch.zeros(shape, device=device, dtype=dtype)
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Give a slot the first `count` tokens of another."""
+        for x in (self.k, self.v):
+            x[:, target, :, :count] = x[:, source, :, :count]
+
+    def clear(self) -> None:
+        self.k.zero_()
+        self.v.zero_()
+
+
+class Block(NamedTuple):
+    """Pieces of about one length, attended to in one batched product of P sequences x T tokens."""
+
+    slots: slice | Tensor  # [P]
+    shape: tuple[int, int]  # P, T
+    rows: slice | Tensor  # [P * T]: the row of the step that stands in each cell; cells without a token repeat some row
+    mask: Tensor  # [P, 1, T, 1, used]: 0 where a token may look, -inf elsewhere
+    cells: slice | Tensor  # the cells that hold a token, in the order of `out`
+    out: slice  # the rows of the step that they are
+
+
+class Step:
+    """One forward pass over pieces of several sequences laid end to end; it is the `attend` of the model.
+
+    Pieces (i64[P] each): the slot, the position of the first token, the number of tokens. `slot` and `position` [n] say where each
+    row of the step stands, `last` [P] is the row of each piece's last token.
+    """
+
+    def __init__(self, cache: Cache, slots: np.ndarray, start: np.ndarray, take: np.ndarray):
+        self.cache = cache
+        c = cache.c
+        least = 4 // math.gcd(4, c.heads // c.kv_heads)  # tokens that make a multiple of 4 rows
+        width = np.maximum(2 ** np.ceil(np.log2(take)).astype(np.int64), least)
+        order = np.argsort(width, kind="stable")
+        first = np.zeros(len(take), np.int64)
+        first[order[1:]] = np.cumsum(take[order])[:-1]
+        self.last = first + take - 1
+        many = take[order]
+        within = np.arange(many.sum()) - np.repeat(first[order], many)
+        self.slot = np.repeat(slots[order], many)
+        self.position = np.repeat(start[order], many) + within
+        self._slot, self._position = self._to(self.slot), self._to(self.position)
+        self.blocks = [self._block(order[width[order] == w], int(w), least, slots, start, take, first) for w in np.unique(width)]
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [1, N, H, hd], k and v [1, N, KV, hd], N >= n -> [1, N, H, hd]; rows from n on are padding."""
+        keys, values = self.cache.k[layer], self.cache.v[layer]
+        n = len(self._slot)
+        keys[self._slot, :, self._position] = k[0, :n]
+        values[self._slot, :, self._position] = v[0, :n]
+        out = torch.zeros_like(q)
+        for block in self.blocks:
+            out[0, block.out] = _attend(block, q[0, block.rows], keys, values)[block.cells]
+        return out
+
+    def _block(self, which: np.ndarray, t: int, least: int, slots: np.ndarray, start: np.ndarray, take: np.ndarray, first: np.ndarray) -> Block:
+        """The block of the pieces `which`, all of at most `t` tokens, whose rows follow each other."""
+        mine, count = slots[which], take[which]
+        low, high = int(mine.min()), int(mine.max()) + 1
+        used = _up(int((start[which] + count).max()), KEYS)
+        out = slice(int(first[which[0]]), int(first[which[-1]] + count[-1]))
+        # A run of slots is looked at where it lies. Among decoding sequences up to half of it may be idle, which costs less than copying.
+        run = high - low if len(which) == high - low or (t == least and 2 * len(which) >= high - low) else 0
+        at = mine - low if run else np.arange(len(which))
+        p = run or len(which)
+        step = np.minimum(np.arange(t), count[:, None] - 1)
+        rows, position = np.zeros((p, t), np.int64), np.zeros((p, t), np.int64)
+        rows[at], position[at] = first[which][:, None] + step, start[which][:, None] + step
+        full = bool(t == 1 and p == len(which) and (np.diff(at) == 1).all())
+        cells = np.flatnonzero((np.arange(t) < count[:, None]).ravel())
+        cells = at[cells // t] * t + cells % t
+        look = self._to(position)[:, None, :, None, None] >= torch.arange(used, device=self.cache.k.device)
+        mask = torch.zeros(look.shape, device=look.device, dtype=self.cache.k.dtype).masked_fill_(~look, -torch.inf)
+        return Block(
+            slots=slice(low, high) if run else self._to(mine),
+            shape=(p, t),
+            rows=out if full else self._to(rows.ravel()),
+            mask=mask,
+            cells=slice(None) if full else self._to(cells),
+            out=out,
+        )
+
+    def _to(self, x: np.ndarray) -> Tensor:
+        return torch.from_numpy(x).to(self.cache.k.device)
+
+
+def _attend(block: Block, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """q [P * T, H, hd] over keys, values [slots, KV, room, hd] -> [P * T, H, hd]."""
+    (p, t), used, kv, hd = block.shape, block.mask.shape[-1], keys.shape[1], keys.shape[-1]
+    near, seen = (
+        x[block.slots].reshape(p * kv, -1, hd)[:, :used] if isinstance(block.slots, slice) else x[block.slots, :, :used].flatten(0, 1)
+        for x in (keys, values)
+    )
+    x = (q * hd**-0.5).view(p, t, kv, -1, hd).transpose(1, 2).reshape(p * kv, -1, hd)
+    scores = torch.bmm(x, near.transpose(1, 2)).view(p, kv, t, -1, used).add_(block.mask)
+    out = torch.bmm(scores.softmax(-1).view(p * kv, -1, used), seen)
+    return out.view(p, kv, t, -1, hd).transpose(1, 2).reshape(p * t, -1, hd)
+
+
+def forward(model: Transformer, cache: Cache, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, Step]:
+    """Put pieces of the slots' tokens (i64[slots, length]) through the model and into the cache -> hidden [N, width], N padded to 8."""
+    step = Step(cache, slots, start, take)
+    n = len(step.slot)
+    ids, position = np.zeros((2, 1, _up(n, ROWS)), np.int64)
+    ids[0, :n], position[0, :n] = tokens[step.slot, step.position], step.position
+    return model(step._to(ids), step, step._to(position))[0], step
+
+
+def logits(model: Transformer, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The hidden states of some rows and their logits, both padded to 8 by repeating the first: [R, width], [R, vocab]."""
+    if len(rows) != len(hidden) or (np.diff(rows) != 1).any():
+        hidden = hidden[torch.from_numpy(padded(rows)).to(hidden.device)]
+    return hidden, model.logits(hidden).float()
+
+
+def padded(rows: np.ndarray) -> np.ndarray:
+    """Rows, the first one repeated at the end until their number is a multiple of 8."""
+    return np.concatenate([rows, np.repeat(rows[:1], -len(rows) % ROWS)])
+
+
+def _up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit

@@ -1,0 +1,76 @@
+"""What every engine of our own holds: one model per weight group, which member speaks with which, and what may be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core.errors import BadValue, unknown
+from ..core.registry import quantities
+from ..core.task import Sampling
+from ..model import files
+from ..model.tokenizer import Tokenizer
+from ..model.transformer import Transformer
+
+GIVEN = frozenset({"logits", "logprobs", "ids", "hidden"})  # what stands ready where a token is drawn
+
+
+class Weights:
+    """The weight groups of an engine and their versions. The models handed in are the engine's own from then on."""
+
+    def __init__(self, models: Mapping[str, Transformer], members: Mapping[str, str], tokenizer: Tokenizer, length: int | None = None):
+        self.models = dict(models)
+        self.members = dict(members)
+        self.tokenizer = tokenizer
+        self.versions = dict.fromkeys(self.models, 0)
+        self.lengths: dict[str, int] = {}
+        for member, group in self.members.items():
+            if group not in self.models:
+                raise unknown(f"weight group (of the member {member!r})", group, self.models)
+        for group, model in self.models.items():
+            model.requires_grad_(False).eval()
+            if length is not None and length > model.c.max_length:
+                raise BadValue(f"engine: length {length} is more than the context of {group!r}, {model.c.max_length}")
+            self.lengths[group] = length or model.c.max_length
+
+    def group(self, member: str) -> str:
+        """The weight group that a member speaks with. Raises UnknownName."""
+        if member not in self.members:
+            raise unknown("member", member, self.members)
+        return self.members[member]
+
+    def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
+        """Copy a weight group in place. Returns the fingerprint of what is now held. Raises UnknownName, BadCheckpoint."""
+        model = self._model(group)
+        files.fill(model.names(), {name: torch.as_tensor(w) for name, w in weights.items()}, f"weights of {group!r}")
+        self.versions[group] = version
+        return self.fingerprint(group)
+
+    def fingerprint(self, group: str) -> str:
+        """A short hash of the weights held, comparable with the learner's."""
+        return files.fingerprint(self._model(group).names())
+
+    def _model(self, group: str) -> Transformer:
+        if group not in self.models:
+            raise unknown("weight group", group, self.models)
+        return self.models[group]
+
+
+def check(context: np.ndarray, vocab: int, want: Sequence[str], sampling: Sampling | None = None) -> np.ndarray:
+    """The context as i64[L]. Raises BadValue or UnknownName for what no engine can do."""
+    ids = np.asarray(context, np.int64)
+    if ids.ndim != 1 or not len(ids):
+        raise BadValue("engine: a context needs at least one token, since the first one is drawn after something")
+    if ids.min() < 0 or ids.max() >= vocab:
+        raise BadValue(f"engine: the context holds the token id {ids[(ids < 0) | (ids >= vocab)][0]}, the model has ids 0 to {vocab - 1}")
+    for name in want:
+        for need in quantities.get(name).needs - GIVEN:
+            raise unknown(f"input of the quantity {name} in the engine", need, GIVEN)
+    if sampling is not None and not isinstance(sampling.temperature, int | float):
+        raise BadValue(f"sampling: temperature {sampling.temperature} is still a schedule; an engine takes its value at this step")
+    if sampling is not None and "" in sampling.stop:
+        raise BadValue("sampling: a stop string must not be empty")
+    return ids

@@ -1,0 +1,235 @@
+"""Live columns: quantities of a batch's rows under the weights of this moment, with a gradient where their groups move."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..core.batch import Batch
+from ..core.errors import BadValue, unknown
+from ..core.registry import quantities
+from ..model.quantities import HEADS, Name, Quantity, compute, logprobs, parse
+from ..model.transformer import Transformer
+from .groups import Groups, Seat
+from .microbatch import layout, read, take
+
+CHUNK = 1 << 20  # logits made at a time: 4 MB of float32, which a processor's cache holds
+HELD = 1 << 25  # logits kept for the way back; above it they are made anew there
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A column asked of one member on some rows (i64[n], ascending)."""
+
+    column: str
+    quantity: Quantity
+    member: str
+    rows: np.ndarray
+
+    @property
+    def after(self) -> bool:
+        return any(n.endswith("_after") for n in self.quantity.needs)
+
+
+@dataclass
+class Pass:
+    """One forward of a trunk over some texts, and what is read from it, by the rows that are read together."""
+
+    trunk: str
+    view: str | None
+    wishes: dict[bytes, list[Wish]] = field(default_factory=dict)
+
+
+def asked(column: str, groups: Groups, batch: Batch) -> Name | None:
+    """What a column asks of a forward pass; None for one that stands in the batch (recorded, assigned, or measured as the update began)."""
+    return None if column.startswith(("prox_", "old_")) else parse(column, groups.seats, batch.prefixes)
+
+
+def moves(name: Name, groups: Groups, batch: Batch, params: Collection[str]) -> bool:
+    """True where a column is reached through a group that moves."""
+    members = set(batch.member) if name.member is None else {name.member}
+    needs = {n.removesuffix("_after") for n in quantities.get(name.quantity).needs}
+    seats = [groups.seats[m] for m in members if m in groups.seats]
+    return any(s.trunk in params or any(g in params for h, g in s.heads.items() if h in needs) for s in seats)
+
+
+def compute_columns(groups: Groups, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
+    """Columns on some of their rows: {column: bool[N]} -> {column: [N] or [N, D]}, NaN on the other rows.
+
+    `partial`: a row whose member lacks the head, or whose example lacks the view, is NaN instead of an error.
+    Raises BadValue for rows whose sampling cannot be replayed, a missing view, an unknown member or head.
+    """
+    found: dict[str, list[tuple[np.ndarray, Tensor]]] = {column: [] for column in want}
+    for one in _passes(groups, batch, want, partial):
+        wishes = [w for some in one.wishes.values() for w in some]
+        rows = np.unique(np.concatenate([w.rows for w in wishes]))
+        after = any(w.after for w in wishes)
+        trunk = groups.trunk(one.trunk)
+        texts = read(batch, rows, one.view, after)
+        longest = max(texts.ids, key=len)
+        if len(longest) > trunk.c.max_length:
+            raise BadValue(f"learner: a sequence of {len(longest)} tokens does not fit the model's context of {trunk.c.max_length}")
+        lay = layout(texts, groups.device, after)
+        hidden = trunk(lay.ids, lay.attend, lay.positions)[0]
+        for some in one.wishes.values():
+            at = torch.from_numpy(np.searchsorted(rows, some[0].rows)).to(groups.device)
+            before = take(hidden, lay.before[at])
+            behind = take(hidden, lay.after[at]) if lay.after is not None else None
+            for wish, values in zip(some, _values(groups, trunk, batch, some, before, behind), strict=True):
+                found[wish.column].append((wish.rows, values))
+    return {column: _assembled(parts, len(batch.place), groups) for column, parts in found.items()}
+
+
+def _passes(groups: Groups, batch: Batch, want: Mapping[str, np.ndarray], partial: bool) -> list[Pass]:
+    """The forwards that some columns need: one per trunk and view, however many members and heads read it."""
+    out: dict[tuple[str, str | None], Pass] = {}
+    seq = batch.get("seq")
+    member = np.array(batch.member, object)
+    for column, rows in want.items():
+        name = parse(column, groups.seats, batch.prefixes)
+        if name is None:
+            raise unknown("quantity of a member here", column, [*quantities, *(f"{m}_logp" for m in groups.seats)])
+        q = quantities.get(name.quantity)
+        if name.view is not None and partial:
+            rows = rows & np.array([p is not None for p in batch.prefixes[name.view]], bool)[seq]
+        able = 0
+        for who in sorted(set(batch.member)) if name.member is None else [name.member]:
+            mine = rows if name.member is not None else rows & (member == who)[seq]
+            if who not in groups.seats:
+                raise unknown("member of the cast", who, groups.seats)
+            lacking = _lacking(q, groups.seats[who])
+            if lacking and partial and name.member is None:
+                continue
+            if lacking and mine.any():
+                heads = ", ".join(["vocab"] * groups.seats[who].vocab + list(groups.seats[who].heads)) or "none"
+                raise BadValue(f"column {column}: member {who} has no {lacking} head, which {q.name} reads; its heads: {heads}")
+            able += 1
+            if mine.any():
+                wish = Wish(column, q, who, np.flatnonzero(mine))
+                _replayable(batch, wish)
+                one = out.setdefault((groups.seats[who].trunk, name.view), Pass(groups.seats[who].trunk, name.view))
+                one.wishes.setdefault(wish.rows.tobytes(), []).append(wish)
+        if not able and len(batch.member):
+            raise BadValue(f"column {column}: no member of this batch has the head that {q.name} reads")
+    return list(out.values())
+
+
+def _lacking(q: Quantity, seat: Seat) -> str:
+    """The head that a quantity reads and a member has not; empty where it has all."""
+    wanted = [n.removesuffix("_after") for n in q.needs]
+    if q.vocabulary and not seat.vocab:
+        return "vocab"
+    return next((h for h in wanted if h in HEADS and h not in seat.heads), "")
+
+
+def _replayable(batch: Batch, wish: Wish) -> None:
+    if "logprobs" not in wish.quantity.needs:
+        return
+    bad = wish.rows[np.isnan(batch.get("temperature")[wish.rows])]
+    if len(bad):
+        name = batch.names[batch.get("seq")[bad[0]]]
+        raise BadValue(
+            f"sample {name}: its tokens were drawn from a cut or greedy distribution, so {wish.column} cannot be computed again; "
+            "train with top_p=1, top_k=0 and temperature > 0"
+        )
+
+
+def _values(groups: Groups, trunk: Transformer, batch: Batch, wishes: list[Wish], before: Tensor, behind: Tensor | None) -> list[Tensor]:
+    """What each wish asks of the same rows, from their hidden states [n, D]. Logits exist for a chunk of rows at a time."""
+    rows = wishes[0].rows
+    ids = torch.from_numpy(batch.ids[batch.place[rows]].astype(np.int64)).to(before.device)
+    heat = torch.from_numpy(np.nan_to_num(batch.get("temperature")[rows], nan=1.0)).to(before)
+    wide = {w.quantity.name: w.quantity for w in wishes if w.quantity.vocabulary}
+    given = {"hidden": before, "ids": ids} | ({} if behind is None else {"hidden_after": behind})
+    result = _vocabulary(trunk, wide, before, ids, heat) if wide else {}
+    out: list[Tensor] = []
+    for wish in wishes:
+        if wish.quantity.vocabulary:
+            out.append(result[wish.quantity.name])
+            continue
+        own = dict(given)
+        for need in wish.quantity.needs - own.keys():
+            home = groups.seats[wish.member].heads.get(need.removesuffix("_after"))
+            state = behind if need.endswith("_after") else before
+            if home is not None and state is not None:
+                own[need] = groups[home].heads[need.removesuffix("_after")](state).squeeze(-1)
+        out.append(compute(wish.quantity.name, own))
+    return out
+
+
+def _vocabulary(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor) -> dict[str, Tensor]:
+    """Quantities that read the logits, [n] each, from hidden states [n, D], by chunks of rows."""
+    weight = trunk.lm_head.weight
+    step = max(1, CHUNK // weight.shape[0])
+    tracked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    if tracked and list(wide) == ["logp"]:
+        logp = LogP.apply(hidden, weight, ids, heat, step)
+        assert isinstance(logp, Tensor)
+        return {"logp": logp}
+    names = sorted(wide)
+    needs = set().union(*(q.needs for q in wide.values()))
+
+    def part(h: Tensor, i: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+        logits = trunk.logits(h)
+        given = {"logits": logits, "ids": i, "hidden": h} | ({"logprobs": logprobs(logits, t)} if "logprobs" in needs else {})
+        return tuple(compute(n, given) for n in names)
+
+    anew = tracked and hidden.shape[0] * weight.shape[0] > HELD
+    parts: list[tuple[Tensor, ...]] = []
+    for a in range(0, hidden.shape[0], step):
+        piece = hidden[a : a + step], ids[a : a + step], heat[a : a + step]
+        parts.append(checkpoint(part, *piece, use_reentrant=False, preserve_rng_state=False) if anew else part(*piece))
+    return {n: torch.cat([p[i] for p in parts]) for i, n in enumerate(names)}
+
+
+class LogP(torch.autograd.Function):
+    """Log-probabilities of tokens from hidden states, as `quantities.logp` gives them. The way back is softmax minus one-hot, in place
+    and by chunks: autograd over a gather from a log-softmax writes four matrices as wide as the vocabulary instead of one."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, ids: Tensor, heat: Tensor, step: int) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(hidden, weight, ids, heat)
+        ctx.step = step
+        keep = hidden.shape[0] * weight.shape[0] <= HELD
+        ctx.kept = []
+        out = []
+        for a in range(0, len(ids), step):
+            wide = logprobs(hidden[a : a + step] @ weight.T, heat[a : a + step])
+            out.append(wide.gather(-1, ids[a : a + step, None]).squeeze(-1))
+            if keep:
+                ctx.kept.append(wide)
+        return torch.cat(out)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        hidden, weight, ids, heat = ctx.saved_tensors
+        down = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        across = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        for n, a in enumerate(range(0, len(ids), ctx.step)):
+            h, t = hidden[a : a + ctx.step], heat[a : a + ctx.step]
+            wide = ctx.kept[n] if ctx.kept else logprobs(h @ weight.T, t)
+            if ctx.kept:
+                ctx.kept[n] = None
+            g = (grad[a : a + ctx.step] / t)[:, None]
+            wide = wide.exp_().mul_(-g).scatter_add_(-1, ids[a : a + ctx.step, None], g.to(wide.dtype)).to(h.dtype)
+            if down is not None:
+                torch.mm(wide, weight, out=down[a : a + ctx.step])
+            if across is not None:
+                across.addmm_(wide.T, h)
+        return down, across, None, None, None
+
+
+def _assembled(parts: list[tuple[np.ndarray, Tensor]], size: int, groups: Groups) -> Tensor:
+    """Pieces of a column put in the order of the batch's rows; NaN where there is none."""
+    if len(parts) == 1 and len(parts[0][0]) == size:
+        return parts[0][1]
+    if not parts:
+        return torch.full((size,), torch.nan, dtype=groups.start.lm_head.weight.dtype, device=groups.device)
+    rows = torch.from_numpy(np.concatenate([r for r, _ in parts])).to(groups.device)
+    values = torch.cat([v for _, v in parts])
+    return torch.full((size, *values.shape[1:]), torch.nan, dtype=values.dtype, device=values.device).index_copy(0, rows, values)

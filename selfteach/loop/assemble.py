@@ -1,0 +1,142 @@
+"""From a method and a source to a loop ready to run: only the weight groups that something reads, a learner, an engine, tools."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.errors import BadValue
+from ..core.method import Method, Stage
+from ..core.part import Part
+from ..core.scoring import nested
+from ..core.task import Source
+from ..engine.builtin import BuiltinEngine
+from ..learner.local import LocalLearner
+from ..learner.settings import Decay, Precision, rate
+from ..learner.settings import Settings as LearnerSettings
+from ..model.quantities import parse
+from ..model.zoo import Start
+from .episode import Limits, Tool
+from .run import Bounds, Loop
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is carried out, whatever the method."""
+
+    seed: int = 0
+    steps: int = 60
+    lr: float = 3e-4
+    decay: Decay = "constant"
+    warmup: int = 0
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    dtype: Precision = "float32"
+    micro_tokens: int = 4096
+    slots: int = 64
+    max_tokens: int | None = None
+    eval_every: int = 10
+    eval_tasks: int = 96
+    checkpoint_every: int = 10
+    keep: int = 2
+    unscored: float = 0.1
+    gap: float = 0.1
+    tool_seconds: float = 30.0
+    reward_seconds: float = 60.0
+
+
+def parts_of(stage: Stage) -> list[Part]:
+    """Every block of a stage, nested ones too."""
+    top = [stage.select, *stage.programs.values(), *stage.reward, *stage.credit]
+    top += [t.fn for u in stage.updates for t in u.terms]
+    top += [p for u in stage.updates for p in (*u.assign, *(t.weigh for t in u.terms), u.where, u.when) if p is not None]
+    out = list(top)
+    for part in top:
+        out += nested(part)
+    return out
+
+
+def needed(method: Method) -> Method:
+    """The method with only the members and weight groups that something reads: the reference, say, only if a block names `ref_...`."""
+    members = {"policy"} | {m for m in method.cast if m != "ref"}
+    for stage in method.stages:
+        for part in parts_of(stage):
+            members |= {v for v in part.knobs.values() if isinstance(v, str) and v in method.cast}
+            for column in part.columns:
+                name = parse(column, method.cast)
+                members |= {name.member} if name and name.member else set()
+    cast = {m: method.cast[m] for m in method.cast if m in members}
+    groups = {g for m in cast.values() for g in m.weights} | {g for s in method.stages for u in s.updates for g in u.params}
+    groups |= {g for s in method.stages for pair in s.enter.items() for g in pair}
+    groups |= {w.follow for n, w in method.weights.items() if n in groups and w.follow}
+    for g in sorted(groups - method.weights.keys()):
+        raise BadValue(f"method {method.name}: no weight group is called {g!r}; it has {', '.join(method.weights)}")
+    return replace(method, cast=cast, weights={n: w for n, w in method.weights.items() if n in groups})
+
+
+def check(method: Method, source: Source) -> None:
+    """Say before any work why a method cannot run: on this task, or at all. Raises BadValue or UnknownName."""
+    for stage in method.stages:
+        if stage.staleness:
+            raise BadValue(f"method {method.name}: staleness {stage.staleness} is not built yet; every rollout is learned at once (staleness 0)")
+        if stage.data and source.demos is None:
+            raise BadValue(f"method {method.name} on task {source.name}: it learns from demonstrations, and this task has none")
+        for part in stage.programs.values():
+            wanted = part.knobs.get("answerer")
+            if isinstance(wanted, str) and wanted != "own memory" and wanted not in {**source.tools, **method.tools, **method.cast}:
+                raise BadValue(f"method {method.name} on task {source.name}: its program asks {wanted!r}, and there is no such tool or member here")
+
+
+def loop(
+    method: Method, source: Source, start: Start, settings: Settings, find: Callable[[str], Any] | None = None, budget: int | None = None
+) -> Loop:
+    """Build learner, engine and tools, deliver the first weights, and give the loop."""
+    check(method, source)
+    method = needed(method)
+    how = LearnerSettings(
+        lr=settings.lr,
+        clip=settings.clip,
+        weight_decay=settings.weight_decay,
+        warmup=settings.warmup,
+        decay=settings.decay,
+        decay_steps=settings.steps,
+        dtype=settings.dtype,
+        tokens=settings.micro_tokens,
+    )
+    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how)
+    engine = None if all(s.data for s in method.stages) else engine_for(method, learner, start, settings)
+    made = Loop(
+        method=method,
+        source=source,
+        tokenizer=start.tokenizer,
+        learner=learner,
+        engine=engine,
+        tools=tools_for(method, source),
+        lr=lambda step: rate(how, step),
+        steps=settings.steps,
+        seed=settings.seed,
+        max_tokens=settings.max_tokens or source.defaults.get("max_tokens", 256),
+        limits=Limits(tool_seconds=settings.tool_seconds),
+        bounds=Bounds(unscored=settings.unscored, gap=settings.gap, seconds=settings.reward_seconds),
+        find=find,
+        budget=budget,
+    )
+    made.deliver_all()
+    return made
+
+
+def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings) -> BuiltinEngine:
+    """The built-in engine, holding its own copy of every group that a speaking member uses."""
+    speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
+    models = {group: copy.deepcopy(learner.groups[group].trunk) for group in sorted(set(speaking.values()))}
+    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots)
+
+
+def tools_for(method: Method, source: Source) -> Mapping[str, Tool]:
+    """The task's tools and the method's, built."""
+    out: dict[str, Tool] = {}
+    for name, part in {**source.tools, **method.tools}.items():
+        out[name] = part(source=source) if "source" in part.needs else part()
+    return out

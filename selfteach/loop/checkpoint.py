@@ -1,0 +1,130 @@
+"""Checkpoints: everything a run must know to go on as if nothing had happened. Written aside, synced, renamed; kept by count.
+
+RUN/config.json              the resolved configuration
+RUN/checkpoints/000040/      model.safetensors config.json tokenizer.json, other weight groups, the optimiser, state.json
+RUN/last                     a link to the newest
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from ..core.errors import BadCheckpoint, BadValue, SelfteachError
+from ..core.serial import from_json, to_json
+from ..model.files import written_aside
+
+FORMAT = 1
+
+
+def pack_state(value: Any, arrays: dict[str, np.ndarray], at: str = "") -> Any:
+    """A state as JSON, its arrays put aside into `arrays` under the path where they stood."""
+    if isinstance(value, np.ndarray):
+        arrays[at] = np.ascontiguousarray(value)
+        return {"array": at}
+    if isinstance(value, Mapping) and not isinstance(value, tuple):
+        return {"map": [[to_json(k), pack_state(v, arrays, f"{at}/{n}")] for n, (k, v) in enumerate(value.items())]}
+    if isinstance(value, list):
+        return {"list": [pack_state(v, arrays, f"{at}/{n}") for n, v in enumerate(value)]}
+    if type(value) is tuple:
+        return {"tuple_of": [pack_state(v, arrays, f"{at}/{n}") for n, v in enumerate(value)]}
+    return {"value": to_json(value)}
+
+
+def unpack_state(data: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """What `pack_state` was given."""
+    kind, inside = next(iter(data.items()))
+    if kind == "array":
+        return arrays[inside]
+    if kind == "map":
+        return {from_json(k): unpack_state(v, arrays) for k, v in inside}
+    if kind == "list":
+        return [unpack_state(v, arrays) for v in inside]
+    if kind == "tuple_of":
+        return tuple(unpack_state(v, arrays) for v in inside)
+    return from_json(inside)
+
+
+def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path], None], keep: int = 2) -> Path:
+    """Write checkpoint `step` (`fill` puts models and optimisers into the folder), point `last` to it, drop the oldest beyond `keep`."""
+    folder = run / "checkpoints" / f"{step:06d}"
+    arrays: dict[str, np.ndarray] = {}
+    packed = pack_state(dict(state), arrays)
+    try:
+        with written_aside(folder) as aside:
+            fill(aside)
+            save_file(arrays, str(aside / "state.safetensors"))
+            (aside / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, "state": packed}) + "\n")
+        link = run / f".last-{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path("checkpoints") / folder.name)
+        os.replace(link, run / "last")
+    except OSError as error:
+        raise disk_error(error, folder) from error
+    for old in sorted(p for p in (run / "checkpoints").iterdir() if p.name.isdigit())[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
+    """(folder, step, state) of the newest checkpoint; None where a run was killed before its first. Raises BadCheckpoint."""
+    folder = run / "last"
+    if not folder.exists():
+        return None
+    file = folder / "state.json"
+    try:
+        data = json.loads(file.read_text())
+        arrays = load_file(str(folder / "state.safetensors"))
+    except (OSError, ValueError) as error:
+        raise BadCheckpoint(f"{file}: broken ({error}); remove {folder.resolve()} and point {run / 'last'} to an older one") from error
+    except Exception as error:
+        raise BadCheckpoint(f"{folder / 'state.safetensors'}: broken ({error})") from error
+    if data.get("format") != FORMAT:
+        raise BadCheckpoint(f"{file}: format {data.get('format')}, this selfteach reads {FORMAT}; go on with the version that wrote it")
+    return folder.resolve(), data["step"], unpack_state(data["state"], arrays)
+
+
+def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
+    """Make the run's folder and write its configuration, or check that what stands there is the same one.
+
+    Raises BadValue for a folder that holds another run, or something else.
+    """
+    file = run / "config.json"
+    text = json.dumps(config, indent=1, sort_keys=True) + "\n"
+    try:
+        if file.exists():
+            have = json.loads(file.read_text())
+            ours = json.loads(text)
+            if have != ours:
+                differ = sorted(k for k in {*have, *ours} if have.get(k) != ours.get(k))
+                raise BadValue(f"{run}: holds a run of another configuration (other: {', '.join(differ)}); give another --out, or --resume {run}")
+            if not resume:
+                raise BadValue(f"{run}: holds this very run already; go on with --resume {run}, or give another --out")
+            return
+        if run.exists() and any(run.iterdir()):
+            raise BadValue(f"{run}: is not empty and holds no run; give another --out")
+        run.mkdir(parents=True, exist_ok=True)
+        aside = run / ".config.json.new"
+        aside.write_text(text)
+        os.replace(aside, file)
+    except json.JSONDecodeError as error:
+        raise BadCheckpoint(f"{file}: not JSON ({error})") from None
+    except OSError as error:
+        raise disk_error(error, run) from error
+
+
+def disk_error(error: OSError, at: Path) -> SelfteachError:
+    """One clear line for a full disk or a folder that cannot be written."""
+    if error.errno == errno.ENOSPC:
+        return SelfteachError(f"{at}: the disk is full; free some room and go on with --resume (the last checkpoint is whole)")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return SelfteachError(f"{at}: cannot be written to ({error.strerror}); give another --out")
+    return SelfteachError(f"{at}: {error.strerror or error}")

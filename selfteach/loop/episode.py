@@ -1,0 +1,318 @@
+"""Episodes: programs at play. A cast of members and tools, contexts that grow a tree, limits that end with a status."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core import address
+from ..core.errors import BadValue, SelfteachError, unknown
+from ..core.part import Part
+from ..core.protocols import Completion, Engine
+from ..core.task import Ref, Request, Sampling
+from ..core.tree import Episode, Group, Trajectory, Tree, Turn
+from ..model.tokenizer import Tokenizer
+
+Tool = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an episode may spend before it ends with the status `limit`; seconds are also each tool call's deadline."""
+
+    tokens: int = 4096
+    turns: int = 64
+    calls: int = 64
+    seconds: float = 600.0
+    tool_seconds: float = 30.0
+
+
+class PathView(NamedTuple):
+    """The tokens from a root to a place: ids i32[L], chosen bool[L], span name per token, and how many belong to the prompt."""
+
+    ids: np.ndarray
+    chosen: np.ndarray
+    spans: list[str]
+    prompt: int
+
+
+@dataclass
+class Table:
+    """What the episodes of one step sit around: engine, tokenizer, members, tools, and the address of the step."""
+
+    engine: Engine | None
+    tokenizer: Tokenizer
+    members: tuple[str, ...]
+    tools: Mapping[str, Tool]
+    sampling: Sampling
+    programs: Mapping[str, Part]
+    seed: int = 0
+    where: tuple[object, ...] = ("train", 0)
+    limits: Limits = field(default_factory=Limits)
+    at_once: int = 1024
+    trees: dict[str, Tree] = field(default_factory=dict)
+    find: Callable[[str], Tree] | None = None  # trees of earlier steps, from the log
+
+    def tree(self, episode: str) -> Tree:
+        """The tree of an episode, of this step or an earlier one. Raises UnknownName where there is none."""
+        if episode in self.trees:
+            return self.trees[episode]
+        if self.find is None:
+            raise unknown("episode", episode, self.trees)
+        return self.find(episode)
+
+    def path(self, at: Ref) -> PathView:
+        tree = self.tree(at.episode)
+        places = tree.places(at.node, at.offset)
+        nodes = tree.path(at.node, at.offset)
+        prompt = nodes[0][1] if tree.sampling[nodes[0][0]] < 0 else 0
+        return PathView(tree.id[places], tree.chosen[places], [tree.spans[s] for s in tree.span[places]], prompt)
+
+    def text(self, at: Ref) -> str:
+        """The text from after the prompt (the root) to a place."""
+        path = self.path(at)
+        return self.tokenizer.decode(path.ids[path.prompt :])
+
+
+class Cast:
+    """Who is on stage in one episode: members by name, tools, randomness at an address."""
+
+    def __init__(self, table: Table, request: Request, episode: Episode, place: tuple[object, ...]):
+        self._table, self._request, self._episode, self._place = table, request, episode, place
+        self._turns = self._calls = self._refused = self._roots = 0
+        self._end = time.monotonic() + table.limits.seconds
+
+    def __getattr__(self, name: str) -> Speaker:
+        if name.startswith("_") or name not in self._table.members:
+            raise unknown("member of the cast", name, self._table.members)
+        return Speaker(self, name)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the models on stage."""
+        return self._table.members
+
+    def member(self, name: str) -> Speaker:
+        """A member by name, as `cast.policy` is by attribute."""
+        return getattr(self, name)
+
+    def tool(self, name: str) -> Callable[[str], Awaitable[Any]]:
+        """A tool by name: an async function of a query, called off the engine's thread with a deadline."""
+        if name not in self._table.tools:
+            raise unknown("tool", name, self._table.tools)
+        tool = self._table.tools[name]
+
+        async def call(query: str) -> Any:
+            self._calls += 1
+            self._episode.cost["calls"] = self._calls
+            if self._calls > self._table.limits.calls:
+                raise BadValue(f"tool {name}: more than {self._table.limits.calls} calls in one episode")
+            wait = self._table.limits.tool_seconds
+            asked = tool(query) if inspect.iscoroutinefunction(tool) else asyncio.to_thread(tool, query)
+            try:
+                return await asyncio.wait_for(asked, wait)
+            except TimeoutError:
+                raise SelfteachError(f"tool {name}: no answer within {wait:g} s") from None
+
+        return call
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """A generator at this episode's own address."""
+        return address.generator(*self._place, purpose)
+
+    def text(self, at: Ref) -> str:
+        """The text from after the prompt to a place."""
+        return self._table.text(at)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """One member of the cast."""
+
+    cast: Cast
+    name: str
+
+    def begin(self, prompt: Any) -> LiveContext:
+        """A new context that starts with a prompt: text, messages, or ids."""
+        cast = self.cast
+        ids = cast._table.tokenizer.render(prompt)
+        node = cast._episode.tree.add(-1, ids, role=self.name)
+        cast._roots += 1
+        return LiveContext(cast, self.name, node, -1, (cast._roots - 1,))
+
+
+class LiveContext:
+    """One growing text of one member (core.protocols.Context). Holds a place in the episode's tree; tokens live there."""
+
+    def __init__(self, cast: Cast, member: str, node: int, offset: int, line: tuple[int, ...]):
+        self.cast, self.member, self.node, self.offset = cast, member, node, offset
+        self._line, self._forks, self._turn = line, 0, 0
+        self._status = "stop"
+
+    @property
+    def tree(self) -> Tree:
+        return self.cast._episode.tree
+
+    @property
+    def at(self) -> Ref:
+        return Ref(self.cast._episode.id, self.node, self.offset)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """i32[L]: everything said so far."""
+        return self.tree.id[self.tree.places(self.node, self.offset)]
+
+    async def sample(self, sampling: Sampling | None = None, **change: Any) -> Turn:
+        """Let the member speak. A spent limit gives an empty turn with the status `limit`; asked on and on, it ends the episode."""
+        cast, table = self.cast, self.cast._table
+        if table.engine is None:
+            raise BadValue("this stage only reads data: its programs cannot sample")
+        how = sampling or cast._request.sampling or table.sampling
+        how = replace(how, **{k: tuple(v) if isinstance(v, list) else v for k, v in change.items()})
+        spent = cast._episode.cost.get("tokens", 0)
+        if cast._turns >= table.limits.turns or spent >= table.limits.tokens or time.monotonic() > cast._end:
+            cast._refused += 1
+            if cast._refused > 3:
+                raise BadValue("the program goes on sampling after its limit is spent")
+            cast._episode.status = self._status = "limit"
+            return Turn(self.at, "", "limit")
+        room = int(table.limits.tokens - spent)
+        if how.max_tokens is None or how.max_tokens > room:
+            how = replace(how, max_tokens=room)
+        place = address.key(*cast._place, *self._line, self._turn)
+        done = await table.engine.generate(self.member, self.ids, how, place)
+        return self._add(done, how)
+
+    def _add(self, done: Completion, how: Sampling) -> Turn:
+        cast = self.cast
+        self.node = self.tree.add(
+            self.node,
+            done.ids,
+            cut=None if self.offset < 0 else self.offset,
+            role=self.member,
+            chosen=True,
+            logp=done.logp,
+            version=done.version,
+            sampling=how,
+            recorded=done.recorded,
+        )
+        self.offset = -1
+        self._turn += 1
+        self._status = done.status
+        cast._turns += 1
+        cast._episode.cost["turns"] = cast._turns
+        cast._episode.cost["tokens"] = cast._episode.cost.get("tokens", 0) + len(done.ids)
+        return Turn(self.at, cast._table.tokenizer.decode(done.ids), done.status)
+
+    async def score(self, tokens: Sequence[int] | str, want: tuple[str, ...] = ("logp",)) -> Mapping[str, np.ndarray]:
+        """Quantities of given tokens as if they came next, at temperature 1: name -> f32[n]."""
+        table = self.cast._table
+        if table.engine is None:
+            raise BadValue("this stage only reads data: its programs cannot score")
+        ids = table.tokenizer.encode(tokens) if isinstance(tokens, str) else np.asarray(tokens, np.int32)
+        cost = self.cast._episode.cost
+        cost["scored"] = cost.get("scored", 0) + len(ids)
+        return await table.engine.score(self.member, self.ids, ids, want)
+
+    def append(self, text: str | Sequence[int], span: str = "") -> None:
+        """Add what somebody else said: a retrieved document, an observation, a hint."""
+        ids = self.cast._table.tokenizer.encode(text) if isinstance(text, str) else np.asarray(text, np.int32)
+        if len(ids):
+            self._grow(ids, span=span)
+
+    def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "") -> None:
+        """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless given."""
+        origin = None
+        if isinstance(source, Turn):
+            tree = self.cast._table.tree(source.at.episode)
+            origin, ids = source.at, tree.id[tree.begin[source.at.node] : tree.stop(source.at.node)]
+        elif isinstance(source, str):
+            ids = self.cast._table.tokenizer.encode(source)
+        else:
+            ids = np.asarray(source, np.int32)
+        if len(ids):
+            self._grow(ids, chosen=True, logp=logp, origin=origin, span=span)
+
+    def _grow(self, ids: np.ndarray, **more: Any) -> None:
+        cut = None if self.offset < 0 else self.offset
+        self.node = self.tree.add(self.node, ids, cut=cut, role=self.member, **more)
+        self.offset = -1
+
+    def finish(self) -> None:
+        """Adopt the end of a text, after a demonstration."""
+        self.adopt([self.cast._table.tokenizer.end])
+
+    def mark(self, turn: Turn, tag: str) -> None:
+        """Name what stands inside <tag>...</tag> of a turn, tags included, as the span `tag`. A tag left open runs to the turn's end."""
+        pieces = self.cast._table.tokenizer.pieces
+        tree, node = self.tree, turn.at.node
+        ids = tree.id[tree.begin[node] : tree.stop(node)].tolist()
+        ends = np.cumsum([len(pieces[i]) for i in ids])
+        text = b"".join(pieces[i] for i in ids)
+        opening, closing = f"<{tag}>".encode(), f"</{tag}>".encode()
+        at = text.find(opening)
+        while at >= 0:
+            shut = text.find(closing, at)
+            stop = len(text) if shut < 0 else shut + len(closing)
+            first, last = int(np.searchsorted(ends, at, "right")), int(np.searchsorted(ends, stop, "left"))
+            tree.mark(node, first, last + 1, tag)
+            at = text.find(opening, stop)
+
+    def fork(self, at: Ref | None = None) -> LiveContext:
+        """Another context that shares everything up to here, or up to an earlier place of this episode."""
+        at = at or self.at
+        self._forks += 1
+        return LiveContext(self.cast, self.member, at.node, at.offset, (*self._line, -self._forks))
+
+    def note(self, **values: float) -> None:
+        """Write numbers beside the current node: value, visits, round."""
+        self.tree.notes.setdefault(self.node, {}).update(values)
+
+    def close(self, key: str | None = None, learn: str | None = "main") -> Trajectory:
+        """This path is a trajectory: compared within `key` (None: its group), learned as the stream `learn`."""
+        own = str(self.cast._request.key) if key is None else f"{self.cast._request.key}/{key}"
+        trajectory = Trajectory(self.at, self.member, own, learn, self._status)
+        self.cast._episode.trajectories.append(trajectory)
+        return trajectory
+
+
+async def play(table: Table, requests: Sequence[Request], round_: int = 0, scored: Callable[[Group], Awaitable[None]] | None = None) -> list[Group]:
+    """Run the episodes of some requests, all at once; `scored` is awaited for each group as it comes in.
+
+    An episode whose program raises is kept with the status `error`; a mistake that every episode would repeat (an unknown
+    member or tool, a bad prompt) is one too, and shows up as errors in every episode. Returns one group per request, in order.
+    """
+    gate = asyncio.Semaphore(table.at_once)
+
+    async def group(number: int, request: Request) -> Group:
+        name = "/".join(str(w) for w in table.where) + f"/{round_}/{number}"
+        request = replace(request, key=request.key or name)
+        episodes = [Episode(f"{name}/{i}", Tree()) for i in range(request.n)]
+        await asyncio.gather(*(one(request, episode, (round_, number, i)) for i, episode in enumerate(episodes)))
+        made = Group(request, episodes, {}, str(request.key))
+        if scored is not None:
+            await scored(made)
+        return made
+
+    async def one(request: Request, episode: Episode, place: tuple[object, ...]) -> None:
+        table.trees[episode.id] = episode.tree
+        program = table.programs.get(request.program)
+        if program is None:
+            raise unknown("program of this stage", request.program, table.programs)
+        async with gate:
+            cast = Cast(table, request, episode, (table.seed, *table.where, *place))
+            try:
+                async with asyncio.timeout(table.limits.seconds):
+                    episode.answer = await program(request=request, cast=cast)
+            except TimeoutError:
+                episode.status, episode.why = "limit", f"its {table.limits.seconds:g} seconds are spent"
+            except Exception as error:
+                episode.status, episode.why = "error", f"{type(error).__name__}: {error}"
+
+    return list(await asyncio.gather(*(group(n, r) for n, r in enumerate(requests))))

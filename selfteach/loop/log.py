@@ -1,0 +1,191 @@
+"""The event log of a run: one line of JSON per event, and the rollouts of every step as arrays. Append-only; a viewer reads it live.
+
+log/events.jsonl          {"event": "step", "step": 3, "reward": 0.41, ...}
+log/rollouts/000003.npz   tokens, nodes, trajectories, scores, advantages of that step's episodes; no pickle inside
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.batch import Batch
+from ..core.errors import BadCheckpoint, unknown
+from ..core.serial import from_json, to_json
+from ..core.task import Ref
+from ..core.tree import Group, Tree
+
+TOKENS = ("id", "chosen", "logp", "version", "span")
+NODES = ("parent", "cut", "begin", "by", "sampling")
+
+
+class Log:
+    """Writes the log of one run folder."""
+
+    def __init__(self, folder: Path, offset: int | None = None):
+        """`offset`: cut the events back to where a checkpoint left them, so that steps played again are not told twice."""
+        self.folder = folder
+        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+        self.file = folder / "events.jsonl"
+        if offset is not None and self.file.exists():
+            with self.file.open("r+b") as f:
+                f.truncate(offset)
+
+    @property
+    def offset(self) -> int:
+        return self.file.stat().st_size if self.file.exists() else 0
+
+    def event(self, event: str, **values: Any) -> None:
+        """Append one event. Numbers that are not finite become null."""
+        line = json.dumps({"event": event, **{k: plain(v) for k, v in values.items()}})
+        with self.file.open("a") as f:
+            f.write(line + "\n")
+
+    def rollouts(self, step: int, groups: Sequence[Group], batch: Batch | None) -> None:
+        """Write a step's episodes, whole or not at all."""
+        file = self.folder / "rollouts" / f"{step:06d}.npz"
+        aside = file.with_suffix(".new")
+        with aside.open("wb") as f:
+            f.write(pack(groups, batch))
+        os.replace(aside, file)
+
+    def forget(self, step: int) -> None:
+        """Remove the rollouts of `step` and later ones, which are about to be played again."""
+        for file in (self.folder / "rollouts").glob("*.npz"):
+            if int(file.stem) >= step:
+                file.unlink()
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it; unknown numbers are null."""
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def pack(groups: Sequence[Group], batch: Batch | None) -> bytes:
+    """The episodes of some groups as one npz: token and node tables end to end, and what is not an array as JSON."""
+    episodes = [(g, e) for g in groups for e in g.episodes]
+    arrays: dict[str, np.ndarray] = {
+        "token_start": np.cumsum([0] + [len(e.tree) for _, e in episodes]),
+        "node_start": np.cumsum([0] + [len(e.tree.parent) for _, e in episodes]),
+    }
+    for name in TOKENS:
+        arrays[name] = np.concatenate([getattr(e.tree, name) for _, e in episodes]) if episodes else np.zeros(0)
+    for name in NODES:
+        arrays[name] = np.array([v for _, e in episodes for v in getattr(e.tree, name)], np.int32)
+    for name in sorted({n for _, e in episodes for n in e.tree.recorded}):
+        rows = [e.tree.recorded.get(name, np.full(len(e.tree), np.nan, np.float32))[: len(e.tree)] for _, e in episodes]
+        arrays["recorded/" + name] = np.concatenate(rows)
+    if batch is not None:
+        arrays["learned/length"] = batch.lengths()
+        for name in ("adv", "returns", "reward"):
+            if name in batch.columns:
+                arrays[f"learned/{name}"] = np.asarray(batch.get(name), np.float32)
+    told = {
+        "groups": [{"key": g.key, "request": to_json(g.request), "episodes": len(g.episodes), "scores": _scores(g)} for g in groups],
+        "episodes": [
+            {
+                "id": e.id,
+                "status": e.status,
+                "why": e.why,
+                "answer": plain(e.answer) if isinstance(e.answer, str | int | float | bool | list | tuple | dict | None) else str(e.answer),
+                "cost": e.cost,
+                "trajectories": [to_json(t) for t in e.trajectories],
+                "spans": e.tree.spans,
+                "roles": e.tree.roles,
+                "samplings": [to_json(s) for s in e.tree.samplings],
+                "origin": {str(n): to_json(r) for n, r in e.tree.origin.items()},
+                "notes": {str(n): v for n, v in e.tree.notes.items()},
+            }
+            for _, e in episodes
+        ],
+        "learned": list(batch.names) if batch is not None else [],
+    }
+    arrays["told"] = np.frombuffer(json.dumps(plain(told)).encode(), np.uint8)
+    out = io.BytesIO()
+    np.savez(out, allow_pickle=False, **arrays)
+    return out.getvalue()
+
+
+def _scores(group: Group) -> list[dict[str, Any]]:
+    return [
+        {"column": column, "at": list(at), "value": s.value, "parts": dict(s.parts), "why": s.why, "error": s.error}
+        for column, places in group.scores.items()
+        for at, s in places.items()
+    ]
+
+
+class Rollouts:
+    """The episodes of one step, read back."""
+
+    def __init__(self, file: Path):
+        """Raises BadCheckpoint for a file that is not a rollout file."""
+        try:
+            with np.load(file, allow_pickle=False) as data:
+                self.arrays = {n: data[n] for n in data.files}
+            self.told = json.loads(self.arrays["told"].tobytes())
+        except (OSError, ValueError, KeyError) as error:
+            raise BadCheckpoint(f"{file}: not a rollout file of this run ({error})") from error
+        self.index = {e["id"]: n for n, e in enumerate(self.told["episodes"])}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.index)
+
+    def tree(self, episode: str) -> Tree:
+        """The tree of an episode, equal to the one that was written."""
+        n = self.index[episode]
+        about, tree = self.told["episodes"][n], Tree()
+        (a, z), (i, j) = self.arrays["token_start"][n : n + 2], self.arrays["node_start"][n : n + 2]
+        tree.adopt_arrays(
+            {name: self.arrays[name][a:z] for name in TOKENS},
+            {name: self.arrays[name][i:j].tolist() for name in NODES},
+            {k.removeprefix("recorded/"): v[a:z] for k, v in self.arrays.items() if k.startswith("recorded/")},
+        )
+        tree.spans, tree.roles = about["spans"], about["roles"]
+        tree.samplings = [from_json(s) for s in about["samplings"]]
+        tree.origin = {int(k): Ref(*from_json(v)) for k, v in about["origin"].items()}
+        tree.notes = {int(k): v for k, v in about["notes"].items()}
+        return tree
+
+
+class Shelf:
+    """Finds the trees of earlier steps in a run's log: what replay asks for."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._read = lru_cache(maxsize=8)(lambda step: Rollouts(folder / "rollouts" / f"{step:06d}.npz"))
+
+    def tree(self, episode: str) -> Tree:
+        """Raises UnknownName for an episode that this run never logged."""
+        words = episode.split("/")
+        if len(words) < 2 or not words[1].isdigit():
+            raise unknown("logged episode", episode, [])
+        rollouts = self._read(int(words[1]))
+        if episode not in rollouts.index:
+            raise unknown("logged episode", episode, rollouts.index)
+        return rollouts.tree(episode)
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """The events of a run, oldest first; a last line cut short by a kill is left out."""
+    file = folder / "events.jsonl"
+    out = []
+    for line in file.read_text().splitlines() if file.exists() else []:
+        try:
+            out.append(json.loads(line))
+        except ValueError:
+            break
+    return out

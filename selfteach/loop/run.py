@@ -1,0 +1,406 @@
+"""One loop for every method: select, roll out, score, compose, assign, weigh, learn, deliver."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..core import address
+from ..core.batch import Batch, Example, gather
+from ..core.errors import BadValue, NoVerdict, Starved, Unproven
+from ..core.method import Method, Stage, Update
+from ..core.part import Part, first_state
+from ..core.protocols import Engine, History, Learner
+from ..core.scoring import score, whole_step
+from ..core.task import Request, Source
+from ..core.tree import Group
+from ..model.quantities import parse
+from ..model.tokenizer import Tokenizer
+from .account import account
+from .admission import admit
+from .episode import Limits, Table, Tool, play
+from .weighing import weights
+
+ROUNDS = 64  # a select that asks more often than this in one step will never have enough
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a run will not put up with."""
+
+    unscored: float = 0.1  # share of trajectories without a verdict in one step
+    gap: float = 0.1  # mean |log-probability of the sampler - of the learner| in nats
+    seconds: float = 60.0  # a reward's deadline
+    starved: int = 20  # steps in a row in which no group carries a gradient
+
+
+@dataclass
+class State:
+    """Everything a run remembers between steps besides weights and optimisers."""
+
+    step: int = 0
+    place: int = 0  # in the sequence of stages
+    stage_step: int = 0
+    version: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    starved: int = 0
+    blocks: dict[str, Any] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+
+
+@dataclass
+class Loop:
+    """A method at work on a source: what the five slots of its stages say, done step by step."""
+
+    method: Method
+    source: Source
+    tokenizer: Tokenizer
+    learner: Learner
+    engine: Engine | None
+    tools: Mapping[str, Tool]
+    lr: Callable[[int], float]  # the run's own learning rate at a step
+    steps: int
+    seed: int = 0
+    max_tokens: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    bounds: Bounds = field(default_factory=Bounds)
+    find: Callable[[str], Any] | None = None
+    budget: int | None = None  # sampled tokens after which the run is done
+    state: State = field(default_factory=State)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.method.stages * self.method.repeat
+
+    @property
+    def stage(self) -> Stage:
+        return self.stages[self.state.place]
+
+    @property
+    def done(self) -> bool:
+        spent = self.budget is not None and self.state.tokens >= self.budget
+        return spent or self.state.step >= self.steps or self.state.place >= len(self.stages)
+
+    async def advance(self) -> tuple[dict[str, Any], list[Group], Batch | None]:
+        """One step. Returns its metrics, its groups, and the batch that was learned from (None where nothing was)."""
+        state, stage, started = self.state, self.stage, time.perf_counter()
+        if state.stage_step == 0:
+            self._enter(stage)
+        table = self._table(stage)
+        groups = await self._collect(stage, table)
+        rolled = time.perf_counter()
+        self._verdicts(groups)
+        batch, dropped, sampled = self._compose(stage, table, groups)
+        metrics = summary(groups) | {f"dropped/{k}": v for k, v in dropped.items()}
+        metrics |= {"tokens/sampled": sampled, "tokens/learned": batch.size("token")}
+        state.starved = 0 if batch.size("token") else state.starved + 1
+        if state.starved >= self.bounds.starved:
+            why = ", ".join(f"{k} {v}" for k, v in dropped.items()) or "nothing was sampled"
+            raise Starved(f"step {state.step}: {state.starved} steps in a row taught nothing (last: {why}); are all rewards of a group alike?")
+        if batch.size("token"):
+            metrics |= self._learn(stage, batch)
+        learned = time.perf_counter()
+        self._deliver(stage)
+        state.tokens += sampled
+        self._remember(groups, metrics)
+        metrics |= {"seconds/rollout": rolled - started, "seconds/learn": learned - rolled, "seconds/step": time.perf_counter() - started}
+        metrics |= {"stage": stage.name, "tokens/total": state.tokens}
+        self._proceed(stage)
+        return metrics, groups, batch if batch.size("token") else None
+
+    # ---- rollouts
+
+    def _table(self, stage: Stage) -> Table:
+        sampling = replace(stage.sampling, temperature=self._knob(stage.sampling.temperature))
+        if sampling.max_tokens is None:
+            sampling = replace(sampling, max_tokens=self.max_tokens)
+        where = ("train", self.state.step)
+        engine = None if stage.data else self.engine
+        members = tuple(self.method.cast)
+        return Table(engine, self.tokenizer, members, self.tools, sampling, stage.programs, self.seed, where, self.limits, find=self.find)
+
+    async def _collect(self, stage: Stage, table: Table) -> list[Group]:
+        """Rounds of requests, until select asks for nothing more; rewards as each group comes in, those of the whole step last."""
+        state, back = self.state, list[list[Group]]()
+        early = [p for p in stage.reward if not whole_step(p)]
+
+        async def scored(group: Group) -> None:
+            for part in early:
+                await self._score(part, [group], table)
+
+        n = admit(stage.staleness, state.version, stage.groups, state.accepted, 0)
+        while True:
+            given = {
+                "n": n,
+                "rollouts": stage.rollouts,
+                "back": back,
+                "history": state.history,
+                "source": self.source,
+                "step": state.step,
+                "seed": self.seed,
+            }
+            requests: list[Request] = self._call(f"{stage.name}/select", stage.select, given)
+            if not requests:
+                break
+            if len(back) >= ROUNDS:
+                raise Starved(f"step {state.step}: {stage.select.name} asked {ROUNDS} rounds of requests and wants more; its filter may pass nothing")
+            back.append(await play(table, requests, len(back), scored))
+        groups = [g for round_ in back for g in round_]
+        state.accepted += n
+        for part in (p for p in stage.reward if whole_step(p)):
+            await self._score(part, groups, table)
+        return groups
+
+    async def _score(self, part: Part, groups: Sequence[Group], table: Table) -> None:
+        more: dict[str, Any] = {}
+        if "history" in part.needs:
+            more["history"] = self.state.history
+        found = await score(part, groups, table, self.bounds.seconds, **more)
+        owner = {e.id: g for g in groups for e in g.episodes}
+        for column, places in found.items():
+            for at, verdict in places.items():
+                have = owner[at.episode].scores.setdefault(column, {})
+                if at in have:
+                    raise BadValue(f"two rewards score {column!r} at the same place; join them with weighted(...), or give one another name")
+                have[at] = verdict
+
+    def _verdicts(self, groups: Sequence[Group]) -> None:
+        """Stop the run where too many trajectories have no score, or too many episodes failed, and say which."""
+        failed = [f"{e.id}: {e.why}" for g in groups for e in g.episodes if e.status == "error"]
+        unscored = [f"{at.episode}: {s.error or 'no value'}" for g in groups for at, s in g.scores.get("reward", {}).items() if s.value is None]
+        total = sum(len(g.episodes) for g in groups)
+        bad = len(failed) + len(unscored)
+        if total and bad / total > self.bounds.unscored:
+            first = "\n  ".join((failed + unscored)[:5])
+            raise NoVerdict(
+                f"step {self.state.step}: {bad} of {total} episodes have no verdict (limit {self.bounds.unscored:.0%})\n  {first}\n"
+                "mend the reward, tool or program, or allow more with --unscored"
+            )
+
+    # ---- credit
+
+    def _compose(self, stage: Stage, table: Table, groups: list[Group]) -> tuple[Batch, Counter[str], int]:
+        examples: list[Example] = []
+        assigners: list[tuple[int, Part]] = []
+        for number, part in enumerate(stage.credit):
+            if "groups" in part.needs:
+                examples += self._call(f"{stage.name}/credit.{number}", part, {"groups": groups, "history": self.state.history})
+            else:
+                assigners.append((number, part))
+        batch = gather(examples, table.tree)
+        self._fill(batch, [p for _, p in assigners])
+        gone: dict[str, str] = {}
+        for number, part in assigners:
+            batch = self._assign(f"{stage.name}/credit.{number}", part, batch, gone)
+        if "adv" in batch.columns:
+            batch = _without(batch, np.isnan(batch.get("adv")), "no advantage", gone)
+        counts = account(groups, examples, gone)
+        sampled, learned = counts.pop("sampled"), counts.pop("learned")
+        assert sampled == learned + sum(counts.values()), f"tokens unaccounted for: {sampled} sampled, {learned} learned, {dict(counts)} dropped"
+        return batch, counts, sampled
+
+    def _fill(self, batch: Batch, parts: Sequence[Part]) -> None:
+        """Columns from forward passes that these blocks name and nobody else gives."""
+        made = {"adv", "returns", "keep"}
+        want = [c for p in parts for c in p.columns if c not in batch and c not in made and parse(c, self.method.cast, batch.prefixes)]
+        if want and batch.size("token"):
+            self.learner.forward(batch, sorted(set(want)))
+
+    def _assign(self, place: str, part: Part, batch: Batch, gone: dict[str, str]) -> Batch:
+        if not batch.size("token"):
+            return batch
+        given = {n: batch.get(part.reads.get(n, n), u) for n, u in part.needs.items() if n not in ("state", "history")}
+        columns = self._call(place, part, {**given, "history": self.state.history})
+        for name, (unit, values) in columns.items():
+            batch.put(name, unit, values)
+        if "keep" in columns:
+            batch = _without(batch, ~(np.asarray(batch.get("keep")) > 0), part.name, gone)
+            batch.columns.pop("keep")
+        return batch
+
+    # ---- learning
+
+    def _learn(self, stage: Stage, batch: Batch) -> dict[str, Any]:
+        metrics: dict[str, Any] = {}
+        if self.engine is not None and not stage.data:
+            metrics |= self._gap(batch)
+        for number, update in enumerate(stage.updates):
+            if update.when is not None and not self._call(f"{stage.name}/when.{number}", update.when, {"history": self.state.history}):
+                continue
+            self._fill(batch, update.assign)
+            ready, nobody = batch, dict[str, str]()
+            for i, part in enumerate(update.assign):
+                ready = self._assign(f"{stage.name}/update.{number}.{i}", part, ready, nobody)
+            if update.where is not None:
+                given = {n: ready.get(update.where.reads.get(n, n), u) for n, u in update.where.needs.items()}
+                ready = ready.take(np.asarray(update.where(**given), bool))
+            prox = sorted({c for t in update.terms for c in t.fn.columns if c.startswith("prox_")})
+            if prox and ready.size("token"):
+                self.learner.forward(ready, prox)
+            metrics |= self._update(stage, update, number, ready)
+        return metrics
+
+    def _update(self, stage: Stage, update: Update, number: int, batch: Batch) -> dict[str, Any]:
+        resolved = replace(update, terms=tuple(replace(t, coef=self._knob(t.coef)) for t in update.terms))
+        lr = self.lr(self.state.step) if update.lr is None else self._knob(update.lr)
+        found: list[Mapping[str, float]] = []
+        for epoch in range(update.epochs):
+            for part in deal(batch, update, (self.seed, "deal", self.state.step, number, epoch)):
+                for t, term in enumerate(resolved.terms):
+                    part.put(f"w{t}", term.fn.unit, weights(part, term))
+                live = without_silent(part, resolved)
+                if not live.size("token"):
+                    continue
+                found.append({**self.learner.backward(live, resolved), **self.learner.step(resolved, lr)})
+        prefix = f"{number}/" if len(stage.updates) > 1 else ""
+        return {prefix + k: float(np.mean([m[k] for m in found if k in m])) for k in sorted({k for m in found for k in m})}
+
+    def _gap(self, batch: Batch) -> dict[str, float]:
+        """How far sampler and learner disagree, on a few sequences of every step; above the bound the run stops."""
+        few = batch.take_sequences(np.arange(min(8, batch.size("seq"))))
+        gap = {f"gap/{k}": v for k, v in self.learner.gap(few).items() if k != "rows"}
+        if gap["gap/mean"] > self.bounds.gap:
+            raise Unproven(
+                f"step {self.state.step}: sampler and learner differ by {gap['gap/mean']:.3g} nats a token on average (bound {self.bounds.gap:g}); "
+                "the sampler may hold other weights or use another precision"
+            )
+        return gap
+
+    def deliver_all(self) -> None:
+        """Hand the engine every group it holds, as the learner has them now: at the start and after a checkpoint is read."""
+        if self.engine is not None:
+            for group in sorted(self.engine.models):
+                deliver(self.learner, self.engine, group, self.state.version)
+
+    def _deliver(self, stage: Stage) -> None:
+        """Hand the engine the groups that moved, and compare what it then holds."""
+        state = self.state
+        state.version += 1
+        moved = {g for u in stage.updates for g in u.params}
+        for name, w in self.method.weights.items():
+            if w.follow and state.version % w.every == 0:
+                self.learner.copy(name, w.follow, w.rate)
+                moved.add(name)
+        if self.engine is not None and not stage.data:
+            for group in sorted(moved & set(self.engine.models)):
+                deliver(self.learner, self.engine, group, state.version)
+
+    # ---- state
+
+    def _enter(self, stage: Stage) -> None:
+        for target, source in stage.enter.items():
+            self.learner.copy(target, source, 1.0)
+            if self.engine is not None and target in self.engine.models:
+                deliver(self.learner, self.engine, target, self.state.version)
+
+    def _proceed(self, stage: Stage) -> None:
+        state = self.state
+        state.step += 1
+        state.stage_step += 1
+        state.history.step = state.step
+        if isinstance(stage.until, Part):
+            over = bool(self._call(f"{stage.name}/until", stage.until, {"history": state.history}))
+        else:
+            last = state.place == len(self.stages) - 1
+            share = -(-self.steps // len(self.stages))
+            over = state.stage_step >= (stage.until if stage.until is not None else self.steps if last else share)
+        if over:
+            state.place += 1
+            state.stage_step = 0
+
+    def _remember(self, groups: Sequence[Group], metrics: Mapping[str, Any]) -> None:
+        history = self.state.history
+        for g in groups:
+            values = [s.value for s in g.scores.get("reward", {}).values() if s.value is not None]
+            seen = history.tasks.setdefault(g.request.task.id, {"seen": 0, "mean": 0.0, "last": 0})
+            if values:
+                seen["mean"] = (seen["mean"] * seen["seen"] + sum(values)) / (seen["seen"] + len(values))
+                seen["seen"] += len(values)
+            seen["last"] = self.state.step
+        for name, value in metrics.items():
+            if isinstance(value, int | float):
+                history.scalars.setdefault(name, []).append(float(value))
+
+    def _call(self, place: str, part: Part, given: Mapping[str, Any]) -> Any:
+        """Run a block on what it names; one that remembers is handed its state, and what it becomes is kept."""
+        needs = part.needs
+        hand = {n: given[n] for n in needs if n in given}
+        if "state" not in needs:
+            return part(**hand)
+        blocks = self.state.blocks
+        if place not in blocks:
+            blocks[place] = first_state(part)
+        value, blocks[place] = part(**hand, state=blocks[place])
+        return value
+
+    def _knob(self, value: float | Part) -> float:
+        return float(value(history=self.state.history)) if isinstance(value, Part) else float(value)
+
+
+def deliver(learner: Learner, engine: Engine, group: str, version: int) -> None:
+    """Hand over a weight group and prove it. Raises Unproven where the engine then holds something else."""
+    held, ours = engine.load(group, learner.weights(group), version), learner.fingerprint(group)
+    if held != ours:
+        raise Unproven(f"weights {group!r}, version {version}: the sampler holds {held}, the learner {ours}; the delivery failed")
+
+
+def deal(batch: Batch, update: Update, where: tuple[object, ...]) -> list[Batch]:
+    """Cut a batch into an update's minibatches, shuffled at an address; groups stay whole where a term asks for them."""
+    if update.minibatches == 1:
+        return [replace(batch, columns=dict(batch.columns))]
+    whole = any(t.fn.scope in ("group", "pair", "batch", "episode") for t in update.terms)
+    unit = batch.index["group"] if whole else np.arange(batch.size("seq"))
+    count = int(unit.max()) + 1
+    order = address.generator(*where).permutation(count)
+    parts = [np.isin(unit, piece) for piece in np.array_split(order, min(update.minibatches, count))]
+    return [replace(b, columns=dict(b.columns)) for b in (batch.take_sequences(np.flatnonzero(p)) for p in parts)]
+
+
+def without_silent(batch: Batch, update: Update) -> Batch:
+    """Leave out sequences that cannot move any weight: every term says that its gradient vanishes with a column that is zero there."""
+    loud = np.zeros(batch.size("token"), bool)
+    for term in update.terms:
+        column = getattr(term.fn.fn, "vanishes_with", None)
+        if column is None or term.denominator == "kept":
+            return batch
+        loud |= (batch.get(term.fn.reads.get(column, column)) != 0) & batch.on(term.on)
+    seq = batch.get("seq")
+    keep = np.zeros(batch.size("seq"), bool)
+    keep[seq[loud]] = True
+    return batch.take(keep[seq])
+
+
+def summary(groups: Sequence[Group]) -> dict[str, Any]:
+    """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference."""
+    scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
+    known = [s.value for s in scores if s.value is not None]
+    episodes = [e for g in groups for e in g.episodes]
+    parts = sorted({p for s in scores for p in s.parts})
+    mean = lambda xs: float(np.mean(xs)) if len(xs) else float("nan")  # noqa: E731
+    mixed = [len({s.value for s in g.scores.get("reward", {}).values() if s.value is not None}) > 1 for g in groups]
+    out: dict[str, Any] = {"episodes": len(episodes), "groups": len(groups), "groups/mixed": mean(mixed)}
+    if scores:
+        out |= {"reward": mean(known), "unscored": len(scores) - len(known)}
+    out |= {f"reward/{p}": mean([s.parts[p] for s in scores if p in s.parts]) for p in parts}
+    out["length"] = mean([e.cost.get("tokens", 0) for e in episodes])
+    out["turns"] = mean([e.cost.get("turns", 0) for e in episodes])
+    out["calls"] = mean([e.cost.get("calls", 0) for e in episodes])
+    statuses = Counter(t.status for e in episodes for t in e.trajectories)
+    out["truncated"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
+    out["failed"] = sum(e.status == "error" for e in episodes)
+    return out
+
+
+def _without(batch: Batch, rows: np.ndarray, reason: str, gone: dict[str, str]) -> Batch:
+    """The batch without some rows; sequences that lose all theirs are noted under the reason."""
+    if not rows.any():
+        return batch
+    left = batch.take(~rows)
+    gone.update(dict.fromkeys(set(batch.names) - set(left.names), reason))
+    return left

@@ -1,0 +1,156 @@
+"""A run folder at work: the loop with its log, its checkpoints, its measurements, and a clean end on Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import NotFinite
+from ..core.part import Part
+from ..core.protocols import History
+from ..core.task import Sampling
+from ..model import files
+from ..model.transformer import Transformer
+from . import checkpoint
+from .episode import Table
+from .evaluate import Result, evaluate
+from .log import Log
+from .run import Loop, State
+
+Observer = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass
+class Session:
+    """A loop in a folder. `observer` hears every event; with `folder` None nothing is written (a warm start, a test)."""
+
+    loop: Loop
+    judge: Part
+    folder: Path | None = None
+    checkpoint_every: int = 10
+    keep: int = 2
+    eval_every: int = 0
+    eval_tasks: int = 64
+    rollouts: bool = True
+    observer: Observer = lambda event: None
+    log: Log | None = field(default=None, init=False)
+    stopping: bool = field(default=False, init=False)
+
+    @property
+    def model(self) -> Transformer:
+        """The policy's trunk, as the learner has it."""
+        return self.loop.learner.groups["policy"].trunk  # type: ignore[attr-defined]
+
+    def open(self) -> bool:
+        """Take up the folder where its newest checkpoint left it; True where there was one."""
+        if self.folder is None:
+            return False
+        found = checkpoint.read(self.folder)
+        offset = None
+        if found is not None:
+            at, _, state = found
+            self.loop.learner.put("policy", files.read_tensors(at / "model.safetensors"), str(at / "model.safetensors"))
+            self.loop.learner.load(at, skip=("policy",))
+            self.loop.state = unpack(state)
+            offset = state["log"]
+            self.loop.deliver_all()
+        self.log = Log(self.folder / "log", 0 if found is None else offset)
+        self.log.forget(self.loop.state.step)
+        if found is None:
+            self.save()
+        return found is not None
+
+    def save(self) -> None:
+        """A checkpoint of this moment."""
+        if self.folder is None:
+            return
+        loop = self.loop
+
+        def fill(aside: Path) -> None:
+            files.save(aside, self.model, loop.tokenizer)
+            loop.learner.save(aside, skip=("policy",))
+
+        state = {**asdict(loop.state), "log": self.log.offset if self.log else 0}
+        checkpoint.write(self.folder, loop.state.step, state, fill, self.keep)
+
+    async def run(self) -> None:
+        """Step until the method is done or somebody asks to stop; always ends with a checkpoint, but for an error."""
+        loop, started = self.loop, time.monotonic()
+        first = loop.state.step
+        with self._listening():
+            while not loop.done and not self.stopping:
+                step = loop.state.step
+                try:
+                    metrics, groups, batch = await loop.advance()
+                except NotFinite as error:
+                    self._tell("not_finite", step=step, why=str(error))
+                    raise
+                if self.log and self.rollouts:
+                    self.log.rollouts(step, groups, batch)
+                self._tell("step", step=step, steps=loop.steps, first=first, seconds=time.monotonic() - started, **metrics)
+                if self.eval_every and loop.state.step % self.eval_every == 0 and not loop.done:
+                    result = await self.measure(k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step))
+                    self._tell("eval", step=loop.state.step, **result.figures())
+                if self.folder and (loop.done or self.stopping or loop.state.step % self.checkpoint_every == 0):
+                    self.save()
+
+    async def measure(
+        self, *, k: int, tasks: int, greedy: bool = False, program: Part | None = None, where: tuple[object, ...] = ("eval",), wave: int = 16
+    ) -> Result:
+        """Play a program (the stage's own unless given) on the first held-out tasks."""
+        return await self.measure_tasks(self.loop.source.test[:tasks], k=k, greedy=greedy, program=program, where=where, wave=wave)
+
+    async def measure_tasks(
+        self,
+        tasks: Any,
+        *,
+        k: int,
+        greedy: bool = False,
+        program: Part | None = None,
+        where: tuple[object, ...] = ("eval",),
+        wave: int = 16,
+        told: Callable[[int, int], None] | None = None,
+    ) -> Result:
+        loop = self.loop
+        stage = loop.stages[min(loop.state.place, len(loop.stages) - 1)]
+        sampling = Sampling(temperature=0.0 if greedy else 1.0, max_tokens=loop.max_tokens)
+        main = program or stage.programs["main"]
+        table = Table(loop.engine, loop.tokenizer, tuple(loop.method.cast), loop.tools, sampling, {"main": main}, loop.seed, where, loop.limits)
+        return await evaluate(table, list(tasks), self.judge, k, max(1, wave if k < 16 else 256 // k), told)
+
+    def _tell(self, event: str, **values: Any) -> None:
+        if self.log:
+            self.log.event(event, **values)
+        self.observer({"event": event, **values})
+
+    @contextmanager
+    def _listening(self) -> Any:
+        """Ctrl-C asks for a stop after the step under way; a second one stops at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
+
+        def stop(*_: Any) -> None:
+            if self.stopping:
+                raise KeyboardInterrupt
+            self.stopping = True
+            self.observer({"event": "stopping"})
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def unpack(state: Mapping[str, Any]) -> State:
+    """The loop's state from a checkpoint's."""
+    known = {k: v for k, v in state.items() if k not in ("log", "history")}
+    return State(**known, history=History(**state["history"]))

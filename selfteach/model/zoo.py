@@ -1,0 +1,51 @@
+"""Models by name: `tiny` is built to a task's measure; a folder in the Hub's layout is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import BadValue, unknown
+from ..core.task import Source
+from . import files, tokenizer
+from .tokenizer import Tokenizer
+from .transformer import Config, Transformer
+
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"width": 192, "layers": 4, "heads": 8, "kv_heads": 2, "head_dim": 24, "hidden": 512},
+    "tiny-s": {"width": 128, "layers": 3, "heads": 4, "kv_heads": 1, "head_dim": 32, "hidden": 384},
+    "tiny-l": {"width": 256, "layers": 6, "heads": 8, "kv_heads": 2, "head_dim": 32, "hidden": 704},
+}
+ABOUT = {
+    "tiny": "the default: 4 layers of 192, a tokenizer made from the task's own text, warm-started on its demonstrations",
+    "tiny-s": "a smaller one for quick tests: 3 layers of 128",
+    "tiny-l": "a larger one: 6 layers of 256",
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from: a model, its tokenizer, and whether its weights are fresh (so that a warm start makes sense)."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    fresh: bool
+    about: Mapping[str, Any]
+
+
+def build(name: str, source: Source, seed: int = 0, vocab: int = 4096, length: int = 1024) -> Start:
+    """A model by name or folder. Raises BadValue for a task with no text to make a tokenizer from, UnknownName for a wrong name."""
+    if name in SIZES:
+        if source.words is None:
+            raise BadValue(f"task {source.name}: it gives no text to make a tokenizer from, so {name} cannot be built; give --model FOLDER")
+        made = tokenizer.make(source.words(), source.tags, vocab)
+        size = -(-len(made) // 8) * 8  # rows in eights, which matrix products like
+        model = Transformer(Config(vocab=size, max_length=length, **SIZES[name])).initialise(seed)
+        return Start(model, made, True, files.describe(model.c))
+    folder = Path(name)
+    if folder.is_dir():
+        model, have = files.load(folder)
+        return Start(model, have, False, files.describe(model.c))
+    raise unknown("model", name, SIZES) if "/" not in name and not name.startswith(".") else BadValue(f"model {name}: no such folder")

@@ -1,0 +1,114 @@
+"""A fictional world of any size, for experiments in which nothing can be known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from ..core.address import generator
+from ..core.errors import BadValue
+from ..core.registry import task
+from ..core.task import Source
+from .quiz import Quiz, check, number
+from .world import Fact, Relation, World
+
+# In the order in which `relations` takes them, so that few of them already make chains.
+RELATIONS = {
+    r.name: r
+    for r in (
+        Relation("home", "person", "town", "the home of {s} is {o}.", "the home of {s}"),
+        Relation("mayor", "town", "person", "the mayor of {s} is {o}.", "the mayor of {s}", "the town whose mayor is {o}"),
+        Relation("mentor", "person", "person", "the mentor of {s} is {o}.", "the mentor of {s}"),
+        Relation("guild", "person", "guild", "the guild of {s} is {o}.", "the guild of {s}"),
+        Relation("seat", "guild", "town", "the seat of {s} is {o}.", "the seat of {s}", "the guild whose seat is {o}"),
+        Relation("river", "town", "river", "the river of {s} is {o}.", "the river of {s}"),
+        Relation("friend", "person", "person", "a friend of {s} is {o}.", "a friend of {s}"),
+        Relation("craft", "guild", "craft", "the craft of {s} is {o}.", "the craft of {s}", "the guild whose craft is {o}"),
+        Relation("realm", "town", "realm", "the realm of {s} is {o}.", "the realm of {s}"),
+        Relation("sea", "river", "sea", "the sea of {s} is {o}.", "the sea of {s}"),
+    )
+}
+SHARES = {"person": 0.5, "town": 0.2, "guild": 0.1, "craft": 0.1, "river": 0.06, "realm": 0.02, "sea": 0.02}
+ONE_TO_ONE = ("mayor", "seat", "craft")  # no object twice, so that their inverses are unique
+ONSETS = ["b", "br", "d", "dr", "f", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "pr", "r", "s", "st", "t", "tr", "v", "z"]
+NUCLEI = ["a", "e", "i", "o", "u"]
+CODAS = ["", "", "", "n", "l", "r", "s", "m"]
+
+
+@task
+def factworld(
+    entities: int = 200,
+    relations: int = 8,
+    hops: tuple[int, ...] = (1, 2, 3),
+    held_out: float = 0.2,
+    withheld: float = 0.1,
+    mix: float = 0.6,
+    noise: float = 0.5,
+    conflicts: float = 0.0,
+    noisy: float = 0.0,
+    top: int = 1,
+    n_test: int = 400,
+    seed: int = 0,
+) -> Source:
+    """Multi-hop questions about made-up people, towns, guilds and rivers: the generator of atlas over a world of any size.
+
+    entities   how many people, towns, guilds, crafts, rivers, realms and seas together (half are people), at least 40
+    relations  how many kinds of fact, in this order: home, mayor, mentor, guild, seat, river, friend, craft, realm, sea
+    hops       numbers of hops asked, 1 to 4
+    held_out   share of the subjects that only test questions are about
+    withheld   share of facts that the warm start never shows: only the search engine has them
+    mix        share of items of memory in the warm start; the rest are demonstrated questions
+    noise      share of the demonstrations that are done wrong
+    conflicts  share of facts that the search engine's documents also contradict
+    noisy      distractors among the documents, as a share of the facts
+    top        documents in an answer of the search tool
+    n_test     test questions
+    seed       of everything drawn, the world included
+    """
+    knobs = dict(locals())
+    check("factworld", **knobs)
+    if not 40 <= number("factworld", "entities", entities) <= 100_000:
+        raise BadValue(f"task factworld: entities must be from 40 to 100000, not {entities!r}")
+    if not 2 <= number("factworld", "relations", relations) <= len(RELATIONS):
+        raise BadValue(f"task factworld: relations must be from 2 to {len(RELATIONS)}, not {relations!r}")
+    quiz = Quiz(fiction(entities, relations, seed), seed, tuple(hops), held_out, withheld, mix, noise, n_test, conflicts, noisy)
+    return quiz.source("factworld", knobs, top)
+
+
+@cache
+def fiction(entities: int, relations: int, seed: int) -> World:
+    """The world of a seed. A larger one is another one, not this one with more in it."""
+    kinds = dict(list(RELATIONS.items())[:relations])
+    names = _names(seed, entities)
+    people: dict[str, list[str]] = {k: [next(names) for _ in range(max(2, round(share * entities)))] for k, share in SHARES.items()}
+    facts: list[Fact] = []
+    for name, r in kinds.items():
+        draw = generator(seed, "facts", name, entities)
+        subjects, objects = people[r.subject], people[r.object]
+        if name in ONE_TO_ONE:
+            chosen = [(objects[i],) for i in draw.permutation(len(objects))[: len(subjects)]]
+            facts += [Fact(s, name, o) for s, o in zip(subjects, chosen, strict=False)]
+        else:
+            facts += [Fact(s, name, _some(s, objects, (2, 3) if name == "friend" else (1, 1), draw)) for s in subjects]
+    return World(kinds, tuple(facts))
+
+
+def _some(subject: str, objects: list[str], count: tuple[int, int], draw: np.random.Generator) -> tuple[str, ...]:
+    """Between count[0] and count[1] different objects, never the subject itself."""
+    picked = draw.choice(len(objects), size=min(count[1] + 1, len(objects)), replace=False)
+    others = [objects[i] for i in picked if objects[i] != subject]
+    return tuple(others[: int(draw.integers(count[0], count[1] + 1))])
+
+
+def _names(seed: int, entities: int) -> Iterator[str]:
+    """Pronounceable names, all different, of two syllables while there are plenty and three in large worlds."""
+    draw, seen = generator(seed, "names", entities), set[str]()
+    length = 2 if entities <= 2000 else 3
+    while True:
+        parts = [ONSETS[int(draw.integers(len(ONSETS)))] + NUCLEI[int(draw.integers(5))] for _ in range(length)]
+        name = ("".join(parts) + CODAS[int(draw.integers(len(CODAS)))]).capitalize()
+        if name not in seen:
+            seen.add(name)
+            yield name

@@ -1,0 +1,273 @@
+"""Questions over a world: what is held out, what is withheld, training and test questions, warm start, corpus; and the Source of it all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..core.address import generator, key, uniform
+from ..core.errors import BadValue
+from ..core.task import Document, Source, Task
+from ..tools.search import search
+from .demos import SLIPS, TAGS, Writer
+from .world import Chain, Fact, Hop, World
+
+TRIES = 400  # draws before a number of hops is given up for one question
+WORDED = 2000  # demonstrations that the tokenizer sees
+
+
+@dataclass(frozen=True, eq=False)
+class Quiz:
+    """A world and how it is asked about. All draws are by address, so any training task can be had alone.
+
+    hops       numbers of hops asked, each as often as the others
+    held_out   share of the subjects (per type) that no training or demonstrated question starts from, passes or is about
+    withheld   share of the facts that the warm start never shows
+    mix        share of items of memory in the warm start; the rest are demonstrated questions
+    noise      share of the demonstrated questions that are done wrong
+    conflicts  share of the facts that the corpus also contradicts
+    noisy      distractors in the corpus, as a share of the facts
+    """
+
+    world: World
+    seed: int = 0
+    hops: tuple[int, ...] = (1, 2, 3)
+    held_out: float = 0.2
+    withheld: float = 0.1
+    mix: float = 0.6
+    noise: float = 0.5
+    n_test: int = 400
+    conflicts: float = 0.0
+    noisy: float = 0.0
+
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """The entities held out for the test."""
+        out: set[str] = set()
+        for kind in dict.fromkeys(self.world.type_of.values()):
+            members = [e for e in self.world.subjects if self.world.type_of[e] == kind]
+            order = generator(self.seed, "held out", kind).permutation(len(members))
+            out.update(members[i] for i in order[: round(self.held_out * len(members))])
+        return frozenset(out)
+
+    @cached_property
+    def hidden(self) -> frozenset[int]:
+        """Numbers of the withheld facts."""
+        order = generator(self.seed, "withheld").permutation(len(self.world.facts))
+        return frozenset(int(i) for i in order[: round(self.withheld * len(order))])
+
+    @cached_property
+    def contradicted(self) -> frozenset[int]:
+        """Numbers of the facts that the corpus also contradicts."""
+        order = generator(self.seed, "conflicts").permutation(len(self.world.facts))
+        return frozenset(int(i) for i in order[: round(self.conflicts * len(order))])
+
+    @cached_property
+    def writer(self) -> Writer:
+        return Writer(self.world, frozenset(range(len(self.world.facts))) - self.hidden, self.held)
+
+    @cached_property
+    def _pools(self) -> dict[tuple[bool, Hop], list[str]]:
+        """(for the test, first hop) -> entities to start from."""
+        out: dict[tuple[bool, Hop], list[str]] = {}
+        for hop in self.world.hops:
+            for e in self.world.starts(hop):
+                number = self.world.fact_at(e, hop)
+                assert number is not None
+                testing = self.world.facts[number].subject in self.held
+                if testing or e not in self.held:
+                    out.setdefault((testing, hop), []).append(e)
+        return out
+
+    @lru_cache(maxsize=64)  # noqa: B019  (a quiz lives as long as its run)
+    def _templates(self, hops: int, testing: bool) -> list[tuple[Hop, ...]]:
+        return [t for t in self.world.templates(hops) if (testing, t[0]) in self._pools]
+
+    def chain(self, draw: np.random.Generator, hops: int, testing: bool = False, shown: bool = False) -> Chain | None:
+        """A random question of so many hops; `shown`: only over facts of the warm start. None where none was found.
+
+        Training questions keep clear of what is held out; test questions begin with a fact about it.
+        """
+        templates = self._templates(hops, testing)
+        for _ in range(TRIES if templates else 0):
+            template = templates[int(draw.integers(len(templates)))]
+            pool = self._pools[testing, template[0]]
+            chain = self.world.walk(pool[int(draw.integers(len(pool)))], template, draw)
+            if chain is None or (not testing and chain.reach & self.held) or (shown and self.hidden.intersection(chain.facts)):
+                continue
+            return chain
+        return None
+
+    def _question(self, *address: Any, shown: bool = False) -> Chain:
+        draw = generator(self.seed, *address)
+        for hops in draw.permutation(np.array(self.hops)):
+            chain = self.chain(draw, int(hops), shown=shown)
+            if chain is not None:
+                return chain
+        raise BadValue(f"no training question of {listed(self.hops)} hops exists in this world; make it larger, or held_out or withheld smaller")
+
+    def task(self, chain: Chain, name: str) -> Task:
+        """The task of a chain. tags: hops, kind, entities, chain (sentences), known, multiple, held_out, conflict, hint (the first step)."""
+        tags = {
+            "hops": len(chain.hops),
+            "kind": " > ".join(h.relation if h.forward else f"{h.relation} of" for h in chain.hops),
+            "entities": chain.path,
+            "chain": tuple(self.world.sentence(i) for i in chain.facts),
+            "known": not self.hidden.intersection(chain.facts),
+            "multiple": len(chain.golds) > 1,
+            "held_out": bool(chain.reach & self.held),
+            "conflict": bool(self.contradicted.intersection(chain.facts)),
+            "hint": f"first look for the {self.world.query(chain.hops[0], chain.start)}.",
+        }
+        return Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags)
+
+    def train(self, i: int) -> Task:
+        """The i-th training task."""
+        return self.task(self._question("train", i), f"train/{i}")
+
+    @cached_property
+    def test(self) -> tuple[Task, ...]:
+        """Held-out questions without repeats, equally many of each number of hops as far as the world has them."""
+        out: list[Task] = []
+        for rank, hops in enumerate(self.hops):
+            want = self.n_test // len(self.hops) + (rank < self.n_test % len(self.hops))
+            seen: set[str] = set()
+            for k in range(4 * want):
+                chain = self.chain(generator(self.seed, "test", hops, k), hops, testing=True) if len(seen) < want else None
+                if chain is not None and (text := self.world.question(chain)) not in seen:
+                    seen.add(text)
+                    out.append(self.task(chain, f"test/{hops}-hop/{len(seen)}"))
+        return tuple(out)
+
+    @cached_property
+    def memories(self) -> list[tuple[int, Hop]]:
+        """(fact, direction of the query) of every item of memory: withheld facts have none."""
+        hops = [(i, Hop(f.relation)) for i, f in enumerate(self.world.facts) if i not in self.hidden]
+        back = [(i, Hop(relation, False)) for (_, relation), i in self.world.back.items() if i not in self.hidden]
+        return hops + back
+
+    def demo(self, i: int) -> Task:
+        """The i-th item of the warm start: memory and demonstrated questions, evenly interleaved. tags: kind, slip ("" if right)."""
+        before, now = int(i * self.mix + 1e-9), int((i + 1) * self.mix + 1e-9)
+        if now > before and self.memories:
+            lap, place = divmod(before, len(self.memories))
+            fact, hop = self.memories[_order(self.seed, lap, len(self.memories))[place]]
+            prompt, completion = self.writer.memory(fact, hop)
+            return Task(f"memory/{i}", prompt, data=(completion,), tags={"kind": "memory", "slip": ""})
+        chain = self._question("demo", i, shown=True)
+        task, slip = self.task(chain, f"demo/{i}"), ""
+        if float(uniform(key(self.seed, "noise", i), 0)) < self.noise:
+            draw = generator(self.seed, "slip", i)
+            share = np.array(list(SLIPS.values())) / sum(SLIPS.values())
+            slip = list(SLIPS)[int(draw.choice(len(SLIPS), p=share))]
+            text, slip = self.writer.wrong(chain, slip, draw)
+        else:
+            text = self.writer.right(chain)
+        return Task(task.id, task.prompt, task.answer, (text,), {**task.tags, "kind": "demo", "slip": slip})
+
+    def words(self) -> Iterator[str]:
+        """Text for the tokenizer: every sentence and query, the test questions, and a stretch of the warm start."""
+        for i, fact in enumerate(self.world.facts):
+            yield self.world.sentence(i)
+            yield self.world.query(Hop(fact.relation), fact.subject)
+        for (entity, relation), _ in self.world.back.items():
+            yield self.world.query(Hop(relation, False), entity)
+        for task in self.test:
+            yield task.prompt
+        for i in range(WORDED):
+            item = self.demo(i)
+            yield item.prompt + item.data[0]
+
+    def corpus(self) -> list[Document]:
+        """A document per fact, withheld ones too. With conflicts or distractors, these are shuffled in among them."""
+        w = self.world
+        out = [Document(f.subject, w.sentence(f)) for f in w.facts]
+        for i in sorted(self.contradicted):
+            fact, draw = w.facts[i], generator(self.seed, "conflict", i)
+            options = [e for e in w.types[w.relations[fact.relation].object] if e not in fact.objects]
+            if options:
+                out.append(Document(fact.subject, w.sentence(fact._replace(objects=(options[int(draw.integers(len(options)))],)))))
+        for i in range(round(self.noisy * len(w.facts))):
+            draw = generator(self.seed, "distractor", i)
+            fact = w.facts[int(draw.integers(len(w.facts)))]
+            out.append(Document(fact.subject, _distractor(w, fact, draw)))
+        if len(out) == len(w.facts):
+            return out
+        return [out[i] for i in generator(self.seed, "corpus").permutation(len(out))]
+
+    def source(self, name: str, knobs: Mapping[str, Any], top: int = 1) -> Source:
+        """The Source of this quiz; `top` results from its search tool."""
+        self._question("train", 0, shown=True)
+        if not self.test:
+            raise BadValue(f"task {name}: held_out={self.held_out!r} leaves nothing to test on; make it larger")
+        longest = max(self.hops)
+        asked = {n: sum(t.tags["hops"] == n for t in self.test) for n in self.hops}
+        return Source(
+            name=name,
+            train=self.train,
+            test=self.test,
+            demos=self.demo,
+            words=self.words,
+            tags=TAGS,
+            corpus=self.corpus,
+            tools={"search": search(top=top)},
+            defaults={"max_tokens": 32 * longest + 32},
+            knobs=dict(knobs),
+            about={
+                "entities": len(self.world.entities),
+                "facts": len(self.world.facts),
+                "withheld facts": len(self.hidden),
+                "held-out entities": len(self.held),
+                "items of memory": len(self.memories),
+                "test questions by hops": asked,
+                "kinds of question by hops": {n: len(self._templates(n, False)) for n in self.hops},
+            },
+        )
+
+
+def check(task: str, **options: Any) -> None:
+    """Check the options that worlds share. Raises BadValue naming the option, its value and the range."""
+    for name in ("held_out", "withheld", "mix", "noise", "conflicts"):
+        if not 0 <= number(task, name, options[name]) <= 1:
+            raise BadValue(f"task {task}: {name} must be a share from 0 to 1, not {options[name]!r}")
+    if number(task, "noisy", options["noisy"]) < 0:
+        raise BadValue(f"task {task}: noisy must be 0 or more (distractors as a share of the facts), not {options['noisy']!r}")
+    for name in ("n_test", "top"):
+        if number(task, name, options[name]) < 1:
+            raise BadValue(f"task {task}: {name} must be at least 1, not {options[name]!r}")
+    hops = options["hops"]
+    if not isinstance(hops, tuple | list) or not hops or any(h not in (1, 2, 3, 4) for h in hops) or len(set(hops)) != len(hops):
+        raise BadValue(f"task {task}: hops must be different numbers from 1 to 4, such as (1, 2, 3), not {hops!r}")
+
+
+def number(task: str, name: str, value: Any) -> float:
+    """`value` if it is a finite number. Raises BadValue naming the option otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadValue(f"task {task}: {name} must be a number, not {value!r}")
+    return value
+
+
+def listed(hops: tuple[int, ...]) -> str:
+    return " or ".join(str(h) for h in hops)
+
+
+def _distractor(world: World, fact: Fact, draw: np.random.Generator) -> str:
+    """A sentence that matches a query about a fact and answers nothing."""
+    about = world.phrase(Hop(fact.relation), fact.subject)
+    forms = (
+        "{} is often talked about.",
+        "many people ask about {} every year.",
+        "little has been written about {} so far.",
+    )
+    return forms[int(draw.integers(len(forms)))].format(about)
+
+
+@lru_cache(maxsize=16)
+def _order(seed: int, lap: int, count: int) -> np.ndarray:
+    """i64[count]: the order in which a pass over the memory goes."""
+    return generator(seed, "memory", lap).permutation(count)

@@ -1,0 +1,285 @@
+"""The transformer, its files, and tokenizers."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from selfteach.core.errors import BadCheckpoint, BadValue
+from selfteach.model import files, quantities
+from selfteach.model.tokenizer import END, Tokenizer, make
+from selfteach.model.transformer import Config, Transformer, causal, rotary_table, rotate
+
+TAGS = ("<think>", "</think>", "<réponse>")
+TOKENIZER = make(["Wer weiß, wie viele Wörter? 12 + 34 = 46.", "日本語 and the quick brown fox"] * 3, TAGS, 400)
+PLAIN = Config(len(TOKENIZER), width=24, layers=2, heads=4, kv_heads=2, head_dim=6, hidden=40, max_length=64)
+KINDS = {
+    "llama": PLAIN,
+    "qwen": Config(len(TOKENIZER), width=20, layers=1, heads=2, kv_heads=1, head_dim=10, hidden=32, qk_norm=True, tied=False),
+    "biased": Config(len(TOKENIZER), width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=24, attention_bias=True, mlp_bias=True),
+}
+
+
+def model(config: Config = PLAIN, seed: int = 0) -> Transformer:
+    """Weights large enough for attention to be uneven, biases and norms away from 0 and 1."""
+    m = Transformer(config).initialise(seed)
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in m.parameters():
+            p.copy_(p * 6 if p.ndim > 1 else p + 0.2 * torch.randn(p.shape, generator=draw))
+    return m
+
+
+def written_out(m: Transformer, ids: list[int]) -> Tensor:
+    """The whole forward pass, token by token and head by head, from the formulas: logits [L, vocab] in double precision."""
+    c = m.c
+    w = {name: p.double() for name, p in m.named_parameters()}
+    norm = lambda x, g: x / ((x**2).mean() + c.norm_eps).sqrt() * g  # noqa: E731
+    linear = lambda x, name: w[name + ".weight"] @ x + w.get(name + ".bias", torch.tensor(0.0))  # noqa: E731
+
+    def turned(x: Tensor, at: int) -> Tensor:
+        out = x.clone()
+        half = c.head_dim // 2
+        for i in range(half):
+            angle = at * c.rope_theta ** (-2 * i / c.head_dim)
+            out[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
+            out[i + half] = x[i + half] * math.cos(angle) + x[i] * math.sin(angle)
+        return out
+
+    xs = [w["model.embed_tokens.weight"][i] for i in ids]
+    for n in range(c.layers):
+        at = f"model.layers.{n}."
+        own = at + "self_attn."
+        keys, values, news = [], [], []
+        for t, x in enumerate(xs):
+            h = norm(x, w[at + "input_layernorm.weight"])
+            split = lambda name, h=h: linear(h, own + name).view(-1, c.head_dim)  # noqa: B023, E731
+            q, k, v = split("q_proj"), split("k_proj"), split("v_proj")
+            if c.qk_norm:
+                q = torch.stack([norm(r, w[own + "q_norm.weight"]) for r in q])
+                k = torch.stack([norm(r, w[own + "k_norm.weight"]) for r in k])
+            keys.append([turned(r, t) for r in k])
+            values.append(v)
+            heads = []
+            for j, r in enumerate(q):
+                kv = j // (c.heads // c.kv_heads)
+                score = torch.stack([turned(r, t) @ keys[s][kv] for s in range(t + 1)]) / math.sqrt(c.head_dim)
+                heads.append(sum(p * values[s][kv] for s, p in enumerate(score.softmax(0))))
+            x = x + linear(torch.cat(heads), own + "o_proj")
+            h = norm(x, w[at + "post_attention_layernorm.weight"])
+            gate = linear(h, at + "mlp.gate_proj")
+            news.append(x + linear(gate * gate.sigmoid() * linear(h, at + "mlp.up_proj"), at + "mlp.down_proj"))
+        xs = news
+    head = w["model.embed_tokens.weight"] if c.tied else w["lm_head.weight"]
+    return torch.stack([head @ norm(x, w["model.norm.weight"]) for x in xs])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_the_forward_pass_is_the_formulas_written_out(kind: str) -> None:
+    m = model(KINDS[kind])
+    ids = np.random.default_rng(0).integers(0, m.c.vocab, 9).tolist()
+    got = m.logits(m(torch.tensor([ids]), causal))[0]
+    torch.testing.assert_close(got.double(), written_out(m, ids), atol=2e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_nothing_looks_ahead_and_rows_are_apart() -> None:
+    m = model()
+    ids = torch.randint(0, m.c.vocab, (3, 20), generator=torch.Generator().manual_seed(0))
+    whole = m(ids, causal)
+    other = ids.clone()
+    other[:, 12:] = 1
+    torch.testing.assert_close(m(other, causal)[:, :12], whole[:, :12])
+    torch.testing.assert_close(m(ids[1:2], causal)[0], whole[1])
+    torch.testing.assert_close(m(ids, causal, torch.arange(20)[None].expand(3, 20)), whole)
+    assert not torch.allclose(m(ids, causal, torch.arange(20).flip(0)[None].expand(3, 20)), whole)
+
+
+def test_rotary_angles_depend_on_distance_alone() -> None:
+    cos, sin = rotary_table(8, 50, 100.0)
+    x, y = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
+    at = lambda v, n: rotate(v, (cos[None, n : n + 1], sin[None, n : n + 1])).flatten()  # noqa: E731
+    torch.testing.assert_close(at(x, 7) @ at(y, 3), at(x, 44) @ at(y, 40))
+    torch.testing.assert_close(at(x, 0), x.flatten())
+
+
+def test_shapes_that_cannot_be_are_refused() -> None:
+    with pytest.raises(BadValue, match="multiple of kv_heads"):
+        Config(10, heads=3, kv_heads=2)
+    with pytest.raises(BadValue, match="even"):
+        Config(10, head_dim=5)
+    with pytest.raises(BadValue, match="65 tokens do not fit"):
+        model()(torch.zeros(1, 65, dtype=torch.long), causal)
+
+
+def test_weights_are_a_function_of_the_seed() -> None:
+    first, again, other = (Transformer(PLAIN).initialise(s).names() for s in (3, 3, 4))
+    assert files.fingerprint(first, whole=True) == files.fingerprint(again, whole=True) != files.fingerprint(other, whole=True)
+    assert "lm_head.weight" not in first and "lm_head.weight" in Transformer(KINDS["qwen"]).names()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_is_the_same(kind: str, tmp_path: Path) -> None:
+    m = model(KINDS[kind])
+    with files.written_aside(tmp_path / "m") as folder:
+        files.save(folder, m, TOKENIZER)
+    back, tokenizer = files.load(tmp_path / "m")
+    assert (back.c.qk_norm, back.c.tied, back.c.width) == (m.c.qk_norm, m.c.tied, m.c.width)
+    assert tokenizer.fingerprint == TOKENIZER.fingerprint and tokenizer.end == TOKENIZER.end
+    assert files.fingerprint(back.names(), whole=True) == files.fingerprint(m.names(), whole=True)
+    ids = torch.arange(10)[None]
+    assert torch.equal(back(ids, causal), m(ids, causal))
+    with files.written_aside(tmp_path / "m") as folder:  # over what is there
+        files.save(folder, model(KINDS[kind], 5), TOKENIZER)
+    assert files.fingerprint(files.load(tmp_path / "m")[0].names()) != files.fingerprint(m.names())
+    assert [f.name for f in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    with files.written_aside(tmp_path / "m") as folder:
+        files.save(folder, model(), TOKENIZER)
+
+    def half_written() -> None:
+        with files.written_aside(tmp_path / "m") as folder:
+            (folder / "config.json").write_text("{")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        half_written()
+    files.load(tmp_path / "m")
+    assert [f.name for f in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    files.save(tmp_path, model(), TOKENIZER)
+    return tmp_path
+
+
+def _config(folder: Path, change: dict[str, Any], drop: str = "") -> None:
+    data = json.loads((folder / "config.json").read_text()) | change
+    data.pop(drop, None)
+    (folder / "config.json").write_text(json.dumps(data))
+
+
+def test_broken_and_foreign_files_are_named(saved: Path) -> None:
+    weights = saved / "model.safetensors"
+    whole, config = weights.read_bytes(), (saved / "config.json").read_text()
+
+    def refused(said: str) -> None:
+        with pytest.raises(BadCheckpoint, match=said):
+            files.load(saved)
+
+    weights.write_bytes(whole[: len(whole) // 2])
+    refused(r"model\.safetensors: cut short")
+    weights.write_bytes(b"")
+    refused(r"model\.safetensors: cut short")
+    weights.write_bytes(b"not tensors at all, but long enough to have a header")
+    refused(r"model\.safetensors: cut short or not")
+    tensors = dict(model().names())
+    files.write_tensors(weights, {n: t for n, t in tensors.items() if n != "model.norm.weight"})
+    refused(r"model\.safetensors: it lacks model\.norm\.weight")
+    files.write_tensors(weights, {**tensors, "model.extra": torch.zeros(2)})
+    refused(r"model\.safetensors: it has model\.extra, which this model does not")
+    files.write_tensors(weights, {**tensors, "model.norm.weight": torch.zeros(5)})
+    refused(r"model\.safetensors: tensor model\.norm\.weight has shape \(5,\), this model needs \(24,\)")
+    weights.unlink()
+    refused(r"model\.safetensors: missing")
+    weights.write_bytes(whole)
+    _config(saved, {"model_type": "gpt2"})
+    refused(r"config\.json: model_type 'gpt2'")
+    (saved / "config.json").write_text(config)
+    _config(saved, {}, drop="hidden_size")
+    refused(r"config\.json: it lacks hidden_size")
+    (saved / "config.json").write_text("{")
+    refused(r"config\.json: not JSON")
+    (saved / "config.json").unlink()
+    refused(r"config\.json: missing")
+    (saved / "config.json").write_text(config)
+    _config(saved, {"vocab_size": 100})
+    refused("its tokenizer has")
+    (saved / "config.json").write_text(config)
+    (saved / "tokenizer.json").write_text("{}")
+    refused(r"tokenizer\.json: not a tokenizer")
+    (saved / "tokenizer.json").unlink()
+    refused(r"tokenizer\.json: there is no tokenizer")
+    with pytest.raises(BadCheckpoint, match="no such folder"):
+        files.load(saved / "nowhere")
+
+
+def test_weights_that_are_refused_leave_the_model_as_it_was() -> None:
+    m, other = model(), dict(model(seed=1).names())
+    before = files.fingerprint(m.names(), whole=True)
+    other["model.norm.weight"] = torch.zeros(3)
+    with pytest.raises(BadCheckpoint, match=r"model\.norm\.weight"):
+        files.fill(m.names(), other, "these weights")
+    assert files.fingerprint(m.names(), whole=True) == before
+
+
+def test_a_fingerprint_sees_values_names_and_any_container() -> None:
+    one = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4)}
+    same = {"b": np.ones(4, np.float32), "a": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    assert files.fingerprint(one) == files.fingerprint(same) == files.fingerprint(one, whole=True)
+    assert files.fingerprint({**one, "b": torch.ones(4) * (1 + 1e-6)}) != files.fingerprint(one)
+    assert files.fingerprint({"a": one["a"], "c": one["b"]}) != files.fingerprint(one)
+    big = {"w": torch.zeros(1000, 3)}
+    assert files.fingerprint(big) != files.fingerprint({"w": torch.zeros(1000, 3) + torch.eye(1000, 3)})
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text())
+def test_text_comes_back_from_its_ids(text: str) -> None:
+    ids = TOKENIZER.encode(text)
+    assert ids.dtype == np.int32
+    assert TOKENIZER.decode(ids) == text.replace(END, "")
+    assert b"".join(TOKENIZER.pieces[i] for i in ids).decode() == text.replace(END, "")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from([*TAGS, " ", "a", "\n", "é", "日", "🙂", "<", "think"]), max_size=12))
+def test_tags_stay_whole_and_come_back(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
+
+
+def test_tags_and_the_end_are_one_id_each() -> None:
+    for tag in (*TAGS, END):
+        assert len(TOKENIZER.encode(tag)) == 1
+    assert TOKENIZER.encode(END)[0] == TOKENIZER.end and TOKENIZER.pieces[TOKENIZER.end] == b""
+    assert len(TOKENIZER.pieces) == len(TOKENIZER)
+    assert {bytes([b]) for b in range(256)} <= set(TOKENIZER.pieces)
+    half = "日".encode()[:2]
+    assert TOKENIZER.decode([TOKENIZER.pieces.index(bytes([b])) for b in half]) == "\ufffd"
+
+
+def test_a_tokenizer_is_saved_with_all_it_knows(tmp_path: Path) -> None:
+    TOKENIZER.save(tmp_path)
+    back = Tokenizer.load(tmp_path)
+    assert back.pieces == TOKENIZER.pieces and back.fingerprint == TOKENIZER.fingerprint
+    assert TOKENIZER.render("ab").tolist() == TOKENIZER.encode("ab").tolist() == TOKENIZER.render(TOKENIZER.encode("ab")).tolist()
+    with pytest.raises(BadValue, match="text or token ids"):
+        TOKENIZER.render([{"role": "user"}])
+
+
+@torch.no_grad()
+def test_quantities_are_what_they_say() -> None:
+    logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(0)) * 3
+    ids, t = torch.arange(6), torch.tensor([0.5, 1.0, 2.0, 1.0, 0.7, 1.3])
+    lp = quantities.logprobs(logits, t)
+    given_ = {"logits": logits, "logprobs": lp, "ids": ids}
+    p = (logits.double() / t[:, None]).softmax(-1)
+    torch.testing.assert_close(quantities.compute("logp", given_).double(), p.log()[torch.arange(6), ids], atol=1e-5, rtol=0)
+    torch.testing.assert_close(quantities.compute("entropy", given_).double(), -(p * p.log()).sum(-1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(quantities.compute("mean_logp", given_).double(), p.log().mean(-1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(quantities.compute("raw_logp", given_), logits.log_softmax(-1)[torch.arange(6), ids])
+    assert quantities.parse("ref_logp", {"ref"}) == ("ref", "logp", None)
