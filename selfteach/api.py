@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from .core import registry
-from .core.errors import BadCheckpoint, BadValue
+from .core.errors import BadCheckpoint, BadValue, SelfteachError, unknown
 from .core.method import Method
 from .core.part import Part
 from .core.serial import from_json, to_json
 from .core.task import Source
 from .loop import assemble, checkpoint
 from .loop.assemble import Settings
-from .loop.log import Shelf, read_events
+from .loop.log import Shelf, plain, read_events
 from .loop.session import Session
 from .loop.warmstart import Warm, warm_start
 from .model import files
@@ -61,7 +61,14 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         values = {n: asdict(getattr(self, n)) for n in ("settings", "warm", "survey")}
         plain = {n: getattr(self, n) for n in ("task", "model", "budget")}
-        return {"format": checkpoint.FORMAT, "method": to_json(self.method), "knobs": to_json(dict(self.knobs)), "use": list(self.use), **plain, **values}
+        return {
+            "format": checkpoint.FORMAT,
+            "method": to_json(self.method),
+            "knobs": to_json(dict(self.knobs)),
+            "use": list(self.use),
+            **plain,
+            **values,
+        }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Job:
@@ -101,8 +108,6 @@ def source_of(task: str, knobs: Mapping[str, Any]) -> Source:
     """A task's source with some options set. Raises UnknownName for a wrong task or option."""
     import inspect
 
-    from .core.errors import unknown
-
     make = registry.tasks.get(task)
     known = inspect.signature(make).parameters
     for name in knobs:
@@ -116,10 +121,13 @@ def judge_of(source: Source) -> Part:
     return source.defaults.get("judge") or exact_match()
 
 
-def plan(method: str | Method, task: str | None = None, knobs: Mapping[str, Any] | None = None, **change: Any) -> Job:
+def plan(
+    method: str | Method, task: str | None = None, knobs: Mapping[str, Any] | None = None, args: Mapping[str, Any] | None = None, **change: Any
+) -> Job:
     """A job from names: the method's own task where none is given, the task's own defaults where nothing else is said.
 
     `change`: hyper-parameters of the method, or fields of Settings, Warm (as warm_steps ...), Survey (as survey_k ...) and Job.
+    `args`: hyper-parameters again, for those that are called as a field is.
     """
     rest = dict(change)
     entry = registry.methods.get(method) if isinstance(method, str) else None
@@ -134,27 +142,78 @@ def plan(method: str | Method, task: str | None = None, knobs: Mapping[str, Any]
     own = {k: rest.pop(k) for k in ("model", "use", "budget") if k in rest}
     if claim and "steps" not in settings and claim.task == task:
         settings["steps"] = claim.steps
-    made = entry(**rest) if entry else method
+    for name in rest:
+        if not entry or name not in entry.knobs:
+            fields = [*Settings.__dataclass_fields__, *(f"warm_{k}" for k in Warm.__dataclass_fields__)]
+            fields += [*(f"survey_{k}" for k in Survey.__dataclass_fields__), "model", "use", "budget", *(entry.knobs if entry else ())]
+            raise unknown(f"setting or hyper-parameter of {entry.name if entry else 'a run'}", name, fields)
+    made = entry(**{**rest, **(args or {})}) if entry else method
     if not isinstance(made, Method):
         raise BadValue(f"a method is a name or a Method, not {type(method).__name__}")
     return Job(made, task, dict(knobs or {}), settings=Settings(**{**defaults, **settings}), warm=Warm(**warm), survey=Survey(**survey), **own)
 
 
-def train(job: Job, out: str | Path, observer: Observer = silent, resume: bool = False) -> Run:
-    """Do a job in a run folder, from the start or from its newest checkpoint. Returns when it is done or was asked to stop."""
-    return asyncio.run(_train(job, Path(out), observer, resume))
+def changed(job: Job, **change: Any) -> Job:
+    """The job with other fields of Settings, Warm (as warm_steps ...), Survey (as survey_k ...), or another model or budget."""
+    settings = {k: v for k, v in change.items() if k in Settings.__dataclass_fields__}
+    warm = {k.removeprefix("warm_"): v for k, v in change.items() if k.startswith("warm_")}
+    survey = {k.removeprefix("survey_"): v for k, v in change.items() if k.startswith("survey_")}
+    own = {k: v for k, v in change.items() if k in ("model", "budget")}
+    made = {"settings": replace(job.settings, **settings), "warm": replace(job.warm, **warm), "survey": replace(job.survey, **survey)}
+    return replace(job, **made, **own)
+
+
+def free_folder(name: str, base: str | Path = "runs") -> Path:
+    """A new empty folder base/name-1, or the first number that is free; made at once, so that two runs never share one."""
+    number = 1
+    while True:
+        folder = Path(base) / f"{name}-{number}"
+        try:
+            folder.mkdir(parents=True, exist_ok=False)
+            return folder
+        except FileExistsError:
+            if not Path(base).is_dir():
+                raise BadValue(f"{base}: is a file, so no run can lie in it; give another --out") from None
+            number += 1
+        except OSError as error:
+            raise checkpoint.disk_error(error, folder) from error
+
+
+def train(job: Job | str | Method, out: str | Path | None = None, observer: Observer = silent, resume: bool = False, **change: Any) -> Run:
+    """Do a job in a run folder, from the start or from its newest checkpoint. Returns when it is done or was asked to stop.
+
+    `job`: a Job, or a method with what `plan` takes: train("grpo", task="chain_sum", steps=40). `out` None: runs/METHOD-N.
+    """
+    if not isinstance(job, Job):
+        job = plan(job, **change)
+    elif change:
+        raise BadValue(f"train: a Job is whole already, so {', '.join(change)} cannot be given beside it; see plan or changed")
+    return asyncio.run(_train(job, Path(out) if out is not None else free_folder(job.method.name or "method"), observer, resume))
 
 
 def resume(folder: str | Path, observer: Observer = silent) -> Run:
     """Go on with a run where its newest checkpoint left it. Raises BadValue where the folder holds no run."""
+    return train(job_of(folder), folder, observer, resume=True)
+
+
+def job_of(folder: str | Path) -> Job:
+    """The job of a run's folder. Raises BadValue where it holds no run, BadCheckpoint where its config.json is broken or foreign."""
     file = Path(folder) / "config.json"
     if not file.is_file():
-        raise BadValue(f"{folder}: holds no run (there is no config.json); --resume takes the folder that a run printed at its start")
+        raise BadValue(f"{folder}: holds no run (there is no config.json); give the folder that selfteach train printed at its start")
+    return read_job(file)
+
+
+def read_job(file: Path) -> Job:
+    """The job that a config.json holds. Raises BadCheckpoint for a file that does not hold one."""
     try:
-        data = json.loads(file.read_text())
-    except ValueError as error:
-        raise BadCheckpoint(f"{file}: not JSON ({error})") from None
-    return train(Job.from_json(data), folder, observer, resume=True)
+        return Job.from_json(json.loads(file.read_text()))
+    except SelfteachError:
+        raise
+    except OSError as error:
+        raise BadValue(f"{file}: cannot be read ({error.strerror}); give the config.json of a run") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadCheckpoint(f"{file}: not a run's config.json ({type(error).__name__}: {error})") from None
 
 
 async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
@@ -179,7 +238,7 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     figures = {"before": before or {}, "after": after, "seconds": {"all": time.monotonic() - started, "training": rl}}
     figures["steps"] = session.loop.state.step
     figures["tokens"] = session.loop.state.tokens
-    (out / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")
+    (out / "figures.json").write_text(json.dumps(plain(figures), indent=1) + "\n")
     observer({"event": "done", "folder": str(out), "figures": figures})
     return Run(out, figures, True, time.monotonic() - started)
 
@@ -200,9 +259,7 @@ def session_of(job: Job, source: Source, start: Start, out: Path | None, observe
     find = Shelf(out / "log").tree if out else None
     s = job.settings
     made = assemble.loop(job.method, source, start, s, find, budget=job.budget)
-    return Session(
-        made, judge_of(source), out, s.checkpoint_every, s.keep, eval_every=s.eval_every, eval_tasks=s.eval_tasks, observer=observer
-    )
+    return Session(made, judge_of(source), out, s.checkpoint_every, s.keep, eval_every=s.eval_every, eval_tasks=s.eval_tasks, observer=observer)
 
 
 def _told(out: Path, when: str) -> dict[str, float] | None:
@@ -218,7 +275,8 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
 
     Names: accuracy (mean over samples), greedy, pass@k, maj, length, calls, accuracy/hops=2; of another way: accuracy+search ...
     """
-    method, tasks = session.loop.method, session.loop.source.test
+    method, source = session.loop.method, session.loop.source
+    tasks, tags = source.test, [source.defaults.get("by", "category")]
     main = method.stages[-1].programs["main"]
     out: dict[str, float] = {}
 
@@ -227,10 +285,8 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
 
     async def measure(name: str, program: Part, k: int, n: int, greedy: bool) -> dict[str, float]:
         what = f"{name or 'own program'}, {'greedy' if greedy else f'{k} samples'}"
-        result = await session.measure_tasks(
-            tasks[:n], k=k, greedy=greedy, program=program, where=("survey", when, name, greedy), told=told(what)
-        )
-        return result.figures(ks=() if greedy else [2**i for i in range(11) if 2**i <= k])
+        result = await session.measure_tasks(tasks[:n], k=k, greedy=greedy, program=program, where=("survey", when, name, greedy), told=told(what))
+        return result.figures([] if greedy else [2**i for i in range(11) if 2**i <= k], tags)
 
     deep = min(how.deep, len(tasks))
     for name, program in {"": main, **{w: p for w, p in method.decode.items() if ways is None or w in ways}}.items():
@@ -249,19 +305,19 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
 
 
 def evaluate(
-    folder: str | Path, how: Survey, observer: Observer = silent, tool: str | None = None, task: str | None = None, knobs: Mapping[str, Any] | None = None
+    folder: str | Path,
+    how: Survey,
+    observer: Observer = silent,
+    tool: str | None = None,
+    task: str | None = None,
+    knobs: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Measure the newest checkpoint of a run. tool: only this way to decode besides the run's own program. Another task may be given."""
     folder = Path(folder)
-    file = folder / "config.json"
-    if not file.is_file():
-        raise BadValue(f"{folder}: holds no run (there is no config.json)")
-    job = Job.from_json(json.loads(file.read_text()))
+    job = job_of(folder)
     if task is not None:
         job = replace(job, task=task, knobs=dict(knobs or {}))
     if tool is not None and tool not in job.method.decode:
-        from .core.errors import unknown
-
         raise unknown(f"way to decode of {job.method.name}", tool, job.method.decode)
     source = source_of(job.task, job.knobs)
     if not (folder / "last").exists():

@@ -13,7 +13,6 @@ from selfteach import credit
 from selfteach.core import BadValue, Column, Episode, Group, Ref, Request, Sampling, Score, Task, Trajectory, Tree, from_json, gather, to_json
 from selfteach.core.registry import blocks
 from selfteach.credit import (
-    account,
     batch_whiten,
     center,
     drop_truncated,
@@ -33,6 +32,7 @@ from selfteach.credit import (
     whiten,
 )
 from selfteach.credit import segments as seg
+from selfteach.loop.account import account
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 WINNER = np.array([1.0, 0, 0, 0])
@@ -372,6 +372,9 @@ def test_each_streams_turns_roles_member():
     last = each(groups=[g], turns=1, member=None)
     assert batch_of(last, g).get("id").tolist() == [8, 9] and last[0].member == "policy"
     assert account([g], last) == {"sampled": 6, "learned": 2, "dropped/context": 4}
+    assert [batch_of(each(groups=[g], turns=k), g).size("token") for k in (2, 3)] == [6, 6]
+    whole = each(groups=[g])
+    assert account([g], whole + last) == account([g], last + whole) == {"sampled": 6, "learned": 6}  # the best fate wins
     assert each(groups=[g], roles=("judge",)) == []
     assert each(groups=[g], stream="x")[0].parts[1].learn == "x"
 

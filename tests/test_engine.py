@@ -206,6 +206,7 @@ def test_a_cancelled_request_leaves_and_its_slot_is_used_again() -> None:
         queued.cancel()
         done = await asyncio.wait_for(engine.generate("policy", context, Sampling(max_tokens=3), 3), 20)
         assert first.cancelled() and queued.cancelled()
+        assert engine.counts["generated"] < 25  # it did not run on to its limit
         return done
 
     close(run(both()), run(reference().generate("policy", context, Sampling(max_tokens=3), 3)))
@@ -252,7 +253,22 @@ def test_stop_strings_end_at_the_first_token_that_completes_one() -> None:
 
 
 def test_stop_tables_know_every_way_to_cut_a_string() -> None:
-    pieces = [b"</", b"se", b"arch>", b"</search>", b"a </search> b", b"x", b">", b"", b"h", b"</searc", b"h> and", b"</search", b">>"]
+    pieces = [
+        b"</",
+        b"se",
+        b"arch>",
+        b"</search>",
+        b"a </search> b",
+        b"x",
+        b">",
+        b"",
+        b"h",
+        b"</searc",
+        b"h> and",
+        b"</search",
+        b">>",
+        b"h> and then on",
+    ]
     stops = Stops(pieces, len(pieces) + 2)
     number = stops.number(("</search>",))
     assert number == stops.number(("</search>",)) == 1 and not stops.could[0].any()

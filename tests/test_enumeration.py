@@ -15,6 +15,7 @@ import torch
 
 from selfteach.core import Batch, Example, Ref, Segment, Term, Tree, gather
 from selfteach.credit import center, gae, kl_in_reward, moving_baseline, norm
+from selfteach.loop.weighing import weights
 from selfteach.objective import (
     clipped_importance,
     clipped_ratio,
@@ -26,7 +27,6 @@ from selfteach.objective import (
     sequence_ratio,
     sequence_sum,
     token_mean,
-    weights,
 )
 
 # The policy, the one that sampled (for importance), the reference: logits of the first token, then of the second given the first.

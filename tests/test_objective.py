@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from selfteach.core import BadValue, Batch, Example, History, Segment, Term, from_json, gather, to_json
 from selfteach.core.registry import blocks
+from selfteach.loop.weighing import weights
 from selfteach.objective import (
     after,
     before,
@@ -36,7 +37,6 @@ from selfteach.objective import (
     token_mean,
     value_loss,
     weighted_nll,
-    weights,
 )
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
@@ -334,6 +334,8 @@ def test_only_rows_on_the_streams_count():
     assert main(fn=sequence_ratio) == pytest.approx([1 / 2, 1 / 2, 0])
     assert main(token_mean(), sequence_ratio) == pytest.approx([2 / 5, 3 / 5, 0])
     assert main(fn=dpo) == pytest.approx([1.0, 0.0])  # the second pair's loser is not there
+    first_off = batch_of([4, 2, 2, 1], "baac", [[("sft", 4)], [("main", 2)], [("main", 2)], [("main", 1)]])  # group b is not there
+    assert weights(first_off, Term(nll(), weigh=prompt_mean()))[4:] == pytest.approx([1 / 8] * 4 + [1 / 2])
     both = weights(batch, Term(policy_gradient(), on=("main", "sft")))
     assert both == pytest.approx(np.full(11, 1 / 11))
     assert (weights(batch, Term(policy_gradient(), on="nobody")) == 0).all()

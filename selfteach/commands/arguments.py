@@ -140,7 +140,11 @@ def described(kind: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
     if origin in (tuple, list):
-        return f"values with commas between, each {described(args[0])}" if args[-1] is Ellipsis or origin is list else f"{len(args)} values with a comma between"
+        return (
+            f"values with commas between, each {described(args[0])}"
+            if args[-1] is Ellipsis or origin is list
+            else f"{len(args)} values with a comma between"
+        )
     return {bool: "yes or no", int: "a whole number", float: "a number", str: "text"}.get(kind, "a value")
 
 
@@ -185,7 +189,9 @@ def add_fields(group: Any, cls: Any, helps: Mapping[str, str], prefix: str = "",
     for f in fields(cls):
         if only is None or f.name in only:
             default = None if f.default is MISSING else f.default
-            add_typed(group, prefix + RENAMED.get(f.name, f.name), hints[f.name], helps.get(f.name, ""), default, dest=f"{prefix}{f.name}".replace("-", "_"))
+            add_typed(
+                group, prefix + RENAMED.get(f.name, f.name), hints[f.name], helps.get(f.name, ""), default, dest=f"{prefix}{f.name}".replace("-", "_")
+            )
 
 
 def kind_of(parameter: inspect.Parameter) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,19 +98,12 @@ def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: 
 def _again(args: argparse.Namespace) -> int:
     """Do again what a config.json says, with some settings changed."""
     from .. import api
-    from ..core.errors import BadCheckpoint
 
     given = vars(args)
     for name in ("task", "set", "use"):
         if name in given:
             raise BadValue(f"selfteach train: --{name} cannot go with --config, which holds it; edit the file or name the method instead")
-    file = Path(given["config"])
-    try:
-        job = api.Job.from_json(json.loads(file.read_text()))
-    except OSError as error:
-        raise BadValue(f"{file}: cannot be read ({error.strerror}); --config takes the config.json of a run") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{file}: not a run's config.json ({error})") from None
+    job = api.read_job(Path(given["config"]))
     api.threads(given.get("threads"))
     return _train(api.changed(job, **changes(given)), given.get("out"), bool(given.get("json")))
 
@@ -150,7 +142,11 @@ def _watched(work: Any, folder: Path, as_json: bool) -> int:
         raise
     picture = draw(folder)
     if done is None or not done.done:
-        note(f"stopped; go on with: selfteach train --resume {folder}" if (folder / "config.json").exists() else "stopped before there was anything to keep")
+        note(
+            f"stopped; go on with: selfteach train --resume {folder}"
+            if (folder / "config.json").exists()
+            else "stopped before there was anything to keep"
+        )
         if as_json:
             emit({"folder": str(folder), "figures": done.figures if done else {}, "done": False})
         return 130
@@ -176,5 +172,3 @@ def _remove_if_empty(folder: Path) -> None:
     """A folder that was claimed for a run that never began."""
     if re.search(r"-\d+$", folder.name) and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-
-

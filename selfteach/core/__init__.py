@@ -5,9 +5,65 @@ from .errors import BadCheckpoint, BadValue, NotFinite, NoVerdict, SelfteachErro
 from .method import Check, Claim, Entry, Member, Method, Stage, Term, Update, Weights, method
 from .part import Epi, Grp, Pair, Part, Seq, Step, Token, Unit, block, remembers, vanishes
 from .protocols import Completion, Context, Engine, History, Learner
-from .serial import from_json, to_json
 from .registry import task
+from .serial import from_json, to_json
 from .task import Document, Ref, Request, Sampling, Source, Task
 from .tree import Episode, Group, Score, Scores, Trajectory, Tree, Turn
 
-__all__ = [n for n in dir() if n[0].isupper()] + ["block", "from_json", "gather", "method", "remembers", "task", "to_json", "vanishes"]
+__all__ = [
+    "BadCheckpoint",
+    "BadValue",
+    "Batch",
+    "Check",
+    "Claim",
+    "Column",
+    "Completion",
+    "Context",
+    "Document",
+    "Engine",
+    "Entry",
+    "Epi",
+    "Episode",
+    "Example",
+    "Group",
+    "Grp",
+    "History",
+    "Learner",
+    "Member",
+    "Method",
+    "NoVerdict",
+    "NotFinite",
+    "Pair",
+    "Part",
+    "Ref",
+    "Request",
+    "Sampling",
+    "Score",
+    "Scores",
+    "Segment",
+    "SelfteachError",
+    "Seq",
+    "Source",
+    "Stage",
+    "Starved",
+    "Step",
+    "Task",
+    "Term",
+    "Token",
+    "Trajectory",
+    "Tree",
+    "Turn",
+    "Unit",
+    "UnknownName",
+    "Unproven",
+    "Update",
+    "Weights",
+    "block",
+    "from_json",
+    "gather",
+    "method",
+    "remembers",
+    "task",
+    "to_json",
+    "vanishes",
+]

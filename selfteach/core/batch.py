@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
@@ -133,7 +134,7 @@ class Batch:
         keep: dict[str, np.ndarray] = {"token": np.flatnonzero(rows)}
         index: dict[str, np.ndarray] = {}
         up: Unit
-        for down, up in zip(UP[:-1], UP[1:], strict=True):
+        for down, up in itertools.pairwise(UP):
             above = self.index[up][keep[down]]
             keep[up], index[up] = np.unique(above, return_inverse=True)
         keep["episode"], index["episode"] = np.unique(self.index["episode"][keep["seq"]], return_inverse=True)

@@ -85,6 +85,7 @@ class Tree:
         ids = np.asarray(ids, np.int32)
         if logp is not None and len(logp) != len(ids):
             raise BadValue(f"tree: {len(ids)} tokens with {len(logp)} log-probabilities")
+        cut = (self.size(parent) if parent >= 0 else 0) if cut is None else cut  # before the parent's end can move
         node, start, stop = len(self.parent), self._used, self._used + len(ids)
         self._grow(stop)
         self._tokens["id"][start:stop] = ids
@@ -97,7 +98,7 @@ class Tree:
             column[start:stop] = values
         self._used = stop
         self.parent.append(parent)
-        self.cut.append(self.size(parent) if cut is None and parent >= 0 else (cut or 0))
+        self.cut.append(cut)
         self.begin.append(start)
         self.by.append(self._index(self.roles, role))
         self.sampling.append(-1 if sampling is None else self._index(self.samplings, sampling))

@@ -1,11 +1,10 @@
 """Credit: what is learned from, and how much each token deserves. NumPy, float64.
 
-Here live composers, (groups) -> examples, and assigners, (columns) -> columns, as pure functions, and the account of sampled tokens.
+Here live composers, (groups) -> examples, and assigners, (columns) -> columns, as pure functions.
 Not here: torch, models, files, randomness without an address, and what one paper alone needs (that is in its method's file).
-An unknown score is NaN and stays NaN; nothing is filtered but by a composer's rule, which `account` counts, or by a `keep` column.
+An unknown score is NaN and stays NaN; nothing is filtered but by a composer's rule, which the loop's account counts, or by a `keep` column.
 """
 
-from .account import account
 from .baseline import batch_whiten, center, moving_baseline, norm, scale, whiten
 from .compose import each, pairs
 from .keep import drop_truncated, keep_informative
@@ -14,7 +13,6 @@ from .returns import gae, gae_shaped, kl_per_token
 from .shaping import kl_in_reward, overlong
 
 __all__ = [
-    "account",
     "batch_whiten",
     "center",
     "drop_truncated",

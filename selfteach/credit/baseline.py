@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from selfteach.core import BadValue, Column, Seq, Token, block, remembers
-from selfteach.core.part import Array
-
+from ..core import BadValue, Column, Seq, Token, block, remembers
+from ..core.part import Array
 from . import segments as seg
 
 Over = Literal["group", "batch", "none"]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from selfteach.core import BadValue, Example, Group, block
-
+from ..core import BadValue, Example, Group, block
 from . import recipe
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from selfteach.core import Column, Seq, block
-
+from ..core import Column, Seq, block
 from . import segments as seg
 
 

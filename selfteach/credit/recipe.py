@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from selfteach.core import BadValue, Episode, Example, Group, Ref, Segment, Trajectory, Tree, Unit
-
-Places = dict[tuple[str, int], dict[int, float | None]]  # (episode, node) -> tokens of the node before the place -> value
+from ..core import BadValue, Episode, Example, Group, Ref, Segment, Trajectory, Unit
+from ..core.places import Places, place_of, places_of, unit_of, unscored
 
 
 def examples(
@@ -23,8 +22,8 @@ def examples(
     steps: tuple[str, ...] = (),
 ) -> list[Example]:
     """One Example per closed trajectory that learns and has its verdict, in the order of groups, episodes and closing. See `each`."""
-    scores = {name: _places(groups, name) for name in sorted({name for g in groups for name in g.scores})}
-    units: dict[str, Unit] = {name: _unit_of(groups, places) for name, places in scores.items()}
+    scores = {name: places_of(groups, name) for name in sorted({name for g in groups for name in g.scores})}
+    units: dict[str, Unit] = {name: unit_of(groups, places) for name, places in scores.items()}
     for name in steps:
         if units.get(name) == "seq":
             units[name] = "step"
@@ -41,47 +40,6 @@ def examples(
         if parts:
             out.append(Example(parts, member or t.role, t.key, f"{episode.id}:{t.leaf.node}", given=given))
     return out
-
-
-def unscored(episode: Episode, trajectory: Trajectory, reward: Places, unit: Unit) -> bool:
-    """True where a verdict on the trajectory could not be had: at its leaf, or anywhere on its path if rewards are paid along the way."""
-    node, upto = _place(episode.tree, trajectory.leaf)
-    if unit == "seq":
-        return reward.get((episode.id, node), {}).get(upto, 0.0) is None
-    path = episode.tree.path(node, upto)
-    return any(v is None for n, stop in path for at, v in reward.get((episode.id, n), {}).items() if at <= stop)
-
-
-def rewards(groups: Sequence[Group]) -> tuple[Places, Unit]:
-    """Where the groups' `reward` stands, and the unit that can hold it."""
-    places = _places(groups, "reward")
-    return places, _unit_of(groups, places)
-
-
-def _place(tree: Tree, ref: Ref) -> tuple[int, int]:
-    return ref.node, tree.size(ref.node) if ref.offset < 0 else ref.offset
-
-
-def _places(groups: Sequence[Group], name: str) -> Places:
-    out: Places = {}
-    for group in groups:
-        trees = {e.id: e.tree for e in group.episodes}
-        for ref, score in group.scores.get(name, {}).items():
-            if ref.episode not in trees:
-                raise BadValue(f"score {name}: episode {ref.episode} is not in group {group.key}")
-            node, at = _place(trees[ref.episode], ref)
-            out.setdefault((ref.episode, node), {})[at] = score.value
-    return out
-
-
-def _unit_of(groups: Sequence[Group], places: Places) -> Unit:
-    """The coarsest unit that can hold every place of a column: seq if all are leaves, step if all others end a node, else token."""
-    episodes = {e.id: e for g in groups for e in g.episodes}
-    leaves = {(e.id, *_place(e.tree, t.leaf)) for e in episodes.values() for t in e.trajectories}
-    inner = [(where, at) for where, values in places.items() for at in values if (*where, at) not in leaves]
-    if not inner:
-        return "seq"
-    return "step" if all(at == episodes[episode].tree.size(node) for (episode, node), at in inner) else "token"
 
 
 def _segments(
@@ -123,14 +81,14 @@ def _given(
 ) -> tuple[Unit, Any] | None:
     """A column's values for one example, NaN where there is none; None where a sequence has no score at all."""
     if unit == "seq":
-        node, upto = _place(episode.tree, trajectory.leaf)
+        node, upto = place_of(episode.tree, trajectory.leaf)
         values = places.get((episode.id, node), {})
         return ("seq", _number(values[upto])) if upto in values else None
     counts = [int(rows.any()) if unit == "step" else int(rows.sum()) for _, rows in learned]
     out = np.full(sum(counts), np.nan)
     before, taken = 0, set[int]()
     for (node, rows), count in zip(learned, counts, strict=True):
-        for at, value in sorted(places.get((episode.id, node), {}).items()):
+        for at, value in places.get((episode.id, node), {}).items():
             if at > len(rows):
                 continue
             row = before + (count if unit == "step" else int(rows[:at].sum())) - 1

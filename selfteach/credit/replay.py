@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from selfteach.core import BadValue, Column, Example, Group, Part, Ref, Segment, Seq, block, remembers
-
+from ..core import BadValue, Column, Example, Group, Part, Ref, Segment, Seq, block, remembers
 from . import recipe
 from .compose import by_key
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from selfteach.core import BadValue, Column, Seq, Token, block
-from selfteach.core.part import Array
-
+from ..core import BadValue, Column, Seq, Token, block
+from ..core.part import Array
 from . import segments as seg
 
 

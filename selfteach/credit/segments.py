@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from selfteach.core.part import Array
+from ..core.part import Array
 
 
 def count(index: Array) -> int:

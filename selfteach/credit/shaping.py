@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from selfteach.core import BadValue, Column, Seq, Token, block
-
+from ..core import BadValue, Column, Seq, Token, block
 from . import segments as seg
 
 

@@ -55,7 +55,7 @@ class Lane:
         self.held: list[Request | None] = [None] * slots
         self.record: Counter[str] = Counter()  # how many running requests want each quantity
         self.tokens = np.zeros((slots, length), np.int64)
-        self.known = np.zeros(slots, np.int64)  # tokens that the slot's sequence has
+        self.known = np.zeros(slots, np.int64)  # tokens of the slot's sequence, while it runs
         self.filled = np.zeros(slots, np.int64)  # how many of them are in the cache
         self.running = np.zeros(slots, bool)
         self.draws = np.zeros(slots, bool)  # runs to draw tokens, not to score given ones
@@ -73,7 +73,7 @@ class Lane:
 
     def forget(self) -> None:
         """Drop what the slots hold: the weights changed."""
-        self.known[:] = self.filled[:] = 0
+        self.filled[:] = 0
         self.cache.clear()
 
     def fail(self, error: BaseException) -> None:
@@ -185,7 +185,6 @@ class Lane:
             self.record -= Counter(request.sampling.record)
         self.held[slot] = None
         self.running[slot] = False
-        self.known[slot] = self.filled[slot]
         self._touch(slot)
 
     def _touch(self, slot: int) -> None:
@@ -216,7 +215,7 @@ class Lane:
         else:
             idle = np.flatnonzero(~self.running)
             keep = idle[idle != source]
-            slot = int(keep[np.lexsort((self.used[keep], self.known[keep] > 0))[0]]) if len(keep) else source
+            slot = int(keep[np.lexsort((self.used[keep], self.filled[keep] > 0))[0]]) if len(keep) else source
         if share and slot != source:
             self.cache.copy(source, slot, share)
             self.counts["copied"] += share

@@ -34,11 +34,11 @@ def draw(logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.n
         some = torch.from_numpy(cut).to(place)[:, None]
         kept = torch.where(some, truncate(whole, torch.from_numpy(top_k).to(place), torch.from_numpy(top_p).to(place)), whole)
     cdf = kept.exp().cumsum(-1, dtype=torch.float64)
-    total = cdf[:, -1:].contiguous()
-    target = torch.from_numpy(uniform).to(place)[:, None] * total
-    # The first id whose CDF lies above the target has a chance above 0; rounding may lift the target to the total, so stop where that is reached.
-    ids = torch.minimum(torch.searchsorted(cdf, target, right=True), torch.searchsorted(cdf, total))
-    logp = kept.gather(-1, ids.clamp_(max=logits.shape[-1] - 1))[:, 0]
+    # The first id whose CDF lies above the target has a chance above 0. There is one: a uniform is at most 1 - 2^-53, and a double
+    # times that rounds below itself. The bound is for rows that are not numbers, which the caller refuses.
+    target = torch.from_numpy(uniform).to(place)[:, None] * cdf[:, -1:]
+    ids = torch.searchsorted(cdf, target, right=True).clamp_(max=logits.shape[-1] - 1)
+    logp = kept.gather(-1, ids)[:, 0]
     ids = ids[:, 0]
     if greedy.any():
         top = torch.from_numpy(greedy).to(place)

@@ -53,7 +53,8 @@ def live_columns(update: Update, groups: Groups, batch: Batch) -> dict[str, np.n
 
 def tie(update: Update) -> Unit:
     """The largest unit whose rows some term needs together: seq where sequences can be taken one by one."""
-    units: list[Unit] = [u for t in update.terms for u in (t.fn.scope, t.fn.unit) if u in TIED]
+    every: list[Unit] = [u for t in update.terms for u in (t.fn.scope, t.fn.unit)]
+    units = [u for u in every if u in TIED]
     units += ["batch" for t in update.terms if t.denominator == "kept"]
     if len(set(units)) > 1:
         return "batch"  # pairs may cross groups, groups episodes

@@ -97,11 +97,11 @@ class Loop:
         rolled = time.perf_counter()
         self._verdicts(groups)
         batch, dropped, sampled = self._compose(stage, table, groups)
-        metrics = summary(groups) | {f"dropped/{k}": v for k, v in dropped.items()}
+        metrics = summary(groups) | dict(dropped)
         metrics |= {"tokens/sampled": sampled, "tokens/learned": batch.size("token")}
         state.starved = 0 if batch.size("token") else state.starved + 1
         if state.starved >= self.bounds.starved:
-            why = ", ".join(f"{k} {v}" for k, v in dropped.items()) or "nothing was sampled"
+            why = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items()) or "nothing was sampled"
             raise Starved(f"step {state.step}: {state.starved} steps in a row taught nothing (last: {why}); are all rewards of a group alike?")
         if batch.size("token"):
             metrics |= self._learn(stage, batch)
@@ -190,7 +190,8 @@ class Loop:
         assigners: list[tuple[int, Part]] = []
         for number, part in enumerate(stage.credit):
             if "groups" in part.needs:
-                examples += self._call(f"{stage.name}/credit.{number}", part, {"groups": groups, "history": self.state.history})
+                made = self._call(f"{stage.name}/credit.{number}", part, {"groups": groups, "history": self.state.history})
+                examples += [replace(e, beats=tuple(b + len(examples) for b in e.beats)) if e.beats else e for e in made]
             else:
                 assigners.append((number, part))
         batch = gather(examples, table.tree)
@@ -200,7 +201,10 @@ class Loop:
             batch = self._assign(f"{stage.name}/credit.{number}", part, batch, gone)
         if "adv" in batch.columns:
             batch = _without(batch, np.isnan(batch.get("adv")), "no advantage", gone)
-        counts = account(groups, examples, gone)
+        later: dict[str, list[str]] = {}
+        for name, reason in gone.items():
+            later.setdefault(reason, []).append(name)
+        counts = Counter(account(groups, examples, later))
         sampled, learned = counts.pop("sampled"), counts.pop("learned")
         assert sampled == learned + sum(counts.values()), f"tokens unaccounted for: {sampled} sampled, {learned} learned, {dict(counts)} dropped"
         return batch, counts, sampled
@@ -220,7 +224,7 @@ class Loop:
         for name, (unit, values) in columns.items():
             batch.put(name, unit, values)
         if "keep" in columns:
-            batch = _without(batch, ~(np.asarray(batch.get("keep")) > 0), part.name, gone)
+            batch = _without(batch, np.asarray(batch.get("keep")) == 0, part.name, gone)
             batch.columns.pop("keep")
         return batch
 

@@ -14,14 +14,14 @@ from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
 SIZES: dict[str, dict[str, int]] = {
-    "tiny": {"width": 192, "layers": 4, "heads": 8, "kv_heads": 2, "head_dim": 24, "hidden": 512},
-    "tiny-s": {"width": 128, "layers": 3, "heads": 4, "kv_heads": 1, "head_dim": 32, "hidden": 384},
-    "tiny-l": {"width": 256, "layers": 6, "heads": 8, "kv_heads": 2, "head_dim": 32, "hidden": 704},
+    "tiny": {"width": 128, "layers": 4, "heads": 4, "kv_heads": 1, "head_dim": 32, "hidden": 384},
+    "tiny-s": {"width": 64, "layers": 2, "heads": 4, "kv_heads": 1, "head_dim": 16, "hidden": 192},
+    "tiny-l": {"width": 256, "layers": 4, "heads": 8, "kv_heads": 2, "head_dim": 32, "hidden": 704},
 }
 ABOUT = {
-    "tiny": "the default: 4 layers of 192, a tokenizer made from the task's own text, warm-started on its demonstrations",
-    "tiny-s": "a smaller one for quick tests: 3 layers of 128",
-    "tiny-l": "a larger one: 6 layers of 256",
+    "tiny": "the default: 4 layers of 128, a tokenizer made from the task's own text, warm-started on its demonstrations",
+    "tiny-s": "a smaller one for quick tests: 2 layers of 64",
+    "tiny-l": "a larger one: 4 layers of 256",
 }
 
 

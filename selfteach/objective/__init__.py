@@ -13,7 +13,7 @@ from .preference import dpo
 from .schedules import after, before, cosine, every, from_step, linear
 from .segments import seq_mean, seq_sum
 from .value import clipped_value_loss, value_loss
-from .weigh import constant_length, prompt_mean, sequence_mean, sequence_sum, token_mean, weights
+from .weigh import constant_length, prompt_mean, sequence_mean, sequence_sum, token_mean
 
 __all__ = [
     "after",
@@ -40,5 +40,4 @@ __all__ = [
     "token_mean",
     "value_loss",
     "weighted_nll",
-    "weights",
 ]

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from selfteach.core import BadValue, Token, block
+from ..core import BadValue, Token, block
 
 Kind = Literal["k1", "k2", "k3"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from selfteach.core import Token, block
+from ..core import Token, block
 
 
 @block

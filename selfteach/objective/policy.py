@@ -9,8 +9,7 @@ import math
 
 import torch
 
-from selfteach.core import BadValue, Seq, Token, block
-
+from ..core import BadValue, Seq, Token, block, vanishes
 from .segments import seq_mean
 
 
@@ -36,6 +35,7 @@ def _pessimistic(log_ratio: torch.Tensor, adv: torch.Tensor, low: float, high: f
 
 
 @block
+@vanishes("adv")
 def policy_gradient(*, logp: Token, adv: Token) -> Token:
     """REINFORCE: -logp A per token; its gradient is -A grad log pi (Williams 1992).
 
@@ -48,6 +48,7 @@ def policy_gradient(*, logp: Token, adv: Token) -> Token:
 
 
 @block
+@vanishes("adv")
 def clipped_ratio(*, logp: Token, old_logp: Token, adv: Token, low: float = 0.2, high: float = 0.2, dual: float | None = None) -> Token:
     """PPO's clipped surrogate per token (Schulman et al. 2017, 1707.06347, eq. 7).
 
@@ -65,6 +66,7 @@ def clipped_ratio(*, logp: Token, old_logp: Token, adv: Token, low: float = 0.2,
 
 
 @block
+@vanishes("adv")
 def sequence_ratio(*, logp: Token, old_logp: Token, adv: Seq, seq: Token, low: float = 3e-4, high: float = 4e-4) -> Seq:
     """GSPO: PPO's clip on the ratio of a whole sequence, the geometric mean of its tokens' (Zheng et al. 2025, 2507.18071, eq. 5-7).
 
@@ -77,6 +79,7 @@ def sequence_ratio(*, logp: Token, old_logp: Token, adv: Seq, seq: Token, low: f
 
 
 @block
+@vanishes("adv")
 def clipped_importance(*, logp: Token, old_logp: Token, adv: Token, low: float = 1.0, high: float = 4.0) -> Token:
     """CISPO: weigh by the importance ratio, clipped and held constant, so that no token loses its gradient (2506.13585, eq. 4-5).
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch.nn.functional import logsigmoid
 
-from selfteach.core import Pair, Token, block
-
+from ..core import Pair, Token, block
 from .segments import seq_sum
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from selfteach.core import BadValue, History, block
+from ..core import BadValue, History, block
 
 
 def _share(history: History, steps: int, after: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from selfteach.core import Token, block
+from ..core import Token, block
 
 
 @block

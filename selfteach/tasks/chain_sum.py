@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -86,16 +87,17 @@ class Sums:
     def test(self) -> tuple[Task, ...]:
         """Test expressions without repeats, equally many of each length as far as there are so many."""
         lengths = range(self.terms[0], self.terms[1] + 1)
-        out: list[Task] = []
+        rows: list[list[Task]] = []
         for rank, length in enumerate(lengths):
             want = self.n_test // len(lengths) + (rank < self.n_test % len(lengths))
+            rows.append([])
             draw, seen = generator(self.seed, "test", length), set[Sum]()
             for _ in range(20 * want + 200):
                 chain = self.draw(draw, length)
                 if len(seen) < want and chain not in seen and self.tested(chain):
                     seen.add(chain)
-                    out.append(self.task(chain, f"test/{length}-terms/{len(seen)}"))
-        return tuple(out)
+                    rows[-1].append(self.task(chain, f"test/{length}-terms/{len(seen)}"))
+        return tuple(t for turn in zip_longest(*rows) for t in turn if t is not None)
 
     def demo(self, i: int) -> Task:
         """The i-th demonstration. tags: those of the task, `style`, and slip ("" if it is right)."""
@@ -182,7 +184,7 @@ def chain_sum(
         demos=sums.demo,
         words=sums.words,
         tags=TAGS,
-        defaults={"max_tokens": longest},
+        defaults={"max_tokens": longest, "by": "terms"},
         knobs=knobs,
         about={"test questions": len(sums.test), "largest number": 10**digits - 1, "share kept for the test": TESTED},
     )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -132,17 +133,18 @@ class Quiz:
 
     @cached_property
     def test(self) -> tuple[Task, ...]:
-        """Held-out questions without repeats, equally many of each number of hops as far as the world has them."""
-        out: list[Task] = []
+        """Held-out questions without repeats, equally many of each number of hops as far as the world has them, in turns."""
+        rows: list[list[Task]] = []
         for rank, hops in enumerate(self.hops):
             want = self.n_test // len(self.hops) + (rank < self.n_test % len(self.hops))
             seen: set[str] = set()
+            rows.append([])
             for k in range(4 * want):
                 chain = self.chain(generator(self.seed, "test", hops, k), hops, testing=True) if len(seen) < want else None
                 if chain is not None and (text := self.world.question(chain)) not in seen:
                     seen.add(text)
-                    out.append(self.task(chain, f"test/{hops}-hop/{len(seen)}"))
-        return tuple(out)
+                    rows[-1].append(self.task(chain, f"test/{hops}-hop/{len(seen)}"))
+        return tuple(t for turn in zip_longest(*rows) for t in turn if t is not None)
 
     @cached_property
     def memories(self) -> list[tuple[int, Hop]]:
@@ -216,7 +218,7 @@ class Quiz:
             tags=TAGS,
             corpus=self.corpus,
             tools={"search": search(top=top)},
-            defaults={"max_tokens": 32 * longest + 32},
+            defaults={"max_tokens": 32 * longest + 32, "by": "hops"},
             knobs=dict(knobs),
             about={
                 "entities": len(self.world.entities),

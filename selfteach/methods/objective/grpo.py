@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...core import Check, Claim, Method, Part, Stage, Term, Update, method
-
 from ...credit.baseline import norm
 from ...credit.compose import each
 from ...curriculum.select import uniform

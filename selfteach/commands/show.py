@@ -1,0 +1,65 @@
+"""Results for people: tables on stdout, and how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..analysis.figures import Table, tables
+
+
+def show(found: Iterable[Table]) -> None:
+    """Print tables; on a terminal with a little colour."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for table in found:
+        grid = Grid(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        for n, column in enumerate(table.columns):
+            grid.add_column(column, justify="left" if n == 0 else "right", overflow="fold")
+        for row in table.rows:
+            grid.add_row(*(Text(cell) for cell in row))
+        # a pipe or a file has no width to fit
+        console.print(grid, width=None if console.is_terminal else 160)
+
+
+def show_run(run: Any, picture: Path | None) -> None:
+    """What a run measured before and after, where its files lie, and how to go on."""
+    figures = run.figures
+    print()
+    show(tables(figures.get("before", {}), figures.get("after", {})))
+    seconds = figures.get("seconds", {})
+    print(
+        f"{figures.get('steps')} steps, {figures.get('tokens'):,} tokens sampled, training {time_of(seconds.get('training'))} of {time_of(run.seconds)}"
+    )
+    print(f"model   {run.model}/model.safetensors")
+    print(f"log     {run.folder}/log")
+    if picture:
+        print(f"curves  {picture}")
+    plugged = next((n for n in _ways(run) if n == "search"), None)
+    print(f"\nmeasure again:  selfteach eval {run.folder}" + (" --tool search" if plugged else ""))
+    print(f"another seed:   selfteach train --config {run.folder}/config.json --seed 1")
+
+
+def _ways(run: Any) -> list[str]:
+    from ..analysis.figures import ways
+
+    return ways(run.figures.get("after", {}))
+
+
+def time_of(seconds: float | None) -> str:
+    """Seconds as people say them: 48 s, 2 min 05 s, 1 h 10 min.
+
+    >>> time_of(48.2), time_of(125), time_of(4200)
+    ('48 s', '2 min 05 s', '1 h 10 min')
+    """
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
