@@ -133,6 +133,7 @@ def plan(
     entry = registry.methods.get(method) if isinstance(method, str) else None
     claim = entry.claim if entry else None
     task = task or (claim.task if claim else "atlas")
+    assert task is not None
     source = source_of(task, knobs or {})
     settings = {k: rest.pop(k) for k in list(rest) if k in Settings.__dataclass_fields__}
     defaults = {k: v for k, v in source.defaults.items() if k in Settings.__dataclass_fields__}
@@ -227,7 +228,7 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     resumed = session.open()
     observer({"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "model": dict(start.about)})
     before = _told(out, "start")
-    if before is None and not job.method.stages[0].data:
+    if before is None:
         before = await survey(session, job.survey, "start")
     rl = time.monotonic()
     await session.run()
@@ -235,7 +236,7 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     if not session.loop.done:
         return Run(out, {"before": before or {}}, False, time.monotonic() - started)
     after = _told(out, "end") or await survey(session, job.survey, "end")
-    figures = {"before": before or {}, "after": after, "seconds": {"all": time.monotonic() - started, "training": rl}}
+    figures: dict[str, Any] = {"before": before or {}, "after": after, "seconds": {"all": time.monotonic() - started, "training": rl}}
     figures["steps"] = session.loop.state.step
     figures["tokens"] = session.loop.state.tokens
     (out / "figures.json").write_text(json.dumps(plain(figures), indent=1) + "\n")
@@ -277,7 +278,8 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
     """
     method, source = session.loop.method, session.loop.source
     tasks, tags = source.test, [source.defaults.get("by", "category")]
-    main = method.stages[-1].programs["main"]
+    last = method.stages[-1]
+    main = next(iter(method.decode.values())) if last.data else last.programs["main"]
     out: dict[str, float] = {}
 
     def told(what: str) -> Callable[[int, int], None]:

@@ -414,6 +414,18 @@ def test_an_error_in_a_step_reaches_every_waiter_and_the_engine_goes_on() -> Non
     close(run(engine.generate("policy", context, Sampling(max_tokens=9), 4)), run(reference().generate("policy", context, Sampling(max_tokens=9), 4)))
 
 
+def test_a_loop_that_was_closed_under_the_engine_is_let_go() -> None:
+    engine, context = builtin(), np.arange(9, dtype=np.int32)
+    loop = asyncio.new_event_loop()
+    lost = loop.create_task(engine.generate("policy", context, Sampling(), 1))
+    loop.run_until_complete(asyncio.sleep(0))
+    lost._log_destroy_pending = False  # type: ignore[attr-defined]
+    assert engine._pump is not None
+    engine._pump._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    assert len(run(engine.generate("policy", context, Sampling(max_tokens=3), 1)).ids) <= 3
+
+
 def test_half_precision_runs_too() -> None:
     engine = builtin(dtype=torch.bfloat16)
     done = run(engine.generate("policy", np.arange(20, dtype=np.int32), Sampling(max_tokens=12), 1))

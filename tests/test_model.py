@@ -258,6 +258,7 @@ def test_tags_and_the_end_are_one_id_each() -> None:
     assert TOKENIZER.encode(END)[0] == TOKENIZER.end and TOKENIZER.pieces[TOKENIZER.end] == b""
     assert len(TOKENIZER.pieces) == len(TOKENIZER)
     assert {bytes([b]) for b in range(256)} <= set(TOKENIZER.pieces)
+    assert TOKENIZER.decode([*TOKENIZER.encode("ab"), len(TOKENIZER) + 3]) == "ab"  # a vocabulary padded beyond the tokenizer
     half = "日".encode()[:2]
     assert TOKENIZER.decode([TOKENIZER.pieces.index(bytes([b])) for b in half]) == "\ufffd"
 

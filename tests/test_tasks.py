@@ -126,8 +126,11 @@ def test_withheld_facts_are_nowhere_in_the_warm_start(source, warm):
 def test_one_pass_of_memory_shows_every_item_once(source):
     n = source.about["items of memory"]
     only = WORLDS[source.name](mix=1.0)
-    first, second = ([only.demos(i).prompt for i in range(k * n, (k + 1) * n)] for k in (0, 1))
-    assert len(set(first)) == n and sorted(first) == sorted(second) and first != second
+    first, second = ([only.demos(i) for i in range(k * n, (k + 1) * n)] for k in (0, 1))
+    query = [[(d.prompt + d.data[0]).split("\n")[-1] for d in lap] for lap in (first, second)]
+    assert len(set(query[0])) == n and sorted(query[0]) == sorted(query[1]) and query[0] != query[1]
+    for lap in (first, second):  # every other item has its query written too, after a note of what is sought
+        assert sum(d.prompt.startswith("note: ") for d in lap) == pytest.approx(n / 2, abs=1)
 
 
 def test_mix_and_noise_are_the_shares_asked_for(source, warm):
@@ -142,7 +145,7 @@ def test_mix_and_noise_are_the_shares_asked_for(source, warm):
 def test_right_demonstrations_are_right_and_wrong_ones_are_not(source, warm):
     for d in warm:
         if d.tags["kind"] == "memory":
-            assert d.prompt.startswith("<search>") and d.data[0].startswith("<information>")
+            assert re.fullmatch(r"(note: [^<>]+\.\n)?<search>[^<>]+</search><information>[^<>]+</information>", d.prompt + d.data[0])
             continue
         text, slip = d.data[0], d.tags["slip"]
         told = re.findall(r"<answer> ([^<>]+)</answer>$", text)

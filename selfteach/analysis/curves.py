@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..loop.log import read_events
-from .figures import Figures, full, ks, tags, ways
+from .figures import Figures, full, kinds, ks, tags, ways
 
 BEFORE, AFTER, PLUS, QUIET, INK = "#9aa7b4", "#0067a5", "#d55e00", "#c9d1d9", "#24292f"
 COLOURS = ("#0067a5", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#5b5ea6", "#444444")
@@ -80,7 +80,7 @@ def styled() -> Any:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    style = {
+    style: dict[Any, Any] = {
         "font.size": 10,
         "axes.titlesize": 11,
         "axes.titlelocation": "left",
@@ -182,16 +182,17 @@ def _ways(made: Curves, axis: Any) -> None:
     axis.set(title="Held-out accuracy by way of decoding", ylabel="sampled, %")
 
 
-def _hops(made: Curves, axis: Any) -> None:
-    by = tags(made.before, made.after)
+def _tags(made: Curves, axis: Any) -> None:
+    kind = kinds(made.before, made.after)[0]
+    by = [t for t in tags(made.before, made.after) if t.startswith(kind + "=")]
     series: list[tuple[str, str, list[float | None]]] = []
     for f, name, colour in ((made.before, "before", BEFORE), (made.after, "after", AFTER)):
         if f:
             series.append((name, colour, [f.get(full("accuracy", t)) for t in by]))
     for way in [w for w in ways(made.after) if w][:1]:
         series.append((f"after, with {way.replace('_', ' ')}", PLUS, [made.after.get(full("accuracy", t, way)) for t in by]))
-    _bars(axis, [t.replace("hops=", "hops: ") for t in by], series)
-    axis.set(title="Held-out accuracy by number of hops", ylabel="sampled, %")
+    _bars(axis, [t.replace("=", " ") for t in by], series)
+    axis.set(title=f"Held-out accuracy by number of {kind}" if kind in ("hops", "terms") else f"Held-out accuracy by {kind}", ylabel="sampled, %")
 
 
 def _metric(name: str, title: str, unit: str, log: bool = False) -> Callable[[Curves, Any], None]:
@@ -221,7 +222,7 @@ PANELS: tuple[tuple[Callable[[Curves, Any], None], Callable[[Curves], bool]], ..
     (_metric("loss", "Loss", "nats a token"), lambda m: _has("loss")(m) and not _has("reward")(m)),
     (_pass, lambda m: bool(ks(m.before, m.after))),
     (_ways, lambda m: len(ways(m.before, m.after)) > 1),
-    (_hops, lambda m: bool(tags(m.before, m.after))),
+    (_tags, lambda m: bool(tags(m.before, m.after))),
     (_metric("length", "Length of an episode", "sampled tokens"), _has("length", varies=True)),
     (_metric("calls", "Calls of tools", "calls an episode"), _has("calls", varies=True)),
     (_metric("gap/mean", "Gap between sampler and learner", "nats a token, mean", log=True), _has("gap/mean", varies=True)),

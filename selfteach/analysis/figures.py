@@ -68,6 +68,11 @@ def tags(*figures: Figures) -> list[str]:
     return sorted({parse(n).tag for f in figures for n in f} - {""})
 
 
+def kinds(*figures: Figures) -> list[str]:
+    """The kinds of tags: hops, terms ..."""
+    return sorted({t.partition("=")[0] for t in tags(*figures)})
+
+
 def ks(*figures: Figures) -> list[int]:
     """The k of every pass@k, in order."""
     return sorted({int(parse(n).measure[5:]) for f in figures for n in f if n.startswith("pass@")})
@@ -85,16 +90,16 @@ def tables(before: Figures, after: Figures) -> list[Table]:
     every = ways(before, after)
     label = {w: f"with {w.replace('_', ' ')}" if w else "own program" for w in every}
     columns = [c for c in ("greedy", "accuracy", "maj", "length", "calls") if any(full(c, way=w) in f for w in every for f in (before, after))]
-    heads = {"greedy": "greedy %", "accuracy": "sampled %", "maj": "majority %", "length": "tokens", "calls": "calls"}
-    out.append(Table("held-out accuracy", ["", *(heads[c] for c in columns)], [[label[w], *(cell(c, way=w) for c in columns)] for w in every]))
+    named = {"greedy": "greedy %", "accuracy": "sampled %", "maj": "majority %", "length": "tokens", "calls": "calls"}
+    out.append(Table("held-out accuracy", ["", *(named[c] for c in columns)], [[label[w], *(cell(c, way=w) for c in columns)] for w in every]))
     found = ks(before, after)
     if found:
         rows = [[name, *(written("pass@", f.get(f"pass@{k}")) for k in found)] for name, f in (("before", before), ("after", after)) if f]
         out.append(Table("pass@k of its own program, %", ["", *(f"k={k}" for k in found)], rows))
-    by = tags(before, after)
-    if by:
-        columns = [t.replace("hops=", "hops ") for t in by]
-        out.append(Table("sampled accuracy by number of hops, %", ["", *columns], [[label[w], *(cell("accuracy", t, w) for t in by)] for w in every]))
+    for kind in kinds(before, after):
+        by = [t for t in tags(before, after) if t.startswith(kind + "=")]
+        heads = [t.replace("=", " ") for t in by]
+        out.append(Table(f"sampled accuracy by {kind}, %", ["", *heads], [[label[w], *(cell("accuracy", t, w) for t in by)] for w in every]))
     return out
 
 

@@ -67,7 +67,7 @@ def task_options(task: str, words: Sequence[str]) -> dict[str, Any]:
     return assignments(f"option of task {task}", words, known)
 
 
-def add_run_options(parser: Parser, survey: bool = True) -> None:
+def add_run_options(parser: Parser) -> None:
     """The settings of a run: how it is trained, warm-started and measured."""
     from ..api import Survey
     from ..loop.assemble import Settings
@@ -78,8 +78,7 @@ def add_run_options(parser: Parser, survey: bool = True) -> None:
     group.add_argument("--budget", type=int, metavar="TOKENS", help="stop after so many sampled tokens")
     group.add_argument("--threads", type=int, metavar="N", help="threads of matrix products; the same number gives the same bits")
     add_fields(parser.add_argument_group("warm start of a fresh model"), Warm, WARM, "warm-")
-    if survey:
-        add_fields(parser.add_argument_group("measuring before and after"), Survey, SURVEY, "survey-")
+    add_fields(parser.add_argument_group("measuring before and after"), Survey, SURVEY, "survey-")
 
 
 def add_what(parser: Parser, task: bool = True) -> None:

@@ -173,7 +173,7 @@ class Bars:
 
         if name not in self.tasks:
             # what came before this call has not been timed, so that a resumed run's time left is its own
-            self.tasks[name] = self.rich.add_task(escape(name), total=total, completed=done if done < total else 0, note="")
+            self.tasks[name] = self.rich.add_task(escape(name), total=total, completed=int(done) if done < total else 0, note="")
         self.rich.update(self.tasks[name], completed=done, total=total, note=escape(note))
         if done >= total:
             if "measuring" in name:
@@ -187,8 +187,8 @@ class Bars:
 @contextmanager
 def watching(stream: TextIO | None = None) -> Iterator[Progress]:
     """An observer for a run that shows progress until the block ends."""
-    stream = stream or sys.stderr
-    view: View = Bars(stream) if stream.isatty() else Lines(stream)
+    to = sys.stderr if stream is None else stream
+    view: View = Bars(to) if to.isatty() else Lines(to)
     try:
         yield Progress(view)
     finally:

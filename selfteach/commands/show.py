@@ -16,15 +16,19 @@ def show(found: Iterable[Table]) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    console = Console(highlight=False)
+    plain = Console(highlight=False)
+    # a pipe or a file has no width to fit
+    console = plain if plain.is_terminal else Console(highlight=False, width=150)
     for table in found:
-        grid = Grid(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
         for n, column in enumerate(table.columns):
-            grid.add_column(column, justify="left" if n == 0 else "right", overflow="fold")
+            numbers = n > 0 and all(row[n][:1] in "+-0123456789" for row in table.rows)
+            grid.add_column(column, justify="right" if numbers else "left", overflow="fold", no_wrap=numbers)
         for row in table.rows:
             grid.add_row(*(Text(cell) for cell in row))
-        # a pipe or a file has no width to fit
-        console.print(grid, width=None if console.is_terminal else 160)
+        if table.title:
+            console.print(Text(table.title, style="bold"))
+        console.print(grid)
 
 
 def show_run(run: Any, picture: Path | None) -> None:
@@ -32,10 +36,8 @@ def show_run(run: Any, picture: Path | None) -> None:
     figures = run.figures
     print()
     show(tables(figures.get("before", {}), figures.get("after", {})))
-    seconds = figures.get("seconds", {})
-    print(
-        f"{figures.get('steps')} steps, {figures.get('tokens'):,} tokens sampled, training {time_of(seconds.get('training'))} of {time_of(run.seconds)}"
-    )
+    training = time_of(figures.get("seconds", {}).get("training"))
+    print(f"{figures.get('steps')} steps, {figures.get('tokens') or 0:,} tokens sampled, training {training} of {time_of(run.seconds)}")
     print(f"model   {run.model}/model.safetensors")
     print(f"log     {run.folder}/log")
     if picture:

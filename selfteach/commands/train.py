@@ -75,7 +75,8 @@ def run(command: str, words: Sequence[str]) -> int:
     if hasattr(first, "resume"):
         return _resume(words, name)
     if name is None and not hasattr(first, "config"):
-        raise BadValue("selfteach train: which method? selfteach train METHOD [options]; there are: " + ", ".join(registry.methods))
+        first_word = f"{extra[0]} belongs to a method, which comes first" if extra else "which method?"
+        raise BadValue(f"selfteach train: {first_word}: selfteach train METHOD [options]; there are: {', '.join(registry.methods)}")
     if name is None:
         return _again(parser().read(words))
     if hasattr(first, "config"):

@@ -45,8 +45,8 @@ class Example:
     member: str
     key: str
     name: str = ""
-    views: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    given: Mapping[str, tuple[Unit, Any]] = field(default_factory=dict)
+    views: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    given: Mapping[str, tuple[Unit, Any]] = field(default_factory=dict[str, "tuple[Unit, Any]"])
     beats: tuple[int, ...] = ()
 
 
@@ -155,8 +155,8 @@ class Batch:
             ids=ids,
             start=start,
             place=self.place[keep["token"]] + shift[seq],
-            member=tuple(self.member[s] for s in seqs),
-            names=tuple(self.names[s] for s in seqs),
+            member=tuple(self.member[int(s)] for s in seqs),
+            names=tuple(self.names[int(s)] for s in seqs),
             streams=self.streams,
             spans=self.spans,
             prefixes={v: [p[s] for s in seqs] for v, p in self.prefixes.items()},
@@ -175,7 +175,7 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
     An example without a learned token has no row and falls away. Columns that only some examples were given are NaN elsewhere.
     Raises BadValue for an empty example, or a given column of the wrong length.
     """
-    spans, streams = [""], []
+    spans, streams = [""], list[str]()
     rows: dict[str, list[np.ndarray]] = {n: [] for n in ("id", "pos", "span", "stream", "version", "old_logp", "temperature")}
     recorded: dict[str, list[tuple[int, np.ndarray]]] = {}
     ids: list[np.ndarray] = []
@@ -226,7 +226,7 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
                 values |= {
                     "id": piece[take],
                     "pos": flat - begin + take,
-                    "stream": np.full(len(take), _position(streams, cast(str, learn))),
+                    "stream": np.full(len(take), _position(streams, learn or "")),
                     "temperature": np.full(len(take), temperature),
                 }
                 for name, v in values.items():
@@ -244,13 +244,12 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
         sizes.append((learned, own_steps))
         count += learned
     chosen = [examples[i] for i in kept]
-    cat = lambda parts, dtype: np.concatenate(parts) if parts else np.zeros(0, dtype)  # noqa: E731
     keys = _numbers([e.key for e in chosen])
     new = {old: i for i, old in enumerate(kept)}
     pairs = [(new[i], new[j]) for i in kept for j in examples[i].beats if j in new]
     total = np.cumsum([0] + [sum(len(_ids(s, find)) for s in e.parts) for e in chosen])
     index = {
-        "step": cat(step_of, np.int64),
+        "step": _joined(step_of, np.int64),
         "seq": np.array(seq_of, np.int64),
         "group": keys,
         "batch": np.zeros(int(keys.max()) + 1 if len(keys) else 0, np.int64),
@@ -259,11 +258,11 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
         "lose": np.array([z for _, z in pairs], np.int64),
     }
     batch = Batch(
-        columns={n: Column("token", cat(v, np.float64)) for n, v in rows.items()},
+        columns={n: Column("token", _joined(v, np.float64)) for n, v in rows.items()},
         index=index,
-        ids=cat(ids, np.int32).astype(np.int32),
+        ids=_joined(ids, np.int32).astype(np.int32),
         start=total,
-        place=cat(place, np.int64),
+        place=_joined(place, np.int64),
         member=tuple(e.member for e in chosen),
         names=tuple(e.name or e.key for e in chosen),
         streams=tuple(streams),
@@ -277,8 +276,16 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
         for at, v in parts:
             values[at : at + len(v)] = v
         batch.put(name, "token", values)
+    if batch.prefixes:
+        # Where a view's prefix is put: before the first learned token, which a later filter of rows must not move.
+        firsts = np.unique(batch.get("seq"), return_index=True)[1]
+        batch.put("graft", "seq", batch.get("pos")[firsts].astype(np.int64))
     _given(batch, chosen, sizes)
     return batch
+
+
+def _joined(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
 def _given(batch: Batch, examples: Sequence[Example], sizes: Sequence[tuple[int, int]]) -> None:

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from .errors import BadValue, unknown
 from .part import Part
@@ -34,7 +34,7 @@ class Term:
     def __post_init__(self) -> None:
         if isinstance(self.on, str):
             object.__setattr__(self, "on", (self.on,))
-        if not isinstance(self.fn, Part):
+        if not isinstance(self.fn, Part):  # pyright: ignore[reportUnnecessaryIsInstance]  a person may hand over anything
             raise BadValue(f"term: its function must be a block with hyper-parameters bound, as in Term(clipped_ratio()), not {self.fn!r}")
 
 
@@ -86,7 +86,7 @@ class Stage:
     staleness: int = 0
     until: int | Part | None = None
     data: bool = False
-    enter: Mapping[str, str] = field(default_factory=dict)
+    enter: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ class Method:
     stages: tuple[Stage, ...]
     weights: Mapping[str, Weights] = field(default_factory=lambda: {"policy": Weights(), "ref": Weights()})
     cast: Mapping[str, Member] = field(default_factory=lambda: {"policy": Member(("policy",)), "ref": Member(("ref",))})
-    tools: Mapping[str, Part] = field(default_factory=dict)
-    decode: Mapping[str, Part] = field(default_factory=dict)
+    tools: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    decode: Mapping[str, Part] = field(default_factory=dict[str, Part])
     repeat: int = 1
     name: str = ""
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def stage(self) -> Stage:
@@ -144,7 +144,7 @@ class Method:
 
     def with_(self, **change: Any) -> Method:
         """The method with its weights, cast, tools or decoders added to."""
-        merged = {n: {**getattr(self, n), **v} if isinstance(v, Mapping) else v for n, v in change.items()}
+        merged: dict[str, Any] = {n: {**getattr(self, n), **v} if isinstance(v, Mapping) else v for n, v in change.items()}
         return replace(self, **merged)
 
     def table(self) -> list[tuple[str, str]]:
@@ -196,7 +196,7 @@ def _text(value: Any) -> str:
         changed = [f.name for f in fields(value) if getattr(value, f.name) != _default(f)]
         return f"{type(value).__name__}({', '.join(f'{n}={_text(getattr(value, n))}' for n in changed)})"
     if isinstance(value, tuple):
-        return "(" + ", ".join(_text(v) for v in value) + ")"
+        return "(" + ", ".join(_text(v) for v in cast("tuple[Any, ...]", value)) + ")"
     return str(value)
 
 
@@ -236,9 +236,9 @@ class Claim:
     """
 
     checks: tuple[Check, ...]
-    arms: Mapping[str, str | tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    arms: Mapping[str, str | tuple[str, Mapping[str, Any]]] = field(default_factory=dict[str, "str | tuple[str, Mapping[str, Any]]"])
     task: str = "chain_sum"
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     steps: int = 40
     equal: Literal["tokens", "steps", "wall"] = "steps"
     because: str = ""

@@ -52,8 +52,8 @@ class Part:
     """A block with hyper-parameters bound. Prints, compares, and goes to JSON as name, arguments and renamed columns."""
 
     fn: Callable[..., Any]
-    args: Mapping[str, Any] = field(default_factory=dict)
-    reads: Mapping[str, str] = field(default_factory=dict)
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    reads: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def name(self) -> str:
@@ -119,7 +119,8 @@ class Part:
 
 def _show(value: Any) -> str:
     if isinstance(value, tuple):
-        return "(" + ", ".join(_show(v) for v in value) + ("," if len(value) == 1 else "") + ")"
+        items = typing.cast("tuple[Any, ...]", value)
+        return "(" + ", ".join(_show(v) for v in items) + ("," if len(items) == 1 else "") + ")"
     return str(value) if isinstance(value, Part) else repr(value)
 
 
@@ -157,7 +158,7 @@ def block(fn: Callable[..., Any]) -> Callable[..., Any]:
         if _needs_raw(fn) & given.keys():
             return fn(**given)
         _check(fn, given)
-        return Part(fn, {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+        return Part(fn, {k: tuple(typing.cast("list[Any]", v)) if isinstance(v, list) else v for k, v in given.items()})
 
     blocks.add(fn.__name__, call)
     return call

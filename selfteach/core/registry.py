@@ -59,7 +59,7 @@ class Registry(Generic[T]):
 
 
 def _function(value: Any) -> Any:
-    return getattr(value, "build", None) or getattr(value, "fn", None) or value
+    return inspect.unwrap(getattr(value, "build", None) or getattr(value, "fn", None) or value)
 
 
 def _origin(value: Any) -> tuple[str, str]:

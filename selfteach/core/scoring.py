@@ -4,15 +4,19 @@ A reward is a block. What it names says when it runs and what it sees:
     text, answer, task, path    once per trajectory; gives a number or a Score
     group, cast                 once per group, as soon as the group is in; gives Scores
     groups, cast                once per step, when all groups are in; gives Scores
+    deadline                    beside one of the last two: it keeps to the deadline (seconds) itself, as one made of others does
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import typing
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from .aside import aside
+from .errors import BadValue
 from .part import Part
 from .task import Ref
 from .tree import Episode, Group, Score, Scores, Trajectory
@@ -41,20 +45,21 @@ def nested(part: Part) -> list[Part]:
     """The Parts among a Part's arguments, one level down."""
     out: list[Part] = []
     for value in part.args.values():
-        items = value if isinstance(value, tuple | list) else (value,)
+        items = typing.cast("Sequence[Any]", value) if isinstance(value, tuple | list) else (value,)
         for item in items:
-            out += [p for p in (item if isinstance(item, tuple) else (item,)) if isinstance(p, Part)]
+            pair = typing.cast("tuple[Any, ...]", item) if isinstance(item, tuple) else (item,)
+            out += [p for p in pair if isinstance(p, Part)]
     return out
 
 
 async def score(part: Part, groups: Sequence[Group], cast: Reader, deadline: float = 60.0, **more: Any) -> Scores:
     """Scores of some groups by one reward. What raises, hangs past the deadline (seconds) or returns nonsense is a Score with an error."""
     if "groups" in part.needs:
-        return await _asked(part, groups, deadline, groups=list(groups), cast=cast, **more)
+        return await _asked(part, groups, deadline, {"groups": list(groups), "cast": cast, **more})
     out: Scores = {}
     for group in groups:
         if "group" in part.needs:
-            found = await _asked(part, [group], deadline, group=group, cast=cast, **more)
+            found = await _asked(part, [group], deadline, {"group": group, "cast": cast, **more})
         else:
             found = {"reward": await _each(part, group, cast, deadline)}
         for column, places in found.items():
@@ -75,13 +80,8 @@ def _given(part: Part, group: Group, episode: Episode, trajectory: Trajectory, c
 
 async def _each(part: Part, group: Group, cast: Reader, deadline: float) -> dict[Ref, Score]:
     """One call per trajectory, all in one thread; the one that hangs is given up, those after it are asked in another."""
-    waiting = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    waiting = list({t.leaf: (e, t) for e in group.episodes for t in e.trajectories if t.learn is not None}.values())
     out: dict[Ref, Score] = {}
-
-    def ask() -> None:
-        for episode, trajectory in waiting[len(out) :]:
-            out[trajectory.leaf] = _one(part, group, episode, trajectory, cast)
-
     if inspect.iscoroutinefunction(part.fn):
         for episode, trajectory in waiting:
             try:
@@ -91,33 +91,52 @@ async def _each(part: Part, group: Group, cast: Reader, deadline: float) -> dict
                 out[trajectory.leaf] = _failed(part, error, deadline)
         return out
     while len(out) < len(waiting):
-        worker = asyncio.get_running_loop().run_in_executor(None, ask)
-        try:
-            await asyncio.wait_for(asyncio.shield(worker), deadline)
-        except TimeoutError as error:
-            hung = waiting[len(out)][1].leaf
-            out = {**out, hung: _failed(part, error, deadline)}  # the lost thread goes on writing into the old dict
+        out |= await _asked_in_turn(part, group, waiting[len(out) :], cast, deadline)
     return out
 
 
-def _one(part: Part, group: Group, episode: Episode, trajectory: Trajectory, cast: Reader) -> Score:
+async def _asked_in_turn(part: Part, group: Group, waiting: Sequence[tuple[Episode, Trajectory]], cast: Reader, deadline: float) -> dict[Ref, Score]:
+    """Scores of these trajectories in their order, up to the first that gives none within the deadline, that one included."""
+    found: dict[Ref, Score] = {}  # a thread that is given up goes on writing here, where nobody reads any more
+
+    def ask() -> None:
+        for episode, trajectory in waiting:
+            found[trajectory.leaf] = _one(part, group, episode, trajectory, cast, deadline)
+
+    worker, before = aside(ask), 0
+    while not worker.done():
+        await asyncio.wait([worker], timeout=deadline)
+        now = dict(found)
+        if not worker.done() and len(now) == before:
+            return now | {waiting[len(now)][1].leaf: _failed(part, TimeoutError(), deadline)}
+        before = len(now)
+    return found
+
+
+def _one(part: Part, group: Group, episode: Episode, trajectory: Trajectory, cast: Reader, deadline: float) -> Score:
     try:
         return Score.of(part(**_given(part, group, episode, trajectory, cast)))
     except Exception as error:
-        return _failed(part, error, 0)
+        return _failed(part, error, deadline)
 
 
-async def _asked(part: Part, groups: Sequence[Group], deadline: float, **given: Any) -> Scores:
+async def _asked(part: Part, groups: Sequence[Group], deadline: float, given: dict[str, Any]) -> Scores:
     try:
-        got = part(**{n: v for n, v in given.items() if n in part.needs})
-        got = await asyncio.wait_for(got, deadline) if inspect.isawaitable(got) else got
-        return {column: {at: Score.of(s) for at, s in places.items()} for column, places in got.items()}
+        own = {n: v for n, v in {**given, "deadline": deadline}.items() if n in part.needs}
+        asked = part(**own) if inspect.iscoroutinefunction(part.fn) else aside(part, **own)
+        got = await asyncio.wait_for(asked, None if "deadline" in own else deadline)
+        scores = {str(column): {at: Score.of(s) for at, s in places.items()} for column, places in got.items()}
+        ours = {e.id for g in groups for e in g.episodes}
+        strange = next((at for places in scores.values() for at in places if not isinstance(at, Ref) or at.episode not in ours), None)
+        if strange is not None:
+            raise BadValue(f"it scored {strange!r}, which is no place in these groups")
+        return scores
     except Exception as error:
         leaves = [t.leaf for g in groups for e in g.episodes for t in e.trajectories if t.learn is not None]
         return {"reward": {at: _failed(part, error, deadline) for at in leaves}}
 
 
 def _failed(part: Part, error: Exception, deadline: float) -> Score:
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError) and not str(error):  # one that says something is the reward's own
         return Score(None, error=f"reward {part.name}: no verdict within {deadline:g} s")
     return Score(None, error=f"reward {part.name} raised {type(error).__name__}: {error}")

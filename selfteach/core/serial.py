@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 from .batch import Segment
 from .errors import BadCheckpoint, unknown
@@ -22,16 +22,21 @@ KINDS: dict[str, type] = {
 def to_json(value: Any) -> Any:
     """A value of the core as plain JSON. Tuples become {"tuple": [...]}. Raises TypeError for what cannot go (a lambda, say)."""
     if isinstance(value, Part):
+        if value.name not in blocks:
+            raise TypeError(f"{value} cannot go to JSON: {value.name} is not a registered block, put @block above it")
         return {"block": value.name, "args": {k: to_json(v) for k, v in value.args.items()}, "reads": dict(value.reads)}
     if type(value).__name__ in KINDS and isinstance(value, KINDS[type(value).__name__]):
         names = [f.name for f in fields(value)] if is_dataclass(value) else list(value._fields)
         return {"kind": type(value).__name__, **{n: to_json(getattr(value, n)) for n in names}}
     if isinstance(value, tuple):
-        return {"tuple": [to_json(v) for v in value]}
+        return {"tuple": [to_json(v) for v in cast("tuple[Any, ...]", value)]}
     if isinstance(value, list):
-        return [to_json(v) for v in value]
+        return [to_json(v) for v in cast("list[Any]", value)]
     if isinstance(value, Mapping):
-        return {str(k): to_json(v) for k, v in value.items()}
+        items = cast("Mapping[Any, Any]", value).items()
+        if all(isinstance(k, str) and k not in ("tuple", "block", "kind", "map") for k, _ in items):
+            return {k: to_json(v) for k, v in items}
+        return {"map": [[to_json(k), to_json(v)] for k, v in items]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if hasattr(value, "item"):
@@ -42,22 +47,25 @@ def to_json(value: Any) -> Any:
 def from_json(data: Any) -> Any:
     """What `to_json` was given. Raises UnknownName for a block that nobody registered, BadCheckpoint for an unknown kind."""
     if isinstance(data, list):
-        return [from_json(v) for v in data]
+        return [from_json(v) for v in cast("list[Any]", data)]
     if not isinstance(data, dict):
         return data
+    data = cast("dict[str, Any]", data)
     if "tuple" in data:
         return tuple(from_json(v) for v in data["tuple"])
+    if "map" in data:
+        return {from_json(k): from_json(v) for k, v in data["map"]}
     if "block" in data:
         part = blocks.get(data["block"])
         return part(**{k: from_json(v) for k, v in data["args"].items()}).reading(**data["reads"])
     if "kind" in data:
-        kind = KINDS.get(data["kind"])
+        kind: Any = KINDS.get(data["kind"])
         if kind is None:
             raise BadCheckpoint(f"a value of kind {data['kind']!r} is not known here; was it written by a newer selfteach?")
-        known = {f.name for f in fields(kind)} if is_dataclass(kind) else set(kind._fields)  # type: ignore[attr-defined]
+        known: set[str] = {f.name for f in fields(kind)} if is_dataclass(kind) else set(kind._fields)
         given = {k: from_json(v) for k, v in data.items() if k != "kind"}
         for name in given:
             if name not in known:
                 raise unknown(f"field of {data['kind']}", name, known)
-        return kind(**given)
+        return KINDS[data["kind"]](**given)
     return {k: from_json(v) for k, v in data.items()}

@@ -26,7 +26,7 @@ class Task:
     prompt: Any
     answer: Any = None
     data: tuple[Any, ...] = ()
-    tags: Mapping[str, Any] = field(default_factory=dict)  # category, difficulty, hops, hint, rubric
+    tags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # category, difficulty, hops, hint, rubric
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Request:
     program: str = "main"
     key: str | None = None  # the group to join; None: a new one
     start: Ref | None = None  # a stored place to go on from
-    help: Mapping[str, Any] = field(default_factory=dict)  # hint, instruction, evidence for the program
+    help: Mapping[str, Any] = field(default_factory=dict[str, Any])  # hint, instruction, evidence for the program
     sampling: Sampling | None = None
     cause: str | None = None  # key of the group that it came from: a proposer's, for its solvers
 
@@ -103,7 +103,7 @@ class Source:
     words: Callable[[], Iterable[str]] | None = None
     tags: tuple[str, ...] = ()
     corpus: Callable[[], Sequence[Document]] | None = None
-    tools: Mapping[str, Part] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    knobs: Mapping[str, Any] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)  # figures for people: sizes, shares withheld
+    tools: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures for people: sizes, shares withheld

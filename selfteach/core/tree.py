@@ -200,12 +200,15 @@ class Episode:
     cost: dict[str, float] = field(default_factory=dict)
 
 
+NUMBERS: Any = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """A verdict. value None: it could not be had, which is never 0. `parts` by name, `why` for people, `error` if there was one."""
 
     value: float | None
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
     why: str = ""
     error: str | None = None
 
@@ -213,8 +216,11 @@ class Score:
     def of(value: Any) -> Score:
         """A Score from what a reward returned: a number, a bool or a Score. Anything else is a recorded error, never a 0."""
         if isinstance(value, Score):
+            odd = next((k for k, v in dict[str, Any](value.parts).items() if not isinstance(v, NUMBERS)), None)
+            if odd is not None:
+                return Score(None, why=str(value.why), error=f"the reward's part {odd!r} is a {type(value.parts[odd]).__name__}, not a number")
             return value if value.value is None else _finite(value)
-        if isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+        if isinstance(value, NUMBERS):
             return _finite(Score(float(value)))
         if value is None:
             return Score(None, error="the reward returned None: no verdict")
@@ -222,12 +228,12 @@ class Score:
 
 
 def _finite(score: Score) -> Score:
-    value = score.value
-    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+    value: Any = score.value
+    if not isinstance(value, NUMBERS):
         return Score(None, score.parts, score.why, f"the reward's value is a {type(value).__name__}, not a number")
     if not math.isfinite(value):
         return Score(None, score.parts, score.why, f"the reward's value is {value}")
-    return score
+    return Score(float(value), score.parts, score.why, score.error)
 
 
 Scores = dict[str, dict[Ref, Score]]  # column -> place -> score: outcomes at leaves, step scores at step ends

@@ -126,12 +126,13 @@ class BuiltinEngine(Weights):
                 for lane in self.lanes.values():
                     if lane.pending:
                         ended |= lane.step()
+            self._pump = None
+        except GeneratorExit:
+            raise  # its loop was closed long ago; whoever waits now waits for another pump
         except BaseException as error:
             self._give_up(error)
             if not isinstance(error, Exception):
                 raise
-        finally:
-            self._pump = None
 
     async def _settle(self, rounds: int) -> None:
         """Let ready coroutines run for some rounds of the event loop (a gather within a gather takes several), longer while requests come."""

@@ -36,9 +36,10 @@ class Cache:
         for x in (self.k, self.v):
             x[:, target, :, :count] = x[:, source, :, :count]
 
-    def clear(self) -> None:
-        self.k.zero_()
-        self.v.zero_()
+    def clear(self, upto: int) -> None:
+        """Set the first `upto` positions of every slot to zero; untouched memory stays untouched."""
+        self.k[..., :upto, :] = 0
+        self.v[..., :upto, :] = 0
 
 
 class Block(NamedTuple):

@@ -61,6 +61,7 @@ class Lane:
         self.draws = np.zeros(slots, bool)  # runs to draw tokens, not to score given ones
         self.used = np.zeros(slots, np.int64)  # when it last changed hands
         self.clock = 0
+        self.high = 0  # positions of the cache that were written since it was last cleared
         self.start, self.limit = np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         self.temperature, self.top_p, self.top_k = np.ones(slots), np.ones(slots), np.zeros(slots, np.int64)
         self.address, self.table = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)
@@ -74,12 +75,13 @@ class Lane:
     def forget(self) -> None:
         """Drop what the slots hold: the weights changed."""
         self.filled[:] = 0
-        self.cache.clear()
+        self.cache.clear(self.high)
+        self.high = 0
 
     def fail(self, error: BaseException) -> None:
         """End every request with an error, and forget what was half done."""
         for request in [*self.queue, *filter(None, self.held)]:
-            if not request.future.done():
+            if not request.future.done() and not request.future.get_loop().is_closed():
                 request.future.set_exception(error) if isinstance(error, Exception) else request.future.cancel()
         self.queue.clear()
         self.leaving.clear()
@@ -102,6 +104,7 @@ class Lane:
             return False
         self.counts["steps"] += 1
         self.counts["prefilled"] += int(take.sum() - (self.filled[slots] >= self.start[slots]).sum())
+        self.high = max(self.high, int((self.filled[slots] + take).max()))
         hidden, step = forward(self.model, self.cache, self.tokens, slots, self.filled[slots], take)
         self.filled[slots] += take
         ready = self.filled[slots] == self.known[slots]

@@ -14,13 +14,13 @@ from ..core.method import Update
 from .backward import columns_by_parts, cotangents, second_pass
 from .groups import Groups
 from .optimiser import named
-from .settings import Settings, precision
+from .products import fast
 from .terms import Told, live_columns
 
 SHOWN = 5
 
 
-def blame(groups: Groups, since: Sequence[tuple[Batch, Update]], settings: Settings) -> NotFinite:
+def blame(groups: Groups, since: Sequence[tuple[Batch, Update]]) -> NotFinite:
     """The error that names the sequences, from what went into the gradient. Leaves no gradient behind.
 
     Asked in this order, the first answer is given: weights, columns, derivatives of the loss by the columns, gradients one by one.
@@ -31,7 +31,7 @@ def blame(groups: Groups, since: Sequence[tuple[Batch, Update]], settings: Setti
                 return NotFinite(f"the loss or gradient is not finite: the weights themselves are not ({name}); load an older checkpoint")
     said: list[str] = []
     for batch, update in since:
-        with precision(settings.dtype), groups.moving(update.params):
+        with fast(), groups.moving(update.params):
             said += _of_batch(groups, batch, update)
     if not said:
         said = ["no sequence alone, only their sum"]

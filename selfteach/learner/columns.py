@@ -75,7 +75,8 @@ def compute_columns(groups: Groups, batch: Batch, want: Mapping[str, np.ndarray]
         if len(longest) > trunk.c.max_length:
             raise BadValue(f"learner: a sequence of {len(longest)} tokens does not fit the model's context of {trunk.c.max_length}")
         lay = layout(texts, groups.device, after)
-        hidden = trunk(lay.ids, lay.attend, lay.positions)[0]
+        with torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"):
+            hidden = trunk(lay.ids, lay.attend, lay.positions)[0]
         for some in one.wishes.values():
             at = torch.from_numpy(np.searchsorted(rows, some[0].rows)).to(groups.device)
             before = take(hidden, lay.before[at])
@@ -143,7 +144,8 @@ def _values(groups: Groups, trunk: Transformer, batch: Batch, wishes: list[Wish]
     """What each wish asks of the same rows, from their hidden states [n, D]. Logits exist for a chunk of rows at a time."""
     rows = wishes[0].rows
     ids = torch.from_numpy(batch.ids[batch.place[rows]].astype(np.int64)).to(before.device)
-    heat = torch.from_numpy(np.nan_to_num(batch.get("temperature")[rows], nan=1.0)).to(before)
+    warm = np.nan_to_num(batch.get("temperature")[rows], nan=1.0)
+    heat = None if (warm == 1).all() else torch.from_numpy(warm).to(before)
     wide = {w.quantity.name: w.quantity for w in wishes if w.quantity.vocabulary}
     given = {"hidden": before, "ids": ids} | ({} if behind is None else {"hidden_after": behind})
     result = _vocabulary(trunk, wide, before, ids, heat) if wide else {}
@@ -162,7 +164,7 @@ def _values(groups: Groups, trunk: Transformer, batch: Batch, wishes: list[Wish]
     return out
 
 
-def _vocabulary(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor) -> dict[str, Tensor]:
+def _vocabulary(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
     """Quantities that read the logits, [n] each, from hidden states [n, D], by chunks of rows."""
     weight = trunk.lm_head.weight
     step = max(1, CHUNK // weight.shape[0])
@@ -174,7 +176,7 @@ def _vocabulary(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor
     names = sorted(wide)
     needs = set().union(*(q.needs for q in wide.values()))
 
-    def part(h: Tensor, i: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+    def part(h: Tensor, i: Tensor, t: Tensor | float) -> tuple[Tensor, ...]:
         logits = trunk.logits(h)
         given = {"logits": logits, "ids": i, "hidden": h} | ({"logprobs": logprobs(logits, t)} if "logprobs" in needs else {})
         return tuple(compute(n, given) for n in names)
@@ -182,9 +184,14 @@ def _vocabulary(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor
     anew = tracked and hidden.shape[0] * weight.shape[0] > HELD
     parts: list[tuple[Tensor, ...]] = []
     for a in range(0, hidden.shape[0], step):
-        piece = hidden[a : a + step], ids[a : a + step], heat[a : a + step]
+        piece = hidden[a : a + step], ids[a : a + step], _cut(heat, a, step)
         parts.append(checkpoint(part, *piece, use_reentrant=False, preserve_rng_state=False) if anew else part(*piece))
     return {n: torch.cat([p[i] for p in parts]) for i, n in enumerate(names)}
+
+
+def _cut(heat: Tensor | None, a: int, step: int) -> Tensor | float:
+    """The temperatures of a chunk of rows; None: 1 everywhere."""
+    return 1.0 if heat is None else heat[a : a + step]
 
 
 class LogP(torch.autograd.Function):
@@ -192,14 +199,14 @@ class LogP(torch.autograd.Function):
     and by chunks: autograd over a gather from a log-softmax writes four matrices as wide as the vocabulary instead of one."""
 
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, ids: Tensor, heat: Tensor, step: int) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(hidden, weight, ids, heat)
-        ctx.step = step
+    def forward(ctx, hidden: Tensor, weight: Tensor, ids: Tensor, heat: Tensor | None, step: int) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(hidden, weight, ids)
+        ctx.heat, ctx.step = heat, step
         keep = hidden.shape[0] * weight.shape[0] <= HELD
         ctx.kept = []
         out = []
         for a in range(0, len(ids), step):
-            wide = logprobs(hidden[a : a + step] @ weight.T, heat[a : a + step])
+            wide = logprobs(hidden[a : a + step] @ weight.T, _cut(heat, a, step))
             out.append(wide.gather(-1, ids[a : a + step, None]).squeeze(-1))
             if keep:
                 ctx.kept.append(wide)
@@ -207,11 +214,11 @@ class LogP(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[override]
-        hidden, weight, ids, heat = ctx.saved_tensors
+        hidden, weight, ids = ctx.saved_tensors
         down = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         across = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         for n, a in enumerate(range(0, len(ids), ctx.step)):
-            h, t = hidden[a : a + ctx.step], heat[a : a + ctx.step]
+            h, t = hidden[a : a + ctx.step], _cut(ctx.heat, a, ctx.step)
             wide = ctx.kept[n] if ctx.kept else logprobs(h @ weight.T, t)
             if ctx.kept:
                 ctx.kept[n] = None

@@ -16,6 +16,7 @@ from ..core.method import Member, Weights
 from ..model import files
 from ..model.quantities import HEADS
 from ..model.transformer import Transformer
+from .settings import Precision
 
 HEAD_ONLY = "new:head"
 
@@ -48,10 +49,13 @@ class Groups:
     Nothing here has a gradient except inside `moving`. Raises BadValue for members that cannot be put together.
     """
 
-    def __init__(self, weights: Mapping[str, Weights], cast: Mapping[str, Member], start: Transformer, device: str):
+    def __init__(
+        self, weights: Mapping[str, Weights], cast: Mapping[str, Member], start: Transformer, device: str = "cpu", dtype: Precision = "float32"
+    ):
         self.specs = dict(weights)
         self.start = start
         self.device = device
+        self.dtype = dtype
         self._built: dict[str, Group] = {}
         self.seats = {name: self._seat(name, member) for name, member in cast.items()}
 

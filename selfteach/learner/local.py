@@ -21,7 +21,8 @@ from .blame import blame
 from .groups import Groups
 from .microbatch import plan
 from .optimiser import Optimisers, named
-from .settings import Settings, precision
+from .products import fast
+from .settings import Settings
 
 
 class LocalLearner:
@@ -37,7 +38,7 @@ class LocalLearner:
     ):
         self.settings = settings or Settings()
         self.seed = seed
-        self.groups = Groups(weights, cast, start, self.settings.device)
+        self.groups = Groups(weights, cast, start, self.settings.device, self.settings.dtype)
         self.optimisers = Optimisers(self.groups, self.settings)
         self.changed: set[str] = set()  # groups that are no longer as they began: what a checkpoint must hold
         self._since: list[tuple[Batch, Update]] = []  # what went into the gradient since the last step
@@ -61,7 +62,7 @@ class LocalLearner:
         Raises BadValue for columns that are missing or unknown on a row that is read; nothing has changed then.
         """
         self._known(update)
-        with precision(self.settings.dtype):
+        with fast():
             metrics = accumulate(self.groups, batch, update, self.settings.tokens)
         self._since.append((batch, update))
         self._finite = self._finite and bool(np.isfinite(metrics["loss"]))
@@ -82,7 +83,7 @@ class LocalLearner:
             if not (finite and np.isfinite(length)):
                 for p in params:
                     p.grad = None
-                raise blame(self.groups, since, self.settings)
+                raise blame(self.groups, since)
             if length > self.settings.clip:
                 torch.nn.utils.clip_grads_with_norm_(params, self.settings.clip, torch.tensor(length))
             if grads:
@@ -176,7 +177,7 @@ class LocalLearner:
 
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""
-        with precision(self.settings.dtype):
+        with fast():
             return columns_by_parts(self.groups, batch, want, plan(batch, self.settings.tokens) or [], partial)
 
     def _group(self, name: str):

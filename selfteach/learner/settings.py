@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
-
-import torch
 
 from ..core.errors import BadValue
 
@@ -22,7 +18,7 @@ class Settings:
 
     lr          peak learning rate; `rate` bends it by `warmup` steps up and `decay` down to nothing at `decay_steps`
     clip        largest global norm of a gradient; a longer one is scaled down to it
-    dtype       bfloat16: products are rounded to bf16 on their way in and summed in float32; weights, activations and moments stay float32
+    dtype       bfloat16: linear layers of the trunk in bf16; weights, moments, residuals, attention, logits and heads stay float32
     tokens      tokens of a micro-batch: memory and cache, never the result
     """
 
@@ -58,15 +54,3 @@ def rate(settings: Settings, step: int) -> float:
         return settings.lr
     done = min(1.0, (step - settings.warmup) / max(1, settings.decay_steps - settings.warmup))
     return settings.lr * (1 - done if settings.decay == "linear" else (1 + math.cos(math.pi * done)) / 2)
-
-
-@contextmanager
-def precision(dtype: Precision) -> Iterator[None]:
-    """Matrix products on this processor at a precision, inputs and outputs staying float32; as it was before on the way out."""
-    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = products.fp32_precision
-    products.fp32_precision = "bf16" if dtype == "bfloat16" else before
-    try:
-        yield
-    finally:
-        products.fp32_precision = before

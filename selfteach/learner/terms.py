@@ -54,8 +54,9 @@ def live_columns(update: Update, groups: Groups, batch: Batch) -> dict[str, np.n
 def tie(update: Update) -> Unit:
     """The largest unit whose rows some term needs together: seq where sequences can be taken one by one."""
     every: list[Unit] = [u for t in update.terms for u in (t.fn.scope, t.fn.unit)]
-    units = [u for u in every if u in TIED]
-    units += ["batch" for t in update.terms if t.denominator == "kept"]
+    units: list[Unit] = [u for u in every if u in TIED]
+    if any(t.denominator == "kept" for t in update.terms):
+        return "batch"
     if len(set(units)) > 1:
         return "batch"  # pairs may cross groups, groups episodes
     return units[0] if units else "seq"

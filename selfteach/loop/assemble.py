@@ -90,9 +90,15 @@ def check(method: Method, source: Source) -> None:
 
 
 def loop(
-    method: Method, source: Source, start: Start, settings: Settings, find: Callable[[str], Any] | None = None, budget: int | None = None
+    method: Method,
+    source: Source,
+    start: Start,
+    settings: Settings,
+    find: Callable[[str], Any] | None = None,
+    budget: int | None = None,
+    speak: bool = True,
 ) -> Loop:
-    """Build learner, engine and tools, deliver the first weights, and give the loop."""
+    """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop."""
     check(method, source)
     method = needed(method)
     how = LearnerSettings(
@@ -106,7 +112,7 @@ def loop(
         tokens=settings.micro_tokens,
     )
     learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how)
-    engine = None if all(s.data for s in method.stages) else engine_for(method, learner, start, settings)
+    engine = engine_for(method, learner, start, settings) if speak else None
     made = Loop(
         method=method,
         source=source,
@@ -130,7 +136,8 @@ def loop(
 def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings) -> BuiltinEngine:
     """The built-in engine, holding its own copy of every group that a speaking member uses."""
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
-    models = {group: copy.deepcopy(learner.groups[group].trunk) for group in sorted(set(speaking.values()))}
+    trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
+    models = {group: copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
     return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots)
 
 

@@ -28,7 +28,7 @@ FORMAT = 1
 def pack_state(value: Any, arrays: dict[str, np.ndarray], at: str = "") -> Any:
     """A state as JSON, its arrays put aside into `arrays` under the path where they stood."""
     if isinstance(value, np.ndarray):
-        arrays[at] = np.ascontiguousarray(value)
+        arrays[at] = np.array(value, order="C")  # not ascontiguousarray, which gives a number a dimension
         return {"array": at}
     if isinstance(value, Mapping) and not isinstance(value, tuple):
         return {"map": [[to_json(k), pack_state(v, arrays, f"{at}/{n}")] for n, (k, v) in enumerate(value.items())]}
@@ -69,7 +69,8 @@ def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path],
         os.replace(link, run / "last")
     except OSError as error:
         raise disk_error(error, folder) from error
-    for old in sorted(p for p in (run / "checkpoints").iterdir() if p.name.isdigit())[:-keep]:
+    there = sorted((run / "checkpoints").iterdir())
+    for old in [*[p for p in there if p.name.isdigit()][:-keep], *(p for p in there if p.name.startswith("."))]:  # "." : cut off by a kill
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
@@ -87,9 +88,15 @@ def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
         raise BadCheckpoint(f"{file}: broken ({error}); remove {folder.resolve()} and point {run / 'last'} to an older one") from error
     except Exception as error:
         raise BadCheckpoint(f"{folder / 'state.safetensors'}: broken ({error})") from error
-    if data.get("format") != FORMAT:
-        raise BadCheckpoint(f"{file}: format {data.get('format')}, this selfteach reads {FORMAT}; go on with the version that wrote it")
-    return folder.resolve(), data["step"], unpack_state(data["state"], arrays)
+    written = data.get("format") if isinstance(data, dict) else None
+    if written != FORMAT:
+        raise BadCheckpoint(f"{file}: format {written}, this selfteach reads {FORMAT}; go on with the version that wrote it")
+    try:
+        return folder.resolve(), int(data["step"]), dict(unpack_state(data["state"], arrays))
+    except SelfteachError:
+        raise
+    except Exception as error:
+        raise BadCheckpoint(f"{file}: not a state that a run wrote ({type(error).__name__}: {error})") from error
 
 
 def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import address
+from ..core.aside import aside
 from ..core.errors import BadValue, SelfteachError, unknown
 from ..core.part import Part
 from ..core.protocols import Completion, Engine
@@ -114,7 +115,7 @@ class Cast:
             if self._calls > self._table.limits.calls:
                 raise BadValue(f"tool {name}: more than {self._table.limits.calls} calls in one episode")
             wait = self._table.limits.tool_seconds
-            asked = tool(query) if inspect.iscoroutinefunction(tool) else asyncio.to_thread(tool, query)
+            asked = tool(query) if inspect.iscoroutinefunction(tool) else aside(tool, query)
             try:
                 return await asyncio.wait_for(asked, wait)
             except TimeoutError:
@@ -308,11 +309,12 @@ async def play(table: Table, requests: Sequence[Request], round_: int = 0, score
         async with gate:
             cast = Cast(table, request, episode, (table.seed, *table.where, *place))
             try:
-                async with asyncio.timeout(table.limits.seconds):
+                async with asyncio.timeout(table.limits.seconds) as clock:
                     episode.answer = await program(request=request, cast=cast)
-            except TimeoutError:
-                episode.status, episode.why = "limit", f"its {table.limits.seconds:g} seconds are spent"
             except Exception as error:
-                episode.status, episode.why = "error", f"{type(error).__name__}: {error}"
+                if isinstance(error, TimeoutError) and clock.expired():
+                    episode.status, episode.why = "limit", f"its {table.limits.seconds:g} seconds are spent"
+                else:
+                    episode.status, episode.why = "error", f"{type(error).__name__}: {error}"
 
     return list(await asyncio.gather(*(group(n, r) for n, r in enumerate(requests))))

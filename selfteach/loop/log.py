@@ -31,13 +31,13 @@ class Log:
     """Writes the log of one run folder."""
 
     def __init__(self, folder: Path, offset: int | None = None):
-        """`offset`: cut the events back to where a checkpoint left them, so that steps played again are not told twice."""
+        """`offset`: cut the events back to where a checkpoint left them, so that steps played again are not told twice; None: whole lines stay."""
         self.folder = folder
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         self.file = folder / "events.jsonl"
-        if offset is not None and self.file.exists():
+        if self.file.exists():
             with self.file.open("r+b") as f:
-                f.truncate(offset)
+                f.truncate(f.read().rfind(b"\n") + 1 if offset is None else offset)
 
     @property
     def offset(self) -> int:
@@ -95,13 +95,13 @@ def pack(groups: Sequence[Group], batch: Batch | None) -> bytes:
             if name in batch.columns:
                 arrays[f"learned/{name}"] = np.asarray(batch.get(name), np.float32)
     told = {
-        "groups": [{"key": g.key, "request": to_json(g.request), "episodes": len(g.episodes), "scores": _scores(g)} for g in groups],
+        "groups": [{"key": g.key, "request": _request(g), "episodes": len(g.episodes), "scores": _scores(g)} for g in groups],
         "episodes": [
             {
                 "id": e.id,
                 "status": e.status,
                 "why": e.why,
-                "answer": plain(e.answer) if isinstance(e.answer, str | int | float | bool | list | tuple | dict | None) else str(e.answer),
+                "answer": e.answer,
                 "cost": e.cost,
                 "trajectories": [to_json(t) for t in e.trajectories],
                 "spans": e.tree.spans,
@@ -114,10 +114,17 @@ def pack(groups: Sequence[Group], batch: Batch | None) -> bytes:
         ],
         "learned": list(batch.names) if batch is not None else [],
     }
-    arrays["told"] = np.frombuffer(json.dumps(plain(told)).encode(), np.uint8)
+    arrays["told"] = np.frombuffer(json.dumps(plain(told), default=str).encode(), np.uint8)
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, **arrays)
     return out.getvalue()
+
+
+def _request(group: Group) -> Any:
+    try:
+        return to_json(group.request)
+    except TypeError:  # a task may hold anything; the log of it is for people
+        return str(group.request)
 
 
 def _scores(group: Group) -> list[dict[str, Any]]:

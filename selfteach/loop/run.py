@@ -172,14 +172,15 @@ class Loop:
 
     def _verdicts(self, groups: Sequence[Group]) -> None:
         """Stop the run where too many trajectories have no score, or too many episodes failed, and say which."""
-        failed = [f"{e.id}: {e.why}" for g in groups for e in g.episodes if e.status == "error"]
-        unscored = [f"{at.episode}: {s.error or 'no value'}" for g in groups for at, s in g.scores.get("reward", {}).items() if s.value is None]
-        total = sum(len(g.episodes) for g in groups)
-        bad = len(failed) + len(unscored)
+        rewards = [(at, s) for g in groups for at, s in g.scores.get("reward", {}).items()]
+        failed = {e.id: e.why for g in groups for e in g.episodes if e.status == "error"}
+        unscored = [f"{at.episode}: {s.error or 'no value'}" for at, s in rewards if s.value is None and at.episode not in failed]
+        silent = {e.id for g in groups for e in g.episodes} - {at.episode for at, _ in rewards} - failed.keys()
+        bad, total = len(failed) + len(unscored), len(failed) + len(silent) + sum(at.episode not in failed for at, _ in rewards)
         if total and bad / total > self.bounds.unscored:
-            first = "\n  ".join((failed + unscored)[:5])
+            first = "\n  ".join(([f"{name}: {why}" for name, why in failed.items()] + unscored)[:5])
             raise NoVerdict(
-                f"step {self.state.step}: {bad} of {total} episodes have no verdict (limit {self.bounds.unscored:.0%})\n  {first}\n"
+                f"step {self.state.step}: {bad} of {total} trajectories have no verdict (limit {self.bounds.unscored:.0%})\n  {first}\n"
                 "mend the reward, tool or program, or allow more with --unscored"
             )
 
@@ -291,13 +292,14 @@ class Loop:
             if w.follow and state.version % w.every == 0:
                 self.learner.copy(name, w.follow, w.rate)
                 moved.add(name)
-        if self.engine is not None and not stage.data:
+        if self.engine is not None:
             for group in sorted(moved & set(self.engine.models)):
                 deliver(self.learner, self.engine, group, state.version)
 
     # ---- state
 
     def _enter(self, stage: Stage) -> None:
+        self.state.accepted = self.state.version * stage.groups  # stages of other sizes: none is owed from before, none was had in advance
         for target, source in stage.enter.items():
             self.learner.copy(target, source, 1.0)
             if self.engine is not None and target in self.engine.models:

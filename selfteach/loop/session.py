@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import NotFinite
+from ..core.errors import BadCheckpoint, NotFinite
 from ..core.part import Part
 from ..core.protocols import History
 from ..core.task import Sampling
 from ..model import files
+from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
 from . import checkpoint
 from .episode import Table
@@ -57,8 +58,10 @@ class Session:
             at, _, state = found
             self.loop.learner.put("policy", files.read_tensors(at / "model.safetensors"), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
-            self.loop.state = unpack(state)
-            offset = state["log"]
+            if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
+                raise BadCheckpoint(f"{at / 'tokenizer.json'}: another tokenizer than this run's task and model give: its ids mean other text")
+            self.loop.state = unpack(state, at / "state.json")
+            offset = None if self.loop.done else state["log"]  # what a run that is done told after its last checkpoint is no repetition
             self.loop.deliver_all()
         self.log = Log(self.folder / "log", 0 if found is None else offset)
         self.log.forget(self.loop.state.step)
@@ -120,7 +123,7 @@ class Session:
         loop = self.loop
         stage = loop.stages[min(loop.state.place, len(loop.stages) - 1)]
         sampling = Sampling(temperature=0.0 if greedy else 1.0, max_tokens=loop.max_tokens)
-        main = program or stage.programs["main"]
+        main = program or (next(iter(loop.method.decode.values())) if stage.data else stage.programs["main"])
         table = Table(loop.engine, loop.tokenizer, tuple(loop.method.cast), loop.tools, sampling, {"main": main}, loop.seed, where, loop.limits)
         return await evaluate(table, list(tasks), self.judge, k, max(1, wave if k < 16 else 256 // k), told)
 
@@ -150,7 +153,10 @@ class Session:
             signal.signal(signal.SIGINT, before)
 
 
-def unpack(state: Mapping[str, Any]) -> State:
-    """The loop's state from a checkpoint's."""
+def unpack(state: Mapping[str, Any], file: Path) -> State:
+    """The loop's state from a checkpoint's. Raises BadCheckpoint for one of other fields."""
     known = {k: v for k, v in state.items() if k not in ("log", "history")}
-    return State(**known, history=History(**state["history"]))
+    try:
+        return State(**known, history=History(**state["history"]))
+    except (KeyError, TypeError) as error:
+        raise BadCheckpoint(f"{file}: not a state that this selfteach wrote ({error})") from error

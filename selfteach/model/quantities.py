@@ -137,6 +137,7 @@ def logprobs(logits: Tensor, temperature: Tensor | float) -> Tensor:
 
     In float32, or in float64 where the model is.
     """
-    t = temperature[:, None] if isinstance(temperature, torch.Tensor) else temperature
     exact = logits if logits.dtype == torch.float64 else logits.float()
-    return (exact / t).log_softmax(-1)
+    if isinstance(temperature, torch.Tensor):
+        return (exact / temperature[:, None]).log_softmax(-1)
+    return (exact if temperature == 1 else exact / temperature).log_softmax(-1)  # dividing by 1 changes no bit and costs a pass

@@ -32,8 +32,9 @@ class Tokenizer:
         return np.array(self.inner.encode(text, add_special_tokens=False).ids, np.int32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of ids, end tokens left out."""
-        return b"".join(self.pieces[i] for i in np.asarray(ids).tolist()).decode("utf-8", "replace")
+        """The text of ids; end tokens, and ids that only fill up a model's vocabulary, left out."""
+        pieces = self.pieces
+        return b"".join(pieces[i] for i in np.asarray(ids).tolist() if i < len(pieces)).decode("utf-8", "replace")
 
     def render(self, prompt: Any) -> np.ndarray:
         """The ids a context begins with. Text is taken as it is; a chat template would turn messages into ids here."""

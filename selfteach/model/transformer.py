@@ -118,6 +118,9 @@ class Trunk(nn.Module):
 class Transformer(nn.Module):
     """ids -> hidden states -> logits."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, c: Config):
         super().__init__()
         self.c = c

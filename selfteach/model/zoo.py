@@ -13,7 +13,7 @@ from . import files, tokenizer
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"width": 128, "layers": 4, "heads": 4, "kv_heads": 1, "head_dim": 32, "hidden": 384},
     "tiny-s": {"width": 64, "layers": 2, "heads": 4, "kv_heads": 1, "head_dim": 16, "hidden": 192},
     "tiny-l": {"width": 256, "layers": 4, "heads": 8, "kv_heads": 2, "head_dim": 32, "hidden": 704},

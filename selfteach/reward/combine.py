@@ -10,30 +10,30 @@ from ..core.scoring import score
 
 
 @block
-async def weighted(*, group: Group, cast: Any, parts: tuple[tuple[float, Part], ...] = ()) -> Scores:
+async def weighted(*, group: Group, cast: Any, deadline: float, parts: tuple[tuple[float, Part], ...] = ()) -> Scores:
     """A sum of rewards with weights: weighted(parts=((0.9, exact_match()), (0.1, search_format()))).
 
     Unknown where any of its parts is unknown.
     """
-    found = [await score(part, [group], cast) for _, part in parts]
+    found = [await score(part, [group], cast, deadline) for _, part in parts]
     return _joined(found, lambda values: sum(w * v for (w, _), v in zip(parts, values, strict=True)))
 
 
 @block
-async def gate(*, group: Group, cast: Any, by: Part | None = None, then: Part | None = None, above: float = 0.0) -> Scores:
+async def gate(*, group: Group, cast: Any, deadline: float, by: Part | None = None, then: Part | None = None, above: float = 0.0) -> Scores:
     """The reward `then` where the reward `by` is above a bound, else 0."""
     if by is None or then is None:
         raise ValueError("gate needs both by= and then=")
-    found = [await score(by, [group], cast), await score(then, [group], cast)]
+    found = [await score(by, [group], cast, deadline), await score(then, [group], cast, deadline)]
     return _joined(found, lambda values: values[1] if values[0] > above else 0.0)
 
 
 @block
-async def clip(*, group: Group, cast: Any, reward: Part | None = None, low: float = 0.0, high: float = 1.0) -> Scores:
+async def clip(*, group: Group, cast: Any, deadline: float, reward: Part | None = None, low: float = 0.0, high: float = 1.0) -> Scores:
     """A reward held between two bounds."""
     if reward is None:
         raise ValueError("clip needs reward=")
-    return _joined([await score(reward, [group], cast)], lambda values: min(max(values[0], low), high))
+    return _joined([await score(reward, [group], cast, deadline)], lambda values: min(max(values[0], low), high))
 
 
 def _joined(found: Sequence[Scores], join: Callable[[list[float]], float]) -> Scores:

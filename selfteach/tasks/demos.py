@@ -25,11 +25,15 @@ class Writer:
     shown: frozenset[int]
     apart: frozenset[str] = frozenset()
 
-    def memory(self, fact: int, hop: Hop) -> tuple[str, str]:
-        """(context, completion) of one item of memory: the query of a hop over a fact, and its sentence."""
+    def memory(self, fact: int, hop: Hop, noted: bool = False) -> tuple[str, str]:
+        """(context, completion) of one item of memory: the query of a hop over a fact, and its sentence.
+
+        noted: the query is to be written too, after a note of what is sought, so that names asked about nowhere are copied somewhere.
+        """
         f = self.world.facts[fact]
-        query = self.world.query(hop, f.subject if hop.forward else f.objects[0])
-        return search(query), information(self.world.sentence(fact))
+        asked = f.subject if hop.forward else f.objects[0]
+        query, found = search(self.world.query(hop, asked)), information(self.world.sentence(fact))
+        return (f"note: {self.world.phrase(hop, asked)}.\n", query + found) if noted else (query, found)
 
     def right(self, chain: Chain) -> str:
         """One thought and one search per hop, then the answer of the chosen path."""

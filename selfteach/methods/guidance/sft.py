@@ -7,7 +7,7 @@ from ...credit.compose import each
 from ...curriculum.select import demonstrations
 from ...objective.likelihood import nll
 from ...objective.weigh import token_mean
-from ...rollout.single import read
+from ...rollout.single import read, single
 
 
 @method(
@@ -31,5 +31,6 @@ def sft(batch: int = 64) -> Method:
                 rollouts=1,
                 data=True,
             ),
-        )
+        ),
+        decode={"answer": single()},
     )

@@ -1,0 +1,53 @@
+"""A user's own file: a task with nothing to know, rewards on raw tokens, and a method made of them. Tests and their child processes load it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from selfteach.core import Method, Score, Source, Task, Term, block, method, task
+from selfteach.core.address import key, uniform
+from selfteach.credit.baseline import center
+from selfteach.credit.compose import each
+from selfteach.methods.objective.grpo import policy_method
+from selfteach.objective.policy import policy_gradient
+from selfteach.objective.weigh import sequence_sum
+
+
+@task
+def bandit(n_test: int = 4) -> Source:
+    """Say anything. Every question is the same; what is paid for, the method says."""
+    return Source(
+        name="bandit",
+        train=lambda i: Task(f"train/{i}", "say", ("a",)),
+        test=tuple(Task(f"test/{i}", "say", ("a",)) for i in range(n_test)),
+        demos=lambda i: Task(f"demo/{i}", "say", ("a",), ("ab",)),
+        words=lambda: ["say ab"],
+        defaults={"max_tokens": 5},
+    )
+
+
+@block
+def evens(*, path: Any) -> Score:
+    """The share of even token ids in what was said."""
+    said = path.ids[path.prompt :]
+    return Score(float((said % 2 == 0).mean()) if len(said) else 0.0)
+
+
+@block
+def alike(*, path: Any) -> float:
+    """The same for everything: nothing to learn from."""
+    return 0.5
+
+
+@block
+def spread(*, path: Any) -> Score:
+    """A number made of what was said, so that the rewards of a group differ."""
+    value = float(uniform(key("spread", *path.ids.tolist()), 0))
+    return Score(value, {"spread": value})
+
+
+@method(family="test", paper="none")
+def bandit_reinforce(groups: int = 4, rollouts: int = 4, paid: str = "evens") -> Method:
+    """REINFORCE over a leave-one-out baseline, paid by token ids."""
+    made = policy_method((each(), center(by="leave_one_out")), Term(policy_gradient(), weigh=sequence_sum()), groups=groups, rollouts=rollouts)
+    return made.but(reward=({"evens": evens, "alike": alike, "spread": spread}[paid](),))

@@ -1,0 +1,420 @@
+"""Rewards by value, rewards made of rewards, and what becomes of a reward at fault: recorded, counted, and past a share the end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import mini, said_group, table_of
+
+from selfteach.core import BadValue, NoVerdict, Part, Ref, Request, Score, Task, Trajectory
+from selfteach.core.registry import tasks
+from selfteach.core.scoring import nested, score, whole_step
+from selfteach.loop import assemble
+from selfteach.loop.episode import play
+from selfteach.loop.run import summary
+from selfteach.methods.objective.grpo import grpo
+from selfteach.model.zoo import Start
+from selfteach.reward.answer import exact_match, f1, normalise
+from selfteach.reward.combine import clip, gate, weighted
+from selfteach.reward.tags import search_format
+from selfteach.rollout.single import single
+
+
+def form(text: str) -> float:
+    return search_format(text=text).value
+
+
+T, S, I, A = "<think>t</think>", "<search>q</search>", "<information>i</information>", "<answer>a</answer>"
+
+# ---- the format score of SSRL: F = min(T/2, 1) * min(T, S+1) / max(T, S+1), T thoughts, S searches
+
+
+@pytest.mark.parametrize(
+    "text,value",
+    [
+        (T + A, 1 / 2),  # T 1, S 0: 1/2 * 1/1
+        (T + S + I + T + A, 1.0),  # T 2, S 1: 1 * 2/2
+        (T + S + I + A, 1 / 4),  # T 1, S 1: 1/2 * 1/2
+        (T + S + I + S + I + A, 1 / 6),  # T 1, S 2: 1/2 * 1/3
+        (T + S + I + T + S + I + A, 2 / 3),  # T 2, S 2: 1 * 2/3
+        (T + S + I + T + S + I + T + A, 1.0),  # T 3, S 2
+        (T + T + A, 1 / 2),  # T 2, S 0: 1 * 1/2
+        (T * 3 + A, 1 / 3),
+        (T * 3 + S + I + A, 2 / 3),  # T 3, S 1
+        (T * 8 + A, 1 / 8),
+        (f" {T}\n\n{A}\n", 1 / 2),  # space around and between is fine
+        ("<think>two\nlines</think>" + A, 1 / 2),  # a thought may have lines
+        (T + S + "<information>i\nj</information>" + T + A, 1.0),
+        (T + "<search> q </search>" + I + T + A, 1.0),
+    ],
+)
+def test_well_formed_texts(text, value):
+    assert form(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text,why",
+    [
+        ("", "does not run"),
+        ("a", "text between"),
+        (A, "does not run"),
+        (T, "does not run"),
+        (A + T, "does not run"),
+        (T + A + T, "does not run"),
+        (T + "so" + A, "text between"),
+        (T + A + "end", "text between"),
+        (T * 9 + A, "more than 8 thoughts"),
+        (T + "<answer></answer>", "empty"),
+        (T + "<think> </think>" + A, "empty"),
+        (T + "<answer>your answer</answer>", "placeholder"),
+        ("<think>Your Thoughts here</think>" + A, "placeholder"),
+        (T + "<search>a\nb</search>" + I + A, "more than one line"),
+        (T + S + A, "without its information"),
+        (T + S + T + I + A, "without its information"),  # not at once
+        (T + I + A, "without its information"),  # none was asked for
+        (T + S + I + I + A, "without its information"),
+        (T + "<search>q<search>r</search></search>" + I + A, "nested"),
+        ("<think>t<answer>a</answer></think>" + A, "nested"),
+        (T + "<answer>a", "left open"),
+        ("<think>t" + A, "left open"),
+        (T + "<plan>p</plan>" + A, "strange tags: plan"),
+        (T + "<answer>a</think>", "left open"),
+    ],
+)
+def test_badly_formed_texts_are_worth_nothing_and_say_why(text, why):
+    got = search_format(text=text)
+    assert got.value == 0.0 and why in got.why and got.error is None
+
+
+def test_the_number_of_thoughts_is_a_knob():
+    assert form(T * 9 + A) == 0.0 and search_format(thoughts=9)(text=T * 9 + A).value == pytest.approx(1 / 9)
+
+
+# ---- answers
+
+
+@pytest.mark.parametrize(
+    "said,gold,value",
+    [
+        ("Paris", "paris", 1),
+        (" The  Paris. ", ("Rome", "Paris"), 1),
+        ("U.S.A.", "usa", 1),
+        ("theatre", "theatre", 1),  # an article inside a word stays
+        ("an apple a day", "apple day", 1),
+        ("Paris!", ["Berlin"], 0),
+        ("", "", 1),
+        ("", "x", 0),
+        (None, "none", 0),  # no answer is a wrong answer, whatever it is called
+        (12, (12,), 1),
+        ("12", 12, 1),
+        ("12.0", 12, 0),
+        ("São Tomé", "são tomé", 1),
+    ],
+)
+def test_exact_match(said, gold, value):
+    assert exact_match(answer=said, task=Task("t", "", gold)).value == value
+
+
+def test_normalise_is_stable():
+    for text in ("The  U.S. Dollar!", "a an the", "x-y", "A.B"):
+        assert normalise(normalise(text)) == normalise(text)
+
+
+@pytest.mark.parametrize(
+    "said,gold,value",
+    [
+        ("the red house", "red house", 1.0),
+        ("red", "red house", 2 / 3),  # precision 1, recall 1/2: 2 * 1 / (1 + 2)
+        ("red red", "red house", 1 / 2),  # one in common: 2 * 1 / (2 + 2)
+        ("blue", "red house", 0.0),
+        ("red", ("blue house", "red house"), 2 / 3),  # the nearest gold counts
+        (None, "red", 0.0),
+        ("the", "red", 0.0),  # nothing is left of it
+    ],
+)
+def test_f1(said, gold, value):
+    assert f1(answer=said, task=Task("t", "", gold)).value == pytest.approx(value)
+
+
+# ---- rewards made of rewards
+
+
+def group_of(n: int = 4) -> Any:
+    return said_group([(10 + i,) for i in range(n)], [None] * n)
+
+
+class Reader:
+    """What a reward sees of a group's texts: the number of the sample."""
+
+    def text(self, at: Ref) -> str:
+        return at.episode.rsplit("/", 1)[1]
+
+    def path(self, at: Ref) -> Any:
+        return self.text(at)
+
+
+def ask(part: Part, group: Any = None, deadline: float = 5.0) -> list[Score]:
+    group = group or group_of()
+    found = asyncio.run(score(part, [group], Reader(), deadline))["reward"]
+    assert list(found) == [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None], "an order of its own, or some left out"
+    return list(found.values())
+
+
+def by_sample(*values: Any) -> Part:
+    """A reward that gives each sample its own value, or raises it."""
+
+    def given(*, text: str) -> Any:
+        value = values[int(text)]
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return Part(given)
+
+
+def test_weighted_is_the_sum_and_keeps_parts_and_reasons():
+    half = by_sample(*(Score(v, {"h": v}, f"why{v}") for v in (0.0, 1.0, 0.5, 1.0)))
+    got = ask(weighted(parts=((0.5, half), (2.0, by_sample(1, 1, 0, 0)))))
+    assert [s.value for s in got] == [2.0, 2.5, 0.25, 0.5]
+    assert got[1].parts == {"h": 1.0} and got[1].why == "why1.0"
+
+
+def test_an_unknown_part_makes_the_whole_unknown():
+    known = by_sample(1, 1, 1, 1)
+    odd = by_sample(1, None, math.nan, ValueError("x"))
+    for made in (weighted(parts=((1.0, known), (0.1, odd))), gate(by=odd, then=known), gate(by=known, then=odd), clip(reward=odd)):
+        got = ask(made)
+        assert [s.value is None for s in got] == [False, True, True, True], str(made)
+        assert [bool(s.error) for s in got] == [False, True, True, True]
+
+
+def test_gate_and_clip():
+    assert [s.value for s in ask(gate(by=by_sample(0, 1, 2, 0.5), then=by_sample(5, 6, 7, 8), above=0.5))] == [0, 6, 7, 0]
+    assert [s.value for s in ask(clip(reward=by_sample(-1, 0.5, 2, 1), low=0.0, high=1.0))] == [0, 0.5, 1, 1]
+    assert all("gate needs both" in (s.error or "") for s in ask(gate(by=by_sample(1, 1, 1, 1))))
+
+
+def test_a_whole_step_reward_is_known_through_what_is_made_of_it():
+    late = Part(lambda *, groups: {})
+    assert whole_step(late) and not whole_step(exact_match())
+    assert whole_step(weighted(parts=((1.0, exact_match()), (1.0, clip(reward=late)))))
+    assert [str(p) for p in nested(weighted(parts=((1.0, exact_match()), (1.0, search_format()))))] == ["exact_match()", "search_format()"]
+
+
+# ---- rewards at fault
+
+
+@pytest.mark.parametrize(
+    "given,says",
+    [
+        ("0.5", "returned str '0.5', not a number"),
+        (torch.tensor([0.5]), "returned Tensor"),
+        (None, "returned None: no verdict"),
+        (math.nan, "value is nan"),
+        (np.float64("inf"), "value is inf"),
+        (Score(1.0, {"x": "y"}), "part 'x' is a str"),
+        (ValueError("division of sheep"), "raised ValueError: division of sheep"),
+        (TimeoutError("its own"), "TimeoutError"),
+        ({"reward": 1}, "returned dict"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_a_fault_is_recorded_with_its_sample_and_costs_no_other(given, says):
+    got = ask(by_sample(1.0, given, 0.5, 0.25))
+    assert [s.value for s in got] == [1.0, None, 0.5, 0.25]
+    assert says in (got[1].error or "") and all(s.error is None for s in (got[0], got[2], got[3]))
+
+
+def test_an_async_reward_is_awaited_and_its_faults_are_recorded():
+    async def given(*, text: str) -> Any:
+        await asyncio.sleep(0 if text != "1" else 60)
+        return {"0": 1.0, "2": "high", "3": 0.25}[text]
+
+    got = ask(Part(given), deadline=0.2)
+    assert [s.value for s in got] == [1.0, None, None, 0.25]
+    assert "within 0.2 s" in got[1].error and "returned str" in got[2].error
+
+
+def test_a_reward_that_hangs_is_given_up_and_those_after_it_are_asked():
+    late = []
+
+    def hangs(*, text: str) -> float:
+        if text in ("1", "2"):
+            time.sleep(0.7)
+            late.append(text)
+        return float(text)
+
+    async def main() -> Any:
+        group = group_of()
+        found = await score(Part(hangs), [group], Reader(), 0.3)
+        before = dict(found["reward"])
+        await asyncio.sleep(1.0)  # the lost threads wake up and find that nobody waits
+        return before, found["reward"]
+
+    before, after = asyncio.run(main())
+    assert [s.value for s in before.values()] == [0.0, None, None, 3.0]
+    assert all("no verdict within 0.3 s" in s.error for s in list(before.values())[1:3])
+    assert before == after and late, "a verdict that came too late changed what was already told"
+
+
+def test_the_deadline_is_for_one_call_not_for_all_of_them():
+    def slow(*, text: str) -> float:
+        time.sleep(0.15)
+        return float(text)
+
+    assert [s.value for s in ask(Part(slow), deadline=0.4)] == [0, 1, 2, 3]  # 0.6 s in all
+
+
+def test_a_path_closed_twice_is_scored_once():
+    group = group_of(2)
+    first = group.episodes[0].trajectories[0]
+    group.episodes[0].trajectories.append(Trajectory(first.leaf, "policy", "other"))
+    found = asyncio.run(asyncio.wait_for(score(by_sample(1.0, 2.0), [group], Reader(), 5.0), 5))["reward"]
+    assert [s.value for s in found.values()] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "fn,says",
+    [
+        (lambda *, group: 1.0, "AttributeError"),
+        (lambda *, group: None, "AttributeError"),
+        (lambda *, group: {"reward": 1.0}, "AttributeError"),
+        (lambda *, group: {"reward": {"e/0": 1.0}}, "'e/0', which is no place"),
+        (lambda *, group: {"reward": {Ref("somewhere", 1): 1.0}}, "which is no place in these groups"),
+        (lambda *, group: time.sleep(60), "no verdict within 0.2 s"),
+        (lambda *, group: 1 / 0, "ZeroDivisionError"),
+    ],
+    ids=["number", "None", "no places", "strange place", "foreign place", "hangs", "raises"],
+)
+def test_a_group_reward_at_fault_leaves_its_group_without_verdicts(fn, says):
+    got = ask(Part(fn), deadline=0.2)
+    assert len(got) == 4 and all(s.value is None and says in s.error for s in got)
+
+
+def test_what_teaches_nothing_is_not_scored():
+    group = group_of(2)
+    leaf = group.episodes[0].trajectories[0].leaf
+    group.episodes[0].trajectories[0] = Trajectory(leaf, "judge", "k", learn=None)
+    assert [s.value for s in ask(by_sample(7.0, 2.0), group)] == [2.0]
+
+
+# ---- in the loop
+
+
+def loop_with(reward: Part, letters: Any, unscored: float = 0.1, seconds: float = 5.0, groups: int = 4, rollouts: int = 5) -> Any:
+    method = grpo(groups=groups, rollouts=rollouts).but(reward=(reward,))
+    start = Start(mini(264), letters, False, {})
+    settings = assemble.Settings(steps=3, max_tokens=3, unscored=unscored, reward_seconds=seconds)
+    return assemble.loop(method, tasks.get("bandit")(), start, settings)
+
+
+def numbered(values: Any) -> Part:
+    """A reward that gives the n-th call its n-th value."""
+    calls = iter(range(10**9))
+
+    def given(*, text: str) -> Any:
+        value = values(next(calls))
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return Part(given)
+
+
+def test_a_few_faults_are_counted_and_the_rest_is_learned(letters):
+    loop = loop_with(numbered(lambda n: None if n == 7 else float(n % 2)), letters)
+    metrics, groups, batch = asyncio.run(loop.advance())
+    assert metrics["unscored"] == 1 and metrics["episodes"] == 20
+    lost = metrics["dropped/unscored"]
+    assert lost > 0 and metrics["tokens/sampled"] == metrics["tokens/learned"] + lost
+    assert batch is not None and batch.size("seq") == 19
+    errors = [s.error for g in groups for s in g.scores["reward"].values() if s.error]
+    assert errors == ["the reward returned None: no verdict"]
+    assert summary(groups)["unscored"] == 1
+
+
+@pytest.mark.parametrize("fault", ["text", torch.tensor(1.0), None, math.nan, ValueError("boom")], ids=lambda f: type(f).__name__)
+def test_past_a_share_the_run_stops_with_five_examples(fault, letters):
+    loop = loop_with(numbered(lambda n: fault if n % 2 else 1.0), letters)
+    with pytest.raises(NoVerdict) as caught:
+        asyncio.run(loop.advance())
+    first, *examples, last = str(caught.value).splitlines()
+    assert first == "step 0: 10 of 20 trajectories have no verdict (limit 10%)"
+    assert len(examples) == 5 and all(e.startswith("  train/0/0/") for e in examples) and "--unscored" in last
+
+
+def test_the_share_may_be_allowed(letters):
+    loop = loop_with(numbered(lambda n: None if n % 2 else float(n % 4)), letters, unscored=0.6)
+    metrics, _, _ = asyncio.run(loop.advance())
+    assert metrics["unscored"] == 10
+
+
+def test_episodes_that_fail_count_too(letters):
+    async def half(*, request: Request, cast: Any) -> str:
+        if cast.random("fail").random() < 0.5:
+            raise RuntimeError("the environment fell over")
+        context = cast.policy.begin("a")
+        await context.sample()
+        context.close()
+        return ""
+
+    loop = loop_with(numbered(lambda n: float(n % 2)), letters)
+    loop.method = replace(loop.method, stages=(replace(loop.method.stage, programs={"main": Part(half)}),))
+    with pytest.raises(NoVerdict, match=r"\d+ of 20 .*\n  train/0/0/\d/\d: RuntimeError: the environment fell over"):
+        asyncio.run(loop.advance())
+
+
+def test_a_share_is_of_trajectories_not_of_episodes(letters):
+    async def five(*, request: Request, cast: Any) -> str:
+        for _ in range(5):
+            context = cast.policy.begin("a")
+            await context.sample()
+            context.close()
+        return ""
+
+    loop = loop_with(numbered(lambda n: None if n % 25 == 0 else float(n % 2)), letters, groups=2, rollouts=5)
+    loop.method = replace(loop.method, stages=(replace(loop.method.stage, programs={"main": Part(five)}),))
+    metrics, _, _ = asyncio.run(loop.advance())  # 2 of 50 is within a tenth, though it is a fifth of the 10 episodes
+    assert metrics["unscored"] == 2
+
+
+def test_two_rewards_may_not_score_the_same_column(letters):
+    loop = loop_with(numbered(lambda n: 1.0), letters)
+    loop.method = replace(loop.method, stages=(replace(loop.method.stage, reward=(exact_match(), f1())),))
+    with pytest.raises(BadValue, match="two rewards score 'reward' at the same place"):
+        asyncio.run(loop.advance())
+
+
+def test_a_reward_of_the_whole_step_sees_all_groups_and_runs_last(letters):
+    order = []
+
+    def early(*, group: Any) -> Any:
+        order.append(1)
+        return {"early": {t.leaf: 1.0 for e in group.episodes for t in e.trajectories}}
+
+    def ranked(*, groups: Any) -> Any:
+        order.append(len(groups))
+        leaves = [t.leaf for g in groups for e in g.episodes for t in e.trajectories]
+        assert all("early" in g.scores for g in groups)
+        return {"reward": {at: i / len(leaves) for i, at in enumerate(leaves)}}
+
+    loop = loop_with(Part(ranked), letters)
+    loop.method = replace(loop.method, stages=(replace(loop.method.stage, reward=(Part(ranked), Part(early))),))
+    metrics, _, batch = asyncio.run(loop.advance())
+    assert order == [1] * 4 + [4] and metrics["reward"] == pytest.approx(sum(range(20)) / 20 / 20)
+    assert batch is not None and set(batch.get("early", "seq")) == {1.0}
+
+
+def test_real_texts_are_scored_through_the_table(tags):
+    table = table_of(single(), [T + "<answer>a</answer>", "nothing"], tags)
+    (group,) = asyncio.run(play(table, [Request(Task("t", "Q: ", "a"), 2, key="t")]))
+    found = asyncio.run(score(weighted(parts=((0.9, exact_match()), (0.1, search_format()))), [group], table))["reward"]
+    assert [s.value for s in found.values()] == pytest.approx([0.9 + 0.1 * 0.5, 0.0])
+    assert [dict(s.parts) for s in found.values()] == [{"answer": 1.0, "format": 0.5}, {"answer": 0.0, "format": 0.0}]
