@@ -320,6 +320,8 @@ def evaluate(
     if task is not None:
         job = replace(job, task=task, knobs=dict(knobs or {}))
     if tool is not None and tool not in job.method.decode:
+        if not job.method.decode:
+            raise BadValue(f"method {job.method.name}: has no other way to decode than its own program, so no {tool!r}; leave --tool out")
         raise unknown(f"way to decode of {job.method.name}", tool, job.method.decode)
     source = source_of(job.task, job.knobs)
     if not (folder / "last").exists():

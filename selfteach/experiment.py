@@ -214,7 +214,7 @@ def _result(
         "knobs": dict(job.knobs),
         "model": job.model,
         "steps": job.settings.steps,
-        "changed": dict(change),
+        "changed": {k: v for k, v in change.items() if k != "use"},
         "seeds": list(seeds),
         "arms": told,
         "versions": versions(),

@@ -407,7 +407,8 @@ def test_an_error_in_a_step_reaches_every_waiter_and_the_engine_goes_on() -> Non
     engine.load("w", {n: torch.full_like(t, torch.nan) for n, t in good.items()}, 1)
 
     async def everyone() -> list[Any]:
-        return await asyncio.gather(*[engine.generate("policy", context, Sampling(max_tokens=3), i) for i in range(5)], return_exceptions=True)
+        long = np.arange(70, dtype=np.int32)  # what it leaves in the cache must not reach shorter contexts
+        return await asyncio.gather(*[engine.generate("policy", long, Sampling(max_tokens=3), i) for i in range(5)], return_exceptions=True)
 
     assert all(isinstance(e, NotFinite) for e in run(everyone()))
     engine.load("w", good, 0)

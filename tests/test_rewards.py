@@ -195,6 +195,15 @@ def test_an_unknown_part_makes_the_whole_unknown():
         assert [bool(s.error) for s in got] == [False, True, True, True]
 
 
+def test_a_part_that_hangs_costs_its_sample_not_its_group():
+    def hangs(*, text: str) -> float:
+        time.sleep(0.5 if text == "1" else 0)
+        return 1.0
+
+    got = ask(weighted(parts=((1.0, by_sample(1, 1, 1, 1)), (1.0, clip(reward=Part(hangs))))), deadline=0.2)
+    assert [s.value for s in got] == [2.0, None, 2.0, 2.0] and "no verdict within 0.2 s" in got[1].error
+
+
 def test_gate_and_clip():
     assert [s.value for s in ask(gate(by=by_sample(0, 1, 2, 0.5), then=by_sample(5, 6, 7, 8), above=0.5))] == [0, 6, 7, 0]
     assert [s.value for s in ask(clip(reward=by_sample(-1, 0.5, 2, 1), low=0.0, high=1.0))] == [0, 0.5, 1, 1]
@@ -221,7 +230,7 @@ def test_a_whole_step_reward_is_known_through_what_is_made_of_it():
         (np.float64("inf"), "value is inf"),
         (Score(1.0, {"x": "y"}), "part 'x' is a str"),
         (ValueError("division of sheep"), "raised ValueError: division of sheep"),
-        (TimeoutError("its own"), "TimeoutError"),
+        (TimeoutError("its own"), "raised TimeoutError: its own"),
         ({"reward": 1}, "returned dict"),
     ],
     ids=lambda v: type(v).__name__,

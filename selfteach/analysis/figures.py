@@ -94,7 +94,7 @@ def tables(before: Figures, after: Figures) -> list[Table]:
     out.append(Table("held-out accuracy", ["", *(named[c] for c in columns)], [[label[w], *(cell(c, way=w) for c in columns)] for w in every]))
     found = ks(before, after)
     if found:
-        rows = [[name, *(written("pass@", f.get(f"pass@{k}")) for k in found)] for name, f in (("before", before), ("after", after)) if f]
+        rows = [[name, *(written("pass@", f.get(f"pass@{k}")) for k in found)] for name, f in (("before", before), ("after" if before else "now", after)) if f]
         out.append(Table("pass@k of its own program, %", ["", *(f"k={k}" for k in found)], rows))
     for kind in kinds(before, after):
         by = [t for t in tags(before, after) if t.startswith(kind + "=")]

@@ -110,7 +110,7 @@ class Part:
         return self.fn(**given, **self.args)
 
     def __str__(self) -> str:
-        inner = ", ".join(f"{k}={_show(v)}" for k, v in self.args.items())
+        inner = ", ".join(f"{k}={_show(self.args[k])}" for k in _defaults(self.fn) if k in self.args)  # in the signature's order
         renamed = f".reading({', '.join(f'{k}={v!r}' for k, v in self.reads.items())})" if self.reads else ""
         return f"{self.name}({inner}){renamed}"
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from ..core import Group, Request, Source, block, remembers
+from ..core import Group, Request, Source, address, block, remembers
 
 
 @block
 @remembers(int)
-def uniform(*, n: int, rollouts: int, back: list[list[Group]], source: Source, state: int) -> tuple[list[Request], int]:
+def uniform(*, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int) -> tuple[list[Request], int]:
     """The next `n` tasks of the source, `rollouts` episodes of each."""
     if back:
         return [], state
-    return [Request(source.train(state + i), rollouts) for i in range(n)], state + n
+    first = start(seed) + state
+    return [Request(source.train(first + i), rollouts) for i in range(n)], state + n
 
 
 @block
@@ -26,7 +27,7 @@ def demonstrations(*, n: int, rollouts: int, back: list[list[Group]], source: So
 
 @block
 @remembers(int)
-def refill(*, n: int, rollouts: int, back: list[list[Group]], source: Source, state: int, rounds: int = 4) -> tuple[list[Request], int]:
+def refill(*, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int, rounds: int = 4) -> tuple[list[Request], int]:
     """Ask on until `n` groups carry a gradient, in at most `rounds` rounds (Yu et al. 2025, DAPO, dynamic sampling).
 
     A group carries one where its known rewards differ. Each round asks for as many as are missing.
@@ -34,7 +35,13 @@ def refill(*, n: int, rollouts: int, back: list[list[Group]], source: Source, st
     missing = n - sum(mixed(g) for round_ in back for g in round_)
     if missing <= 0 or len(back) >= rounds:
         return [], state
-    return [Request(source.train(state + i), rollouts) for i in range(missing)], state + missing
+    first = start(seed) + state
+    return [Request(source.train(first + i), rollouts) for i in range(missing)], state + missing
+
+
+def start(seed: int) -> int:
+    """Where in the endless source a run of this seed begins, so that other seeds meet other tasks."""
+    return address.key(seed, "tasks") % 2**31
 
 
 def mixed(group: Group) -> bool:

@@ -30,13 +30,13 @@ def exact() -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     for n, k, m in ((8, 64, 64), (100, 192, 96), (512, 192, 512), (512, 512, 2048)):
-        # Fixed numbers with more digits than bf16 holds, as no draw may be spent here.
-        a = torch.linspace(-1, 1, n * k).sin_().view(n, k)
-        b = torch.linspace(-3, 3, m * k).cos_().view(m, k)
+        # Fixed scattered numbers in [-1, 1], as no draw may be spent here. Rounded to bf16 their products are off by some 1e-2, else by 1e-5.
+        a = torch.arange(n * k).mul(0.7391).sin_().view(n, k)
+        b = torch.arange(m * k).mul(1.1357).cos_().view(m, k)
         want = a.double() @ b.double().T
         with _allowed("bf16"):
             got = a @ b.T, torch.nn.functional.linear(a, b), (b @ a.T).T
-        if any((g.double() - want).abs().max() > 1e-5 * k**0.5 for g in got):
+        if any((g.double() - want).abs().max() > 3e-4 for g in got):
             return False
     return True
 

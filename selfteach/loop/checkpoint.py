@@ -105,7 +105,7 @@ def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
     Raises BadValue for a folder that holds another run, or something else.
     """
     file = run / "config.json"
-    text = json.dumps(config, indent=1, sort_keys=True) + "\n"
+    text = json.dumps(config, indent=1) + "\n"
     try:
         if file.exists():
             have = json.loads(file.read_text())

@@ -17,6 +17,7 @@ from ..core.protocols import History
 from ..core.task import Sampling
 from ..model import files
 from ..model.tokenizer import Tokenizer
+from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
 from . import checkpoint
 from .episode import Table
@@ -56,6 +57,8 @@ class Session:
         offset = None
         if found is not None:
             at, _, state = found
+            if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
+                raise BadCheckpoint(f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids would mean other words")
             self.loop.learner.put("policy", files.read_tensors(at / "model.safetensors"), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:

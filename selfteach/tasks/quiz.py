@@ -153,6 +153,12 @@ class Quiz:
         back = [(i, Hop(relation, False)) for (_, relation), i in self.world.back.items() if i not in self.hidden]
         return hops + back
 
+    @property
+    def warm_steps(self) -> int:
+        """Steps of 64 items in which every item of memory is shown about 17 times, after which a tiny model recalls nearly all."""
+        shown = 17 * len(self.memories) / max(self.mix, 0.1) / 64
+        return max(50, round(shown / 10) * 10)
+
     def demo(self, i: int) -> Task:
         """The i-th item of the warm start: memory and demonstrated questions, evenly interleaved. tags: kind, slip ("" if right)."""
         before, now = int(i * self.mix + 1e-9), int((i + 1) * self.mix + 1e-9)
@@ -218,7 +224,7 @@ class Quiz:
             tags=TAGS,
             corpus=self.corpus,
             tools={"search": search(top=top)},
-            defaults={"max_tokens": 32 * longest + 32, "by": "hops"},
+            defaults={"max_tokens": 32 * longest + 32, "by": "hops", "lr": 1.5e-4, "warm_steps": self.warm_steps},
             knobs=dict(knobs),
             about={
                 "entities": len(self.world.entities),

@@ -1,0 +1,392 @@
+"""The command line: help that teaches, mistakes answered in one line, JSON for machines, progress, and one tiny run in a process of its own."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from selfteach import api
+from selfteach.cli import COMMANDS, main
+from selfteach.commands import arguments
+from selfteach.commands.arguments import SETTINGS, SURVEY, WARM, assignments, convert
+from selfteach.commands.common import method_named
+from selfteach.commands.progress import Lines, Progress, latest
+from selfteach.core import SelfteachError, registry
+from selfteach.loop.assemble import Settings
+from selfteach.loop.warmstart import Warm
+
+PLAN = api.plan
+
+
+@pytest.fixture
+def out(capsys):
+    """Run a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(list(words))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+# ---- help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_teaches(out, command):
+    code, text, _ = out(command, "--help")
+    assert code == 0 and "examples:" in text and "what comes out:" in text and "--json" in text
+    assert text.count(f"selfteach {command}") >= 2
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
+def test_the_front_page_names_every_command(out, words):
+    code, text, _ = out(*words)
+    assert code == 0 and all(f"  {c} " in text for c in COMMANDS)
+
+
+def test_a_method_shows_its_own_page(out):
+    code, text, _ = out("train", "grpo", "--help")
+    assert code == 0 and "--rollouts N" in text and "(default: 8)" in text and "A_i = (r_i - mean(r)) / std(r)" in text and "update.term.0" in text
+
+
+def test_every_method_has_a_page(out):
+    for name in registry.methods:
+        assert out("train", name, "--help")[0] == 0
+
+
+def test_every_setting_is_explained():
+    for cls, helps in ((Settings, SETTINGS), (Warm, WARM), (api.Survey, SURVEY)):
+        assert {f.name for f in fields(cls)} == set(helps)
+
+
+def test_version(out):
+    assert out("--version")[1].startswith("selfteach 0.")
+
+
+# ---- mistakes
+
+
+MISTAKES = [
+    ("trian", "no command is called 'trian'; did you mean train?"),
+    ("train", "which method?"),
+    ("train grppo", "no method is called 'grppo'; did you mean grpo"),
+    ("train grpo --betta 3", "no option is called --betta; did you mean --beta"),
+    ("train grpo --steps many", "--steps: must be a whole number, not 'many'"),
+    ("train grpo --decay up", "--decay: must be one of constant, linear, cosine, not 'up'"),
+    ("train grpo --task chain_sam", "no task is called 'chain_sam'; did you mean chain_sum?"),
+    ("train grpo --task chain_sum --set tems=2,3", "no option of task chain_sum is called 'tems'; did you mean terms"),
+    ("train grpo --task chain_sum --set digits=two", "digits must be a whole number, not 'two'"),
+    ("train grpo --task chain_sum --set digits", "'digits' is not KEY=VALUE"),
+    ("train grpo rloo", "'rloo' is one word too many"),
+    ("train --betta 3 grpo", "comes first"),
+    ("train grpo:beta=much", "beta must be a number, not 'much'"),
+    ("train grpo:bet=1", "no hyper-parameter of grpo is called 'bet'; did you mean beta"),
+    ("train missing.py:mine", "missing.py: no such file"),
+    ("train --resume nowhere", "nowhere: holds no run"),
+    ("train grpo --resume run --lr 1", "leave out grpo, --lr"),
+    ("train --config nowhere.json", "nowhere.json: cannot be read"),
+    ("train grpo --config run/config.json", "leave grpo out"),
+    ("train --config run/config.json --task atlas", "--task cannot go with --config"),
+    ("eval", "RUN"),
+    ("eval nowhere", "nowhere: holds no run"),
+    ("eval nowhere --k -1", "--k must be 0 or more"),
+    ("compare grpo --seed 3", "takes --seeds N"),
+    ("compare grpo --seeds 0", "--seeds must be 1 or more"),
+    ("reproduce grpo_trl", "makes no claim"),
+    ("reproduce grpo --seeds 0", "seeds must be 1 or more"),
+    ("reproduce grpo --seed 3", "takes --seeds N"),
+    ("methods grppo", "did you mean grpo"),
+    ("methods --family objectiv", "no family is called 'objectiv'; did you mean objective?"),
+    ("methods --diff grpo", "needs a NAME"),
+    ("tasks atlass", "no task is called 'atlass'; did you mean atlas?"),
+    ("models extra", "'extra' is one word too many"),
+    ("ledger --results nowhere", "nowhere: no such folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES)
+def test_a_mistake_is_answered_in_one_line(out, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    code, text, error = out(*words.split())
+    assert code == 2 and said in error and error.count("\n") == 1 and "Traceback" not in error and not text
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_folder_that_was_not_used_does_not_stay(out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def fail(*_, **__):
+        raise SelfteachError("no")
+
+    monkeypatch.setattr(api, "train", fail)
+    assert out("train", "grpo", "--task", "chain_sum")[0] == 2
+    assert not list((tmp_path / "runs").iterdir())
+
+
+# ---- values
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("3", int, 3),
+        ("1e3", int, 1000),
+        ("1e-4", float, 1e-4),
+        ("no", bool, False),
+        ("true", bool, True),
+        ("2,4", tuple[int, int], (2, 4)),
+        ("(1, 2, 3)", tuple[int, ...], (1, 2, 3)),
+        ("capital,currency", tuple[str, ...], ("capital", "currency")),
+        ("none", int | None, None),
+        ("7", int | None, 7),
+        ("b", Literal["a", "b"], "b"),
+        ("2", Literal[1, 2], 2),
+        ("text", str, "text"),
+    ],
+)
+def test_values_are_read_by_their_kind(text, kind, value):
+    assert convert(text, kind) == value
+
+
+@pytest.mark.parametrize(("text", "kind"), [("1.5", int), ("x", float), ("maybe", bool), ("1,2,3", tuple[int, int]), ("c", Literal["a", "b"])])
+def test_a_value_of_the_wrong_kind_is_refused(text, kind):
+    with pytest.raises((ValueError, KeyError)):
+        convert(text, kind)
+
+
+def test_task_options_are_typed_by_the_task():
+    known = inspect.signature(registry.tasks.get("chain_sum"), eval_str=True).parameters
+    assert assignments("option", ["terms=2,3", "noise=0.1", "style=terse"], known) == {"terms": (2, 3), "noise": 0.1, "style": "terse"}
+
+
+def test_options_that_lines_of_a_docstring_explain():
+    assert arguments.documented("Title.\n\nterms   how many\n        numbers\nseed  of it") == {"terms": "how many", "seed": "of it"}
+
+
+def test_a_method_may_carry_hyperparameters_and_come_from_a_file(tmp_path):
+    entry, args, used = method_named("grpo:beta=0.04,rollouts=4")
+    assert entry.name == "grpo" and args == {"beta": 0.04, "rollouts": 4} and used == ()
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from selfteach.core import method\nfrom selfteach.methods.objective.grpo import grpo\n"
+        "@method(family='objective')\ndef cli_test_mine(clip: float = 0.3):\n    '''Mine.'''\n    return grpo(clip=clip)\n"
+    )
+    entry, args, used = method_named(f"{file}:cli_test_mine:clip=0.1")
+    assert entry.name == "cli_test_mine" and args == {"clip": 0.1} and used == (str(file),)
+    del registry.methods._entries["cli_test_mine"]
+
+
+@pytest.fixture
+def planned(monkeypatch, tmp_path):
+    """The job that `selfteach train ...` would do, which is then refused."""
+    seen = []
+
+    def train(job, *_, **__):
+        seen.append(job)
+        raise SelfteachError("enough")
+
+    monkeypatch.setattr(api, "train", train)
+    monkeypatch.chdir(tmp_path)
+
+    def plan(*words: str):
+        assert main(["train", *words]) == 2
+        return seen.pop()
+
+    return plan
+
+
+def test_options_reach_the_method_the_task_and_the_run(planned):
+    job = planned(
+        "grpo", "--task", "chain_sum", "--set", "terms=2,3", "noise=0.2", "--clip", "0.3", "--grad-clip", "2", "--lr", "1e-5", "--steps", "7"
+    )
+    assert job.method.args == {"clip": 0.3} and job.settings.clip == 2.0 and job.settings.lr == 1e-5 and job.settings.steps == 7
+    assert job.knobs == {"terms": (2, 3), "noise": 0.2} and job.task == "chain_sum"
+
+
+def test_words_may_come_in_any_order_and_flags_in_three_ways(planned):
+    assert planned("--steps", "3", "ssrl", "--no-mask").method.args == {"mask": False}
+    assert planned("ssrl", "--mask", "no", "--warm-steps", "5").warm.steps == 5
+    assert planned("ssrl", "--mask").method.args == {"mask": True}
+
+
+def test_a_configuration_is_done_again_with_changes(planned, tmp_path):
+    job = PLAN("grpo", "chain_sum", {"terms": (2, 3)}, args={"clip": 0.3}, steps=9)
+    (tmp_path / "config.json").write_text(json.dumps(job.to_json()))
+    again = planned("--config", "config.json", "--seed", "5", "--survey-k", "0")
+    assert again == api.changed(job, seed=5, survey_k=0) and again.settings.steps == 9
+
+
+# ---- lists
+
+
+def test_methods_as_json(out):
+    code, text, _ = out("methods", "--json")
+    found = {m["name"]: m for m in json.loads(text)}
+    assert code == 0 and set(found) == set(registry.methods)
+    assert all({"name", "family", "catalogue", "paper", "claim", "verdict"} <= m.keys() for m in found.values())
+    assert found["ssrl"]["catalogue"] == [1] and found["ssrl"]["claim"]["checks"] and found["ssrl"]["claim"]["because"]
+
+
+def test_a_verdict_is_found_in_the_results(out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    told = {
+        "method": "grpo",
+        "family": "objective",
+        "paper": "x",
+        "claim": {},
+        "verdict": "holds",
+        "checks": [],
+        "steps": 1,
+        "seeds": [],
+        "task": "t",
+    }
+    (tmp_path / "results" / "grpo.json").write_text(json.dumps(told))
+    assert next(m for m in json.loads(out("methods", "--json")[1]) if m["name"] == "grpo")["verdict"] == "holds"
+
+
+def test_one_method_and_a_difference(out):
+    text = out("methods", "dr_grpo")[1]
+    assert "constant_length(limit=128)" in text and "accuracy of self is within 0.03 of that of grpo" in text
+    rows = json.loads(out("methods", "dr_grpo", "--diff", "grpo", "--json")[1])
+    assert {r["place"] for r in rows} == {"credit.1", "update.term.0"}
+    assert json.loads(out("methods", "grpo", "--json")[1])["value"]["kind"] == "Method"
+
+
+def test_tasks_and_models(out):
+    found = {t["name"]: t for t in json.loads(out("tasks", "--json")[1])}
+    assert {"atlas", "factworld", "chain_sum"} <= set(found) and found["chain_sum"]["options"]["terms"]["doc"]
+    one = json.loads(out("tasks", "chain_sum", "--set", "terms=2,2", "--json")[1])
+    assert one["example"]["prompt"].startswith("compute:") and one["about"]
+    assert "a held-out question" in out("tasks", "chain_sum")[1]
+    assert {m["name"] for m in json.loads(out("models", "--json")[1])} >= {"tiny", "tiny-s"}
+    for command in ("methods", "tasks", "models"):
+        assert out(command)[0] == 0
+
+
+# ---- progress
+
+
+def test_plain_progress_tells_the_first_last_and_now_and_then_with_time_left():
+    stream, now = io.StringIO(), [0.0]
+    seen = Progress(Lines(stream, every=5.0, clock=lambda: now[0]))
+    for step in range(20):
+        seen({"event": "step", "step": step, "steps": 20, "reward": 0.5, "length": 30.0, "tokens/sampled": 100, "seconds/rollout": 0.5})
+        now[0] += 1.0
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "steps 1/20: reward 0.50, length 30, 200 tok/s"
+    assert lines[1].startswith("steps 6/20, 14 s left") and lines[-1].startswith("steps 20/20") and len(lines) == 5
+
+
+def test_progress_hears_every_event_of_a_run():
+    stream = io.StringIO()
+    seen = Progress(Lines(stream, every=0.0))
+    said = [
+        {"event": "arm", "arm": "grpo", "seed": 100, "number": 1, "total": 2, "reused": False},
+        {"event": "source", "task": "atlas", "facts": 10},
+        {"event": "warm_found", "folder": "x"},
+        {"event": "warm_step", "step": 0, "steps": 2, "loss": 1.5},
+        {"event": "start", "folder": "runs/a-1", "resumed": True, "step": 3, "model": {"parameters": 2_000_000}},
+        {"event": "measuring", "when": "start", "what": "own program, greedy", "done": 1, "total": 2},
+        {"event": "survey", "when": "start", "step": 0, "figures": {"greedy": 0.25, "accuracy": 0.2}},
+        {"event": "step", "step": 0, "steps": 2, "reward": None, "loss": 0.5},
+        {"event": "eval", "step": 1, "accuracy": 0.5},
+        {"event": "stopping"},
+        {"event": "something new"},
+    ]
+    for event in said:
+        seen(event)
+    text = stream.getvalue()
+    assert "[1/2] grpo, seed 100" in text and "grpo seed 100: steps 1/2" in text and "goes on after step 3" in text and "held-out 25 %" in text
+    assert latest({"reward": 0.5, "gap/mean": 1e-6}, 0.4) == "reward 0.50, held-out 40 %, gap 1e-06"
+
+
+# ---- the whole way, in a process of its own
+
+
+TINY = """--task chain_sum --model tiny-s --steps 2 --warm-steps 2 --groups 2 --rollouts 4 --max-tokens 24 --eval-every 1 --eval-tasks 4
+--unscored 1 --survey-tasks 6 --survey-deep 2 --survey-k 4 --survey-ways 1 --threads 1""".split()
+
+
+def selfteach(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
+    env = {**os.environ, "SELFTEACH_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-m", "selfteach.cli", *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120, **more)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A tiny run by the command line: (its working folder, what it said)."""
+    folder = tmp_path_factory.mktemp("cli")
+    return folder, selfteach(folder, "train", "grpo", *TINY, "--json")
+
+
+def test_train_ends_with_one_line_of_json_and_leaves_a_model(trained):
+    folder, said = trained
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.count("\n") == 1
+    last = json.loads(said.stdout)
+    run = folder / last["folder"]
+    assert last["done"] is True and last["folder"] == "runs/grpo-1" and {"before", "after"} <= last["figures"].keys()
+    assert {"accuracy", "greedy", "pass@1", "pass@4"} <= last["figures"]["after"].keys()
+    assert (run / "last" / "model.safetensors").is_file() and (run / "curves.png").is_file() and "steps 2/2" in said.stderr
+
+
+def test_what_was_trained_is_measured_and_resumed(trained):
+    folder, _ = trained
+    said = selfteach(folder, "eval", "runs/grpo-1", "--k", "2", "--tasks", "4", "--deep", "2", "--json")
+    assert said.returncode == 0, said.stderr
+    assert {"accuracy", "pass@2"} <= json.loads(said.stdout)["figures"].keys()
+    again = selfteach(folder, "train", "--resume", "runs/grpo-1", "--json")
+    assert again.returncode == 0 and json.loads(again.stdout)["done"] is True
+
+
+def test_a_folder_of_another_run_and_a_tool_that_is_not_there_are_refused(trained, out, monkeypatch):
+    monkeypatch.chdir(trained[0])
+    code, _, error = out("train", "grpo", "--task", "chain_sum", "--out", "runs/grpo-1")
+    assert code == 2 and "another configuration" in error
+    code, _, error = out("eval", "runs/grpo-1", "--tool", "search")
+    assert code == 2 and "no other way to decode" in error
+
+
+def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    env = {**os.environ, "SELFTEACH_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    words = ["train", "grpo", *TINY, "--steps", "5000", "--eval-every", "0", "--out", "run"]
+    process = subprocess.Popen([sys.executable, "-m", "selfteach.cli", *words], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    log = tmp_path / "run" / "log" / "events.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None and not (log.exists() and '"event": "step"' in log.read_text()):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "go on with: selfteach train --resume run" in error and "Traceback" not in error
+    assert (tmp_path / "run" / "last" / "model.safetensors").is_file()
+
+
+def test_importing_the_library_costs_nothing():
+    code = "import time; t = time.perf_counter(); import selfteach; print(time.perf_counter() - t); import sys; print('torch' in sys.modules)"
+    seconds, torch = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert float(seconds) < 0.5 and torch == "False"
+
+
+def test_the_python_door_has_what_it_says():
+    import selfteach as door
+
+    for name in door.__all__:
+        assert getattr(door, name) is not None
+    assert door.train is api.train and door.__version__
+    with pytest.raises(AttributeError):
+        _ = door.nothing
