@@ -151,7 +151,8 @@ def plan(
     made = entry(**{**rest, **(args or {})}) if entry else method
     if not isinstance(made, Method):
         raise BadValue(f"a method is a name or a Method, not {type(method).__name__}")
-    return Job(made, task, dict(knobs or {}), settings=Settings(**{**defaults, **settings}), warm=Warm(**warm), survey=Survey(**survey), **own)
+    settings = {"threads": torch.get_num_threads(), **defaults, **settings}
+    return Job(made, task, dict(knobs or {}), settings=Settings(**settings), warm=Warm(**warm), survey=Survey(**survey), **own)
 
 
 def changed(job: Job, **change: Any) -> Job:
@@ -219,6 +220,7 @@ def read_job(file: Path) -> Job:
 
 async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     started = time.monotonic()
+    threads(job.settings.threads)
     checkpoint.claim_folder(out, job.to_json(), again)
     source = source_of(job.task, job.knobs)
     assemble.check(job.method, source)
@@ -226,7 +228,9 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     start = await started_model(job, source, observer)
     session = session_of(job, source, start, out, observer)
     resumed = session.open()
-    observer({"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "model": dict(start.about)})
+    observer(
+        {"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": dict(start.about)}
+    )
     before = _told(out, "start")
     if before is None:
         before = await survey(session, job.survey, "start")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,7 @@ def compare(arms: Sequence[Arm], seeds: Sequence[int], out: str | Path, observer
         "seeds": list(seeds),
         "arms": contrast.contrast(runs),
     }
-    name = "-".join([job.task, *(n.replace("/", "_").replace(":", "_") for n in names)])[:120]
+    name = re.sub(r"[^\w=.-]+", "_", "-".join([job.task, *names]))[:120]
     title = f"{', '.join(names)} on {job.task}, {job.settings.steps} steps"
     try:
         result["chart"] = str(contrast.draw(result["arms"], title, home / f"{name}.png"))

@@ -349,7 +349,7 @@ def test_dapo_with_equal_clips_and_no_overlong_is_grpo_with_a_token_mean():
 def test_ssrl_with_all_of_it_switched_off_is_grpo():
     same(of("ssrl", format=0.0, mask=False, beta=0.0), of("grpo"))
     differ = {place for place, _, _ in of("ssrl", format=0.0, mask=False, beta=0.0).diff(of("grpo", groups=32, rollouts=5))}
-    assert differ == {"program.main", "reward.0", "decode.self", "decode.search", "decode.entropy_guided"}
+    assert differ == {"program.main", "reward.0", "credit.0", "decode.self", "decode.search", "decode.entropy_guided"}
 
 
 def test_dr_grpo_is_grpo_centred_over_a_constant_length():

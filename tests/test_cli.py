@@ -212,7 +212,7 @@ def test_options_reach_the_method_the_task_and_the_run(planned):
     job = planned(
         "grpo", "--task", "chain_sum", "--set", "terms=2,3", "noise=0.2", "--clip", "0.3", "--grad-clip", "2", "--lr", "1e-5", "--steps", "7"
     )
-    assert job.method.args == {"clip": 0.3} and job.settings.clip == 2.0 and job.settings.lr == 1e-5 and job.settings.steps == 7
+    assert job.method.args == {"clip": 0.3} and job.settings.grad_clip == 2.0 and job.settings.lr == 1e-5 and job.settings.steps == 7
     assert job.knobs == {"terms": (2, 3), "noise": 0.2} and job.task == "chain_sum"
 
 
@@ -317,8 +317,8 @@ def test_progress_hears_every_event_of_a_run():
 # ---- the whole way, in a process of its own
 
 
-TINY = """--task chain_sum --model tiny-s --steps 2 --warm-steps 2 --groups 2 --rollouts 4 --max-tokens 24 --eval-every 1 --eval-tasks 4
---unscored 1 --survey-tasks 6 --survey-deep 2 --survey-k 4 --survey-ways 1 --threads 1""".split()
+RUN = "--task chain_sum --model tiny-s --steps 2 --warm-steps 2 --groups 2 --rollouts 4 --max-tokens 24 --eval-every 1 --eval-tasks 4 --unscored 1"
+TINY = f"{RUN} --survey-tasks 6 --survey-deep 2 --survey-k 4 --survey-ways 1 --threads 1".split()
 
 
 def selfteach(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:

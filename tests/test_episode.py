@@ -253,6 +253,17 @@ def test_marks_name_what_stands_in_a_tag(text, inside, whole, tags, letters):
         assert e.tree.spans[e.tree.span[-1]] == ""  # the end token is no part of what was left open
 
 
+def test_ids_beyond_the_tokenizer_are_passed_over(tags):
+    async def main(context, cast):
+        turn = await context.sample()
+        context.tree.id[-3] = len(tags) + 3  # a row of the model that stands for nothing
+        context.mark(turn, "think")
+        context.close()
+
+    e = episode(table_of(program(main), ["<think>ab</think>"], tags))
+    assert e.why == "" and e.tree.spans[e.tree.span[-3]] == "think"
+
+
 def test_a_token_that_reaches_into_a_tag_belongs_to_it():
     from selfteach.model.tokenizer import make
 

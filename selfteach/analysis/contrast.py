@@ -24,7 +24,7 @@ def contrast(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, runs in arms.items():
         figures = {m: [r["figures"].get(m) for r in runs] for m in MEASURES}
-        told = {m: {**summary(v), "per_seed": v} for m, v in figures.items() if any(x is not None for x in v)}
+        told = {m: {**summary(v), "per_seed": v} for m, v in figures.items() if any(x is not None for x in v) and (m != "calls" or any(v))}
         out[name] = {**told, "curve": curve([r["evals"] for r in runs])}
         pairs = [(r["figures"].get("accuracy"), o["figures"].get("accuracy")) for r, o in zip(runs, arms[first], strict=True)]
         if name != first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +51,19 @@ def curves(events: Sequence[Mapping[str, Any]], title: str = "") -> Curves:
 
 def picture(run: Path) -> Path | None:
     """Draw RUN/curves.png from the run's log and return it; None where there is nothing to draw yet. Raises OSError."""
-    made = curves(read_events(run / "log"), run.name)
+    made = curves(read_events(run / "log"), named(run))
     if not made.steps and not made.after:
         return None
     return draw(made, run / "curves.png")
+
+
+def named(run: Path) -> str:
+    """What a run is called above its picture: method, task, folder."""
+    try:
+        told = json.loads((run / "config.json").read_text())
+        return f"{told['method']['name']} on {told['task']}  ({run.name})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return run.name
 
 
 def draw(made: Curves, file: Path) -> Path:
@@ -66,6 +76,8 @@ def draw(made: Curves, file: Path) -> Path:
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
         for axis, panel in zip(axes.flat, wanted, strict=False):
             panel(made, axis)
+            if axis.get_xlabel() == "step":
+                axis.xaxis.get_major_locator().set_params(integer=True)
         for axis in axes.flat[len(wanted) :]:
             axis.set_axis_off()
         figure.suptitle(made.title, x=0.005, ha="left", fontsize=13, fontweight="bold", color=INK)

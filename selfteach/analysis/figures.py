@@ -83,18 +83,30 @@ def full(measure: str, tag: str = "", way: str = "") -> str:
     return measure + (f"/{tag}" if tag else "") + (f"+{way}" if way else "")
 
 
+def _told(measure: str, values: Sequence[float | None]) -> bool:
+    """True where a measure says something: it was taken, and calls were made at all."""
+    known = [v for v in values if v is not None]
+    return bool(known) and (measure != "calls" or any(known))
+
+
 def tables(before: Figures, after: Figures) -> list[Table]:
     """What a run's figures say, in up to three tables: by way of decoding, pass@k, and by tag (number of hops)."""
     cell = lambda measure, tag="", way="": moved(measure, before.get(full(measure, tag, way)), after.get(full(measure, tag, way)))  # noqa: E731
     out: list[Table] = []
     every = ways(before, after)
     label = {w: f"with {w.replace('_', ' ')}" if w else "own program" for w in every}
-    columns = [c for c in ("greedy", "accuracy", "maj", "length", "calls") if any(full(c, way=w) in f for w in every for f in (before, after))]
+    columns = [
+        c for c in ("greedy", "accuracy", "maj", "length", "calls") if _told(c, [f.get(full(c, way=w)) for w in every for f in (before, after)])
+    ]
     named = {"greedy": "greedy %", "accuracy": "sampled %", "maj": "majority %", "length": "tokens", "calls": "calls"}
     out.append(Table("held-out accuracy", ["", *(named[c] for c in columns)], [[label[w], *(cell(c, way=w) for c in columns)] for w in every]))
     found = ks(before, after)
     if found:
-        rows = [[name, *(written("pass@", f.get(f"pass@{k}")) for k in found)] for name, f in (("before", before), ("after" if before else "now", after)) if f]
+        rows = [
+            [name, *(written("pass@", f.get(f"pass@{k}")) for k in found)]
+            for name, f in (("before", before), ("after" if before else "now", after))
+            if f
+        ]
         out.append(Table("pass@k of its own program, %", ["", *(f"k={k}" for k in found)], rows))
     for kind in kinds(before, after):
         by = [t for t in tags(before, after) if t.startswith(kind + "=")]

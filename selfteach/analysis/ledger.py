@@ -73,7 +73,11 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     for r in results:
         budget = f"{r['task']}, {r['steps']} steps, {len(r['seeds'])} seed{'s' if len(r['seeds']) != 1 else ''}"
         rows.append([f"`{r['method']}`", r["family"], linked(r["paper"]), f"**{r['verdict']}**", budget])
-    out = [HEAD, f"\n{len(results)} claim{'s' if len(results) != 1 else ''} run: {head}.\n\n", markdown(["method", "family", "paper", "verdict", "measured on"], rows)]
+    out = [
+        HEAD,
+        f"\n{len(results)} claim{'s' if len(results) != 1 else ''} run: {head}.\n\n",
+        markdown(["method", "family", "paper", "verdict", "measured on"], rows),
+    ]
     for r in results:
         out.append(f"\n## {r['method']}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n")
         found = [[c["text"], measured(c), c["verdict"] + (f" ({c['why']})" if c["why"] else "")] for c in r["checks"]]

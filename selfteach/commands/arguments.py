@@ -13,18 +13,18 @@ from typing import Any, Literal, NoReturn
 
 from ..core.errors import BadValue, nearest, unknown
 
-# What the common settings mean. A setting whose name many methods use for themselves goes by another name on the command line.
-RENAMED = {"clip": "grad-clip"}
+# What the common settings mean.
 SETTINGS = {
     "seed": "of everything drawn; the same seed gives the same weights, bit for bit",
     "steps": "steps of the loop (default: what the method's claim says on its own task)",
     "lr": "peak learning rate",
     "decay": "how the learning rate falls",
     "warmup": "steps over which the learning rate rises",
-    "clip": "largest global norm of a gradient",
+    "grad_clip": "largest global norm of a gradient",
     "weight_decay": "AdamW's weight decay",
     "dtype": "precision of matrix products",
     "micro_tokens": "tokens of a micro-batch: memory and speed, never the result",
+    "threads": "threads of matrix products; the same number gives the same bits (default: as many as the machine has cores)",
     "slots": "sequences that the engine draws at once",
     "max_tokens": "longest turn (default: the task's own)",
     "eval_every": "steps between measurements on held-out tasks; 0: none",
@@ -189,9 +189,7 @@ def add_fields(group: Any, cls: Any, helps: Mapping[str, str], prefix: str = "",
     for f in fields(cls):
         if only is None or f.name in only:
             default = None if f.default is MISSING else f.default
-            add_typed(
-                group, prefix + RENAMED.get(f.name, f.name), hints[f.name], helps.get(f.name, ""), default, dest=f"{prefix}{f.name}".replace("-", "_")
-            )
+            add_typed(group, prefix + f.name, hints[f.name], helps.get(f.name, ""), default, dest=f"{prefix}{f.name}".replace("-", "_"))
 
 
 def kind_of(parameter: inspect.Parameter) -> Any:

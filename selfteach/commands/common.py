@@ -76,7 +76,6 @@ def add_run_options(parser: Parser) -> None:
     group = parser.add_argument_group("how it is trained")
     add_fields(group, Settings, SETTINGS)
     group.add_argument("--budget", type=int, metavar="TOKENS", help="stop after so many sampled tokens")
-    group.add_argument("--threads", type=int, metavar="N", help="threads of matrix products; the same number gives the same bits")
     add_fields(parser.add_argument_group("warm start of a fresh model"), Warm, WARM, "warm-")
     add_fields(parser.add_argument_group("measuring before and after"), Survey, SURVEY, "survey-")
 

@@ -37,6 +37,7 @@ class Progress:
     view: View
     accuracy: float | None = None
     inside: str = ""  # the arm of an experiment that is under way
+    budget: int | None = None  # of sampled tokens, where that ends the run
 
     def __call__(self, event: Event) -> None:
         hear = getattr(self, f"_{event['event']}", None)
@@ -65,6 +66,7 @@ class Progress:
         self.view.bar(f"{self.inside}warm start", e["step"] + 1, e["steps"], loss)
 
     def _start(self, e: Event) -> None:
+        self.budget = e.get("budget")
         if not self.inside or e["resumed"]:
             size = f", model of {e['model']['parameters'] / 1e6:.2f} M parameters" if "parameters" in e.get("model", {}) else ""
             again = f": goes on after step {e['step']}" if e["resumed"] else ""
@@ -84,7 +86,11 @@ class Progress:
         self.accuracy = e.get("accuracy")
 
     def _step(self, e: Event) -> None:
-        self.view.bar(f"{self.inside}steps", e["step"] + 1, e["steps"], latest(e, self.accuracy))
+        told = latest(e, self.accuracy)
+        if self.budget:
+            self.view.bar(f"{self.inside}tokens", min(self.budget, e["tokens/total"]), self.budget, f"step {e['step'] + 1}, {told}")
+        else:
+            self.view.bar(f"{self.inside}steps", e["step"] + 1, e["steps"], told)
 
     def _stopping(self, e: Event) -> None:
         self.view.say("stopping after this step (Ctrl-C once more stops at once)")
@@ -138,7 +144,7 @@ class Lines:
         left = f", {time_of((now - began) / (done - at) * (total - done))} left" if at < done < total else ""
         if done >= total:
             del self.begun[name]
-        self.say(f"{name} {done:g}/{total:g}{left}{': ' + note if note else ''}")
+        self.say(f"{name} {done:,}/{total:,}{left}{': ' + note if note else ''}")
 
     def close(self) -> None: ...
 
@@ -148,18 +154,14 @@ class Bars:
 
     def __init__(self, stream: TextIO):
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
+        from rich.table import Column
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        self.rich = Rich(*columns, TextColumn("{task.fields[note]}"), console=Console(file=stream, highlight=False), refresh_per_second=4)
+        columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(compact=True), TextColumn("left"))
+        # only the figures give way where the terminal is narrow
+        figures = TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+        self.rich = Rich(*columns, figures, console=Console(file=stream, highlight=False), refresh_per_second=4, expand=True)
         self.tasks: dict[str, Any] = {}
         self.rich.start()
 
@@ -176,8 +178,8 @@ class Bars:
             self.tasks[name] = self.rich.add_task(escape(name), total=total, completed=int(done) if done < total else 0, note="")
         self.rich.update(self.tasks[name], completed=done, total=total, note=escape(note))
         if done >= total:
-            if "measuring" in name:
-                self.rich.remove_task(self.tasks[name])  # a measurement: its figures come in the table
+            if "measuring" in name or ": " in name:  # a measurement, or one run of many: what came of it is told elsewhere
+                self.rich.remove_task(self.tasks[name])
             del self.tasks[name]
 
     def close(self) -> None:

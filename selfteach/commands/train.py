@@ -40,7 +40,7 @@ def parser(entry: Any = None) -> Parser:
     made = Parser("train", usage=f"selfteach train {name} [options]", description=about, epilog=end)
     add_what(made)
     made.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/METHOD-N with the first free N)")
-    made.add_argument("--resume", metavar="RUN", help="go on with a run; it needs no METHOD, and takes no options but --json and --threads")
+    made.add_argument("--resume", metavar="RUN", help="go on with a run; it needs no METHOD, and takes no option but --json")
     made.add_argument("--config", metavar="FILE", help="do again what a run's config.json says; settings given beside it win over the file")
     made.add_argument("--json", action="store_true", help="only JSON on stdout, progress on stderr")
     if entry and entry.knobs:
@@ -91,7 +91,6 @@ def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: 
     from .. import api
 
     task = given.get("task") or (entry.claim.task if entry.claim else "atlas")
-    api.threads(given.get("threads"))
     job = api.plan(entry.name, task, task_options(task, given.get("set", ())), args=args, use=used, **changes(given))
     return _train(job, given.get("out"), bool(given.get("json")))
 
@@ -105,7 +104,6 @@ def _again(args: argparse.Namespace) -> int:
         if name in given:
             raise BadValue(f"selfteach train: --{name} cannot go with --config, which holds it; edit the file or name the method instead")
     job = api.read_job(Path(given["config"]))
-    api.threads(given.get("threads"))
     return _train(api.changed(job, **changes(given)), given.get("out"), bool(given.get("json")))
 
 
@@ -120,10 +118,9 @@ def _resume(words: Sequence[str], name: str | None) -> int:
     from .. import api
 
     given = vars(parser().read(words, expect=[name] if name else ()))
-    others = ([name] if name else []) + [f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "json", "threads")]
+    others = ([name] if name else []) + [f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "json")]
     if others:
         raise BadValue(f"selfteach train: --resume goes on with the run's own configuration; leave out {', '.join(others)}")
-    api.threads(given.get("threads"))
     folder = Path(given["resume"])
     return _watched(lambda seen: api.resume(folder, seen), folder, bool(given.get("json")))
 

@@ -17,6 +17,7 @@ from ..core.batch import Batch
 from ..core.errors import BadValue
 from ..core.part import Unit
 from ..model.transformer import Attend, causal
+from .products import apart
 
 
 @dataclass(frozen=True)
@@ -194,21 +195,28 @@ def attention(bases: np.ndarray, branches: np.ndarray, first: np.ndarray, contex
         sees = key[None] <= one[:, None, None] + np.arange(int(branches.max()))[None, :, None]
         mask = torch.zeros(sees.shape, device=device).masked_fill_(~to(sees), -torch.inf)[:, None]
 
-    def flat(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return causal(0, q, k, v)
+
+    def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype), enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
+
+    def flat(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         head = [x[:split] for x in (q, k, v)]
         if even:
-            out = causal(layer, *(x.view(len(bases), -1, *x.shape[1:]) for x in head)).flatten(0, 1)
+            out = apart(whole, *(x.view(len(bases), -1, *x.shape[1:]) for x in head)).flatten(0, 1)
         else:
-            out = take(causal(layer, *(take(x, pad_base) for x in head)).flatten(0, 1), back_base)
+            out = take(apart(whole, *(take(x, pad_base) for x in head)).flatten(0, 1), back_base)
         if not len(branches):
             return out
-        q, k, v = (x.transpose(1, 2) for x in (take(q[split:], pad_branch), take(k, keys), take(v, keys)))
-        more = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype), enable_gqa=q.shape[1] != k.shape[1])
-        return torch.cat([out, take(more.transpose(1, 2).flatten(0, 1), back_branch)])
+        more = apart(masked, take(q[split:], pad_branch), take(k, keys), take(v, keys))
+        return torch.cat([out, take(more.flatten(0, 1), back_branch)])
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        del layer
         with torch.autocast(q.device.type, enabled=False):  # attention in bf16 is worse, and on a CPU several times slower
-            return flat(layer, *(x[0].float() if x.dtype == torch.bfloat16 else x[0] for x in (q, k, v)))[None]
+            return flat(*(x[0].float() if x.dtype == torch.bfloat16 else x[0] for x in (q, k, v)))[None]
 
     return attend
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor
 
 # torch multiplies float32 matrices on a CPU by MKL, which on other makers' processors leaves half of their width unused, unless bf16
 # products are allowed: then by oneDNN, which rounds to bf16 only where the processor gains by it (AMX) and is exact, and on some
 # processors more than twice as fast, everywhere else.
 
 
+_PRODUCTS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+
 @contextmanager
 def _allowed(precision: str) -> Iterator[None]:
-    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = products.fp32_precision
-    products.fp32_precision = precision
+    before = _PRODUCTS.fp32_precision
+    _PRODUCTS.fp32_precision = precision
     try:
         yield
     finally:
-        products.fp32_precision = before
+        _PRODUCTS.fp32_precision = before
 
 
 @functools.cache
@@ -49,3 +53,27 @@ def fast() -> Iterator[None]:
         return
     with _allowed("bf16"):
         yield
+
+
+class _Switch(torch.autograd.Function):
+    """Tensors as they are; on the way back, products change to `precision` here."""
+
+    @staticmethod
+    def forward(ctx, precision: str, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        ctx.precision = precision
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor):  # type: ignore[override]
+        _PRODUCTS.fp32_precision = ctx.precision
+        return None, *grads
+
+
+def apart(fn: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """fn(*tensors), there and back by the usual products: attention multiplies many small matrices, at which oneDNN is slow."""
+    before = _PRODUCTS.fp32_precision
+    if before != "bf16":
+        return fn(*tensors)
+    with _allowed("ieee"):
+        out = fn(*_Switch.apply(before, *tensors))  # type: ignore[misc]
+    return _Switch.apply("ieee", out)[0]  # type: ignore[index]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def admit(staleness: int, version: int, batch: int, accepted: int, running: int) -> int:
-    """Groups that may start now, so that none is learned from more than `staleness` versions after it was drawn.
+    """Groups that may start now, so that none is learned from more than `staleness` versions after it began.
+
+    That holds if they are learned from in the order they began; taken as they come in, one that dawdles can be of any age.
 
         (staleness + version + 1) * batch - accepted - running        (Fu et al. 2025, AReaL, eq. 3)
 

@@ -31,11 +31,12 @@ class Settings:
     lr: float = 3e-4
     decay: Decay = "constant"
     warmup: int = 0
-    clip: float = 1.0
+    grad_clip: float = 1.0
     weight_decay: float = 0.0
     dtype: Precision = "float32"
     micro_tokens: int = 4096
     slots: int = 64
+    threads: int = 0  # of matrix products: the same number gives the same bits; 0: as the process is set
     max_tokens: int | None = None
     eval_every: int = 10
     eval_tasks: int = 96
@@ -103,7 +104,7 @@ def loop(
     method = needed(method)
     how = LearnerSettings(
         lr=settings.lr,
-        clip=settings.clip,
+        clip=settings.grad_clip,
         weight_decay=settings.weight_decay,
         warmup=settings.warmup,
         decay=settings.decay,

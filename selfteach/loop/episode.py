@@ -254,8 +254,9 @@ class LiveContext:
         pieces = self.cast._table.tokenizer.pieces
         tree, node = self.tree, turn.at.node
         ids = tree.id[tree.begin[node] : tree.stop(node)].tolist()
-        ends = np.cumsum([len(pieces[i]) for i in ids])
-        text = b"".join(pieces[i] for i in ids)
+        said = [pieces[i] if i < len(pieces) else b"" for i in ids]  # a model may have rows beyond its tokenizer's ids
+        ends = np.cumsum([len(s) for s in said])
+        text = b"".join(said)
         opening, closing = f"<{tag}>".encode(), f"</{tag}>".encode()
         at = text.find(opening)
         while at >= 0:

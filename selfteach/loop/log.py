@@ -22,6 +22,7 @@ from ..core.errors import BadCheckpoint, unknown
 from ..core.serial import from_json, to_json
 from ..core.task import Ref
 from ..core.tree import Group, Tree
+from .checkpoint import disk_error
 
 TOKENS = ("id", "chosen", "logp", "version", "span")
 NODES = ("parent", "cut", "begin", "by", "sampling")
@@ -46,16 +47,23 @@ class Log:
     def event(self, event: str, **values: Any) -> None:
         """Append one event. Numbers that are not finite become null."""
         line = json.dumps({"event": event, **{k: plain(v) for k, v in values.items()}})
-        with self.file.open("a") as f:
-            f.write(line + "\n")
+        try:
+            with self.file.open("a") as f:
+                f.write(line + "\n")
+        except OSError as error:
+            raise disk_error(error, self.file) from error
 
     def rollouts(self, step: int, groups: Sequence[Group], batch: Batch | None) -> None:
         """Write a step's episodes, whole or not at all."""
         file = self.folder / "rollouts" / f"{step:06d}.npz"
         aside = file.with_suffix(".new")
-        with aside.open("wb") as f:
-            f.write(pack(groups, batch))
-        os.replace(aside, file)
+        packed = pack(groups, batch)
+        try:
+            with aside.open("wb") as f:
+                f.write(packed)
+            os.replace(aside, file)
+        except OSError as error:
+            raise disk_error(error, file) from error
 
     def forget(self, step: int) -> None:
         """Remove the rollouts of `step` and later ones, which are about to be played again."""

@@ -25,15 +25,14 @@ class Writer:
     shown: frozenset[int]
     apart: frozenset[str] = frozenset()
 
-    def memory(self, fact: int, hop: Hop, noted: bool = False) -> tuple[str, str]:
-        """(context, completion) of one item of memory: the query of a hop over a fact, and its sentence.
+    def memory(self, fact: int, hop: Hop) -> tuple[str, str]:
+        """(context, completion) of one item of memory: a note of what is sought; its query, and the sentence that answers it.
 
-        noted: the query is to be written too, after a note of what is sought, so that names asked about nowhere are copied somewhere.
+        The query is written from the note, so that names which no question is asked about are copied somewhere too.
         """
         f = self.world.facts[fact]
         asked = f.subject if hop.forward else f.objects[0]
-        query, found = search(self.world.query(hop, asked)), information(self.world.sentence(fact))
-        return (f"note: {self.world.phrase(hop, asked)}.\n", query + found) if noted else (query, found)
+        return f"note: {self.world.phrase(hop, asked)}.\n", search(self.world.query(hop, asked)) + information(self.world.sentence(fact))
 
     def right(self, chain: Chain) -> str:
         """One thought and one search per hop, then the answer of the chosen path."""

@@ -165,7 +165,7 @@ class Quiz:
         if now > before and self.memories:
             lap, place = divmod(before, len(self.memories))
             fact, hop = self.memories[_order(self.seed, lap, len(self.memories))[place]]
-            prompt, completion = self.writer.memory(fact, hop, noted=(lap + place) % 2 == 1)
+            prompt, completion = self.writer.memory(fact, hop)
             return Task(f"memory/{i}", prompt, data=(completion,), tags={"kind": "memory", "slip": ""})
         chain = self._question("demo", i, shown=True)
         task, slip = self.task(chain, f"demo/{i}"), ""

@@ -16,7 +16,6 @@ from ...rollout.single import single
 @method(
     family="objective",
     paper="2402.03300",
-    catalogue=266,
     claim=Claim(
         (Check("accuracy", "self", "start", by=0.05),), task="chain_sum", steps=40, because="a group is baseline enough: no critic is trained"
     ),
@@ -65,7 +64,7 @@ def policy_method(
     )
 
 
-@method(family="objective", paper="2402.03300", catalogue=266)
+@method(family="objective", paper="2402.03300")
 def grpo_trl(groups: int = 16, rollouts: int = 8) -> Method:
     """GRPO as TRL means it by default: std over n - 1 with 1e-4 added, tokens weighed alike over the batch, no KL."""
     return grpo(groups=groups, rollouts=rollouts).but(
@@ -73,7 +72,7 @@ def grpo_trl(groups: int = 16, rollouts: int = 8) -> Method:
     )
 
 
-@method(family="objective", paper="2402.03300", catalogue=266)
+@method(family="objective", paper="2402.03300")
 def grpo_verl(groups: int = 16, rollouts: int = 8) -> Method:
     """GRPO as verl means it by default: 1e-6 added to the std, a group of one keeps its raw reward, tokens weighed alike, dual clip at 3."""
     return grpo(groups=groups, rollouts=rollouts).but(
@@ -81,7 +80,7 @@ def grpo_verl(groups: int = 16, rollouts: int = 8) -> Method:
     )
 
 
-@method(family="objective", paper="2402.03300", catalogue=266)
+@method(family="objective", paper="2402.03300")
 def grpo_sum(groups: int = 16, rollouts: int = 8) -> Method:
     """GRPO with each sequence's tokens summed, not averaged: a long answer weighs as much as its tokens."""
     return grpo(groups=groups, rollouts=rollouts).but(updates=(Update(("policy",), (Term(clipped_ratio(), weigh=sequence_sum()),)),))

