@@ -296,7 +296,7 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
 
     deep = min(how.deep, len(tasks))
     for name, program in {"": main, **{w: p for w, p in method.decode.items() if ways is None or w in ways}}.items():
-        if name and str(program) == str(main):
+        if name and (str(program) == str(main) or assemble.lacking(program, method, source)):
             continue
         greedy = await measure(name, program, 1, how.tasks, True)
         drawn = await measure(name, program, how.ways, how.tasks, False) if how.ways else {}

@@ -26,7 +26,7 @@ from selfteach.learner.local import LocalLearner
 from selfteach.learner.settings import Settings as LearnerSettings
 from selfteach.loop.assemble import check, needed
 from selfteach.loop.episode import Limits, Table
-from selfteach.loop.log import read_events
+from selfteach.loop.log import Rollouts, read_events
 from selfteach.loop.run import Loop, without_silent
 from selfteach.loop.weighing import weights
 from selfteach.model import files
@@ -91,6 +91,8 @@ def test_a_short_real_run(name: str, tmp_path: Path):
     assert len(steps) == 2
     for e in steps:
         assert e["tokens/learned"] > 0 and e["tokens/sampled"] == e["tokens/learned"] + sum(v for k, v in e.items() if k.startswith("dropped/"))
+        stored = Rollouts(run.folder / "log" / "rollouts" / f"{e['step']:06d}.npz").arrays
+        assert stored["learned/length"].sum() == e["tokens/learned"] and e["tokens/sampled"] <= stored["chosen"].sum()
         unknown = [k for k, v in e.items() if v is None]
         assert not unknown, f"not finite: {unknown}"
         assert any(k.endswith("loss") for k in e) and any(k.endswith("grad_norm") and v > 0 for k, v in e.items())

@@ -314,6 +314,8 @@ def test_uniforms_are_uniform_and_neighbours_are_strangers():
             assert abs(np.corrcoef(u[:-lag], u[lag:])[0, 1]) < 5 / math.sqrt(len(u))
     assert uniform(key("a"), 5) == uniform(np.array([key("a")], np.uint64), np.arange(6))[5]  # broadcast is the same draw
     assert float(uniform(2**64 - 1, 2**63)) < 1
+    square = uniform(np.arange(64, dtype=np.uint64)[:, None], np.arange(64))
+    assert len(np.unique(square)) == 64 * 64, "a draw of one key is another draw of its neighbour"
 
 
 # ---- the tree

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import mini, said_group
+from conftest import mini, said_group, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfteach import api
 from selfteach.core import BadValue, Column, Method, NotFinite, Part, Starved, Term, Unproven, Update, registry
 from selfteach.core.method import Member, Weights
-from selfteach.core.task import Request, Sampling, Source
+from selfteach.core.task import Request, Sampling, Source, Task
 from selfteach.credit.baseline import norm
 from selfteach.credit.compose import each
 from selfteach.credit.keep import keep_informative
@@ -26,7 +26,7 @@ from selfteach.credit.replay import replay
 from selfteach.curriculum.select import refill, start, uniform
 from selfteach.loop import assemble
 from selfteach.loop.admission import admit
-from selfteach.loop.evaluate import pass_at
+from selfteach.loop.evaluate import evaluate, pass_at
 from selfteach.loop.log import Rollouts, Shelf, pack
 from selfteach.loop.run import ROUNDS, Bounds, Loop, deal
 from selfteach.methods.guidance.sft import sft
@@ -254,6 +254,20 @@ def test_minibatches_are_dealt_anew_each_epoch_and_hold_every_row_once():
         assert all(sum(f"/{key}/" in n for n in part.names) in (0, 3) for key in ("k0", "k1", "k2", "k3"))
 
 
+def test_each_epoch_of_each_step_deals_anew(letters):
+    (update,) = bandit().stage.updates
+    loop = loop_of(bandit(paid="spread").but(updates=(replace(update, epochs=2, minibatches=2),)), letters)
+    backward, seen = loop.learner.backward, []
+
+    def listening(batch: Any, update: Update) -> Any:
+        seen.append([n.removeprefix(f"train/{loop.state.step}/") for n in batch.names])
+        return backward(batch, update)
+
+    loop.learner.backward = listening
+    advance(loop, 2)
+    assert len(seen) == 2 * 2 * 2 and len({tuple(sorted(n)) for n in seen}) == 8
+
+
 def test_a_block_that_remembers_is_handed_its_state(letters):
     def counted(*, reward: Any, state: int) -> Any:
         return {"adv": Column("token", np.full(seen["rows"], float(state)))}, state + 1
@@ -362,11 +376,6 @@ def test_a_sampler_that_drew_from_something_else_is_detected(letters):
 
 def test_a_loss_that_is_not_finite_is_refused_and_named(letters):
     loop = loop_of(bandit(), letters)
-
-    def explode(*, reward: Any, group: Any) -> Any:
-        return {"adv": Column("seq", np.where(np.arange(len(reward)) == 3, np.inf, reward))}
-
-    explode.__annotations__ = {"reward": registry.blocks.get("center").__wrapped__.__annotations__["reward"], "group": "Seq"}
     with_stage(loop, credit=(each(), Part(seq_assigner)))
     before = weights_of(loop)
     with pytest.raises(NotFinite, match=r"train/0/0/0/3:\d"):
@@ -387,6 +396,15 @@ def test_an_advantage_that_is_unknown_is_left_out_and_counted(letters):
     loop = with_stage(loop_of(bandit(), letters), credit=(each(), Part(holes)))
     (told,) = advance(loop)
     assert told["dropped/no advantage"] > 0 and told["tokens/sampled"] == told["tokens/learned"] + told["dropped/no advantage"]
+
+
+def test_single_tokens_that_are_left_out_are_counted(letters):
+    def every_third(*, id: Any) -> Any:
+        return {"adv": Column("token", np.where(np.arange(len(id)) % 3 == 0, np.nan, 1.0))}
+
+    (told,) = advance(with_stage(loop_of(bandit(), letters), credit=(each(), Part(every_third))))
+    assert told["dropped/rows"] == -(-told["tokens/sampled"] // 3)
+    assert told["tokens/learned"] == told["rows"] == told["tokens/sampled"] - told["dropped/rows"]
 
 
 @pytest.mark.parametrize(
@@ -420,6 +438,28 @@ def test_plans_refuse_what_nobody_reads():
             api.plan("grpo", "chain_sum", **change)
     with pytest.raises(LookupError, match=r"no option of task chain_sum is called 'term'; did you mean terms"):
         api.plan("grpo", "chain_sum", {"term": (2, 2)})
+
+
+def test_measuring_counts_what_was_right_by_hand(tags):
+    """Three questions, four samples each: aaab | bbaa | fails. Right is a."""
+    replies = {"one": "aaab", "two": "bbaa"}
+    played: dict[str, int] = {}
+
+    def reply(text: str, address: int) -> str:
+        played[text] = played.get(text, 0) + 1
+        return f"<answer>{replies[text][played[text] - 1]}</answer>"
+
+    table = table_of(registry.blocks.get("single")(), reply, tags)
+    asked = [Task(name, name, "a", tags={"hops": hops}) for name, hops in (("one", 1), ("two", 2), ("three", 2))]
+    result = asyncio.run(evaluate(table, asked, registry.blocks.get("exact_match")(), k=4, wave=2))
+    assert result.right == [3, 2, 0] and result.asked == [4, 4, 4]  # an episode that fails has no answer, which is a wrong one
+    assert result.accuracy == pytest.approx((3 / 4 + 2 / 4 + 0) / 3)
+    assert result.pass_at(2) == pytest.approx((1 + 5 / 6 + 0) / 3)  # of 6 pairs: 3 of one a and b hold a right one, all 6; 5; none
+    assert result.by("hops") == {"1": 0.75, "2": 0.25}
+    assert result.majority == pytest.approx(1 / 3)  # aaab: a; bbaa: b came first
+    figures = result.figures(ks=(1, 4, 8))
+    assert figures["pass@1"] == pytest.approx(result.accuracy) and figures["pass@4"] == pytest.approx(2 / 3) and "pass@8" not in figures
+    assert figures["length"] == pytest.approx((4 + 4) * 3 / 12)  # three tokens and no end: the stop ends it; the failed have none
 
 
 def test_pass_at_k_is_the_share_of_draws_with_a_right_one():

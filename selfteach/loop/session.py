@@ -92,6 +92,8 @@ class Session:
                 try:
                     metrics, groups, batch = await loop.advance()
                 except NotFinite as error:
+                    if self.log:  # whatever the settings: these are the culprits
+                        self.log.rollouts(step, *loop.under_way)
                     self._tell("not_finite", step=step, why=str(error))
                     raise
                 if self.log and self.rollouts:

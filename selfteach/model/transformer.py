@@ -47,7 +47,7 @@ class Config:
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight, computed in float32 (Zhang & Sennrich 2019)."""
+    """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019)."""
 
     def __init__(self, width: int, eps: float):
         super().__init__()
@@ -55,7 +55,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
+        wide = x if x.dtype == torch.float64 else x.float()
+        return F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.eps).to(x.dtype)
 
 
 class Attention(nn.Module):

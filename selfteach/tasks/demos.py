@@ -14,7 +14,7 @@ from .world import Chain, Hop, World
 
 TAGS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>")
 # How often each kind of slip is made. A false sentence is rare: it costs memory, the others cost behaviour only.
-SLIPS = {"guess": 4, "early": 4, "astray": 4, "intermediate": 3, "unclosed": 1, "repeated": 1, "thoughtless": 1, "false": 1}
+SLIPS = {"guess": 6, "early": 5, "intermediate": 4, "astray": 1, "false": 1, "unclosed": 1, "repeated": 1, "thoughtless": 1}
 
 
 @dataclass(frozen=True, eq=False)
