@@ -43,8 +43,9 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code: 0, 2 for a mistake (one line on stderr), 130 after Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # A thread that spins while it waits takes the core from the one it waits for as soon as another process runs: 20 times slower and more.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # A thread that waits by spinning for long takes the core from the one it waits for as soon as another process runs (20 times slower and
+    # more); one that sleeps at once wakes too late for small products (twice as slow). This many turns are some 50 microseconds.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
         return _run(words)
     except SelfteachError as error:

@@ -30,16 +30,10 @@ from selfteach.loop.log import Rollouts, read_events
 from selfteach.loop.run import Loop, without_silent
 from selfteach.loop.weighing import weights
 from selfteach.model import files
-from selfteach.model.transformer import RMSNorm, causal
+from selfteach.model.transformer import causal
 from selfteach.reward.combine import weighted
 
 ALL = list(registry.methods)
-
-
-@pytest.fixture(autouse=True)
-def norms_in_the_models_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The norm rounds to float32 by itself, which would hide what differs by less."""
-    monkeypatch.setattr(RMSNorm, "forward", lambda self, x: torch.nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps))
 
 
 TAUGHT = [n for n in ALL if not registry.methods.get(n)().stage.data]  # those that learn from rewards
@@ -350,7 +344,7 @@ def test_dapo_with_equal_clips_and_no_overlong_is_grpo_with_a_token_mean():
 
 def test_ssrl_with_all_of_it_switched_off_is_grpo():
     same(of("ssrl", format=0.0, mask=False, beta=0.0), of("grpo"))
-    differ = {place for place, _, _ in of("ssrl", format=0.0, mask=False, beta=0.0).diff(of("grpo", groups=32, rollouts=5))}
+    differ = {place for place, _, _ in of("ssrl", format=0.0, mask=False, beta=0.0).diff(of("grpo", groups=48, rollouts=5))}
     assert differ == {"program.main", "reward.0", "credit.0", "decode.self", "decode.search", "decode.entropy_guided"}
 
 
@@ -365,7 +359,7 @@ def test_search_r1_without_a_call_is_grpo_with_a_token_mean():
 
 def test_answer_only_is_grpo_with_another_program():
     same(of("answer_only", beta=0.0), of("grpo"))
-    assert {row[0] for row in of("answer_only", beta=0.0).diff(of("grpo", groups=32, rollouts=5))} == {"program.main"}
+    assert {row[0] for row in of("answer_only", beta=0.0).diff(of("grpo", groups=48, rollouts=5))} == {"program.main"}
 
 
 def test_rloo_is_n_over_n_minus_one_of_centred_rewards():

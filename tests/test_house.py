@@ -158,8 +158,9 @@ def test_every_public_name_of_the_library_exists():
 
 
 def test_every_block_and_method_has_a_docstring():
-    for _, fn in [*blocks.items(), *((n, e.build) for n, e in methods.items())]:
-        assert inspect.getdoc(fn), fn
+    for fn in [*(b for _, b in blocks.items()), *(e.build for _, e in methods.items())]:
+        if fn.__module__.startswith("selfteach."):  # other tests register some of their own
+            assert inspect.getdoc(fn), fn
 
 
 def test_method_files_are_short():

@@ -38,8 +38,6 @@ if typing.TYPE_CHECKING:
 else:
     Token, Step, Seq, Grp, Pair, Epi = (_unit(u) for u in ("token", "step", "seq", "group", "pair", "episode"))
 
-SERVICES = frozenset({"n", "back", "history", "state", "request", "cast", "group", "groups", "task", "text", "answer", "path", "source", "seed"})
-
 
 @functools.cache
 def signature(fn: Callable[..., Any]) -> inspect.Signature:

@@ -106,7 +106,7 @@ class Session:
                     self.save()
 
     async def measure(
-        self, *, k: int, tasks: int, greedy: bool = False, program: Part | None = None, where: tuple[object, ...] = ("eval",), wave: int = 16
+        self, *, k: int, tasks: int, greedy: bool = False, program: Part | None = None, where: tuple[object, ...] = ("eval",), wave: int = 256
     ) -> Result:
         """Play a program (the stage's own unless given) on the first held-out tasks."""
         return await self.measure_tasks(self.loop.source.test[:tasks], k=k, greedy=greedy, program=program, where=where, wave=wave)
@@ -119,7 +119,7 @@ class Session:
         greedy: bool = False,
         program: Part | None = None,
         where: tuple[object, ...] = ("eval",),
-        wave: int = 16,
+        wave: int = 256,
         told: Callable[[int, int], None] | None = None,
     ) -> Result:
         loop = self.loop
@@ -127,7 +127,7 @@ class Session:
         sampling = Sampling(temperature=0.0 if greedy else 1.0, max_tokens=loop.max_tokens)
         main = program or (next(iter(loop.method.decode.values())) if stage.data else stage.programs["main"])
         table = Table(loop.engine, loop.tokenizer, tuple(loop.method.cast), loop.tools, sampling, {"main": main}, loop.seed, where, loop.limits)
-        return await evaluate(table, list(tasks), self.judge, k, max(1, wave if k < 16 else 256 // k), told)
+        return await evaluate(table, list(tasks), self.judge, k, max(1, wave // k), told)
 
     def _tell(self, event: str, **values: Any) -> None:
         if self.log:

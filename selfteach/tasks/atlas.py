@@ -56,7 +56,7 @@ def atlas(
     held_out: float = 0.2,
     withheld: float = 0.1,
     mix: float = 0.6,
-    noise: float = 0.5,
+    noise: float = 0.6,
     conflicts: float = 0.0,
     noisy: float = 0.0,
     top: int = 1,

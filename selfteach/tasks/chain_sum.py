@@ -184,7 +184,7 @@ def chain_sum(
         demos=sums.demo,
         words=sums.words,
         tags=TAGS,
-        defaults={"max_tokens": longest, "by": "terms"},
+        defaults={"max_tokens": longest, "by": "terms", "lr": 1e-4, "warm_steps": 1000, "warm_batch": 16, "warm_lr": 2e-3},
         knobs=knobs,
         about={"test questions": len(sums.test), "largest number": 10**digits - 1, "share kept for the test": TESTED},
     )

@@ -19,6 +19,7 @@ from .demos import SLIPS, TAGS, Writer
 from .world import Chain, Fact, Hop, World
 
 TRIES = 400  # draws before a number of hops is given up for one question
+WARM = 16  # items in a step of the warm start
 WORDED = 2000  # demonstrations that the tokenizer sees
 
 
@@ -155,9 +156,9 @@ class Quiz:
 
     @property
     def warm_steps(self) -> int:
-        """Steps of 64 items in which every item of memory is shown about 17 times, after which a tiny model recalls nearly all."""
-        shown = 17 * len(self.memories) / max(self.mix, 0.1) / 64
-        return max(50, round(shown / 10) * 10)
+        """Steps of WARM items in which every item of memory is shown about 15 times, after which a tiny model recalls nearly all."""
+        shown = 15 * len(self.memories) / max(self.mix, 0.1) / WARM
+        return max(100, round(shown / 50) * 50)
 
     def demo(self, i: int) -> Task:
         """The i-th item of the warm start: memory and demonstrated questions, evenly interleaved. tags: kind, slip ("" if right)."""
@@ -224,7 +225,14 @@ class Quiz:
             tags=TAGS,
             corpus=self.corpus,
             tools={"search": search(top=top)},
-            defaults={"max_tokens": 32 * longest + 32, "by": "hops", "lr": 1.5e-4, "warm_steps": self.warm_steps},
+            defaults={
+                "max_tokens": 32 * longest + 32,
+                "by": "hops",
+                "lr": 2e-4,
+                "warm_steps": self.warm_steps,
+                "warm_batch": WARM,
+                "warm_lr": 2e-3,
+            },
             knobs=dict(knobs),
             about={
                 "entities": len(self.world.entities),

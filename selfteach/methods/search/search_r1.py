@@ -26,7 +26,7 @@ from ..objective.grpo import grpo
         because="what the engine knows and the model does not can only be learned to be asked for with the engine there",
     ),
 )
-def search_r1(groups: int = 32, rollouts: int = 5, turns: int = 4, beta: float = 0.001, mask: bool = True) -> Method:
+def search_r1(groups: int = 48, rollouts: int = 5, turns: int = 4, beta: float = 0.001, mask: bool = True) -> Method:
     """RL with a real search engine in the rollouts: what it retrieves is read, never learned; the reward is exact match alone.
 
         loss = sum_t I_t min(r_t A, clip(r_t) A) / sum_t I_t, I_t = 1 on tokens that the policy chose      (Jin et al. 2025, equations 2 and 3)

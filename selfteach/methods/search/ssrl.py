@@ -41,7 +41,7 @@ DECODE = {"self": self_search(), "search": search_agent(answerer="search"), "ent
         because="a model that writes both queries and what they find learns to draw on what it knows, and a real engine then fits in unchanged",
     ),
 )
-def ssrl(groups: int = 32, rollouts: int = 5, format: float = 0.1, mask: bool = True, beta: float = 0.001) -> Method:
+def ssrl(groups: int = 48, rollouts: int = 5, format: float = 0.1, mask: bool = True, beta: float = 0.001) -> Method:
     """Self-search RL: in one generation the policy thinks, asks, writes what the search finds, and answers.
 
         R = (1 - format) * exact match + format * F, F the score of its form; GRPO with the <information> spans left out of every term
@@ -60,6 +60,6 @@ def ssrl(groups: int = 32, rollouts: int = 5, format: float = 0.1, mask: bool = 
 
 
 @method(family="search", paper="2508.10874")
-def answer_only(groups: int = 32, rollouts: int = 5, beta: float = 0.001) -> Method:
+def answer_only(groups: int = 48, rollouts: int = 5, beta: float = 0.001) -> Method:
     """SSRL's baseline: GRPO on an answer given at once, with no thought and no search; the reward is exact match alone."""
     return grpo(groups=groups, rollouts=rollouts, beta=beta).but(programs={"main": single(prefix="<answer>")})
