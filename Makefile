@@ -5,7 +5,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUN ?= runs/ssrl
 
 .PHONY: help setup train test lint types check format clean
 

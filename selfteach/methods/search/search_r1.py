@@ -22,7 +22,7 @@ from ..objective.grpo import grpo
         ),
         arms={"answer_only": "answer_only", "no_mask": ("search_r1", {"mask": False})},
         task="atlas",
-        steps=60,
+        steps=40,
         because="what the engine knows and the model does not can only be learned to be asked for with the engine there",
     ),
 )

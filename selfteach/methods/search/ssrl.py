@@ -37,7 +37,7 @@ DECODE = {"self": self_search(), "search": search_agent(answerer="search"), "ent
             "no_format": ("ssrl", {"format": 0.0}),
         },
         task="atlas",
-        steps=60,
+        steps=40,
         because="a model that writes both queries and what they find learns to draw on what it knows, and a real engine then fits in unchanged",
     ),
 )
