@@ -16,8 +16,6 @@ from ..core.task import Request, Task
 from ..core.tree import Group
 from .episode import Table, play
 
-KS = (1, 2, 4, 8, 16, 32, 64)
-
 
 @dataclass
 class Result:
@@ -30,7 +28,6 @@ class Result:
     majority: float = float("nan")  # share of tasks whose most frequent answer (the earliest of equals) is right
     length: float = 0.0
     calls: float = 0.0
-    turns: float = 0.0
 
     @property
     def accuracy(self) -> float:
@@ -102,7 +99,7 @@ async def evaluate(
             table.trees.clear()
         if told:
             told(min(at + wave, len(tasks)), len(tasks))
-    result.length, result.calls, result.turns = (cost[c] / max(1, played) for c in ("tokens", "calls", "turns"))
+    result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
     result.majority = majority / max(1, len(tasks))
     return result
 
