@@ -102,12 +102,14 @@ def tables(before: Figures, after: Figures) -> list[Table]:
     out.append(Table("held-out accuracy", ["", *(named[c] for c in columns)], [[label[w], *(cell(c, way=w) for c in columns)] for w in every]))
     found = ks(before, after)
     if found:
+        when = (("before", before), ("after" if before else "now", after))
         rows = [
-            [name, *(written("pass@", f.get(f"pass@{k}")) for k in found)]
-            for name, f in (("before", before), ("after" if before else "now", after))
-            if f
+            [name + (f", {label[w]}" if w else ""), *(written("pass@", f.get(full(f"pass@{k}", way=w))) for k in found)]
+            for w in every
+            for name, f in when
+            if full(f"pass@{found[-1]}", way=w) in f  # other ways are rarely drawn as often
         ]
-        out.append(Table("pass@k of its own program, %", ["", *(f"k={k}" for k in found)], rows))
+        out.append(Table("pass@k, %", ["", *(f"k={k}" for k in found)], rows))
     for kind in kinds(before, after):
         by = [t for t in tags(before, after) if t.startswith(kind + "=")]
         heads = [t.replace("=", " ") for t in by]
