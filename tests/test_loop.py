@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfteach import api
-from selfteach.core import BadValue, Column, Method, NotFinite, Part, Starved, Term, Unproven, Update, registry
+from selfteach.core import BadValue, Column, Method, NotFinite, Part, Score, Starved, Term, Unproven, Update, registry, remembers
 from selfteach.core.method import Member, Weights
 from selfteach.core.task import Request, Sampling, Source, Task
 from selfteach.credit.baseline import norm
@@ -282,6 +282,27 @@ def test_a_block_that_remembers_is_handed_its_state(letters):
     loop = with_stage(loop_of(bandit(), letters), credit=(each(), Part(rows), Part(counted)))
     advance(loop, 3)
     assert loop.state.blocks["main/credit.2"] == 8 and loop.state.blocks["main/select"] == 12
+
+
+def test_a_reward_that_remembers_is_handed_its_state_and_waits_for_the_whole_step(letters):
+    @remembers(int)
+    def counted(*, groups: Any, state: int) -> Any:
+        leaves = [t.leaf for g in groups for e in g.episodes for t in e.trajectories]
+        return {"reward": {at: Score(float(state + n)) for n, at in enumerate(leaves)}}, state + len(leaves)
+
+    loop = with_stage(loop_of(bandit(groups=2, rollouts=3), letters), reward=(Part(counted),))
+    first, second = advance(loop, 2)
+    assert loop.state.blocks["main/reward.0"] == 12
+    assert (first["reward"], second["reward"]) == (2.5, 8.5)  # the means of 0..5 and of 6..11
+
+
+def test_a_reward_of_single_groups_cannot_remember(letters):
+    @remembers(int)
+    def early(*, group: Any, state: int) -> Any:
+        return {}, state
+
+    with pytest.raises(BadValue, match="reward early remembers, so it must name `groups`"):
+        loop_of(bandit().but(reward=(Part(early),)), letters)
 
 
 def test_what_was_rolled_out_is_read_back_as_it_was(letters, tmp_path: Path):

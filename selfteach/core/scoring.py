@@ -53,7 +53,10 @@ def nested(part: Part) -> list[Part]:
 
 
 async def score(part: Part, groups: Sequence[Group], cast: Reader, deadline: float = 60.0, **more: Any) -> Scores:
-    """Scores of some groups by one reward. What raises, hangs past the deadline (seconds) or returns nonsense is a Score with an error."""
+    """Scores of some groups by one reward. What raises, hangs past the deadline (seconds) or returns nonsense is a Score with an error.
+
+    `more`: the history, and for a reward that remembers (one of the whole step) its `state` in a list of one, where the next is put.
+    """
     if "groups" in part.needs:
         return await _asked(part, groups, deadline, {"groups": list(groups), "cast": cast, **more})
     out: Scores = {}
@@ -123,8 +126,12 @@ def _one(part: Part, group: Group, episode: Episode, trajectory: Trajectory, cas
 async def _asked(part: Part, groups: Sequence[Group], deadline: float, given: dict[str, Any]) -> Scores:
     try:
         own = {n: v for n, v in {**given, "deadline": deadline}.items() if n in part.needs}
+        if "state" in own:
+            own["state"] = given["state"][0]
         asked = part(**own) if inspect.iscoroutinefunction(part.fn) else aside(part, **own)
         got = await asyncio.wait_for(asked, None if "deadline" in own else deadline)
+        if "state" in own:
+            got, given["state"][0] = got
         scores = {str(column): {at: Score.of(s) for at, s in places.items()} for column, places in got.items()}
         ours = {e.id for g in groups for e in g.episodes}
         strange = next((at for places in scores.values() for at in places if not isinstance(at, Ref) or at.episode not in ours), None)

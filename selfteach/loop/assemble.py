@@ -84,6 +84,12 @@ def check(method: Method, source: Source) -> None:
             raise BadValue(f"method {method.name}: staleness {stage.staleness} is not built yet; every rollout is learned at once (staleness 0)")
         if stage.data and source.demos is None:
             raise BadValue(f"method {method.name} on task {source.name}: it learns from demonstrations, and this task has none")
+        for part in stage.reward:
+            if "state" in part.needs and "groups" not in part.needs:
+                raise BadValue(f"method {method.name}: reward {part.name} remembers, so it must name `groups`: single groups come in any order")
+            for inner in nested(part):
+                if "state" in inner.needs:
+                    raise BadValue(f"method {method.name}: reward {inner.name} remembers, so it must stand by itself, not inside {part.name}")
         for part in stage.programs.values():
             if (wanted := lacking(part, method, source)) is not None:
                 raise BadValue(f"method {method.name} on task {source.name}: its program asks {wanted!r}, and there is no such tool or member here")

@@ -134,7 +134,7 @@ class Loop:
 
         async def scored(group: Group) -> None:
             for part in early:
-                await self._score(part, [group], table)
+                await self._score(stage, part, [group], table)
 
         n = admit(stage.staleness, state.version, stage.groups, state.accepted, 0)
         while True:
@@ -156,14 +156,17 @@ class Loop:
         groups = [g for round_ in back for g in round_]
         state.accepted += n
         for part in (p for p in stage.reward if whole_step(p)):
-            await self._score(part, groups, table)
+            await self._score(stage, part, groups, table)
         return groups
 
-    async def _score(self, part: Part, groups: Sequence[Group], table: Table) -> None:
-        more: dict[str, Any] = {}
-        if "history" in part.needs:
-            more["history"] = self.state.history
+    async def _score(self, stage: Stage, part: Part, groups: Sequence[Group], table: Table) -> None:
+        more: dict[str, Any] = {"history": self.state.history}
+        place = f"{stage.name}/reward.{stage.reward.index(part)}"
+        if "state" in part.needs:
+            more["state"] = [self.state.blocks.get(place, first_state(part))]
         found = await score(part, groups, table, self.bounds.seconds, **more)
+        if "state" in part.needs:
+            self.state.blocks[place] = more["state"][0]
         owner = {e.id: g for g in groups for e in g.episodes}
         for column, places in found.items():
             for at, verdict in places.items():
