@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import mini, said_group, table_of
 
-from selfteach.core import BadValue, NoVerdict, Part, Ref, Request, Score, Task, Trajectory
+from selfteach.core import BadValue, NoVerdict, Part, Ref, Request, Score, Task, Trajectory, registry
 from selfteach.core.registry import tasks
 from selfteach.core.scoring import nested, score, whole_step
 from selfteach.loop import assemble
@@ -23,6 +23,7 @@ from selfteach.methods.objective.grpo import grpo
 from selfteach.model.zoo import Start
 from selfteach.reward.answer import exact_match, f1, normalise
 from selfteach.reward.combine import clip, gate, weighted
+from selfteach.reward.isolated import isolated
 from selfteach.reward.tags import search_format
 from selfteach.rollout.single import single
 
@@ -427,3 +428,51 @@ def test_real_texts_are_scored_through_the_table(tags):
     found = asyncio.run(score(weighted(parts=((0.9, exact_match()), (0.1, search_format()))), [group], table))["reward"]
     assert [s.value for s in found.values()] == pytest.approx([0.9 + 0.1 * 0.5, 0.0])
     assert [dict(s.parts) for s in found.values()] == [{"answer": 1.0, "format": 0.5}, {"answer": 0.0, "format": 0.0}]
+
+
+# ---- in a process of its own
+
+
+STUCK = '''
+import os
+import re
+
+from selfteach import block
+
+
+@block
+def sticky(*, answer: str, task: object) -> float:
+    """Never comes back from one answer without giving up the interpreter, ends the process at another, prints at a third."""
+    if answer == "stuck":
+        re.match(r"(a+)+$", "a" * 40 + "b")  # holds the interpreter for ages
+    if answer == "dead":
+        os._exit(3)
+    if answer == "chatty":
+        print("{not an answer}")
+    return float(len(answer))
+'''
+
+
+def answered(*answers: str) -> Any:
+    group = said_group([(4,)] * len(answers), [None] * len(answers))
+    for episode, answer in zip(group.episodes, answers, strict=True):
+        episode.answer = answer
+    return group
+
+
+def test_an_isolated_reward_that_hangs_or_dies_costs_its_own_sample(tmp_path):
+    file = tmp_path / "sticky_reward.py"
+    file.write_text(STUCK)
+    registry.load_file(file)
+    group = answered("ok", "stuck", "fine", "dead", "chatty")
+    reward = isolated(reward=registry.blocks.get("sticky")(), seconds=1.0)
+    found = asyncio.run(score(reward, [group], cast=None))["reward"]  # type: ignore[arg-type]
+    values = [found[e.trajectories[-1].leaf] for e in group.episodes]
+    assert [s.value for s in values] == [2.0, None, 4.0, None, 6.0]
+    assert "within 1 s; its process was killed" in str(values[1].error) and "ended without an answer" in str(values[3].error)
+
+
+def test_an_isolated_reward_must_be_one_of_single_answers():
+    reward = isolated(reward=weighted(parts=((1.0, exact_match()),)))
+    found = asyncio.run(score(reward, [answered("ok")], cast=None))["reward"]  # type: ignore[arg-type]
+    assert all("isolated needs reward=" in str(s.error) for s in found.values())
