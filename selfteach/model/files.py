@@ -84,8 +84,11 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
     for name in [n for n in files if n.endswith("rotary_emb.inv_freq") or (n == "lm_head.weight" and model.c.tied)]:
         del files[name]  # old files hold what follows from config.json, and a tied head a second time
-    _same_names(model.names(), files, where)
-    return model.hold((name, tensor) for file in dict.fromkeys(files.values()) for name, tensor in _read(file, files, model, dtype))
+    needed = {name: tuple(p.shape) for name, p in model.names().items()}
+    _same_names(needed, files, where)
+    for file in dict.fromkeys(files.values()):
+        model.hold(_read(file, {n: s for n, s in needed.items() if files[n] == file}, dtype))
+    return model
 
 
 def shards(folder: Path) -> dict[str, Path]:
@@ -126,19 +129,17 @@ def opened(file: Path) -> Iterator[Any]:
         raise BadCheckpoint(f"{file}: cut short or not a safetensors file ({error}); copy or download it again") from error
 
 
-def _read(file: Path, files: Mapping[str, Path], model: Transformer, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """The model's tensors of one file; all of the file's shapes are looked at before the first is read."""
-    own = model.names()
+def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of one file by name and shape; all shapes are looked at before the first tensor is read."""
     with opened(file) as shard:
-        names = [n for n in own if files[n] == file]
-        for name in names:
+        for name, shape in needed.items():
             part = shard.get_slice(name)
             if part.get_dtype() not in STORED:
                 raise BadCheckpoint(f"{file}: tensor {name} is stored as {part.get_dtype()}; give the model as it was before it was quantised")
-            _same_shape(file, name, tuple(part.get_shape()), tuple(own[name].shape))
-        for name in names:
+            _same_shape(file, name, tuple(part.get_shape()), shape)
+        for name, shape in needed.items():
             # A copy, never the mapped file itself: what is trained must not depend on a file staying as it is.
-            yield name, torch.empty(own[name].shape, dtype=dtype).copy_(shard.get_tensor(name))
+            yield name, torch.empty(shape, dtype=dtype).copy_(shard.get_tensor(name))
 
 
 def read_config(file: Path) -> Config:

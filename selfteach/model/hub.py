@@ -53,7 +53,7 @@ def plain(own: str, key: str, kind: type, default: Any = NEEDED, null: Any = NEE
     wanted = {int: "a whole number above 0", float: "a number above 0", bool: "true or false"}[kind]
 
     def read(data: Data) -> dict[str, Any]:
-        value = null if key in data and data[key] is None else data.get(key, default)
+        value: Any = null if key in data and data[key] is None else data.get(key, default)
         value = value(data) if callable(value) else value
         if value is NEEDED:
             raise Refused(f"it lacks {key}")
