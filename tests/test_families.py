@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-from selfteach.core import Example, Member, Segment, Term, Update, Weights, block, gather
+from selfteach import api
+from selfteach.core import Example, Member, Segment, Term, Update, Weights, block, gather, registry
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.task import Sampling
 from selfteach.engine import BuiltinEngine, ReferenceEngine
 from selfteach.learner import LocalLearner, Settings
+from selfteach.loop import assemble
 from selfteach.model import files, hub
 from selfteach.model.rotary import Scaling
 from selfteach.model.tokenizer import make
 from selfteach.model.transformer import Config, Transformer, causal
+from selfteach.model.zoo import Start
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()
@@ -47,9 +51,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral whole": ("MistralConfig", {"sliding_window": None, "rope_theta": 1e6}),
     "qwen2": ("Qwen2Config", {"head_dim": 12, "tie_word_embeddings": True, "rope_theta": 1e6}),
     "qwen2 windows": ("Qwen2Config", SLIDING),
-    "qwen2 yarn": ("Qwen2Config", {"rope_scaling": YARN}),
+    "qwen2 yarn": ("Qwen2Config", {"rope_scaling": YARN, "rope_theta": 100.0}),
     "qwen2 yarn told": ("Qwen2Config", {"rope_scaling": {**YARN, "beta_fast": 8, "beta_slow": 2, "mscale": 1.2, "mscale_all_dim": 0.7}}),
-    "qwen2 yarn untruncated": ("Qwen2Config", {"rope_scaling": {**YARN, "truncate": False, "attention_factor": 1.3}}),
+    "qwen2 yarn untruncated": ("Qwen2Config", {"rope_scaling": {**YARN, "truncate": False, "attention_factor": 1.3}, "rope_theta": 100.0}),
     "qwen3": ("Qwen3Config", {"attention_bias": True}),
     "qwen3 windows": ("Qwen3Config", {**SLIDING, "tie_word_embeddings": True}),
     "smollm3": ("SmolLM3Config", {"no_rope_layer_interval": 2}),
@@ -315,6 +319,30 @@ def test_weights_that_are_whole_numbers_are_refused(stored: Callable[[str], Path
     files.write_tensors(tmp_path / "model.safetensors", {**model.names(), "model.norm.weight": torch.zeros(48, dtype=torch.int8)})
     with pytest.raises(BadCheckpoint, match=r"tensor model\.norm\.weight is stored as I8"):
         files.load_model(tmp_path)
+
+
+def test_a_checkpoint_trains_and_transformers_loads_what_came_of_it(stored: Callable[[str], Path], tmp_path: Path) -> None:
+    method = registry.methods.get("bandit_reinforce")(groups=4, rollouts=4)
+    with files.written_aside(tmp_path / "start") as folder:
+        files.save(folder, files.load_model(stored("gemma2")), TOKENIZER)
+    given = {"model": str(tmp_path / "start"), "steps": 2, "max_tokens": 5, "lr": 0.01, "eval_every": 0, "eval_tasks": 2}
+    job = replace(api.plan(method, "bandit", **given), survey=api.Survey(tasks=2, deep=1, k=2, ways=1))
+    told: list[Any] = []
+    assert api.train(job, tmp_path / "run", told.append).done
+    assert next(e["model"]["parameters"] for e in told if e["event"] == "start") == sum(p.numel() for p in their("gemma2").parameters())
+    came = files.load_model(tmp_path / "run" / "last")
+    assert files.fingerprint(came.names()) != files.fingerprint(files.load_model(stored("gemma2")).names())
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(tmp_path / "run" / "last")(texts()).logits, ours_logits(came, texts()), atol=1e-4, rtol=0)
+
+
+def test_a_context_longer_than_the_models_is_refused_before_training(stored: Callable[[str], Path]) -> None:
+    start = Start(files.load_model(stored("llama")), TOKENIZER, False, {})
+    assert assemble.context_of(assemble.Settings(), start) == 64
+    with pytest.raises(BadCheckpoint, match=r"context \(max_position_embeddings\) is 64 tokens, not 65"):
+        assemble.context_of(assemble.Settings(context=65), start)
+    with pytest.raises(BadValue, match="a turn of 40 tokens does not fit a context of 40"):
+        assemble.context_of(assemble.Settings(context=40, max_tokens=40), start)
 
 
 def test_a_text_beyond_the_context_is_refused(stored: Callable[[str], Path]) -> None:

@@ -178,7 +178,16 @@ def _same_shape(file: Path | str, name: str, given: tuple[int, ...], needed: tup
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    save_file({n: t.detach().contiguous().clone() for n, t in tensors.items()}, str(file), metadata={"format": "pt"})
+    """A safetensors file. Only views, and tensors named twice, are copied for it."""
+    out: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        t = tensor.detach().contiguous()
+        memory = t.untyped_storage()
+        own = memory.data_ptr() not in seen and memory.nbytes() == t.nbytes
+        seen.add(memory.data_ptr())
+        out[name] = t if own else t.clone()
+    save_file(out, str(file), metadata={"format": "pt"})
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
