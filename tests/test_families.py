@@ -212,6 +212,9 @@ def test_old_files_and_heads_given_twice_load(stored: Callable[[str], Path], tmp
     more = {"lm_head.weight": model.lm_head.weight, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}
     files.write_tensors(tmp_path / "model.safetensors", {**model.names(), **more})
     assert files.fingerprint(files.load_model(tmp_path).names()) == files.fingerprint(model.names())
+    files.write_tensors(tmp_path / "model.safetensors", {**model.names(), "lm_head.weight": model.lm_head.weight + 1})
+    with pytest.raises(BadCheckpoint, match=r"lm_head\.weight is not model\.embed_tokens\.weight, but config\.json says tie_word_embeddings"):
+        files.load_model(tmp_path)
 
 
 SMOLLM2 = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}

@@ -82,12 +82,19 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     model = Transformer.bare(read_config(folder / "config.json"))
     files = shards(folder)
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
-    for name in [n for n in files if n.endswith("rotary_emb.inv_freq") or (n == "lm_head.weight" and model.c.tied)]:
-        del files[name]  # old files hold what follows from config.json, and a tied head a second time
+    for name in [n for n in files if n.endswith("rotary_emb.inv_freq")]:
+        del files[name]  # old files hold what follows from config.json
+    twice = files.pop("lm_head.weight", None) if model.c.tied else None
     needed = {name: tuple(p.shape) for name, p in model.names().items()}
     _same_names(needed, files, where)
     for file in dict.fromkeys(files.values()):
         model.hold(_read(file, {n: s for n, s in needed.items() if files[n] == file}, dtype))
+    if twice is not None:
+        _, head = next(_read(twice, {"lm_head.weight": tuple(model.lm_head.weight.shape)}, dtype))
+        if not torch.equal(head, model.lm_head.weight):
+            raise BadCheckpoint(
+                f"{twice}: lm_head.weight is not model.embed_tokens.weight, but config.json says tie_word_embeddings; set it to false"
+            )
     return model
 
 
