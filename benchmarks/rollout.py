@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from selfteach.core.task import Sampling
 from selfteach.engine import BuiltinEngine
 from selfteach.model.tokenizer import Tokenizer, make
-from selfteach.model.transformer import Config, Transformer
+from selfteach.model.transformer import Config, Look, Transformer
 
 
 @torch.inference_mode()
@@ -34,8 +34,8 @@ def plain(model: Transformer, prompts: torch.Tensor, new: int) -> torch.Tensor:
     v = torch.zeros_like(k)
     at = 0
 
-    def attend(layer: int, q: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        t = q.shape[1]
+    def attend(look: Look, q: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        t, layer = q.shape[1], look.layer
         k[layer, :, :, at : at + t], v[layer, :, :, at : at + t] = key.transpose(1, 2), value.transpose(1, 2)
         keys, values = k[layer, :, :, : at + t], v[layer, :, :, : at + t]
         return F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, is_causal=t > 1, enable_gqa=True).transpose(1, 2)

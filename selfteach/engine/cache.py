@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model.transformer import Config, Transformer
+from ..model.transformer import Config, Look, Transformer
 
 ROWS, KEYS = 8, 32
 
@@ -49,6 +49,8 @@ class Block(NamedTuple):
     shape: tuple[int, int]  # P, T
     rows: slice | Tensor  # [P * T]: the row of the step that stands in each cell; cells without a token repeat some row
     mask: Tensor  # [P, 1, T, 1, used]: 0 where a token may look, -inf elsewhere
+    position: Tensor  # [P, 1, T, 1, 1] of the token in each cell
+    last: int  # the highest of them
     cells: slice | Tensor  # the cells that hold a token, in the order of `out`
     out: slice  # the rows of the step that they are
 
@@ -75,17 +77,28 @@ class Step:
         self.position = np.repeat(start[order], many) + within
         self._slot, self._position = self._to(self.slot), self._to(self.position)
         self.blocks = [self._block(order[width[order] == w], int(w), least, slots, start, take, first) for w in np.unique(width)]
+        self._masks: dict[tuple[int, int], Tensor] = {}
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [1, N, H, hd], k and v [1, N, KV, hd], N >= n -> [1, N, H, hd]; rows from n on are padding."""
-        keys, values = self.cache.k[layer], self.cache.v[layer]
-        n = len(self._slot)
-        keys[self._slot, :, self._position] = k[0, :n]
-        values[self._slot, :, self._position] = v[0, :n]
+        keys, values = self.cache.k[look.layer], self.cache.v[look.layer]
+        rows = len(self._slot)
+        keys[self._slot, :, self._position] = k[0, :rows]
+        values[self._slot, :, self._position] = v[0, :rows]
         out = torch.zeros_like(q)
-        for block in self.blocks:
-            out[0, block.out] = _attend(block, q[0, block.rows], keys, values)[block.cells]
+        for n, block in enumerate(self.blocks):
+            out[0, block.out] = _attend(look, block, self._mask(n, look.window), q[0, block.rows], keys, values)[block.cells]
         return out
+
+    def _mask(self, n: int, window: int) -> Tensor:
+        """The mask of a block for layers with this window (0: none), made once per step."""
+        block = self.blocks[n]
+        if not 0 < window <= block.last:
+            return block.mask
+        if (n, window) not in self._masks:
+            key = torch.arange(block.mask.shape[-1], device=block.mask.device)
+            self._masks[n, window] = block.mask.masked_fill(block.position - key >= window, -torch.inf)
+        return self._masks[n, window]
 
     def _block(self, which: np.ndarray, t: int, least: int, slots: np.ndarray, start: np.ndarray, take: np.ndarray, first: np.ndarray) -> Block:
         """The block of the pieces `which`, all of at most `t` tokens, whose rows follow each other."""
@@ -103,13 +116,16 @@ class Step:
         full = bool(t == 1 and p == len(which) and (np.diff(at) == 1).all())
         cells = np.flatnonzero((np.arange(t) < count[:, None]).ravel())
         cells = at[cells // t] * t + cells % t
-        look = self._to(position)[:, None, :, None, None] >= torch.arange(used, device=self.cache.k.device)
-        mask = torch.zeros(look.shape, device=look.device, dtype=self.cache.k.dtype).masked_fill_(~look, -torch.inf)
+        where = self._to(position)[:, None, :, None, None]
+        sees = where >= torch.arange(used, device=self.cache.k.device)
+        mask = torch.zeros(sees.shape, device=sees.device, dtype=self.cache.k.dtype).masked_fill_(~sees, -torch.inf)
         return Block(
             slots=slice(low, high) if run else self._to(mine),
             shape=(p, t),
             rows=out if full else self._to(rows.ravel()),
             mask=mask,
+            position=where,
+            last=int(position.max()),
             cells=slice(None) if full else self._to(cells),
             out=out,
         )
@@ -118,16 +134,18 @@ class Step:
         return torch.from_numpy(x).to(self.cache.k.device)
 
 
-def _attend(block: Block, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def _attend(look: Look, block: Block, mask: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """q [P * T, H, hd] over keys, values [slots, KV, room, hd] -> [P * T, H, hd]."""
     (p, t), used, kv, hd = block.shape, block.mask.shape[-1], keys.shape[1], keys.shape[-1]
     near, seen = (
         x[block.slots].reshape(p * kv, -1, hd)[:, :used] if isinstance(block.slots, slice) else x[block.slots, :, :used].flatten(0, 1)
         for x in (keys, values)
     )
-    x = (q * hd**-0.5).view(p, t, kv, -1, hd).transpose(1, 2).reshape(p * kv, -1, hd)
-    scores = torch.bmm(x, near.transpose(1, 2)).view(p, kv, t, -1, used).add_(block.mask)
-    out = torch.bmm(scores.softmax(-1).view(p * kv, -1, used), seen)
+    x = (q * look.scale).view(p, t, kv, -1, hd).transpose(1, 2).reshape(p * kv, -1, hd)
+    scores = torch.bmm(x, near.transpose(1, 2)).view(p, kv, t, -1, used)
+    if look.cap is not None:
+        scores.div_(look.cap).tanh_().mul_(look.cap)
+    out = torch.bmm(scores.add_(mask).softmax(-1).view(p * kv, -1, used), seen)
     return out.view(p, kv, t, -1, hd).transpose(1, 2).reshape(p * t, -1, hd)
 
 

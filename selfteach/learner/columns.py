@@ -178,7 +178,7 @@ def _by_chunks(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor,
     weight = trunk.lm_head.weight
     step = max(ROWS, CHUNK // weight.shape[0] // ROWS * ROWS)
     tracked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    if tracked and list(wide) == ["logp"]:
+    if tracked and list(wide) == ["logp"] and trunk.c.logit_cap is None:
         logp = LogP.apply(hidden, weight, ids, heat, step)
         assert isinstance(logp, Tensor)
         return {"logp": logp}

@@ -7,6 +7,7 @@ several sequences share (everything before their first learned token, in a group
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.errors import BadValue
 from ..core.part import Unit
-from ..model.transformer import Attend, causal
+from ..model.transformer import Attend, Look, causal, masked
 from .products import apart
 
 GRID = 64  # flat tokens come in multiples of this: oneDNN compiles and keeps a kernel for every size of product that it meets
@@ -196,17 +197,23 @@ def attention(bases: np.ndarray, branches: np.ndarray, first: np.ndarray, contex
         inside = np.minimum(key - first[:, None], branches[:, None] - 1)
         keys = to(np.where(key < first[:, None], context[:, None] + key, begin[:, None] + inside))
         one = first[:1] if (first == first[0]).all() else first
-        sees = key[None] <= one[:, None, None] + np.arange(int(branches.max()))[None, :, None]
-        mask = torch.zeros(sees.shape, device=device).masked_fill_(~to(sees), -torch.inf)[:, None]
+        # Where each query stands; cells beyond a branch's end no further than the last key, so that they too see something.
+        place = np.minimum(one[:, None, None] + np.arange(int(branches.max()))[None, :, None], key.max())
+    masks: dict[int, Tensor] = {}
 
-    def whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return causal(0, q, k, v)
+    def mask(window: int) -> Tensor:
+        """What the branches' queries see [1 or B, 1, T, K], of `window` keys (0: all) up to their own."""
+        if window not in masks:
+            sees = (key[None] <= place) & ((place - key[None] < window) | (window == 0))
+            masks[window] = torch.zeros(sees.shape, device=device).masked_fill_(~to(sees), -torch.inf)[:, None]
+        return masks[window]
 
-    def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def branched(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype), enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
+        return masked(look, q, k, v, mask(look.window).to(q.dtype)).transpose(1, 2)
 
-    def flat(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def flat(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        whole = partial(causal, look)
         head = [x[:split] for x in (q, k, v)]
         if even:
             out = apart(whole, *(x.view(len(bases), -1, *x.shape[1:]) for x in head)).flatten(0, 1)
@@ -214,15 +221,14 @@ def attention(bases: np.ndarray, branches: np.ndarray, first: np.ndarray, contex
             out = take(apart(whole, *(take(x, pad_base) for x in head)).flatten(0, 1), back_base)
         if not len(branches):
             return out
-        more = apart(masked, take(q[split:], pad_branch), take(k, keys), take(v, keys))
+        more = apart(partial(branched, look), take(q[split:], pad_branch), take(k, keys), take(v, keys))
         return torch.cat([out, take(more.flatten(0, 1), back_branch)])
 
     size = split + int(branches.sum())
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        del layer
+    def attend(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):  # attention in bf16 is worse, and on a CPU several times slower
-            out = flat(*(x[0, :size].float() if x.dtype == torch.bfloat16 else x[0, :size] for x in (q, k, v)))
+            out = flat(look, *(x[0, :size].float() if x.dtype == torch.bfloat16 else x[0, :size] for x in (q, k, v)))
         return F.pad(out, (0, 0, 0, 0, 0, q.shape[1] - size))[None]
 
     return attend

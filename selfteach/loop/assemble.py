@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.errors import BadValue
+from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method, Stage
 from ..core.part import Part
 from ..core.scoring import nested
@@ -20,6 +20,8 @@ from ..model.quantities import parse
 from ..model.zoo import Start
 from .episode import Limits, Tool
 from .run import Bounds, Loop
+
+CONTEXT = 4096  # a context unless another is asked for: a cache for all that some models can hold would not fit this memory
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Settings:
     dtype: Precision = "float32"
     micro_tokens: int = 4096
     slots: int = 64
+    context: int | None = None  # tokens of a whole context; None: the model's own, or 4096 where that is more
     threads: int = 0  # of matrix products: the same number gives the same bits; 0: as the process is set
     max_tokens: int | None = None
     eval_every: int = 10
@@ -151,7 +154,24 @@ def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Se
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
-    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots)
+    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
+
+
+def context_of(settings: Settings, start: Start) -> int:
+    """Tokens of a whole context. Raises BadCheckpoint where the model has fewer than were asked for."""
+    most = start.model.c.max_length
+    if settings.context is not None and settings.context < 2:
+        raise BadValue(f"context: must be at least 2 tokens, not {settings.context}")
+    length = settings.context or min(most, CONTEXT)
+    if length > most:
+        raise BadCheckpoint(
+            f"config.json: the model's context (max_position_embeddings) is {most} tokens, not {length}; ask for a context of at most {most}"
+        )
+    if settings.max_tokens and settings.max_tokens >= length:
+        raise BadValue(
+            f"max_tokens: a turn of {settings.max_tokens} tokens does not fit a context of {length}; ask for shorter turns or a longer context"
+        )
+    return length
 
 
 def tools_for(method: Method, source: Source) -> Mapping[str, Tool]:

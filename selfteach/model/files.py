@@ -1,4 +1,4 @@
-"""Models on disk, in the Hub's layout: `config.json`, `model.safetensors`, `tokenizer.json`. Written aside, synced, renamed."""
+"""Models on disk, in the Hub's layout: `config.json`, `model.safetensors` (or shards of it), `tokenizer.json`. Written aside, synced, renamed."""
 
 from __future__ import annotations
 
@@ -14,31 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint
+from .hub import config_of, data_of
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
-# our name -> the Hub's
-FIELDS = {
-    "vocab": "vocab_size",
-    "width": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "hidden": "intermediate_size",
-    "rope_theta": "rope_theta",
-    "norm_eps": "rms_norm_eps",
-    "tied": "tie_word_embeddings",
-    "attention_bias": "attention_bias",
-    "mlp_bias": "mlp_bias",
-    "max_length": "max_position_embeddings",
-}
-KINDS = {"llama": ("LlamaForCausalLM", False), "qwen3": ("Qwen3ForCausalLM", True)}  # architecture, q/k norms
+STORED = {"F64", "F32", "F16", "BF16"}  # kinds of tensor that are weights as they are; others are quantised
+INDEX = "model.safetensors.index.json"
+DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 @contextmanager
@@ -67,71 +54,153 @@ def written_aside(folder: Path) -> Iterator[Path]:
 
 def save(folder: Path, model: Transformer, tokenizer: Tokenizer) -> None:
     """Write a model into an existing folder, so that transformers and vLLM load it by layout."""
-    kind = "qwen3" if model.c.qk_norm else "llama"
-    config = {hub: getattr(model.c, own) for own, hub in FIELDS.items()}
-    config |= {"model_type": kind, "architectures": [KINDS[kind][0]], "hidden_act": "silu", "torch_dtype": "float32"}
-    config |= {"bos_token_id": None, "eos_token_id": tokenizer.end, "pad_token_id": tokenizer.end}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    write_tensors(folder / "model.safetensors", model.names())
+    save_model(folder, model, bos_token_id=None, eos_token_id=tokenizer.end, pad_token_id=tokenizer.end)
     tokenizer.save(folder)
 
 
-def load(folder: Path) -> tuple[Transformer, Tokenizer]:
-    """Read what `save` wrote. Raises BadCheckpoint naming the file and tensor that is wrong."""
+def save_model(folder: Path, model: Transformer, **more: Any) -> None:
+    """Write config.json, with keys besides, and model.safetensors. Raises BadValue for a shape that no family of the Hub has."""
+    config = {**data_of(model.c), "torch_dtype": DTYPES[model.lm_head.weight.dtype], **more}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_tensors(folder / "model.safetensors", model.names())
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Transformer, Tokenizer]:
+    """A model and its tokenizer. Raises BadCheckpoint naming the file and tensor that is wrong."""
     if not folder.is_dir():
         raise BadCheckpoint(f"{folder}: no such folder; a model is a folder with config.json, model.safetensors and tokenizer.json")
     config = read_config(folder / "config.json")
     tokenizer = Tokenizer.load(folder)
     if len(tokenizer) > config.vocab:
         raise BadCheckpoint(f"{folder}: its tokenizer has {len(tokenizer)} ids, its model {config.vocab}: they are not of one model")
-    model = Transformer(config)
-    fill(model.names(), read_tensors(folder / "model.safetensors"), folder / "model.safetensors")
-    return model, tokenizer
+    return load_model(folder, dtype), tokenizer
+
+
+def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+    """A model without its tokenizer: its weights, stored in whatever precision, as `dtype`. A tensor is read, converted and kept, one
+    after the other, so that there is never a second copy. Raises BadCheckpoint as `load` does."""
+    model = Transformer.bare(read_config(folder / "config.json"))
+    files = shards(folder)
+    where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
+    for name in [n for n in files if n.endswith("rotary_emb.inv_freq")]:
+        del files[name]  # old files hold what follows from config.json
+    twice = files.pop("lm_head.weight", None) if model.c.tied else None
+    needed = {name: tuple(p.shape) for name, p in model.names().items()}
+    _same_names(needed, files, where)
+    for file in dict.fromkeys(files.values()):
+        model.hold(_read(file, {n: s for n, s in needed.items() if files[n] == file}, dtype))
+    if twice is not None:
+        _, head = next(_read(twice, {"lm_head.weight": tuple(model.lm_head.weight.shape)}, dtype))
+        if not torch.equal(head, model.lm_head.weight):
+            raise BadCheckpoint(
+                f"{twice}: lm_head.weight is not model.embed_tokens.weight, but config.json says tie_word_embeddings; set it to false"
+            )
+    return model
+
+
+def shards(folder: Path) -> dict[str, Path]:
+    """Tensor name -> the safetensors file that holds it. Raises BadCheckpoint where there is none, or one is missing or cut short."""
+    single, index = folder / "model.safetensors", folder / INDEX
+    if single.is_file() or not index.is_file():
+        with opened(single) as file:
+            return dict.fromkeys(file.keys(), single)
+    try:
+        table = json.loads(index.read_text())["weight_map"]
+        out = {str(name): folder / file for name, file in table.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadCheckpoint(
+            f"{index}: not an index of tensors ({type(error).__name__}: {error}); take it anew from where the model is from"
+        ) from None
+    for file in dict.fromkeys(out.values()):
+        if file.parent != folder:
+            raise BadCheckpoint(f"{index}: it names {file}, which is not in its folder")
+        with opened(file) as shard:
+            if lost := sorted({n for n, f in out.items() if f == file} - set(shard.keys())):
+                raise BadCheckpoint(f"{file}: it lacks {lost[0]}, which {INDEX} says it holds; take both anew from where the model is from")
+    return out
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Any]:
+    """A safetensors file, open. Raises BadCheckpoint where it is missing, cut short, or another kind of file."""
+    if not file.is_file():
+        others = sorted(f.name for f in file.parent.glob("*") if f.suffix in (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"))
+        hint = f"; {others[0]} beside it is of another format: save it as safetensors" if others else "; the folder holds no such weights"
+        raise BadCheckpoint(f"{file}: missing{hint}")
+    try:
+        with safe_open(str(file), framework="pt") as found:
+            yield found
+    except (SafetensorError, OSError, ValueError) as error:
+        if isinstance(error, BadCheckpoint):
+            raise
+        raise BadCheckpoint(f"{file}: cut short or not a safetensors file ({error}); copy or download it again") from error
+
+
+def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of one file by name and shape; all shapes are looked at before the first tensor is read."""
+    with opened(file) as shard:
+        for name, shape in needed.items():
+            part = shard.get_slice(name)
+            if part.get_dtype() not in STORED:
+                raise BadCheckpoint(f"{file}: tensor {name} is stored as {part.get_dtype()}; give the model as it was before it was quantised")
+            _same_shape(file, name, tuple(part.get_shape()), shape)
+        for name, shape in needed.items():
+            # A copy, never the mapped file itself: what is trained must not depend on a file staying as it is.
+            yield name, torch.empty(shape, dtype=dtype).copy_(shard.get_tensor(name))
 
 
 def read_config(file: Path) -> Config:
-    """The shape in a config.json. Raises BadCheckpoint for another architecture or a missing field."""
+    """The shape in a config.json. Raises BadCheckpoint for another architecture, a missing field, or one that is not understood."""
     try:
         data = json.loads(file.read_text())
     except FileNotFoundError:
         raise BadCheckpoint(f"{file}: missing; a model folder holds config.json, model.safetensors and tokenizer.json") from None
     except ValueError as error:
         raise BadCheckpoint(f"{file}: not JSON ({error})") from None
-    kind = data.get("model_type")
-    if kind not in KINDS:
-        raise BadCheckpoint(f"{file}: model_type {kind!r} cannot be loaded; there are: {', '.join(KINDS)}")
-    missing = [hub for hub in FIELDS.values() if hub not in data]
-    if missing:
-        raise BadCheckpoint(f"{file}: it lacks {', '.join(missing)}")
-    return Config(**{own: data[hub] for own, hub in FIELDS.items()}, qk_norm=KINDS[kind][1])
+    if not isinstance(data, dict):
+        raise BadCheckpoint(f"{file}: not a table of a model's shape")
+    return config_of(data, file)
 
 
 def fill(target: Mapping[str, Tensor], given: Mapping[str, Tensor], file: Path | str) -> None:
     """Copy tensors by name. Raises BadCheckpoint for one that is missing, extra, or of another shape."""
-    missing, extra = sorted(target.keys() - given.keys()), sorted(given.keys() - target.keys())
-    if missing or extra:
-        said = [f"it lacks {', '.join(missing[:3])}"] * bool(missing) + [f"it has {', '.join(extra[:3])}, which this model does not"] * bool(extra)
-        raise BadCheckpoint(f"{file}: {'; '.join(said)}")
+    _same_names(target, given, file)
     for name, p in target.items():  # all of them before the first is copied, so that a refused file leaves the model whole
-        if p.shape != given[name].shape:
-            raise BadCheckpoint(f"{file}: tensor {name} has shape {tuple(given[name].shape)}, this model needs {tuple(p.shape)}")
+        _same_shape(file, name, tuple(given[name].shape), tuple(p.shape))
     with torch.no_grad():
         for name, p in target.items():
             p.copy_(given[name])
 
 
+def _same_names(target: Mapping[str, Any], given: Mapping[str, Any], file: Path | str) -> None:
+    missing, extra = sorted(target.keys() - given.keys()), sorted(given.keys() - target.keys())
+    if missing or extra:
+        said = [f"it lacks {', '.join(missing[:3])}"] * bool(missing) + [f"it has {', '.join(extra[:3])}, which this model does not"] * bool(extra)
+        raise BadCheckpoint(f"{file}: {'; '.join(said)}: these are not the weights that config.json describes")
+
+
+def _same_shape(file: Path | str, name: str, given: tuple[int, ...], needed: tuple[int, ...]) -> None:
+    if given != needed:
+        raise BadCheckpoint(f"{file}: tensor {name} has shape {given}, this model needs {needed}: config.json is of another model")
+
+
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    save_file({n: t.detach().contiguous().clone() for n, t in tensors.items()}, str(file), metadata={"format": "pt"})
+    """A safetensors file. Only views, and tensors named twice, are copied for it."""
+    out: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        t = tensor.detach().contiguous()
+        memory = t.untyped_storage()
+        own = memory.data_ptr() not in seen and memory.nbytes() == t.nbytes
+        seen.add(memory.data_ptr())
+        out[name] = t if own else t.clone()
+    save_file(out, str(file), metadata={"format": "pt"})
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """Raises BadCheckpoint for a file that is missing or cut short."""
-    if not file.is_file():
-        raise BadCheckpoint(f"{file}: missing")
-    try:
-        return load_file(str(file))
-    except (SafetensorError, OSError, ValueError) as error:
-        raise BadCheckpoint(f"{file}: cut short or not a safetensors file ({error})") from error
+    with opened(file) as found:
+        return {name: found.get_tensor(name).clone() for name in found.keys()}  # noqa: SIM118
 
 
 def fingerprint(tensors: Mapping[str, Any], whole: bool = False) -> str:
@@ -147,7 +216,6 @@ def fingerprint(tensors: Mapping[str, Any], whole: bool = False) -> str:
     return h.hexdigest()
 
 
-def describe(config: Config) -> dict[str, Any]:
+def describe(model: Transformer) -> dict[str, Any]:
     """The shape and the number of parameters, for people."""
-    count = sum(p.numel() for p in Transformer(config).names().values())
-    return {**asdict(config), "parameters": count}
+    return {**asdict(model.c), "parameters": sum(p.numel() for p in model.names().values())}

@@ -1,27 +1,55 @@
-"""One decoder-only transformer of the Llama and Qwen kind, used for sampling and for learning alike.
+"""One decoder-only transformer of the Llama, Mistral, Qwen, SmolLM and Gemma kinds, used for sampling and for learning alike.
 
 Parameters carry the names of the Hub's layout (`model.layers.0.self_attn.q_proj.weight` ...), so files go in and out unrenamed.
 Attention is handed in: the learner gives a causal one over whole sequences, the engine one over its cache. Everything else is the same code.
+What families differ in are fields of `Config`; `hub.py` says which family has which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.errors import BadValue
+from .rotary import Scaling, rotary_table, rotate
 
-# (layer, q [B, T, H, hd], k [B, T, KV, hd], v [B, T, KV, hd]) -> [B, T, H, hd]; q and k are already rotated
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh")}
+
+
+class Look(NamedTuple):
+    """How a layer attends: softmax over keys of cap(scale * q k), where a query sees `window` keys up to its own (0: all before it).
+
+    cap(s) = cap * tanh(s / cap), or s where cap is None (soft-capping: Gemma 2).
+    """
+
+    layer: int
+    scale: float
+    window: int = 0
+    cap: float | None = None
+
+
+# (look, q [B, T, H, hd], k [B, T, KV, hd], v [B, T, KV, hd]) -> [B, T, H, hd]; q and k are already rotated
+Attend = Callable[[Look, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Config:
-    """The shape of a model. `width` is the residual's, `hidden` the SwiGLU's; q, k and v have `head_dim` per head."""
+    """The shape of a model. `width` is the residual's, `hidden` the gated MLP's; q, k and v have `head_dim` per head.
+
+    attention_bias   biases on q, k, v and o; qkv_bias: on q, k and v alone
+    scaling          how rotary positions were stretched; local_theta: layers with a window turn by this theta, unstretched
+    unrotated        layers without rotary positions;  windows: each layer's (see Look), empty where none has one
+    score_scale      what attention scores are multiplied by (None: head_dim^-1/2);  score_cap, logit_cap: soft-caps
+    centred_norms    norms multiply by 1 + weight;  sandwich: norms after attention and MLP too
+    scaled_embedding embeddings are multiplied by sqrt(width)
+    kind             the family in whose layout it is saved, where that family has all this
+    """
 
     vocab: int
     width: int = 192
@@ -38,73 +66,111 @@ class Config:
     qk_norm: bool = False
     max_length: int = 1024
     kind: str = "llama"
+    qkv_bias: bool = False
+    scaling: Scaling | None = None
+    local_theta: float | None = None
+    unrotated: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    score_scale: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    activation: str = "silu"
+    centred_norms: bool = False
+    sandwich: bool = False
+    scaled_embedding: bool = False
 
     def __post_init__(self) -> None:
+        if self.windows and len(self.windows) != self.layers:
+            raise BadValue(f"model: windows are given for {len(self.windows)} layers, it has {self.layers}")
+        if self.activation not in ACTIVATIONS:
+            raise BadValue(f"model: activation {self.activation!r} is not known; there are: {', '.join(ACTIVATIONS)}")
         if self.heads % self.kv_heads:
             raise BadValue(f"model: heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_dim % 2:
             raise BadValue(f"model: head_dim must be even for rotary positions, not {self.head_dim}")
 
+    def look(self, layer: int) -> Look:
+        """How one layer attends."""
+        scale = self.head_dim**-0.5 if self.score_scale is None else self.score_scale
+        return Look(layer, scale, self.windows[layer] if self.windows else 0, self.score_cap)
+
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019)."""
+    """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019); `centred`: times 1 + weight."""
 
-    def __init__(self, width: int, eps: float):
+    def __init__(self, width: int, c: Config):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+        self.centred = c.centred_norms
+        self.weight = nn.Parameter(torch.zeros(width) if self.centred else torch.ones(width))
+        self.eps = c.norm_eps
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        return F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.eps).to(x.dtype)
+        weight = self.weight.to(wide.dtype)
+        return F.rms_norm(wide, weight.shape, 1 + weight if self.centred else weight, self.eps).to(x.dtype)
 
 
 class Attention(nn.Module):
-    def __init__(self, c: Config):
+    """Grouped-query attention (Ainslie et al. 2023), with norms on the heads of q and k where the model has them."""
+
+    def __init__(self, c: Config, layer: int):
         super().__init__()
         self.c = c
-        self.q_proj = nn.Linear(c.width, c.heads * c.head_dim, bias=c.attention_bias)
-        self.k_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=c.attention_bias)
-        self.v_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=c.attention_bias)
-        self.o_proj = nn.Linear(c.heads * c.head_dim, c.width, bias=False)
+        self.look = c.look(layer)
+        bias = c.attention_bias or c.qkv_bias
+        self.q_proj = nn.Linear(c.width, c.heads * c.head_dim, bias=bias)
+        self.k_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
+        self.v_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
+        self.o_proj = nn.Linear(c.heads * c.head_dim, c.width, bias=c.attention_bias)
         if c.qk_norm:
-            self.q_norm = RMSNorm(c.head_dim, c.norm_eps)
-            self.k_norm = RMSNorm(c.head_dim, c.norm_eps)
+            self.q_norm = RMSNorm(c.head_dim, c)
+            self.k_norm = RMSNorm(c.head_dim, c)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], layer: int, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
         b, t, _ = x.shape
         q = self.q_proj(x).view(b, t, self.c.heads, self.c.head_dim)
         k = self.k_proj(x).view(b, t, self.c.kv_heads, self.c.head_dim)
         v = self.v_proj(x).view(b, t, self.c.kv_heads, self.c.head_dim)
         if self.c.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        out = attend(layer, rotate(q, rotary), rotate(k, rotary), v)
+        out = attend(self.look, rotate(q, rotary), rotate(k, rotary), v)
         return self.o_proj(out.reshape(b, t, -1))
 
 
 class MLP(nn.Module):
-    """SwiGLU (Shazeer 2020)."""
+    """A gated MLP: SwiGLU or GeGLU (Shazeer 2020)."""
 
     def __init__(self, c: Config):
         super().__init__()
+        self.activation = ACTIVATIONS[c.activation]
         self.gate_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
         self.up_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
         self.down_proj = nn.Linear(c.hidden, c.width, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nn.Module):
-    def __init__(self, c: Config):
-        super().__init__()
-        self.self_attn = Attention(c)
-        self.mlp = MLP(c)
-        self.input_layernorm = RMSNorm(c.width, c.norm_eps)
-        self.post_attention_layernorm = RMSNorm(c.width, c.norm_eps)
+    """Attention and MLP, each on the normed residual; in a sandwich what they give is normed too. Names are the Hub's."""
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], layer: int, attend: Attend) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotary, layer, attend)
+    def __init__(self, c: Config, layer: int):
+        super().__init__()
+        self.self_attn = Attention(c, layer)
+        self.mlp = MLP(c)
+        self.input_layernorm = RMSNorm(c.width, c)
+        self.post_attention_layernorm = RMSNorm(c.width, c)
+        self.sandwich = c.sandwich
+        if c.sandwich:
+            self.pre_feedforward_layernorm = RMSNorm(c.width, c)
+            self.post_feedforward_layernorm = RMSNorm(c.width, c)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
+        seen = self.self_attn(self.input_layernorm(x), rotary, attend)
+        if self.sandwich:
+            x = x + self.post_attention_layernorm(seen)
+            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        x = x + seen
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -112,15 +178,12 @@ class Trunk(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab, c.width)
-        self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
-        self.norm = RMSNorm(c.width, c.norm_eps)
+        self.layers = nn.ModuleList(Layer(c, n) for n in range(c.layers))
+        self.norm = RMSNorm(c.width, c)
 
 
 class Transformer(nn.Module):
     """ids -> hidden states -> logits."""
-
-    cos: Tensor
-    sin: Tensor
 
     def __init__(self, c: Config):
         super().__init__()
@@ -129,29 +192,52 @@ class Transformer(nn.Module):
         self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
         if c.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
-        cos, sin = rotary_table(c.head_dim, c.max_length, c.rope_theta)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        tables = {"": rotary_table(c.head_dim, c.max_length, c.rope_theta, c.scaling)}
+        if c.local_theta is not None:
+            tables["local_"] = rotary_table(c.head_dim, c.max_length, c.local_theta)
+        for name, (cos, sin) in tables.items():
+            self.register_buffer(f"{name}cos", cos, persistent=False)
+            self.register_buffer(f"{name}sin", sin, persistent=False)
+        # Which table turns each layer's q and k; None: neither.
+        self.turned = [None if n in c.unrotated else "local_" if c.local_theta is not None and c.look(n).window else "" for n in range(c.layers)]
+
+    @classmethod
+    def bare(cls, c: Config) -> Transformer:
+        """A model without memory for its weights, which `hold` then gives it."""
+        with torch.device("meta"):
+            return cls(c)
+
+    def hold(self, tensors: Iterable[tuple[str, Tensor]]) -> Transformer:
+        """Take tensors as the parameters of their names, without copying; the head stays tied if it is."""
+        for name, tensor in tensors:
+            module, _, leaf = name.rpartition(".")
+            setattr(self.get_submodule(module), leaf, nn.Parameter(tensor))
+        if self.c.tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        return self
 
     def forward(self, ids: Tensor, attend: Attend, positions: Tensor | None = None) -> Tensor:
         """ids i64[B, T], positions i64[B, T] (None: 0..T-1 in each row) -> hidden [B, T, width], after the last norm.
 
         Raises BadValue for a position beyond the model's context.
         """
-        if positions is None:
-            if ids.shape[1] > self.c.max_length:
-                raise BadValue(f"model: {ids.shape[1]} tokens do not fit its context of {self.c.max_length}")
-            rotary = self.cos[None, : ids.shape[1]], self.sin[None, : ids.shape[1]]
-        else:
-            rotary = self.cos[positions], self.sin[positions]
+        if positions is None and ids.shape[1] > self.c.max_length:
+            raise BadValue(f"model: {ids.shape[1]} tokens do not fit its context of {self.c.max_length}")
+        rotary: dict[str | None, tuple[Tensor, Tensor] | None] = {None: None}
+        for name in {turn for turn in self.turned if turn is not None}:
+            cos, sin = self.get_buffer(f"{name}cos"), self.get_buffer(f"{name}sin")
+            at = slice(ids.shape[1]) if positions is None else positions
+            rotary[name] = (cos[None, at], sin[None, at]) if positions is None else (cos[at], sin[at])
         x = self.model.embed_tokens(ids)
-        for n, layer in enumerate(self.model.layers):
-            x = layer(x, rotary, n, attend)
+        if self.c.scaled_embedding:
+            x = x * torch.tensor(self.c.width**0.5).to(x.dtype)  # rounded to the weights' type, as the model was trained
+        for turn, layer in zip(self.turned, self.model.layers, strict=True):
+            x = layer(x, rotary[turn], attend)
         return self.model.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., width] -> logits [..., vocab]."""
-        return self.lm_head(hidden)
+        return capped(self.lm_head(hidden), self.c.logit_cap)
 
     def names(self) -> dict[str, Tensor]:
         """Parameter name -> tensor, a tied head once: what is saved, delivered and fingerprinted."""
@@ -164,7 +250,7 @@ class Transformer(nn.Module):
 
         for name, p in sorted(self.named_parameters()):
             if p.ndim < 2:
-                p.fill_(0.0 if name.endswith("bias") else 1.0)
+                p.fill_(0.0 if name.endswith("bias") or self.c.centred_norms else 1.0)
                 continue
             std = 0.02 / (2 * self.c.layers) ** 0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
             draw = address.generator(seed, "init", name).standard_normal(tuple(p.shape), dtype="float32")
@@ -172,23 +258,28 @@ class Transformer(nn.Module):
         return self
 
 
-def rotary_table(head_dim: int, length: int, theta: float) -> tuple[Tensor, Tensor]:
-    """cos and sin [length, head_dim], halves repeated, as in Llama's rotate-half form (Su et al. 2021)."""
-    frequency = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    angle = torch.outer(torch.arange(length, dtype=torch.float32), frequency)
-    angle = torch.cat([angle, angle], -1)
-    return angle.cos(), angle.sin()
+def capped(x: Tensor, cap: float | None) -> Tensor:
+    """cap * tanh(x / cap); x where there is no cap."""
+    return x if cap is None else torch.tanh(x / cap) * cap
 
 
-def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn x [B, T, H, hd] by its positions' angles ([B or 1, T, hd])."""
-    cos, sin = rotary[0][:, :, None].to(x.dtype), rotary[1][:, :, None].to(x.dtype)
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat([-b, a], -1) * sin
-
-
-def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def causal(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention over whole sequences that start at position 0; padding, if any, stands at the right, where nothing looks."""
-    del layer
-    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=q.shape[2] != k.shape[2])
-    return out.transpose(1, 2)
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    t = q.shape[2]
+    if look.cap is None and not 0 < look.window < t:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=look.scale, enable_gqa=q.shape[1] != k.shape[1])
+        return out.transpose(1, 2)
+    at = torch.arange(t, device=q.device)
+    sees = at[:, None] >= at
+    if look.window:
+        sees &= at[:, None] - at < look.window
+    return masked(look, q, k, v, torch.zeros(t, t, device=q.device, dtype=q.dtype).masked_fill_(~sees, -torch.inf)).transpose(1, 2)
+
+
+def masked(look: Look, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """q [B, H, T, hd] over k, v [B, KV, K, hd] with `mask` (0 or -inf, to [B, H, T, K]) added to the scores -> [B, H, T, hd]."""
+    if look.cap is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=look.scale, enable_gqa=q.shape[1] != k.shape[1])
+    near, seen = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    return (capped(q * look.scale @ near.transpose(2, 3), look.cap) + mask).softmax(-1) @ seen

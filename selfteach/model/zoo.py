@@ -43,9 +43,9 @@ def build(name: str, source: Source, seed: int = 0, vocab: int = 4096, length: i
         made = tokenizer.make(source.words(), source.tags, vocab)
         size = -(-len(made) // 8) * 8  # rows in eights, which matrix products like
         model = Transformer(Config(vocab=size, max_length=length, **SIZES[name])).initialise(seed)
-        return Start(model, made, True, files.describe(model.c))
+        return Start(model, made, True, files.describe(model))
     folder = Path(name)
     if folder.is_dir():
         model, have = files.load(folder)
-        return Start(model, have, False, files.describe(model.c))
+        return Start(model, have, False, files.describe(model))
     raise unknown("model", name, SIZES) if "/" not in name and not name.startswith(".") else BadValue(f"model {name}: no such folder")

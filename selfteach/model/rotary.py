@@ -1,0 +1,81 @@
+"""Rotary positions (Su et al. 2021) and the ways in which models stretch them to a longer context."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How rotary frequencies were stretched.
+
+    kind       linear (Chen et al. 2023), dynamic (NTK by length), llama3 (Llama 3.1), yarn (Peng et al. 2023)
+    factor     how many times the context became longer;  original: the context before, in tokens (llama3, yarn)
+    low, high  llama3: wavelengths above original / low are divided by the factor, below original / high left as they are
+    fast, slow yarn: dimensions that turn more than `fast` times in the original context are left, fewer than `slow` divided
+    attention  yarn: cos and sin are multiplied by it;  truncate: the two bounds are rounded outwards to whole dimensions
+    """
+
+    kind: str
+    factor: float
+    original: int = 0
+    low: float = 1.0
+    high: float = 4.0
+    fast: float = 32.0
+    slow: float = 1.0
+    attention: float = 1.0
+    truncate: bool = True
+
+
+def frequencies(head_dim: int, theta: float, scaling: Scaling | None = None) -> Tensor:
+    """Angles per position, f32[head_dim / 2]: theta^(-2i / head_dim), stretched.
+
+    `dynamic` depends on the length of the text only beyond the model's context, and no text is let beyond it: it changes nothing here.
+    """
+    plain = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim)
+    if scaling is None or scaling.kind == "dynamic":
+        return plain
+    if scaling.kind == "linear":
+        return plain / scaling.factor
+    return {"llama3": _llama3, "yarn": _yarn}[scaling.kind](plain, theta, scaling)
+
+
+def _llama3(plain: Tensor, theta: float, s: Scaling) -> Tensor:
+    """Long wavelengths divided, short ones left, those between interpolated."""
+    del theta
+    wavelength = 2 * math.pi / plain
+    smooth = ((s.original / wavelength - s.low) / (s.high - s.low)).clamp(0, 1)
+    return (1 - smooth) * plain / s.factor + smooth * plain
+
+
+def _yarn(plain: Tensor, theta: float, s: Scaling) -> Tensor:
+    """A ramp over dimensions, from those left as they are to those divided."""
+    dim = 2 * len(plain)
+    low, high = (dim * math.log(s.original / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (s.fast, s.slow))
+    if s.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / (high - low or 0.001)).clamp(0, 1)
+    return plain / s.factor * ramp + plain * (1 - ramp)
+
+
+def rotary_table(head_dim: int, length: int, theta: float, scaling: Scaling | None = None) -> tuple[Tensor, Tensor]:
+    """cos and sin [length, head_dim], halves repeated, as in Llama's rotate-half form."""
+    angle = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies(head_dim, theta, scaling))
+    angle = torch.cat([angle, angle], -1)
+    if scaling is None or scaling.attention == 1.0:
+        return angle.cos(), angle.sin()
+    return angle.cos() * scaling.attention, angle.sin() * scaling.attention
+
+
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Turn x [B, T, H, hd] by its positions' angles ([B or 1, T, hd]); None: leave it."""
+    if rotary is None:
+        return x
+    cos, sin = rotary[0][:, :, None].to(x.dtype), rotary[1][:, :, None].to(x.dtype)
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat([-b, a], -1) * sin
