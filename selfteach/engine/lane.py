@@ -48,7 +48,9 @@ class Lane:
     longest prefix found in any slot. State stands in arrays over slots; Python touches a sequence when it comes, ends, or may have stopped.
     """
 
-    def __init__(self, name: str, model: Transformer, cache: Cache, slots: int, length: int, chunk: int, stops: Stops, ends: Sequence[int], counts: Counter):
+    def __init__(
+        self, name: str, model: Transformer, cache: Cache, slots: int, length: int, chunk: int, stops: Stops, ends: Sequence[int], counts: Counter
+    ):
         self.name, self.model, self.cache, self.stops, self.counts = name, model, cache, stops, counts
         self.ends = np.array(ends)
         self.length, self.chunk, self.version = length, chunk, 0

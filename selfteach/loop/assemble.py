@@ -11,12 +11,13 @@ from ..core.errors import BadValue
 from ..core.method import Method, Stage
 from ..core.part import Part
 from ..core.scoring import nested
-from ..core.task import Source
+from ..core.task import Source, Task
 from ..engine.builtin import BuiltinEngine
 from ..learner.local import LocalLearner
 from ..learner.settings import Decay, Precision, rate
 from ..learner.settings import Settings as LearnerSettings
 from ..model.quantities import parse
+from ..model.tokenizer import Tokenizer
 from ..model.zoo import Start
 from .episode import Limits, Tool
 from .run import Bounds, Loop
@@ -113,6 +114,7 @@ def loop(
 ) -> Loop:
     """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop."""
     check(method, source)
+    source = spoken(source, start.tokenizer)
     method = needed(method)
     how = LearnerSettings(
         lr=settings.lr,
@@ -152,6 +154,22 @@ def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Se
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
     return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots)
+
+
+def spoken(source: Source, tokenizer: Tokenizer) -> Source:
+    """The source as its tasks are put to a model: as messages where it has a chat template, otherwise as they are."""
+    if tokenizer.chat is None:
+        return source
+
+    def ask(task: Task) -> Task:
+        if not isinstance(task.prompt, str):
+            return task
+        return replace(task, prompt=source.chat(task) if source.chat else [{"role": "user", "content": task.prompt.strip()}])
+
+    demos = source.demos
+    return replace(
+        source, train=lambda i: ask(source.train(i)), test=[ask(t) for t in source.test], demos=None if demos is None else lambda i: ask(demos(i))
+    )
 
 
 def tools_for(method: Method, source: Source) -> Mapping[str, Tool]:

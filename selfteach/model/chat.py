@@ -79,10 +79,10 @@ class Chat:
         """Whether a render with a reply and one more message still begins with the render of `head`."""
         return self.text([*head, {"role": "assistant", "content": SAID}, message]).startswith(self.text(head, reply=False))
 
-    def drifts(self, encode: Callable[[str], Sequence[int]]) -> dict[str, str]:
+    def drifts(self, encode: Callable[[str], Sequence[int]], inside: Callable[[str], Sequence[int]]) -> dict[str, str]:
         """What a render of more turns would say otherwise than the turns as they were appended: a probe's name -> why.
 
-        encode  text -> ids, special tokens read as such
+        encode, inside  text -> ids, special tokens read as such: of a whole text, and of one that stands in the middle
         """
         out = {}
         for name, (head, reply, message) in PROBES.items():
@@ -90,25 +90,28 @@ class Chat:
                 continue
             try:
                 first = self.text(head)
-                grown = first + _raw(reply) + self.after_reply(message)
+                parts = first, _raw(reply), self.after_reply(message)
                 whole = self.text([*head, reply, message])
             except BadValue as error:
                 out[name] = NO_CLOSE if NO_CLOSE in str(error) else REFUSED
                 continue
-            if (why := _why(grown, whole, first, reply, encode)) is not None:
+            if (why := _why(parts, whole, "tool_calls" in reply, encode, inside)) is not None:
                 out[name] = why
         return out
 
 
-def _why(grown: str, whole: str, first: str, reply: Message, encode: Callable[[str], Sequence[int]]) -> str | None:
-    if grown == whole:
-        cut = len(first)  # ids of what was appended, piece by piece, against ids of the whole
-        return None if list(encode(grown)) == list(encode(whole[:cut])) + list(encode(whole[cut:])) else BPE
+def _why(parts: tuple[str, str, str], whole: str, called: bool, encode: Callable[[str], Any], inside: Callable[[str], Any]) -> str | None:
+    """Why a conversation appended in three parts (up to the reply, the reply, from its end on) is not what a render of the whole gives."""
+    first, reply, after = parts
+    if (grown := first + reply + after) == whole:
+        return None if [*encode(whole)] == [*encode(first), *inside(reply), *encode(after)] else BPE
+    if called:
+        return TOOL_CALL
     if THOUGHT.sub("", grown) == THOUGHT.sub("", whole):
         return THINKING
     if "".join(grown.split()) == "".join(whole.split()):
         return WHITESPACE
-    return TOOL_CALL if "tool_calls" in reply else REWRITTEN
+    return REWRITTEN
 
 
 def _raw(reply: Message) -> str:

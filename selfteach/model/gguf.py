@@ -64,6 +64,15 @@ def content(file: Path) -> str:
 
 def read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Tokenizer]:
     """A GGUF file's config.json, its tensors under the Hub's names (float32), and its tokenizer. Raises BadCheckpoint."""
+    tensors, meta = opened(file)
+    if meta.get("general.architecture") != "llama":
+        raise BadCheckpoint(f"{file}: its architecture is {meta.get('general.architecture')!r}, only llama is read from GGUF; {ELSE}")
+    tensors, tokenizer = _tensors(file, tensors, meta), tokenizer_of(file, meta)
+    return _config(file, meta, tensors, tokenizer), tensors, tokenizer
+
+
+def opened(file: Path) -> tuple[Sequence[Any], dict[str, Any]]:
+    """A GGUF file's tensors, quantised as they are, and its metadata. Raises BadCheckpoint."""
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError:
@@ -73,14 +82,9 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Tokenizer
             raise BadCheckpoint(f"{file}: not a GGUF file (it does not begin with GGUF); {ELSE}")
     try:
         reader = GGUFReader(file)
-        meta = {name: field.contents() for name, field in reader.fields.items()}
+        return reader.tensors, {name: field.contents() for name, field in reader.fields.items()}
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, OSError) as error:
         raise BadCheckpoint(f"{file}: cut short or damaged ({_line(error)}); fetch it again") from error
-    if meta.get("general.architecture") != "llama":
-        raise BadCheckpoint(f"{file}: its architecture is {meta.get('general.architecture')!r}, only llama is read from GGUF; {ELSE}")
-    tensors = _tensors(file, reader.tensors, meta)
-    tokenizer = _tokenizer(file, meta)
-    return _config(file, meta, tensors, tokenizer), tensors, tokenizer
 
 
 def unpermute(w: np.ndarray, heads: int) -> np.ndarray:
@@ -145,7 +149,7 @@ def _config(file: Path, meta: Mapping[str, Any], tensors: Mapping[str, torch.Ten
     }
 
 
-def _tokenizer(file: Path, meta: Mapping[str, Any]) -> Tokenizer:
+def tokenizer_of(file: Path, meta: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that the metadata describes: byte-level BPE."""
     from tokenizers import AddedToken, decoders, models, processors
     from tokenizers import Tokenizer as Inner
@@ -173,9 +177,7 @@ def _tokenizer(file: Path, meta: Mapping[str, Any]) -> Tokenizer:
 
 
 NAMED = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}  # the Hub's name -> GGUF's
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS = {"llama-bpe": LLAMA3, "llama3": LLAMA3, "qwen2": LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")}
 PLAIN = ("default", "gpt-2", "gpt2")
 DIGITS = ("smollm", "refact", "starcoder", "command-r")

@@ -107,7 +107,11 @@ class Tokenizer:
     @cached_property
     def drifts(self) -> dict[str, str]:
         """What the chat template would render otherwise than turns as they are appended (Chat.drifts); empty where there is none."""
-        return self.chat.drifts(lambda text: self.inner.encode(text, add_special_tokens=False).ids) if self.chat else {}
+        return (
+            self.chat.drifts(lambda text: self.inner.encode(text, add_special_tokens=False).ids, lambda text: self.encode(text).tolist())
+            if self.chat
+            else {}
+        )
 
     @cached_property
     def pieces(self) -> list[bytes]:
@@ -204,25 +208,22 @@ def make(words: Iterable[str], tags: Sequence[str], size: int = 4096) -> Tokeniz
 
 def _without_prefix(data: Any) -> bool:
     """Take out of a tokenizer's JSON whatever puts a space before a text. True where there was something."""
-    if isinstance(data, list):
-        return any([_without_prefix(d) for d in data])  # all of them, not the first
-    if not isinstance(data, dict):
-        return False
-    if isinstance(data.get("normalizer"), dict) and data["normalizer"].get("type") == "Prepend":
-        data["normalizer"], alone = None, True
-    else:
-        alone = False
-    changed = alone | any([_without_prefix(data.get(k)) for k in ("normalizer", "pre_tokenizer", "normalizers", "pretokenizers")])
-    if isinstance(data.get("normalizers"), list):
-        kept = [n for n in data["normalizers"] if n.get("type") != "Prepend"]
-        changed |= len(kept) < len(data["normalizers"])
-        data["normalizers"] = kept
-    if data.get("type") == "Metaspace" and data.get("prepend_scheme") != "never":
-        data["prepend_scheme"] = "never"
-        return True
-    if data.get("type") == "ByteLevel" and data.get("add_prefix_space"):
-        data["add_prefix_space"] = False
-        return True
+    steps = []
+    for one, many in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
+        if data.get(one):
+            row = data[one][many] if data[one]["type"] == "Sequence" else [data[one]]
+            kept = [s for s in row if s["type"] != "Prepend"]
+            steps += kept
+            if len(kept) < len(row):
+                data[one] = {"type": "Sequence", many: kept}
+                steps.append({"type": "Prepend"})
+    changed = False
+    for step in steps:
+        changed |= step["type"] == "Prepend"
+        if step["type"] == "Metaspace" and step.get("prepend_scheme") != "never":
+            step["prepend_scheme"], changed = "never", True
+        if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
+            step["add_prefix_space"], changed = False, True
     return changed
 
 
