@@ -26,6 +26,7 @@ SETTINGS = {
     "micro_tokens": "tokens of a micro-batch: memory and speed, never the result",
     "threads": "threads of matrix products; the same number gives the same bits (default: as many as the machine has cores)",
     "slots": "sequences that the engine draws at once",
+    "context": "tokens of a whole text, prompt included, that the engine keeps room for; a model that allows fewer has fewer",
     "max_tokens": "longest turn (default: the task's own)",
     "eval_every": "steps between measurements on held-out tasks; 0: none",
     "eval_tasks": "held-out tasks in each of them",

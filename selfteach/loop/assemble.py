@@ -37,6 +37,7 @@ class Settings:
     dtype: Precision = "float32"
     micro_tokens: int = 4096
     slots: int = 64
+    context: int = 2048
     threads: int = 0  # of matrix products: the same number gives the same bits; 0: as the process is set
     max_tokens: int | None = None
     eval_every: int = 10
@@ -153,7 +154,8 @@ def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Se
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
-    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots)
+    length = min([settings.context, *(m.c.max_length for m in models.values())])
+    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=length)
 
 
 def spoken(source: Source, tokenizer: Tokenizer) -> Source:
