@@ -27,7 +27,7 @@ SETTINGS = {
     "threads": "threads of matrix products; the same number gives the same bits (default: as many as the machine has cores)",
     "slots": "sequences that the engine draws at once",
     "max_tokens": "longest turn (default: the task's own)",
-    "context": "tokens of a whole context (default: the model's own, or 4096 where that is more)",
+    "context": "tokens of a whole context (default: the model's own, or 2048 where that is more)",
     "eval_every": "steps between measurements on held-out tasks; 0: none",
     "eval_tasks": "held-out tasks in each of them",
     "checkpoint_every": "steps between checkpoints",

@@ -208,7 +208,7 @@ def _models(given: Mapping[str, Any]) -> None:
     from .show import show
 
     if given.get("json"):
-        return emit([{"name": n, "about": MODELS.get(n, ""), "shape": shape} for n, shape in SIZES.items()])
-    rows = [[n, MODELS.get(n, ""), ", ".join(f"{k} {v}" for k, v in shape.items())] for n, shape in SIZES.items()]
+        return emit([{"name": n, "about": about, "shape": SIZES.get(n, {})} for n, about in MODELS.items()])
+    rows = [[n, about, ", ".join(f"{k} {v}" for k, v in SIZES.get(n, {}).items())] for n, about in MODELS.items()]
     show([Table("models by name", ["name", "what it is", "shape"], rows)])
-    print("or a folder: --model runs/ssrl-1/last, --model ./checkpoint (config.json, model.safetensors, tokenizer.json)")
+    print("or a folder: --model runs/ssrl-1/last, --model ./checkpoint (config.json, model.safetensors, tokenizer.json), or a GGUF file")

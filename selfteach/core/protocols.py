@@ -114,6 +114,10 @@ class Context(Protocol):
         """Add what somebody else said: a retrieved document, an observation, a hint."""
         ...
 
+    def say(self, role: str, text: Any, span: str = "") -> None:
+        """Add a message as the model's chat template writes it, and the beginning of the next reply; text is left as it stands."""
+        ...
+
     def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "") -> None:
         """Add tokens chosen elsewhere (a graft, a cached draft); logp unknown unless given, origin kept."""
         ...

@@ -93,6 +93,7 @@ class Source:
     demos(i)  the i-th item of the warm start: a Task whose data is (completion text,); None: the task has none
     words     text to make the tiny model's tokenizer from; `tags` are kept whole in it
     corpus    documents for a search tool; `tools`: name -> Part that the programs may call
+    chat      a task -> the messages that a model with a chat template is asked in; None: the prompt as the user's message
     defaults  what this task suggests where the user says nothing: max_tokens, model, sft_steps, ...
     """
 
@@ -104,6 +105,7 @@ class Source:
     tags: tuple[str, ...] = ()
     corpus: Callable[[], Sequence[Document]] | None = None
     tools: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    chat: Callable[[Task], Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures for people: sizes, shares withheld

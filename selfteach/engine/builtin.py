@@ -55,7 +55,7 @@ class BuiltinEngine(Weights):
             n, vocab = self.lengths[group], model.c.vocab
             cache = Cache(model.c, slots, n, device, dtype)
             tables = stops.setdefault(vocab, Stops(tokenizer.pieces, vocab))
-            self.lanes[group] = Lane(group, model, cache, slots, n, chunk, tables, tokenizer.end, self.counts)
+            self.lanes[group] = Lane(group, model, cache, slots, n, chunk, tables, tokenizer.ends, self.counts)
         self.exact = all(exact(model) for model in self.models.values())
         self._pump: asyncio.Task[None] | None = None
         self._arrived = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,8 +48,11 @@ class Lane:
     longest prefix found in any slot. State stands in arrays over slots; Python touches a sequence when it comes, ends, or may have stopped.
     """
 
-    def __init__(self, name: str, model: Transformer, cache: Cache, slots: int, length: int, chunk: int, stops: Stops, end: int, counts: Counter):
-        self.name, self.model, self.cache, self.stops, self.end, self.counts = name, model, cache, stops, end, counts
+    def __init__(
+        self, name: str, model: Transformer, cache: Cache, slots: int, length: int, chunk: int, stops: Stops, ends: Sequence[int], counts: Counter
+    ):
+        self.name, self.model, self.cache, self.stops, self.counts = name, model, cache, stops, counts
+        self.ends = np.array(ends)
         self.length, self.chunk, self.version = length, chunk, 0
         self.queue: deque[Request] = deque()
         self.leaving: list[Request] = []
@@ -142,7 +146,7 @@ class Lane:
                 column[slots, known] = quantities.compute(name, given).float().cpu().numpy()[:n]
         self.known[slots] = known = known + 1
         self.counts["generated"] += n
-        stop = ids == self.end
+        stop = np.isin(ids, self.ends)
         for i in np.flatnonzero(self.stops.could[self.table[slots], ids] & ~stop):
             s = slots[i]
             stop[i] = self.stops.ended(int(self.table[s]), self.tokens[s, self.start[s] : self.known[s]])

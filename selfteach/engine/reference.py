@@ -35,7 +35,7 @@ class ReferenceEngine(Weights):
             for name, value in self._quantities(hidden, logits, np.array([token]), sampling.temperature or 1.0, sampling.record).items():
                 recorded[name].append(float(value[0]))
             said = b"".join(self.tokenizer.pieces[i] for i in ids[start:] if i < len(self.tokenizer))
-            if token == self.tokenizer.end or any(s.encode() in said for s in sampling.stop):
+            if token in self.tokenizer.ends or any(s.encode() in said for s in sampling.stop):
                 status = "stop"
                 break
             if len(ids) - start == sampling.max_tokens:

@@ -59,7 +59,7 @@ class ScriptedEngine:
             if start + n >= self.length:
                 return ids[:n], "limit"
             said += self.tokenizer.pieces[i]
-            if i == self.tokenizer.end or any(s.encode() in said for s in sampling.stop):
+            if i in self.tokenizer.ends or any(s.encode() in said for s in sampling.stop):
                 return ids[: n + 1], "stop"
             if n + 1 == sampling.max_tokens:
                 return ids[: n + 1], "length"

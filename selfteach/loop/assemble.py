@@ -11,17 +11,18 @@ from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method, Stage
 from ..core.part import Part
 from ..core.scoring import nested
-from ..core.task import Source
+from ..core.task import Source, Task
 from ..engine.builtin import BuiltinEngine
 from ..learner.local import LocalLearner
 from ..learner.settings import Decay, Precision, rate
 from ..learner.settings import Settings as LearnerSettings
 from ..model.quantities import parse
+from ..model.tokenizer import Tokenizer
 from ..model.zoo import Start
 from .episode import Limits, Tool
 from .run import Bounds, Loop
 
-CONTEXT = 4096  # a context unless another is asked for: a cache for all that some models can hold would not fit this memory
+CONTEXT = 2048  # a context unless another is asked for: a cache for all that some models can hold would not fit this memory
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Settings:
     dtype: Precision = "float32"
     micro_tokens: int = 4096
     slots: int = 64
-    context: int | None = None  # tokens of a whole context; None: the model's own, or 4096 where that is more
+    context: int | None = None  # tokens of a whole context; None: the model's own, or 2048 where that is more
     threads: int = 0  # of matrix products: the same number gives the same bits; 0: as the process is set
     max_tokens: int | None = None
     eval_every: int = 10
@@ -116,6 +117,7 @@ def loop(
 ) -> Loop:
     """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop."""
     check(method, source)
+    source = spoken(source, start.tokenizer)
     method = needed(method)
     how = LearnerSettings(
         lr=settings.lr,
@@ -172,6 +174,22 @@ def context_of(settings: Settings, start: Start) -> int:
             f"max_tokens: a turn of {settings.max_tokens} tokens does not fit a context of {length}; ask for shorter turns or a longer context"
         )
     return length
+
+
+def spoken(source: Source, tokenizer: Tokenizer) -> Source:
+    """The source as its tasks are put to a model: as messages where it has a chat template, otherwise as they are."""
+    if tokenizer.chat is None:
+        return source
+
+    def ask(task: Task) -> Task:
+        if not isinstance(task.prompt, str):
+            return task
+        return replace(task, prompt=source.chat(task) if source.chat else [{"role": "user", "content": task.prompt.strip()}])
+
+    demos = source.demos
+    return replace(
+        source, train=lambda i: ask(source.train(i)), test=[ask(t) for t in source.test], demos=None if demos is None else lambda i: ask(demos(i))
+    )
 
 
 def tools_for(method: Method, source: Source) -> Mapping[str, Tool]:

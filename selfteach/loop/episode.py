@@ -145,15 +145,16 @@ class Speaker:
         ids = cast._table.tokenizer.render(prompt)
         node = cast._episode.tree.add(-1, ids, role=self.name)
         cast._roots += 1
-        return LiveContext(cast, self.name, node, -1, (cast._roots - 1,))
+        asked = prompt if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping) else ()
+        return LiveContext(cast, self.name, node, -1, (cast._roots - 1,), asked)
 
 
 class LiveContext:
     """One growing text of one member (core.protocols.Context). Holds a place in the episode's tree; tokens live there."""
 
-    def __init__(self, cast: Cast, member: str, node: int, offset: int, line: tuple[int, ...]):
+    def __init__(self, cast: Cast, member: str, node: int, offset: int, line: tuple[int, ...], asked: Sequence[Any] = ()):
         self.cast, self.member, self.node, self.offset = cast, member, node, offset
-        self._line, self._forks, self._turn = line, 0, 0
+        self._line, self._forks, self._turn, self._asked = line, 0, 0, asked
         self._status = "stop"
 
     @property
@@ -227,6 +228,16 @@ class LiveContext:
         if len(ids):
             self._grow(ids, span=span)
 
+    def say(self, role: str, text: Any, span: str = "") -> None:
+        """Add a message (an observation, say) as the model's chat template writes it, and the beginning of the next reply.
+
+        Only what the message adds is written; nothing said before is rendered again. Raises BadValue where there is no template, or
+        it refuses the role, or would rewrite what stands there already.
+        """
+        tokenizer = self.cast._table.tokenizer
+        ids = self.ids
+        self._grow(tokenizer.said(role, text, int(ids[-1]) if len(ids) else None, self._asked), span=span)
+
     def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "") -> None:
         """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless given."""
         origin = None
@@ -270,7 +281,7 @@ class LiveContext:
         """Another context that shares everything up to here, or up to an earlier place of this episode."""
         at = at or self.at
         self._forks += 1
-        return LiveContext(self.cast, self.member, at.node, at.offset, (*self._line, -self._forks))
+        return LiveContext(self.cast, self.member, at.node, at.offset, (*self._line, -self._forks), self._asked)
 
     def note(self, **values: float) -> None:
         """Write numbers beside the current node: value, visits, round."""

@@ -1,9 +1,10 @@
-"""Tokenizers: text to ids and back, through the `tokenizers` library. Real models' chat templates will come in here."""
+"""Tokenizers: text to ids and back, through the `tokenizers` library. Any `tokenizer.json` of the Hub, and small ones made from a task's text."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,53 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import BadCheckpoint, BadValue
+from .chat import REWRITTEN, Chat
 
 END = "<|end|>"
+SPACE = "▁"  # a space, in SentencePiece's vocabularies
 
 
 class Tokenizer:
-    """A byte-level tokenizer: any text goes in, and what comes out decodes to the same text."""
+    """Text to ids and back: any text goes in, and what comes out decodes to the same text.
 
-    def __init__(self, inner: Any, end: str = END):
+    ends    ids that end a text or a turn; `end` is the one that a text is finished with: the chat template's, or the first
+    config  what tokenizer_config.json says, kept to be saved again; None: a tokenizer of our own
+    chat    the chat template, where there is one
+    """
+
+    def __init__(self, inner: Any, ends: str | Sequence[int] = END, config: Mapping[str, Any] | None = None):
         self.inner = inner
-        self.end = inner.token_to_id(end)
-        if self.end is None:
-            raise BadValue(f"tokenizer: it has no end token {end!r}")
+        self.config = None if config is None else dict(config)
+        if isinstance(ends, str):
+            if (one := inner.token_to_id(ends)) is None:
+                raise BadValue(f"tokenizer: it has no end token {ends!r}")
+            ends = [one]
+        special = {t.content: i for i, t in inner.get_added_tokens_decoder().items() if t.special}
+        self.chat = Chat.of(self.config or {}, special)
+        closing = [special[self.chat.close]] if self.chat and self.chat.close else []
+        self.ends = tuple(dict.fromkeys([*closing, *ends]))
+        if not self.ends:
+            raise BadValue("tokenizer: it has no end token")
+        self.end = self.ends[0]
 
     def __len__(self) -> int:
-        return self.inner.get_vocab_size()
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
+        return 1 + max(self.inner.get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def _bare(self) -> Any:
+        """The same tokenizer without a space put before the text, for text that stands in the middle."""
+        data = json.loads(self.inner.to_str())
+        if not _without_prefix(data):
+            return self.inner
+        return type(self.inner).from_str(json.dumps(data))
 
     def encode(self, text: str) -> np.ndarray:
-        """i32[n]."""
-        return np.array(self.inner.encode(text, add_special_tokens=False).ids, np.int32)
+        """i32[n]: the ids of the text and nothing else, wherever it stands."""
+        return np.array(self._bare.encode(text, add_special_tokens=False).ids, np.int32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of ids; end tokens, and ids that only fill up a model's vocabulary, left out."""
@@ -37,35 +66,80 @@ class Tokenizer:
         return b"".join(pieces[i] for i in np.asarray(ids).tolist() if i < len(pieces)).decode("utf-8", "replace")
 
     def render(self, prompt: Any) -> np.ndarray:
-        """The ids a context begins with. Text is taken as it is; a chat template would turn messages into ids here."""
+        """The ids a context begins with: text (after the token that begins one, where the model has it), messages, or ids as they are.
+
+        Messages are a list of {"role": ..., "content": ...}; the chat template writes them, and the beginning of the reply.
+        Raises BadValue where the template refuses them, or there is none.
+        """
         if isinstance(prompt, str):
-            return self.encode(prompt)
+            return self._begun(prompt)
         if isinstance(prompt, list | tuple | np.ndarray) and all(isinstance(i, int | np.integer) for i in prompt):
             return np.asarray(prompt, np.int32)
-        raise BadValue(f"prompt: this tokenizer takes text or token ids, not {type(prompt).__name__}")
+        if self.chat is None:
+            raise BadValue(f"prompt: this tokenizer takes text or token ids, not {type(prompt).__name__}; it has no chat template for messages")
+        if not isinstance(prompt, list | tuple) or not all(isinstance(m, Mapping) and "role" in m for m in prompt):
+            raise BadValue(f"prompt: text, token ids, or messages with a role and content, not {type(prompt).__name__}")
+        return np.array(self.inner.encode(self.chat.text(prompt), add_special_tokens=False).ids, np.int32)
+
+    def said(self, role: str, content: Any, after: int | None, asked: Sequence[Mapping[str, Any]] = ()) -> np.ndarray:
+        """The ids that a message adds to a conversation whose last id is `after`, the beginning of the next reply with them.
+
+        After the template's own end of turn only what follows it is added; after anything else, that end too.
+        asked: the messages that the conversation began with. Raises BadValue where there is no template, or it cannot append.
+        """
+        if self.chat is None:
+            raise BadValue("say: this tokenizer has no chat template; use append")
+        message = {"role": role, "content": content}
+        if asked and not self.chat.extends(asked, message):
+            raise BadValue(f"say: chat template: {REWRITTEN}: a {role} message changes what the conversation began with, so it cannot be appended")
+        text = self.chat.after_reply(message)
+        ids = self.inner.encode(text, add_special_tokens=False).ids  # from the end token on, so that what follows stands in the middle
+        return np.array(ids[1:] if after == ids[0] else ids, np.int32)
+
+    def _begun(self, text: str) -> np.ndarray:
+        ids = self.inner.encode(text, add_special_tokens=True).ids
+        plain = self.inner.encode(text, add_special_tokens=False).ids
+        for first in range(len(ids) - len(plain) + 1):  # some tokenizers would also end the text
+            if ids[first : first + len(plain)] == plain:
+                return np.array(ids[: first + len(plain)], np.int32)
+        return np.array(plain, np.int32)
+
+    @cached_property
+    def drifts(self) -> dict[str, str]:
+        """What the chat template would render otherwise than turns as they are appended (Chat.drifts); empty where there is none."""
+        return (
+            self.chat.drifts(lambda text: self.inner.encode(text, add_special_tokens=False).ids, lambda text: self.encode(text).tolist())
+            if self.chat
+            else {}
+        )
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        """The bytes of every id; those of the end token are empty."""
-        table = _byte_of_character()
-        special = {i for i, t in self.inner.get_added_tokens_decoder().items() if t.special}
+        """The bytes of every id; those of the end tokens are empty."""
+        spell = _bytes_of if "ByteLevel" in json.dumps(json.loads(self.inner.to_str())["decoder"]) else _sentencepiece
+        added = {i: t.special for i, t in self.inner.get_added_tokens_decoder().items()}
         out: list[bytes] = []
         for i in range(len(self)):
             token = self.inner.id_to_token(i)
-            if i == self.end or token is None:
+            if i in self.ends or token is None:
                 out.append(b"")
-            elif i in special:
-                out.append(token.encode())
+            elif i in added:
+                out.append((token if added[i] or spell is _bytes_of else token.replace(SPACE, " ")).encode())
             else:
-                out.append(bytes(table[c] for c in token) if all(c in table for c in token) else token.encode())
+                out.append(spell(token))
         return out
 
     @cached_property
     def fingerprint(self) -> str:
-        return hashlib.blake2b(self.inner.to_str().encode(), digest_size=8).hexdigest()
+        told = self.inner.to_str() + (json.dumps([self.ends, self.chat.template]) if self.chat else "")
+        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
     def save(self, folder: Path) -> None:
+        """Write tokenizer.json, and for a tokenizer that came with a model its tokenizer_config.json and the ids that end a text."""
         self.inner.save(str(folder / "tokenizer.json"))
+        if self.config is not None:
+            (folder / "tokenizer_config.json").write_text(json.dumps(self.config, indent=2, ensure_ascii=False) + "\n")
+            (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(self.ends)}, indent=2) + "\n")
 
     @staticmethod
     def load(folder: Path) -> Tokenizer:
@@ -76,9 +150,45 @@ class Tokenizer:
         if not file.is_file():
             raise BadCheckpoint(f"{file}: there is no tokenizer beside the weights")
         try:
-            return Tokenizer(Inner.from_file(str(file)))
+            inner = Inner.from_file(str(file))
         except Exception as error:
             raise BadCheckpoint(f"{file}: not a tokenizer of this format ({error})") from error
+        if inner.truncation or inner.padding:
+            inner.no_truncation()
+            inner.no_padding()
+        config = _json(folder / "tokenizer_config.json")
+        if config is not None and (own := folder / "chat_template.jinja").is_file():
+            config["chat_template"] = own.read_text()
+        ends = _ends(folder, inner, config or {})
+        if not ends:
+            raise BadCheckpoint(f"{folder}: no end token is known; generation_config.json should name it as eos_token_id")
+        try:
+            return Tokenizer(inner, ends, config)
+        except BadValue as error:
+            raise BadCheckpoint(f"{folder}: {error}") from error
+
+
+def _ends(folder: Path, inner: Any, config: Mapping[str, Any]) -> list[int]:
+    """The ids that end a text: what generation_config.json, config.json and tokenizer_config.json say, the first that says anything first."""
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        said = (_json(folder / name) or {}).get("eos_token_id")
+        found += [i for i in (said if isinstance(said, list) else [said]) if isinstance(i, int) and inner.id_to_token(i) is not None]
+    token = config.get("eos_token")
+    named = [token.get("content") if isinstance(token, Mapping) else token, *([] if found or token else [END])]
+    return list(dict.fromkeys([*found, *(i for t in named if t and (i := inner.token_to_id(t)) is not None)]))
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    try:
+        data = json.loads(file.read_text())
+    except ValueError as error:
+        raise BadCheckpoint(f"{file}: not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise BadCheckpoint(f"{file}: should hold an object")
+    return data
 
 
 def make(words: Iterable[str], tags: Sequence[str], size: int = 4096) -> Tokenizer:
@@ -96,9 +206,45 @@ def make(words: Iterable[str], tags: Sequence[str], size: int = 4096) -> Tokeniz
     return Tokenizer(inner)
 
 
+def _without_prefix(data: Any) -> bool:
+    """Take out of a tokenizer's JSON whatever puts a space before a text. True where there was something."""
+    steps = []
+    for one, many in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
+        if data.get(one):
+            row = data[one][many] if data[one]["type"] == "Sequence" else [data[one]]
+            kept = [s for s in row if s["type"] != "Prepend"]
+            steps += kept
+            if len(kept) < len(row):
+                data[one] = {"type": "Sequence", many: kept}
+                steps.append({"type": "Prepend"})
+    changed = False
+    for step in steps:
+        changed |= step["type"] == "Prepend"
+        if step["type"] == "Metaspace" and step.get("prepend_scheme") != "never":
+            step["prepend_scheme"], changed = "never", True
+        if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
+            step["add_prefix_space"], changed = False, True
+    return changed
+
+
+def _sentencepiece(token: str) -> bytes:
+    """The bytes of a token of SentencePiece's: <0xE2> is a byte, ▁ a space."""
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        return bytes([int(token[3:5], 16)])
+    return token.replace(SPACE, " ").encode()
+
+
 def _byte_of_character() -> dict[str, int]:
     """The printable character that stands for each byte in byte-level vocabularies (Radford et al. 2019), turned round."""
     own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {chr(b): b for b in own}
     rest = [b for b in range(256) if b not in own]
     return table | {chr(256 + n): b for n, b in enumerate(rest)}
+
+
+TABLE = _byte_of_character()
+
+
+def _bytes_of(token: str) -> bytes:
+    """The bytes of a token of a byte-level vocabulary."""
+    return bytes(TABLE[c] for c in token) if all(c in TABLE for c in token) else token.encode()

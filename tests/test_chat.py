@@ -1,0 +1,322 @@
+"""Tokenizers as the Hub has them, chat templates whose turns are appended, and tags that are many tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import mini, spans, table_of, told
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from templates import FAMILIES
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as Inner
+
+from selfteach.core import Request, Sampling, Source, Task, Turn, block
+from selfteach.core.errors import BadCheckpoint, BadValue, UnknownName
+from selfteach.engine.builtin import BuiltinEngine
+from selfteach.engine.reference import ReferenceEngine
+from selfteach.engine.stops import Stops
+from selfteach.loop.assemble import spoken
+from selfteach.loop.episode import play
+from selfteach.model import chat, zoo
+from selfteach.model import gguf as gguf_files
+from selfteach.model.gguf import splitter
+from selfteach.model.tokenizer import Tokenizer
+from selfteach.reward.tags import search_format
+from selfteach.rollout.single import conclusion, plain
+from selfteach.tasks.atlas import atlas
+
+TEXT = ["The quick brown fox: what is asked? assistant user model\n\nsystem\nToday Date: It is brief. 12 345."] * 3
+
+
+def sentencepiece(special: tuple[str, ...], first: bool) -> Inner:
+    """As Llama 2's and Mistral's (`first`: a space before every text) or Gemma's: pieces over ▁, bytes for what has none."""
+    trained = Inner(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    trained.train_from_iterator([line for text in TEXT for line in text.split("\n")], trainers.BpeTrainer(vocab_size=120, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    tokens = list(dict.fromkeys(["<unk>", *special, *(f"<0x{b:02X}>" for b in range(256)), *model["vocab"]]))
+    inner = Inner(models.BPE({t: i for i, t in enumerate(tokens)}, [tuple(m) for m in model["merges"]], unk_token="<unk>", byte_fallback=True))
+    inner.normalizer = normalizers.Sequence([*([normalizers.Prepend("▁")] if first else []), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *([decoders.Strip(" ", 1, 0)] if first else [])]
+    inner.decoder = decoders.Sequence(steps)
+    inner.post_processor = processors.TemplateProcessing(single=f"{special[0]} $A", special_tokens=[(special[0], 1)])
+    inner.add_special_tokens([AddedToken(t, normalized=False) for t in special])
+    return inner
+
+
+def bytelevel(special: tuple[str, ...], pre: str) -> Inner:
+    inner = Inner(models.BPE())
+    inner.pre_tokenizer, inner.decoder = splitter("here", pre), decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=300, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False))
+    inner.add_tokens([AddedToken("<think>", normalized=False), AddedToken("</think>", normalized=False)])
+    return inner
+
+
+def tokenizer_of(family: str) -> Tokenizer:
+    template, special, _, cut = FAMILIES[family]
+    inner = sentencepiece(special, cut == "sentencepiece") if cut in ("sentencepiece", "gemma") else bytelevel(special, cut)
+    config = {
+        "chat_template": template,
+        "bos_token": special[0],
+        "eos_token": {"content": special[1 if "</s>" in special or "<eos>" in special else -1]},
+    }
+    return Tokenizer(inner, [inner.token_to_id(config["eos_token"]["content"])], config)
+
+
+TOKENIZERS = {family: tokenizer_of(family) for family in FAMILIES}
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def said(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+words = st.text(st.sampled_from("aTq .\n?é日🙂12<"), min_size=1, max_size=12).map(lambda s: "x" + s + "y")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(deadline=None, max_examples=25)
+@given(talk=st.lists(st.tuples(words, words), min_size=1, max_size=4), last=words)
+def test_more_turns_extend_the_tokens_of_fewer(family: str, talk: list[tuple[str, str]], last: str) -> None:
+    t = TOKENIZERS[family]
+    messages = [user(talk[0][0])]
+    ids = t.render(messages).tolist()
+    for n, (_, reply) in enumerate(talk):
+        ask = user(talk[n + 1][0] if n + 1 < len(talk) else last)
+        ids += [*t.encode(reply).tolist(), t.end]
+        ids += t.said("user", ask["content"], ids[-1], messages[:1]).tolist()
+        messages += [said(reply), ask]
+        assert t.decode(ids) == t.decode(t.render(messages))
+        if family != "mistral":  # its [/INST] is no token, and a reply may grow into it
+            assert ids == t.render(messages).tolist()
+    cut = [*t.render(messages[:1]).tolist(), *t.encode("x").tolist()]  # a turn that did not come to its end: it is ended
+    assert t.said("user", last, cut[-1]).tolist() == [t.end, *t.said("user", last, t.end).tolist()]
+
+
+DRIFTS = {
+    "chatml": {},
+    "llama3": {"spaces": chat.WHITESPACE, "tool calls": chat.TOOL_CALL},
+    "mistral": {"system": chat.REFUSED, "tool": chat.REFUSED},
+    "mistral-system": {"system": chat.REWRITTEN},
+    "gemma": {"spaces": chat.WHITESPACE, "system": chat.REFUSED, "tool": chat.REFUSED},
+    "qwen3": {"thinking": chat.THINKING, "tool calls": chat.TOOL_CALL},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_where_a_template_does_not_extend_it_says_why(family: str) -> None:
+    assert TOKENIZERS[family].drifts == DRIFTS[family]
+
+
+def test_what_cannot_be_appended_is_refused_with_its_cause() -> None:
+    system = [{"role": "system", "content": "Be brief."}, user("One?")]
+    with pytest.raises(BadValue, match="history rewritten"):
+        TOKENIZERS["mistral-system"].said("user", "Two?", 5, system)
+    with pytest.raises(BadValue, match="roles must alternate"):
+        TOKENIZERS["gemma"].said("tool", "Two?", 5)
+    with pytest.raises(BadValue, match="System role not supported"):
+        TOKENIZERS["gemma"].render(system)
+    open_ended = Tokenizer(TOKENIZERS["chatml"].inner, [0], {"chat_template": "{% for m in messages %}{{ m.content }} {% endfor %}"})
+    assert set(open_ended.drifts.values()) == {chat.NO_CLOSE}
+    with pytest.raises(BadValue, match=chat.NO_CLOSE):
+        open_ended.said("user", "Two?", 5)
+    with pytest.raises(BadValue, match="messages with a role"):
+        open_ended.render([{"content": "x"}])
+    with pytest.raises(BadValue, match="TemplateSyntaxError"):
+        Tokenizer(TOKENIZERS["chatml"].inner, [0], {"chat_template": "{% for %}"}).render([user("x")])
+
+
+def test_templates_run_in_a_sandbox_and_know_the_hubs_words() -> None:
+    write = lambda template, **more: chat.Chat(template).text([{**user("é"), **more}])  # noqa: E731
+    for attack in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ cycler.__init__.__globals__ }}"):
+        with pytest.raises(BadValue, match="SecurityError"):
+            write(attack)
+    assert write("{% generation %}{{ messages[0].content | tojson }}{% endgeneration %}") == '"é"'
+    assert write("{{ strftime_now('%Y') }}") == "2024"
+    assert write("{% for m in messages %}{% break %}{% endfor %}ok") == "ok"
+    several = chat.Chat.of({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]})
+    assert several is not None and several.template == "b" and chat.Chat.of({}) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(deadline=None, max_examples=40)
+@given(text=st.text(max_size=20))
+def test_pieces_are_the_bytes_of_any_tokenizer(family: str, text: str) -> None:
+    t = TOKENIZERS[family]
+    if "\r" in text or "▁" in text or any(s in text for s in FAMILIES[family][1]):
+        return
+    ids = t.encode(text).tolist()
+    assert t.decode(ids) == text and b"".join(t.pieces[i] for i in ids) == text.encode()
+    assert len(t.pieces) == len(t) and all(t.pieces[i] == b"" for i in t.ends)
+
+
+def test_a_context_of_text_begins_as_the_model_wants_it() -> None:
+    mistral, chatml = TOKENIZERS["mistral"], TOKENIZERS["chatml"]
+    assert mistral.decode(mistral.render("the fox")) == "<s> the fox" and mistral.decode(mistral.encode("the fox")) == "the fox"
+    assert chatml.render("the fox").tolist() == chatml.encode("the fox").tolist()
+    ended = Inner.from_str(mistral.inner.to_str())
+    ended.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    assert Tokenizer(ended, [2]).render("the fox").tolist() == mistral.render("the fox").tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tokenizer_is_saved_with_its_template_and_ends(family: str, tmp_path: Path) -> None:
+    t = TOKENIZERS[family]
+    t.save(tmp_path)
+    back = Tokenizer.load(tmp_path)
+    assert (back.ends, back.pieces, back.fingerprint, back.drifts) == (t.ends, t.pieces, t.fingerprint, t.drifts)
+    assert t.ends == ((t.end,) if family != "gemma" else (t.end, t.inner.token_to_id("<eos>")))  # gemma's turns and texts end otherwise
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "chat_template.jinja").write_text(config.pop("chat_template"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, t.end, 99999]}))
+    assert (other := Tokenizer.load(tmp_path)).ends[0] == t.end and 3 in other.ends and other.chat == t.chat
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(BadCheckpoint, match="not JSON"):
+        Tokenizer.load(tmp_path)
+    for name in ("generation_config.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / name).unlink()
+    with pytest.raises(BadCheckpoint, match="no end token"):
+        Tokenizer.load(tmp_path)
+
+
+@block
+async def agent(*, request: Request, cast: Any) -> str:
+    context = cast.policy.begin(request.task.prompt)
+    turn = await context.sample(stop=("</search>",))
+    context.say("user", f"found: {turn.between('search')}", span="information")
+    last = await context.sample()
+    context.close()
+    return last.text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_episode_talks_in_messages(family: str) -> None:
+    t = TOKENIZERS[family]
+    table = table_of(agent(), ["is <search>fox</search> so", "brown"], t)
+    episode = asyncio.run(play(table, [Request(Task("t", [user("what fox?")]))]))[0].episodes[0]
+    assert episode.answer == "brown", episode.why
+    replayed = [*t.render([user("what fox?")]), *t.encode("is <search>fox</search>"), *t.said("user", "found: fox", None), *t.encode("brown"), t.end]
+    assert told(episode, t) == t.decode(replayed)
+    assert "found: fox" in spans(episode, t, "information")
+    tree = episode.tree
+    assert t.decode(tree.id[tree.chosen]) == "is <search>fox</search>brown" and tree.id[-1] == t.end
+    plain = asyncio.run(play(table_of(agent(), ["x"], Tokenizer(t.inner, t.ends)), [Request(Task("t", "what fox?"))]))[0].episodes[0]
+    assert plain.status == "error" and "has no chat template; use append" in plain.why
+
+
+def test_a_source_is_asked_in_messages_where_there_is_a_template() -> None:
+    task = Task("t", "what is it?\n", "it")
+    source = Source("s", lambda i: task, [task], lambda i: Task("d", "note", data=("x",)))
+    assert spoken(source, Tokenizer(TOKENIZERS["chatml"].inner, [0])) is source
+    asked = spoken(source, TOKENIZERS["chatml"])
+    assert asked.train(0).prompt == asked.test[0].prompt == [user("what is it?")] and asked.demos and asked.demos(0).prompt == [user("note")]
+    own = spoken(Source("s", lambda i: task, [task], chat=lambda t: [user("please: " + t.prompt)]), TOKENIZERS["chatml"])
+    assert own.test[0].prompt == [user("please: what is it?\n")] and own.test[0].answer == "it"
+
+
+def test_atlas_asks_in_english_and_plain_answers_are_read() -> None:
+    last = {style: spoken(atlas(ask=style), TOKENIZERS["chatml"]).test[0].prompt for style in ("search", "answer", "plain")}
+    assert [len(m) for m in last.values()] == [5, 5, 1]
+    question = last["plain"][0]["content"]
+    assert question.startswith("What is the ") and question.endswith("?") and all(m[-1] == user(question) for m in last.values())
+    shown = last["search"][1]["content"]
+    assert search_format(text=shown).value == 1 and "<answer> Euro</answer>" in shown  # type: ignore[union-attr]
+    with pytest.raises(UnknownName, match="option ask of atlas"):
+        atlas(ask="politely")
+    for text, gold in {"The capital of Peru is Lima.": "Lima", "Lima": "Lima", "It is: Lima, in Peru.\nYes.": "Lima", "": ""}.items():
+        assert conclusion(text) == gold
+    table = table_of(plain(), ["The capital of Peru is Lima."], TOKENIZERS["chatml"])
+    assert asyncio.run(play(table, [Request(Task("t", last["plain"]))]))[0].episodes[0].answer == "Lima"
+
+
+def test_any_of_several_ends_ends_a_turn(letters: Tokenizer) -> None:
+    t = Tokenizer(letters.inner, [letters.end, *letters.encode("ae")])
+    assert len(t.ends) == 3 and t.end == letters.end
+
+    async def turns(engine: Any) -> list[tuple[list[int], str]]:
+        asked = [engine.generate("policy", letters.encode("xyz"), Sampling(max_tokens=100), address) for address in range(12)]
+        return [(c.ids.tolist(), c.status) for c in await asyncio.gather(*asked)]
+
+    def model() -> Any:
+        return mini(264).initialise(1)
+
+    got = asyncio.run(turns(BuiltinEngine({"m": model()}, {"policy": "m"}, t)))
+    assert got == asyncio.run(turns(ReferenceEngine({"m": model()}, {"policy": "m"}, t)))
+    stopped = [ids for ids, status in got if status == "stop"]
+    assert stopped and all(ids[-1] in t.ends and not set(ids[:-1]) & set(t.ends) for ids in stopped) and len({ids[-1] for ids in stopped}) > 1
+
+
+def split_tags(t: Tokenizer, text: str) -> list[list[int]]:
+    """Tokenisations of a text: the tokenizer's own, byte by byte, and of pieces cut at every place in turn."""
+    byte = {p: i for i, p in enumerate(t.pieces) if len(p) == 1}
+    ways = [t.encode(text).tolist(), [byte[bytes([b])] for b in text.encode()]]
+    ways += [[*t.encode(text[:n]).tolist(), *t.encode(text[n:]).tolist()] for n in range(1, len(text))]
+    return ways
+
+
+def tags_hold(t: Tokenizer) -> int:
+    """Check marks, stops and `between` for many tokenisations of one turn; how many were different."""
+    text = "I <search>the fox</search> see<information>brown</information>.</answer>\n"
+    ways = split_tags(t, text)
+    stops = Stops(t.pieces, len(t))
+    table, engine_table = stops.number(("</answer>", "</search>")), table_of(agent(), ["x"], t)
+
+    @block
+    async def marked(*, request: Request, cast: Any) -> int:
+        for ids in ways:
+            context = cast.policy.begin("x")
+            context.adopt(ids)
+            turn = Turn(context.at, t.decode(ids), "stop")
+            assert turn.between("search") == "the fox" and turn.text == text
+            context.mark(turn, "information")
+            tree, node = context.tree, turn.at.node
+            inside = [i for i in range(tree.begin[node], tree.stop(node)) if tree.spans[tree.span[i]] == "information"]
+            covered = t.decode(tree.id[inside])
+            assert inside == list(range(inside[0], inside[-1] + 1)) and "<information>brown</information>" in covered
+            shorter = [t.decode(tree.id[inside[1:]]), t.decode(tree.id[inside[:-1]])]
+            assert not any("<information>brown</information>" in s for s in shorter)  # no token more than it takes
+        return 1
+
+    engine_table.programs = {"main": marked()}
+    episode = asyncio.run(play(engine_table, [Request(Task("t", "x"))]))[0].episodes[0]
+    assert episode.answer == 1, episode.why
+    for ids in ways:
+        first = next(n for n in range(1, len(ids) + 1) if b"</search>" in b"".join(t.pieces[i] for i in ids[:n]))
+        found = [n for n in range(1, len(ids) + 1) if stops.could[table, ids[n - 1]] and stops.ended(table, np.array(ids[:n]))]
+        assert found[0] == first
+    return len({tuple(w) for w in ways})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tags_hold_however_they_are_split(family: str) -> None:
+    assert tags_hold(TOKENIZERS[family]) > 5
+
+
+@pytest.fixture(scope="module")
+def smol() -> Tokenizer:
+    try:
+        file = zoo.carried("smollm2-135m")
+    except BadValue as error:
+        pytest.skip(str(error))
+    pytest.importorskip("gguf")
+    return gguf_files.tokenizer_of(file, gguf_files.opened(file)[1])
+
+
+def test_smollm2_talks_in_its_own_template(smol: Tokenizer) -> None:
+    t = smol
+    assert t.ends == (2,) and t.pieces[2] == b"" and not t.drifts and len(t) == 49152
+    ids = t.render([user("What is 1234?")])
+    assert t.decode(ids).startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM") and ids[0] == 1
+    assert [t.pieces[i] for i in t.encode("in 1789")] == [b"in", b" ", b"1", b"7", b"8", b"9"]
+    assert tags_hold(t) > 50
