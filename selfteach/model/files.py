@@ -54,7 +54,8 @@ def written_aside(folder: Path) -> Iterator[Path]:
 
 def save(folder: Path, model: Transformer, tokenizer: Tokenizer) -> None:
     """Write a model into an existing folder, so that transformers and vLLM load it by layout."""
-    save_model(folder, model, bos_token_id=None, eos_token_id=tokenizer.end, pad_token_id=tokenizer.end)
+    ends = list(tokenizer.ends) if len(tokenizer.ends) > 1 else tokenizer.end
+    save_model(folder, model, bos_token_id=None, eos_token_id=ends, pad_token_id=tokenizer.end)
     tokenizer.save(folder)
 
 
