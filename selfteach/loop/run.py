@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core import address
 from ..core.batch import Batch, Example, gather
 from ..core.errors import BadValue, NoVerdict, Starved, Unproven
 from ..core.method import Method, Stage, Update
@@ -23,6 +22,7 @@ from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
 from .account import account
 from .admission import admit
+from .cuts import deal, without, without_silent
 from .episode import Limits, Table, Tool, play
 from .weighing import weights
 
@@ -207,7 +207,7 @@ class Loop:
         for number, part in assigners:
             batch = self._assign(f"{stage.name}/credit.{number}", part, batch, gone)
         if "adv" in batch.columns:
-            batch = _without(batch, np.isnan(batch.get("adv")), "no advantage", gone)
+            batch = without(batch, np.isnan(batch.get("adv")), "no advantage", gone)
         later: dict[str, list[str]] = {}
         for name, reason in gone.items():
             later.setdefault(reason, []).append(name)
@@ -235,7 +235,7 @@ class Loop:
         for name, (unit, values) in columns.items():
             batch.put(name, unit, values)
         if "keep" in columns:
-            batch = _without(batch, np.asarray(batch.get("keep")) == 0, part.name, gone)
+            batch = without(batch, np.asarray(batch.get("keep")) == 0, part.name, gone)
             batch.columns.pop("keep")
         return batch
 
@@ -366,32 +366,6 @@ def deliver(learner: Learner, engine: Engine, group: str, version: int) -> None:
         raise Unproven(f"weights {group!r}, version {version}: the sampler holds {held}, the learner {ours}; the delivery failed")
 
 
-def deal(batch: Batch, update: Update, where: tuple[object, ...]) -> list[Batch]:
-    """Cut a batch into an update's minibatches, shuffled at an address; groups stay whole where a term asks for them."""
-    if update.minibatches == 1:
-        return [replace(batch, columns=dict(batch.columns))]
-    whole = any(t.fn.scope in ("group", "pair", "batch", "episode") for t in update.terms)
-    unit = batch.index["group"] if whole else np.arange(batch.size("seq"))
-    count = int(unit.max()) + 1
-    order = address.generator(*where).permutation(count)
-    parts = [np.isin(unit, piece) for piece in np.array_split(order, min(update.minibatches, count))]
-    return [replace(b, columns=dict(b.columns)) for b in (batch.take_sequences(np.flatnonzero(p)) for p in parts)]
-
-
-def without_silent(batch: Batch, update: Update) -> Batch:
-    """Leave out sequences that cannot move any weight: every term says that its gradient vanishes with a column that is zero there."""
-    loud = np.zeros(batch.size("token"), bool)
-    for term in update.terms:
-        column = getattr(term.fn.fn, "vanishes_with", None)
-        if column is None or term.denominator == "kept":
-            return batch
-        loud |= (batch.get(term.fn.reads.get(column, column)) != 0) & batch.on(term.on)
-    seq = batch.get("seq")
-    keep = np.zeros(batch.size("seq"), bool)
-    keep[seq[loud]] = True
-    return batch.take(keep[seq])
-
-
 def summary(groups: Sequence[Group]) -> dict[str, Any]:
     """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference."""
     scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
@@ -411,12 +385,3 @@ def summary(groups: Sequence[Group]) -> dict[str, Any]:
     out["truncated"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
     out["failed"] = sum(e.status == "error" for e in episodes)
     return out
-
-
-def _without(batch: Batch, rows: np.ndarray, reason: str, gone: dict[str, str]) -> Batch:
-    """The batch without some rows; sequences that lose all theirs are noted under the reason."""
-    if not rows.any():
-        return batch
-    left = batch.take(~rows)
-    gone.update(dict.fromkeys(set(batch.names) - set(left.names), reason))
-    return left
