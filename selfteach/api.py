@@ -250,7 +250,7 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
 
 async def started_model(job: Job, source: Source, observer: Observer) -> Start:
     """The model that a job starts from: loaded, or fresh and warm-started."""
-    start = build(job.model, source, job.settings.seed * 0 + job.warm.seed)
+    start = build(job.model, source, job.warm.seed)
     if start.fresh and job.warm.steps and source.demos is not None:
         method = registry.methods.get("sft")(batch=job.warm.batch)
         folder = await warm_start(source, start, method, judge_of(source), job.warm, job.settings, observer)

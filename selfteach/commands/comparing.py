@@ -53,7 +53,6 @@ def run(command: str, words: Sequence[str]) -> int:
     first = chosen[0][1]
     task = given.get("task") or (first.claim.task if first.claim else "atlas")
     knobs = task_options(task, given.get("set", ()))
-    api.threads(given.get("threads"))
     more: dict[str, Any] = {"survey_k": 0, **changes(given)}
     if "steps" not in more:
         more["steps"] = api.plan(first.name, task, knobs).settings.steps

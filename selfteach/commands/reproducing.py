@@ -60,7 +60,7 @@ def _reproduce(words: Sequence[str]) -> int:
         raise BadValue(
             "selfteach reproduce: takes --seeds N and --first-seed N; a claim has its own budget, so --seed and --budget have no place here"
         )
-    from .. import api, experiment
+    from .. import experiment
     from .common import use_files
     from .progress import watching
 
@@ -68,7 +68,6 @@ def _reproduce(words: Sequence[str]) -> int:
     entry, args, files = method_named(given["method"])
     if args:
         raise BadValue("selfteach reproduce: a claim is made with the method's own hyper-parameters; leave out what follows the name")
-    api.threads(given.get("threads"))
     more = {k: v for k, v in changes(given).items() if k != "steps"}
     if used or files:
         more["use"] = (*used, *files)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ..core import address
-from ..core.batch import Batch
+from ..core.batch import Batch, fresh
 from ..core.method import Update
 
 
 def deal(batch: Batch, update: Update, where: tuple[object, ...]) -> list[Batch]:
     """Cut a batch into an update's minibatches, shuffled at an address; groups stay whole where a term asks for them."""
     if update.minibatches == 1:
-        return [replace(batch, columns=dict(batch.columns))]
+        return [fresh(batch)]
     whole = any(t.fn.scope in ("group", "pair", "batch", "episode") for t in update.terms)
     unit = batch.index["group"] if whole else np.arange(batch.size("seq"))
     count = int(unit.max()) + 1
     order = address.generator(*where).permutation(count)
     parts = [np.isin(unit, piece) for piece in np.array_split(order, min(update.minibatches, count))]
-    return [replace(b, columns=dict(b.columns)) for b in (batch.take_sequences(np.flatnonzero(p)) for p in parts)]
+    return [fresh(batch.take_sequences(np.flatnonzero(p))) for p in parts]
 
 
 def without_silent(batch: Batch, update: Update) -> Batch:
