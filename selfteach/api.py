@@ -228,9 +228,8 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     start = await started_model(job, source, observer)
     session = session_of(job, source, start, out, observer)
     resumed = session.open()
-    observer(
-        {"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": dict(start.about)}
-    )
+    about = dict(start.about) | ({"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {})
+    observer({"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": about})
     before = _told(out, "start")
     if before is None:
         before = await survey(session, job.survey, "start")
@@ -265,8 +264,9 @@ def session_of(job: Job, source: Source, start: Start, out: Path | None, observe
     find = Shelf(out / "log").tree if out else None
     s = job.settings
     made = assemble.loop(job.method, source, start, s, find, budget=job.budget)
-    measured = {"eval_every": s.eval_every, "eval_tasks": s.eval_tasks}
-    return Session(made, judge_of(source), out, s.checkpoint_every, s.keep, **measured, observer=observer, base=str(start.folder or job.model))
+    session = Session(made, judge_of(source), out, s.checkpoint_every, s.keep, observer=observer, base=str(start.folder or job.model))
+    session.eval_every, session.eval_tasks = s.eval_every, s.eval_tasks
+    return session
 
 
 def _told(out: Path, when: str) -> dict[str, float] | None:
@@ -344,6 +344,7 @@ def trained(folder: str | Path, observer: Observer = silent) -> Start:
     if (last / "model.safetensors").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
     start = asyncio.run(started_model(job, source, observer))
+    lora.same_base(last / "learner.json", start.model)
     adapter = lora.read(last / "adapter", start.model)
     return replace(start, model=lora.plain(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))
 

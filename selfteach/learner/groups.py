@@ -145,9 +145,7 @@ class Groups:
         if self[source].lent and self[target].trunk is not None and self.root(target) == self.root(source):
             of = {n: torch.zeros_like(p) if n.endswith("lora_B") else p for n, p in to.items() if n.endswith(("lora_A", "lora_B"))} | of
         elif self.adapter and self[target].trunk is not None and self[source].trunk is not None and self.root(target) != self.root(source):
-            raise BadValue(
-                f"weights {target}: adapters over {self.root(target)}, and {source} is over {self.root(source)}, so it cannot be copied from it"
-            )
+            raise BadValue(f"weights {target}: adapters over {self.root(target)}; {source}, over {self.root(source)}, cannot be copied to it")
         common = to.keys() & of.keys()
         if not common:
             raise BadValue(f"weights {target}: nothing in common with {source}, so it cannot be copied from it")

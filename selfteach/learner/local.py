@@ -170,8 +170,8 @@ class LocalLearner:
             raise BadCheckpoint(f"{file}: not what a learner wrote ({type(error).__name__}: {error})") from None
         if foreign := sorted(g for g in groups if g not in self.groups):
             raise BadCheckpoint(f"{file}: it holds the weights {', '.join(foreign)}, which this method does not have")
-        if said["bases"] != self._bases():
-            raise BadCheckpoint(f"{file}: its adapters are over other weights than this run starts from now; give the model it began with")
+        for root in self._bases():
+            lora.same_base(file, self.groups.base(root), root)
         if stale := sorted(self.changed - groups - set(skip)):
             raise BadCheckpoint(f"{file}: it does not hold {', '.join(stale)}, which has moved here; load into a new learner")
         moments = files.read_tensors(folder / "optimiser.safetensors")

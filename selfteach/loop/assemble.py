@@ -61,9 +61,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
-        given = [
-            f"lora_{n}" for n in ("alpha", "targets", "rslora") if getattr(self, f"lora_{n}") != Settings.__dataclass_fields__[f"lora_{n}"].default
-        ]
+        kinds = ("lora_alpha", "lora_targets", "lora_rslora")
+        given = [n for n in kinds if getattr(self, n) != Settings.__dataclass_fields__[n].default]
         if self.adapter is not None and (given or self.lora_rank is not None):
             raise BadValue(f"adapter: {self.adapter} says its own rank, alpha and targets; leave {', '.join(given) or 'lora_rank'} out")
         given += ["lora_dropout"] * (self.lora_dropout is not None)

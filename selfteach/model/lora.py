@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,9 +35,11 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 @dataclass(frozen=True)
 class Lora:
-    """rank r; alpha (None: 2 r); targets: ends of the names of linear layers, or all-linear; dropout of what enters A; stabilised: s = alpha / sqrt(r).
+    """A kind of adapter. Raises BadValue for numbers that cannot be.
 
-    Raises BadValue for numbers that cannot be.
+    rank        r;  alpha: None is 2 r;  stabilised: s = alpha / sqrt(r)
+    targets     names of linear layers, whole or from a dot on (q_proj, 0.mlp.up_proj), or all-linear
+    dropout     the share of what enters A that is left out in learning, where a policy that has moved is then not quite the one that sampled
     """
 
     rank: int
@@ -58,10 +59,14 @@ class Lora:
             raise BadValue(f"lora_targets: names no layer; say {ALL}, or some of a model's linear layers")
 
     @property
+    def strength(self) -> float:
+        """alpha, said or not."""
+        return 2.0 * self.rank if self.alpha is None else self.alpha
+
+    @property
     def scale(self) -> float:
         """s of B A."""
-        alpha = 2 * self.rank if self.alpha is None else self.alpha
-        return alpha / (self.rank**0.5 if self.stabilised else self.rank)
+        return self.strength / (self.rank**0.5 if self.stabilised else self.rank)
 
 
 @dataclass(frozen=True)
@@ -122,10 +127,8 @@ def targeted(lora: Lora, model: Transformer) -> list[str]:
     for target in lora.targets:
         mine = {n for n in have if target == ALL or n == target or n.endswith("." + target)}
         if not mine:
-            leaves = list(dict.fromkeys(n.rpartition(".")[2] for n in have))
-            raise BadValue(
-                f"lora_targets: no linear layer is called {target!r}; {nearest(target, [*leaves, ALL])} (there are: {', '.join(leaves)}; {ALL})"
-            )
+            leaves = [*dict.fromkeys(n.rpartition(".")[2] for n in have), ALL]
+            raise BadValue(f"lora_targets: no linear layer is called {target!r}; {nearest(target, leaves)} (there are: {', '.join(leaves)})")
         out |= mine
     return [n for n in have if n in out]
 
@@ -227,15 +230,14 @@ def kept(marks: Tensor, layer: int, width: int, dropout: float) -> tuple[Tensor,
     """
     bound = round(dropout * 2**16)
     column = torch.arange(-(-width // 4), device=marks.device) * GOLDEN + int(np.uint64(layer).astype(np.int64))
-    draws = mix(mix(marks)[:, None] + column).view(torch.int16)[:, :width]
+    draws = mix(marks[:, None] + column).view(torch.int16)[:, :width]
     return draws >= bound - 2**15, 1 - bound / 2**16
 
 
 @contextmanager
 def dropping(model: Transformer, marks: Tensor, *words: object) -> Iterator[None]:
     """Inside, a forward of `model` over the tokens of `marks` (i64[F]) has dropout, drawn at the address `words`."""
-    found = layers(model).values()
-    noise = next((m.noise for m in found if m.lora.dropout), Noise())
+    noise = next(iter(layers(model).values())).noise
     noise.marks = mix(marks + int(np.uint64(address.key(*words)).astype(np.int64)))
     try:
         yield
@@ -250,13 +252,12 @@ def save(folder: Path, model: Transformer, base: str) -> None:
     """Write adapter_config.json and adapter_model.safetensors, which `peft.PeftModel.from_pretrained(base model, folder)` reads."""
     found = layers(model)
     lora = next(iter(found.values())).lora
-    alpha = lora.scale * (lora.rank**0.5 if lora.stabilised else lora.rank)
     said = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": lora.rank,
-        "lora_alpha": round(alpha) if abs(alpha - round(alpha)) < 1e-9 * alpha else alpha,
+        "lora_alpha": int(lora.strength) if lora.strength == int(lora.strength) else lora.strength,
         "target_modules": list(lora.targets),
         "lora_dropout": lora.dropout,
         "use_rslora": lora.stabilised,
@@ -284,7 +285,7 @@ def read_factors(folder: Path) -> dict[str, Tensor]:
 # Keys of an adapter_config.json that say nothing of what the adapter computes, once its tensors are there.
 NEUTRAL_KEYS = """
 peft_type task_type base_model_name_or_path revision auto_mapping inference_mode r lora_alpha target_modules exclude_modules lora_dropout use_rslora
-init_lora_weights layers_to_transform layers_pattern peft_version megatron_core ensure_weight_tying
+init_lora_weights layers_to_transform layers_pattern peft_version megatron_core ensure_weight_tying qalora_group_size
 """
 NEUTRAL = set(NEUTRAL_KEYS.split())
 
@@ -301,14 +302,11 @@ def read(folder: Path, base: Transformer, dropout: float | None = None) -> Adapt
     except (ValueError, KeyError, TypeError) as error:
         raise BadCheckpoint(f"{file}: not an adapter's configuration ({type(error).__name__}: {error})") from None
     strange = [k for k, v in said.items() if v and k not in NEUTRAL and (k, v) != ("bias", "none")]
-    if said.get("peft_type") != "LORA" or (
-        isinstance(said.get("init_lora_weights"), str) and said["init_lora_weights"] not in ("gaussian", "orthogonal")
-    ):
-        strange = ["peft_type" if said.get("peft_type") != "LORA" else "init_lora_weights", *strange]
+    strange += ["peft_type"] * (said.get("peft_type") != "LORA")
+    # Other beginnings than these change the base too.
+    strange += ["init_lora_weights"] * (said.get("init_lora_weights", True) not in (True, False, None, "gaussian", "orthogonal"))
     if strange:
-        raise BadCheckpoint(
-            f"{file}: {strange[0]} ({str(said.get(strange[0]))[:60]}) is not understood; only plain LoRA on linear layers can be read"
-        )
+        raise BadCheckpoint(f"{file}: {strange[0]} ({str(said.get(strange[0]))[:60]}) is not understood; only plain LoRA can be read")
     tensors = read_factors(folder)
     names = {n.rpartition(".")[0] for n in tensors}
     have = linears(base)
@@ -328,7 +326,11 @@ def read(folder: Path, base: Transformer, dropout: float | None = None) -> Adapt
     return Adapter(Lora(rank, alpha, targets, share, bool(said.get("use_rslora"))), tensors)
 
 
-def summary(model: Transformer) -> dict[str, Any]:
-    """For people: how many numbers are trained, of how many."""
-    found = factors(model)
-    return {"trained": sum(t.numel() for t in found.values()), "of": sum(t.numel() for t in Merged(model).own.values())}
+def same_base(file: Path, base: Transformer, root: str = "start") -> None:
+    """Raises BadCheckpoint where a checkpoint's learner.json says that its adapters are over other weights than these."""
+    try:
+        over = json.loads(file.read_text())["bases"].get(root)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadCheckpoint(f"{file}: does not say what its adapters are over ({type(error).__name__}: {error})") from None
+    if over != files.fingerprint(base.names()):
+        raise BadCheckpoint(f"{file}: its adapters are over other weights than {root} has now; give the model that the run began with")
