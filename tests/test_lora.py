@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from test_families import CASES, TOKENIZER, loaded, ours_logits, stored, texts  # noqa: F401
 from test_loop import advance, source
 from test_resume import job_of, same_run
+from torch.utils.checkpoint import checkpoint
 
 from selfteach import api
 from selfteach.core import Example, Member, Segment, Term, Update, Weights, block, gather, registry
@@ -209,6 +210,27 @@ def test_the_gradient_under_dropout_is_that_of_the_loss_by_finite_differences() 
                 with torch.no_grad():
                     p[i] -= h
             assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(float(grads[name].view(-1)[i]), rel=1e-5, abs=1e-9)
+
+
+def test_a_layer_computed_anew_on_the_way_back_drops_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with recomputed activations: two forwards of one model, then the way back through both."""
+    _, want = gradient(learner_of(4096, 0.4))
+    forward = Transformer.forward
+    seen: list[Any] = []
+
+    def recomputed(self: Transformer, ids: Any, attend: Any, positions: Any = None) -> Any:
+        if self.lm_head.weight.dtype == torch.float64 and lora.layers(self):
+            seen.append(attend)
+            first = checkpoint(forward, self, ids, attend, positions, use_reentrant=False)
+            batch = batch_of(1)
+            other = layout(read(batch, np.arange(len(batch.place))), "cpu")
+            forward(self, other.ids, other.attend, other.positions)  # of another text, between there and back
+            return first
+        return forward(self, ids, attend, positions)
+
+    monkeypatch.setattr(Transformer, "forward", recomputed)
+    _, got = gradient(learner_of(4096, 0.4))
+    assert seen and all(torch.equal(g, want[n]) for n, g in got.items())
 
 
 def test_columns_have_no_dropout_and_steps_draw_anew() -> None:

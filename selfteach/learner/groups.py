@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import Member, Weights
 from ..model import files, lora
 from ..model.quantities import HEADS
-from ..model.transformer import Transformer
+from ..model.transformer import Attend, Transformer
 from .settings import Precision
 
 HEAD_ONLY = "new:head"
@@ -125,14 +125,13 @@ class Groups:
             for p in params:
                 p.requires_grad_(False)
 
-    def noise(self, name: str, marks: Tensor) -> AbstractContextManager[None]:
-        """Dropout for a forward of a group's trunk over the tokens of `marks`: where it has adapters that move, in the learning pass alone.
+    def drop(self, name: str, attend: Attend, marks: Tensor) -> None:
+        """Dropout for the forward of a group's trunk with this `attend`, over the tokens of `marks`: of adapters that move, as they learn.
 
         Drawn by seed, optimiser step, layer and the text up to the token: it depends neither on micro-batches nor on which pass it is.
         """
-        if name not in self._now or self.adapter is None or not self.adapter.lora.dropout:
-            return nullcontext()
-        return lora.dropping(self.trunk(name), marks, self.seed, "dropout", self.steps)
+        if name in self._now and self.adapter is not None and self.adapter.lora.dropout:
+            lora.drop(self.trunk(name), attend, marks, self.seed, "dropout", self.steps)
 
     @torch.no_grad()
     def copy(self, target: str, source: str, rate: float) -> None:

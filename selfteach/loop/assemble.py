@@ -118,6 +118,10 @@ def moving(method: Method) -> set[str]:
 
 def adapter_for(settings: Settings, base: Transformer) -> lora.Adapter | None:
     """The adapters of a run over a base: fresh, read from a folder, or none. Raises BadValue or BadCheckpoint where they do not fit."""
+    if settings.adapter is None and settings.lora_rank is None:
+        return None
+    if not isinstance(base, Transformer):
+        raise BadValue(f"lora_rank: adapters are for the families that selfteach computes itself, not for {type(base).__name__}; train all weights")
     if settings.adapter is not None:
         return lora.read(Path(settings.adapter), base, settings.lora_dropout)
     if (wanted := settings.fresh_lora) is None:

@@ -14,9 +14,10 @@ import copy
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from ..core import address
 from ..core.errors import BadCheckpoint, BadValue, nearest
 from . import files
-from .transformer import Transformer
+from .transformer import Attend, Transformer
 
 ALL = "all-linear"
 PREFIX = "base_model.model."  # before a tensor's name in peft's files
@@ -78,9 +79,19 @@ class Adapter:
 
 
 class Noise:
-    """What dropout is drawn from in the forward under way: a number per token; None: nothing is dropped. One for all layers of a model."""
+    """What dropout is drawn from in a layer under way: a number per token; None: nothing is dropped. One for all layers of a model.
 
-    marks: Tensor | None = None
+    A forward is known by the attention handed to it, so that a layer computed anew on the way back drops what it dropped on the way there.
+    """
+
+    def __init__(self) -> None:
+        self.drawn: WeakKeyDictionary[Any, Tensor] = WeakKeyDictionary()
+        self.now: Tensor | None = None
+
+    def enter(self, _: nn.Module, given: tuple[Any, ...]) -> None:
+        """Called before each layer with what it is given."""
+        attend = next((x for x in given if callable(x)), None)
+        self.now = None if attend is None else self.drawn.get(attend)
 
 
 class Adapted(nn.Module):
@@ -90,6 +101,7 @@ class Adapted(nn.Module):
         super().__init__()
         self.weight, self.bias = base.weight, base.bias
         self.lora, self.noise, self.address = lora, noise, address.key("lora", name)
+        self.product = type(base).forward  # of the base's kind, which reads weight and bias
         kind, (out, width) = torch.promote_types(base.weight.dtype, torch.float32), base.weight.shape
         bound = width**-0.5
         first = address.generator(seed, "lora", name).uniform(-bound, bound, (lora.rank, width))
@@ -97,10 +109,10 @@ class Adapted(nn.Module):
         self.lora_B = nn.Parameter(torch.zeros(out, lora.rank, dtype=kind, device=base.weight.device))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., in] -> [..., out]; where noise stands ready, x has a row for each of its marks."""
-        y, thin = F.linear(x, self.weight, self.bias), x
-        if self.noise.marks is not None:
-            keep, share = kept(self.noise.marks, self.address, x.shape[-1], self.lora.dropout)
+        """x [..., in] -> [..., out]; under noise, x has a row for each of its numbers."""
+        y, thin = self.product(self, x), x  # type: ignore[arg-type]
+        if self.noise.now is not None:
+            keep, share = kept(self.noise.now, self.address, x.shape[-1], self.lora.dropout)
             thin = x * keep.view(x.shape) / share
         more = F.linear(F.linear(thin.to(torch.promote_types(thin.dtype, self.lora_A.dtype)), self.lora_A), self.lora_B)
         return y + (more * self.lora.scale).to(y.dtype)
@@ -146,6 +158,8 @@ def adapt(base: Transformer, lora: Lora, seed: int = 0, given: Mapping[str, Tens
         layer = base.get_submodule(name)
         assert isinstance(layer, nn.Linear)
         setattr(model.get_submodule(where), leaf, Adapted(layer, name, lora, noise, seed))
+    for layer in model.model.layers:
+        layer.register_forward_pre_hook(noise.enter)
     if given:
         files.fill(factors(model), given, "adapter")
     return model
@@ -234,15 +248,10 @@ def kept(marks: Tensor, layer: int, width: int, dropout: float) -> tuple[Tensor,
     return draws >= bound - 2**15, 1 - bound / 2**16
 
 
-@contextmanager
-def dropping(model: Transformer, marks: Tensor, *words: object) -> Iterator[None]:
-    """Inside, a forward of `model` over the tokens of `marks` (i64[F]) has dropout, drawn at the address `words`."""
+def drop(model: Transformer, attend: Attend, marks: Tensor, *words: object) -> None:
+    """Let the forward of `model` that is handed this very `attend`, over the tokens of `marks` (i64[F]), have dropout, drawn at `words`."""
     noise = next(iter(layers(model).values())).noise
-    noise.marks = mix(marks + int(np.uint64(address.key(*words)).astype(np.int64)))
-    try:
-        yield
-    finally:
-        noise.marks = None
+    noise.drawn[attend] = mix(marks + int(np.uint64(address.key(*words)).astype(np.int64)))
 
 
 # ---- files
