@@ -94,13 +94,15 @@ def test_more_turns_extend_the_tokens_of_fewer(family: str, talk: list[tuple[str
     for n, (_, reply) in enumerate(talk):
         ask = user(talk[n + 1][0] if n + 1 < len(talk) else last)
         ids += [*t.encode(reply).tolist(), t.end]
-        ids += t.said("user", ask["content"], ids[-1], messages[:1]).tolist()
+        new, _, why = t.goes_on(messages, reply, said(reply), ask, ids[-1])
+        assert why is None
+        ids += new.tolist()
         messages += [said(reply), ask]
         assert t.decode(ids) == t.decode(t.render(messages))
         if family != "mistral":  # its [/INST] is no token, and a reply may grow into it
             assert ids == t.render(messages).tolist()
     cut = [*t.render(messages[:1]).tolist(), *t.encode("x").tolist()]  # a turn that did not come to its end: it is ended
-    assert t.said("user", last, cut[-1]).tolist() == [t.end, *t.said("user", last, t.end).tolist()]
+    assert t.said(user(last), cut[-1]).tolist() == [t.end, *t.said(user(last), t.end).tolist()]
 
 
 DRIFTS = {
@@ -120,16 +122,14 @@ def test_where_a_template_does_not_extend_it_says_why(family: str) -> None:
 
 def test_what_cannot_be_appended_is_refused_with_its_cause() -> None:
     system = [{"role": "system", "content": "Be brief."}, user("One?")]
-    with pytest.raises(BadValue, match="history rewritten"):
-        TOKENIZERS["mistral-system"].said("user", "Two?", 5, system)
     with pytest.raises(BadValue, match="roles must alternate"):
-        TOKENIZERS["gemma"].said("tool", "Two?", 5)
+        TOKENIZERS["gemma"].said({"role": "tool", "content": "Two?"}, 5)
     with pytest.raises(BadValue, match="System role not supported"):
         TOKENIZERS["gemma"].render(system)
     open_ended = Tokenizer(TOKENIZERS["chatml"].inner, [0], {"chat_template": "{% for m in messages %}{{ m.content }} {% endfor %}"})
     assert set(open_ended.drifts.values()) == {chat.NO_CLOSE}
     with pytest.raises(BadValue, match=chat.NO_CLOSE):
-        open_ended.said("user", "Two?", 5)
+        open_ended.said(user("Two?"), 5)
     with pytest.raises(BadValue, match="messages with a role"):
         open_ended.render([{"content": "x"}])
     with pytest.raises(BadValue, match="TemplateSyntaxError"):
@@ -206,7 +206,7 @@ def test_an_episode_talks_in_messages(family: str) -> None:
     table = table_of(agent(), ["is <search>fox</search> so", "brown"], t)
     episode = asyncio.run(play(table, [Request(Task("t", [user("what fox?")]))]))[0].episodes[0]
     assert episode.answer == "brown", episode.why
-    replayed = [*t.render([user("what fox?")]), *t.encode("is <search>fox</search>"), *t.said("user", "found: fox", None), *t.encode("brown"), t.end]
+    replayed = [*t.render([user("what fox?")]), *t.encode("is <search>fox</search>"), *t.said(user("found: fox"), None), *t.encode("brown"), t.end]
     assert told(episode, t) == t.decode(replayed)
     assert "found: fox" in spans(episode, t, "information")
     tree = episode.tree

@@ -24,6 +24,7 @@ from .account import account
 from .admission import admit
 from .cuts import deal, without, without_silent
 from .episode import Limits, Table, Tool, play
+from .talk import rewrites
 from .weighing import weights
 
 ROUNDS = 64  # a select that asks more often than this in one step will never have enough
@@ -384,4 +385,5 @@ def summary(groups: Sequence[Group]) -> dict[str, Any]:
     statuses = Counter(t.status for e in episodes for t in e.trajectories)
     out["truncated"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
     out["failed"] = sum(e.status == "error" for e in episodes)
+    out |= rewrites(e.cost for e in episodes)
     return out
