@@ -26,7 +26,7 @@ from selfteach.learner import LocalLearner, Settings
 from selfteach.loop.account import account
 from selfteach.loop.episode import Table, play
 from selfteach.loop.log import Rollouts, pack
-from selfteach.loop.run import summary
+from selfteach.loop.books import summary
 from selfteach.model import chat
 from selfteach.model.tokenizer import CUT, Tokenizer
 from selfteach.model.transformer import causal
