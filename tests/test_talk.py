@@ -24,9 +24,9 @@ from selfteach.credit import each
 from selfteach.engine.scripted import ScriptedEngine
 from selfteach.learner import LocalLearner, Settings
 from selfteach.loop.account import account
+from selfteach.loop.books import summary
 from selfteach.loop.episode import Table, play
 from selfteach.loop.log import Rollouts, pack
-from selfteach.loop.books import summary
 from selfteach.model import chat
 from selfteach.model.tokenizer import CUT, Tokenizer
 from selfteach.model.transformer import causal

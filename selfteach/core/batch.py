@@ -203,8 +203,7 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
         pieces: list[np.ndarray] = []
         own_texts = [flat]
         for source, learn, start, stop, fresh in example.parts:
-            if fresh and flat > own_texts[-1]:
-                own_texts.append(flat)
+            own_texts += [flat] * (fresh and flat > own_texts[-1])
             if isinstance(source, Ref):
                 tree = find(source.episode)
                 a, z = tree.begin[source.node], tree.stop(source.node)
