@@ -171,7 +171,7 @@ class LiveContext:
     @property
     def talks(self) -> bool:
         """True where it began with messages, as a model with a chat template is asked."""
-        return bool(self._asked)
+        return any(node in self.cast._talks for node, _ in self.tree.path(self.node, self.offset))
 
     @property
     def ids(self) -> np.ndarray:
