@@ -91,5 +91,9 @@ def truncate(logprobs: Tensor, top_k: Tensor, top_p: Tensor, likely: int = LIKEL
         stays &= ~equal | (equal.cumsum(-1) <= spare)
     # Summed one after the other, so that how many were looked at changes no bit.
     kept = torch.where(stays, logprobs - upto.gather(-1, least).log().to(logprobs.dtype), -torch.inf)
-    open_ = torch.nonzero(keep[:, -1] & (top_k == 0))[:, 0] if likely < size else []
-    return kept.index_copy(0, open_, truncate(logprobs[open_], top_k[open_], top_p[open_], size)) if len(open_) else kept
+    if likely == size:
+        return kept
+    unsettled = torch.nonzero(keep[:, -1] & (top_k == 0))[:, 0]
+    if not len(unsettled):
+        return kept
+    return kept.index_copy(0, unsettled, truncate(logprobs[unsettled], top_k[unsettled], top_p[unsettled], size))
