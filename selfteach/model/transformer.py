@@ -292,7 +292,8 @@ def banded(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     query, key = torch.arange(w, device=q.device)[:, None] + w, torch.arange(2 * w, device=q.device)
     sees = (key <= query) & (query - key < w) & ((torch.arange(blocks, device=q.device) > 0)[:, None, None] | (key >= w))
     mask = torch.zeros(sees.shape, device=q.device, dtype=q.dtype).masked_fill_(~sees, -torch.inf)
-    out = masked(look, *(x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)), mask[:, None].repeat(b, 1, 1, 1))
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+    out = masked(look, q, k, v, mask[:, None].repeat(b, 1, 1, 1))
     return out.unflatten(0, (b, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :t]
 
 
