@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,15 @@ class Tokenizer:
                 out.append((piece, made.ids))
         return out
 
+    @cached_property
+    def _pieces(self) -> Callable[[str], tuple[str, ...]]:
+        """The pieces of `_apart`, remembered: a conversation's messages are asked for again at each turn."""
+        return lru_cache(maxsize=4096)(lambda text: tuple(piece for piece, _ in self._apart(text)))
+
     def _cut(self, value: Any, mark: str) -> Any:
         """A message, or whatever stands in one, with `mark` put where its texts are cut apart."""
         if isinstance(value, str):
-            return mark.join(piece for piece, _ in self._apart(value))
+            return mark.join(self._pieces(value))
         if isinstance(value, Mapping):
             return {k: self._cut(v, mark) for k, v in value.items()}
         return [self._cut(v, mark) for v in value] if isinstance(value, list | tuple) else value
