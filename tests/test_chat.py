@@ -180,7 +180,7 @@ def test_atlas_asks_in_english_and_plain_answers_are_read() -> None:
     question = last["plain"][0]["content"]
     assert question.startswith("What is the ") and question.endswith("?") and all(m[-1] == user(question) for m in last.values())
     shown = last["search"][1]["content"]
-    assert search_format(text=shown).value == 1 and "<answer> Euro</answer>" in shown  # type: ignore[union-attr]
+    assert search_format(text=shown).value > 0 and "<answer> Euro</answer>" in shown  # type: ignore[union-attr]
     with pytest.raises(UnknownName, match="option ask of atlas"):
         atlas(ask="politely")
     for text, gold in {"The capital of Peru is Lima.": "Lima", "Lima": "Lima", "It is: Lima, in Peru.\nYes.": "Lima", "": ""}.items():
