@@ -350,7 +350,7 @@ def trained(folder: str | Path, observer: Observer = silent) -> Start:
     source = source_of(job.task, job.knobs)
     if not last.exists():
         raise BadValue(f"{folder}: has no checkpoint yet")
-    if (last / "model.safetensors").is_file() or not (last / "adapter").is_dir():
+    if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
     start = asyncio.run(started_model(job, source, observer))
     lora.same_base(last / "learner.json", start.model)

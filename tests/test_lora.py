@@ -429,7 +429,7 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
     (cut.folder / "config.json").write_text(json.dumps(config | {"model": str(mini_folder)}))
     with pytest.raises(BadCheckpoint, match="over other weights"):
         api.resume(cut.folder)
-    (cut.folder / "last" / "model.safetensors").unlink()
+    (cut.folder / "last" / "config.json").unlink()
     with pytest.raises(BadCheckpoint, match="over other weights"):
         api.trained(cut.folder)
 

@@ -67,7 +67,7 @@ class Session:
             if self.adapted:
                 self.loop.learner.put("policy", lora.read_factors(at / "adapter"), str(at / "adapter" / lora.WEIGHTS))
             else:
-                self.loop.learner.put("policy", files.read_tensors(at / "model.safetensors"), str(at / "model.safetensors"))
+                self.loop.learner.put("policy", files.read_shards(at), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
             offset = None if self.loop.done else state["log"]  # what a run that is done told after its last checkpoint is no repetition
