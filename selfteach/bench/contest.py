@@ -21,7 +21,7 @@ SECONDS = 1800  # the longest that a contestant may take for one answer
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: `target` is a module of `own/` or a file of `peers/`, `python` the interpreter that runs it, `more` what its work has besides."""
+    """Who takes part: `target` is a module of `own/` or a file of `peers/`, run by the interpreter `python`; `more` is what its work has besides."""
 
     name: str
     variant: str
@@ -120,13 +120,16 @@ def contest(
             except OSError as error:
                 standing.error = f"{standing.entry.python}: cannot be run ({error.strerror})"
                 continue
-            _prepare(standing, processes[n].ask(do="prepare", work={**work, **standing.entry.more, "variant": standing.entry.variant, "threads": threads}))
+            _prepare(
+                standing, processes[n].ask(do="prepare", work={**work, **standing.entry.more, "variant": standing.entry.variant, "threads": threads})
+            )
         for number in range(repeats + 1):
             start = number % max(1, len(out))
             for n in [*range(start, len(out)), *range(start)]:
                 if n not in processes or out[n].missing or out[n].error:
                     continue
-                told(f"round {number} of {repeats}: {out[n].entry.title}")
+                if number % max(1, repeats // 20) == 0:
+                    told(f"round {number} of {repeats}: {out[n].entry.title}")
                 found = processes[n].ask(do="run", given=given(number))
                 if "error" in found:
                     out[n].error, out[n].rounds = found["error"], []

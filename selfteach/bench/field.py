@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..core.errors import BadValue, unknown
 from .contest import HERE, Entry
-from .work import Options, gguf_of
+from .llama_file import written
+from .work import Options
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -24,9 +25,8 @@ class Peer:
     install: str = ""
 
 
-LEARNING = ("padded", "micro", "autocast", "bf16")
 PEERS = {
-    "torch": Peer("selfteach.bench.own.plain", {"rollout": PRECISIONS, "learn": LEARNING}, {}),
+    "torch": Peer("selfteach.bench.own.plain", {"rollout": PRECISIONS, "learn": ("padded", "micro")}, {"learn": ("autocast", "bf16")}),
     "transformers": Peer(
         "hf.py",
         {"rollout": ("fp32", "bf16"), "learn": ("autocast", "bf16")},
@@ -77,6 +77,14 @@ def peers(o: Options, folder: Path) -> list[Entry]:
             raise BadValue(f"selfteach bench {o.kind}: {name} has no variant {variant!r}; there are {', '.join(options)}")
         target = peer.target if not peer.target.endswith(".py") else str(HERE / "peers" / peer.target)
         for v in [variant] if colon else peer.variants[o.kind]:
-            more = {"gguf": gguf_of(folder, v)} if name == "llamacpp" else {}
+            more = llama(folder, v, o.aside) if name == "llamacpp" else {}
             out.append(Entry(name, v, target, peer.install, o.pythons.get(name, sys.executable), more))
     return out
+
+
+def llama(folder: Path, variant: str, aside: Path) -> dict[str, str]:
+    """The file that llama.cpp loads, or why there is none."""
+    try:
+        return {"gguf": str(written(folder, variant, aside))}
+    except BadValue as error:
+        return {"why": str(error)}

@@ -6,6 +6,7 @@ import platform
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +27,7 @@ def measure(o: Options, say: Callable[[str], None] = lambda text: None) -> dict[
     for name in o.only:
         if name not in kind.PARTS:
             raise unknown(f"part of bench {o.kind} (--only)", name, kind.PARTS)
-    o = Options(**{**vars(o), "only": o.only or tuple(p for p in kind.PARTS if p not in LEFT_OUT)})
+    o = replace(o, only=o.only or tuple(p for p in kind.PARTS if p not in LEFT_OUT))
     found: dict[str, Any] = {
         "kind": o.kind,
         "model": o.model,
@@ -36,7 +37,9 @@ def measure(o: Options, say: Callable[[str], None] = lambda text: None) -> dict[
         "works": [],
     }
     with tempfile.TemporaryDirectory(prefix="selfteach-bench-") as aside:
-        folder, config = folder_of(o.model, Path(aside) / "model")
+        o = replace(o, aside=Path(aside))
+        folder, config = folder_of(o.model, o.aside)
+        found["random_weights"] = folder.is_relative_to(o.aside)
         for work in kind.works(o, folder, config):
             say(work.title)
             found["works"].append(figures(work, o, say))
@@ -141,7 +144,7 @@ def special_lines(work: Mapping[str, Any]) -> list[str]:
     if forks := work.get("forks"):
         lines.append(f"a fork copies {forks['copied_per_fork']:,.0f} tokens of the cache and computes {forks['prefilled_per_fork']:,.1f}")
     if "gradient_gap" in work:
-        lines.append(f"gradient of the shared against the separate, |a - b| / |b|: {work['gradient_gap']:.1e}")
+        lines.append(f"gradient of the shared against the separate in float32, |a - b| / |b|: {work['gradient_gap']:.1e}")
     if memory := work.get("memory"):
         lines.append(
             f"memory: {memory['early_bytes'] / 1e6:,.1f} MB early, {memory['late_bytes'] / 1e6:,.1f} MB late, "

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
         if part not in o.only:
             continue
         need = {d: rollout(c, many * each, prompt, new, d, each) for d in PRECISIONS}
-        taught = learn(c, [(prompt, [new] * each)] * many)
-        need = {d: type(n)(n.flops + taught.flops, n.bytes + taught.bytes, n.tokens, n.resident) for d, n in need.items()}
+        taught = replace(learn(c, [(prompt, [new] * each)] * many), tokens=0)
+        need = {d: n + taught for d, n in need.items()}
         yield Work(
             part,
             f"{many} prompts of {prompt} x {each} answers of {new}",

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core import address
 from ..core.errors import BadValue
-from ..model import files, tokenizer
+from ..model import files, gguf, tokenizer, zoo
 from ..model.transformer import Config, Transformer
 from .contest import Entry
 from .limits import Need
@@ -53,81 +53,33 @@ class Options:
     slots: int | None = None
     steps: int = 500
     pythons: Mapping[str, str] = field(default_factory=dict[str, str])
+    aside: Path = Path()  # a folder that goes when all is measured
 
 
 def folder_of(model: str, aside: Path) -> tuple[Path, Config]:
-    """The folder of a model in the Hub's layout and its shape: a folder as it is, a shape's name as random weights written into `aside`.
+    """The folder of a model in the Hub's layout and its shape: a folder as it is, what an installed package carries, or a shape's name as
+    random weights written into `aside`.
 
     Raises BadValue for a name that is neither, BadCheckpoint for a folder that holds no model.
     """
-    if model not in SHAPES:
-        folder = Path(model)
-        if not folder.is_dir():
-            raise BadValue(f"selfteach bench: model {model}: no such shape or folder; there are {', '.join(SHAPES)}, or a folder in the Hub's layout")
-        return folder.resolve(), files.read_config(folder / "config.json")
-    config = SHAPES[model]
-    words = tokenizer.make(["some text to cut into pieces"], (), config.vocab)
-    aside.mkdir(parents=True, exist_ok=True)
-    files.save(aside, Transformer(config).initialise(0), words)
-    return aside, config
+    folder = aside / "model"
+    if (file := carried(model)) is not None:
+        folder = gguf.folder_of(file)
+    elif model in SHAPES:
+        folder.mkdir(parents=True)
+        words = tokenizer.make(["some text to cut into pieces"], (), SHAPES[model].vocab)
+        files.save(folder, Transformer(SHAPES[model]).initialise(0), words)
+    elif not (folder := Path(model).resolve()).is_dir():
+        raise BadValue(f"selfteach bench: model {model}: no such shape or folder; there are {', '.join(SHAPES)}, or a folder in the Hub's layout")
+    return folder, files.read_config(folder / "config.json")
 
 
-def gguf_of(folder: Path, dtype: str) -> str | None:
-    """The model of a folder as a GGUF file without a tokenizer, for llama.cpp; None where the package gguf is not installed.
-
-    `dtype`: f32, f16 or bf16, of matrices; vectors stay float32. Raises BadValue for a model that is not a plain Llama.
-    """
+def carried(model: str) -> Path | None:
+    """The file of a model that an installed package carries."""
     try:
-        import gguf
-    except ModuleNotFoundError:
+        return zoo.carried(model) if model in zoo.PACKAGES else None
+    except BadValue:
         return None
-    model = files.load_model(folder)
-    c = model.c
-    if c.kind != "llama" or c.scaling is not None or c.attention_bias or c.mlp_bias:
-        raise BadValue(f"{folder}: llama.cpp is given plain Llamas only, not {c.kind}")
-    from ..model.gguf import BLOCK, TOP
-
-    stem_of = {v: k for k, v in TOP.items()}
-    block_of = {v: k for k, v in BLOCK.items()}
-    kind = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16}[dtype]
-    file = folder / f"model-{dtype}.gguf"
-    w = gguf.GGUFWriter(str(file), "llama")
-    w.add_context_length(c.max_length)
-    w.add_embedding_length(c.width)
-    w.add_block_count(c.layers)
-    w.add_feed_forward_length(c.hidden)
-    w.add_head_count(c.heads)
-    w.add_head_count_kv(c.kv_heads)
-    w.add_key_length(c.head_dim)
-    w.add_value_length(c.head_dim)
-    w.add_rope_dimension_count(c.head_dim)
-    w.add_rope_freq_base(c.rope_theta)
-    w.add_layer_norm_rms_eps(c.norm_eps)
-    w.add_vocab_size(c.vocab)
-    w.add_tokenizer_model("no_vocab")
-    heads = {"attn_q": c.heads, "attn_k": c.kv_heads}
-    for name, tensor in model.names().items():
-        stem, x = name.removesuffix(".weight"), tensor.detach().numpy()
-        if stem in stem_of:
-            stem = stem_of[stem]
-        else:
-            _, _, layer, rest = stem.split(".", 3)
-            own = block_of[rest]
-            if own in heads:
-                x = permute(x, heads[own])
-            stem = f"blk.{layer}.{own}"
-        how = kind if x.ndim > 1 else gguf.GGMLQuantizationType.F32
-        w.add_tensor(f"{stem}.weight", gguf.quants.quantize(np.ascontiguousarray(x), how), raw_dtype=how)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    return str(file)
-
-
-def permute(w: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of q or k as GGUF has them, rotary pairs side by side: the inverse of model.gguf.unpermute."""
-    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
 def prompts(vocab: int, count: int, length: int, *where: object) -> list[list[int]]:

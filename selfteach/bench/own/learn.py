@@ -22,15 +22,13 @@ Given = Mapping[str, Any]
 def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, Any]]]:
     """work: folder, variant (float32 or bfloat16), sequences, vocab, tokens, apart (each sequence with a prompt of its own)."""
     torch.set_num_threads(work["threads"])
-    learner = LocalLearner(
-        {"policy": Weights()}, {"policy": Member()}, files.load_model(Path(work["folder"])), 0, Settings(dtype=work["variant"])
-    )
-    update = Update("policy", (Term(clipped_ratio()),))
+    learner = LocalLearner({"policy": Weights()}, {"policy": Member()}, files.load_model(Path(work["folder"])), 0, Settings(dtype=work["variant"]))
+    update = Update(("policy",), (Term(clipped_ratio()),))
     batch = batch_of(work)
     parts = apart(batch) if work["apart"] else [batch]
     about: dict[str, Any] = {"dtype": work["variant"]}
     if work["apart"]:
-        about["gradient_gap"] = gap(gradient(learner, [batch], update), gradient(learner, parts, update))
+        about["gradient_gap"] = shared_or_apart(work, batch, update)
 
     def run(given: Given) -> dict[str, Any]:
         del given
@@ -72,6 +70,13 @@ def apart(batch: Batch) -> list[Batch]:
     rank = np.empty(len(group), np.int64)
     rank[order] = np.arange(len(group)) - np.repeat(start, np.diff(np.r_[start, len(group)]))
     return [batch.take_sequences(np.flatnonzero(rank == r)) for r in range(rank.max() + 1)]
+
+
+def shared_or_apart(work: Given, batch: Batch, update: Update) -> float:
+    """How far the gradients of shared and separate prompts are apart in float32, on the first two groups."""
+    few = batch.take_sequences(np.flatnonzero(batch.get("group", "seq") < 2))
+    exact = LocalLearner({"policy": Weights()}, {"policy": Member()}, files.load_model(Path(work["folder"])))
+    return gap(gradient(exact, [few], update), gradient(exact, apart(few), update))
 
 
 def gradient(learner: LocalLearner, parts: list[Batch], update: Update) -> list[torch.Tensor]:

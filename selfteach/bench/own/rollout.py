@@ -84,19 +84,20 @@ class Side:
         w = self.work
         contexts = [list(p) for p in given["prompts"]]
         before = self.engine.counts["prefilled"] + self.engine.counts["generated"]
+        episodes, prompt, seen = len(contexts), len(contexts[0]), len(given["seen"][0])
         took: list[float] = []
         for turn in range(w["turns"]):
             seconds, drawn = self.timed(self.all(contexts, [w["new"]] * len(contexts)))
             took.append(seconds)
             for i, context in enumerate(contexts):
                 context += [*drawn[i].tolist(), *given["seen"][turn]]
-        computed = self.engine.counts["prefilled"] + self.engine.counts["generated"] - before
-        needed = len(contexts) * (len(given["prompts"][0]) + w["turns"] * (w["new"] + len(given["seen"][0])))
+        # A token is drawn from the row of the one before it, so the first of a turn needs no row besides those of what came in.
+        computed = self.engine.counts["prefilled"] + self.engine.counts["generated"] - before - episodes * w["turns"]
+        needed = episodes * (prompt + w["turns"] * (w["new"] + seen) - seen - 1)  # what stands after the last row is never read
         tenth = max(1, w["turns"] // 10)
         ends = {"seconds/first turns": took[1 : tenth + 1], "seconds/last turns": took[-tenth:]}
         told = {name: statistics.median(times) for name, times in ends.items()}
-        drawn_tokens = len(contexts) * w["turns"] * w["new"]
-        return {"seconds": sum(took), "tokens": drawn_tokens, "computed_over_needed": computed / needed, **told}
+        return {"seconds": sum(took), "tokens": episodes * w["turns"] * w["new"], "computed_over_needed": computed / needed, **told}
 
     def forks(self, given: Given) -> dict[str, Any]:
         """One trunk, then `width` continuations of it by one token, and by one token each of a fresh trunk for comparison."""

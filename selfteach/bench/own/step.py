@@ -37,7 +37,13 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
     method = registry.methods.get("grpo_trl")(groups=work["prompts"], rollouts=work["rollouts"])
     method = method.but(programs={"main": plain()}, reward=(bench_hash(),))
     settings = api.Settings(
-        steps=10**9, lr=1e-4, dtype=work["variant"], max_tokens=work["new"], context=work["length"], threads=work["threads"], **slots(work)
+        steps=10**9,
+        lr=1e-4,
+        dtype=work["variant"],
+        max_tokens=work["new"],
+        context=work["length"],
+        threads=work["threads"],
+        slots=work["slots"] or api.Settings().slots,
     )
     session = api.session_of(api.Job(method, "bench", settings=settings), source, start, None, api.silent)
     loop, spent = asyncio.new_event_loop(), dict[str, float]()
@@ -55,10 +61,6 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
         return {"seconds": seconds, "tokens": metrics["tokens/sampled"], **{f"seconds/{k}": v for k, v in parts.items()}}
 
     return {"dtype": work["variant"]}, run
-
-
-def slots(work: Given) -> dict[str, int]:
-    return {"slots": work["slots"]} if work["slots"] else {}
 
 
 def watch(owner: Any, name: str, part: str, spent: dict[str, float]) -> None:

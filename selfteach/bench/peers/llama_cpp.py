@@ -12,8 +12,8 @@ DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 def prepare(work: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     lib = import_module("llama_cpp")
-    if work["gguf"] is None:
-        raise RuntimeError("its weights are written by the package gguf, which is not installed; pip install 'selfteach[gguf]'")
+    if "why" in work:
+        raise RuntimeError(work["why"])
     width, prompt, new = work["width"], work["prompt"], work["new"]
     lib.llama_backend_init()
     model = lib.llama_model_load_from_file(work["gguf"].encode(), lib.llama_model_default_params())

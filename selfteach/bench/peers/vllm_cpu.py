@@ -12,7 +12,12 @@ NEEDS = ("vllm",)
 
 def prepare(work: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     threads = work["threads"]
-    settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+    settings = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
     for name, value in {**settings, "OMP_NUM_THREADS": str(threads)}.items():
         os.environ.setdefault(name, value)
     vllm = import_module("vllm")
