@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from selfteach.bench import field, limits, measure, step
+from selfteach.bench import field, limits, report, step
 from selfteach.bench.contest import HERE, Entry, Standing, best, contest, told
 from selfteach.bench.llama_file import written
 from selfteach.bench.own import learn as own_learn
@@ -136,7 +136,7 @@ def test_one_that_is_missing_or_fails_is_a_line_and_the_others_go_on(peer, how, 
     bad, good = told(found)
     assert (bad.get("missing") or bad["error"]) == said and "tokens_per_second" not in bad
     assert good["tokens_per_second"]["median"] == 10
-    lines = measure.table({"title": "t", "limits": {}, "contestants": [bad, good]})[3]
+    _, lines = report.table({"title": "t", "limits": {}, "contestants": [bad, good]})
     assert lines == [f"other: {said}; pip install other" if "needs" in how else f"other: failed: {said}"]
 
 
@@ -281,8 +281,8 @@ def test_json_holds_every_contestant_and_what_the_limit_is_made_of(capsys, small
     (ours,) = work["contestants"]
     assert ours["name"] == "selfteach" and ours["ours_over_it"]["median"] == 1
     assert ours["tokens_per_second"]["median"] > 0 and ours["share_of_limit"] > 0
-    _, columns, rows, lines = measure.shown(found)[0]
-    assert len(rows) == 1 and all(len(r) == len(columns) for r in rows) and any("MFLOP a token" in text for text in lines)
+    table, lines = report.table(work)
+    assert len(table.rows) == 1 and len(table.rows[0]) == len(table.columns) and any("MFLOP a token" in text for text in lines)
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,15 @@ def run(command: str, words: Sequence[str]) -> int:
         return 0
     given = vars(parser().read(words))
     options = options_of(given)
-    from ..bench.measure import measure
+    from ..bench import measure, report
 
-    found = measure(options, note)
     if given.get("json"):
-        emit(found)
-    else:
-        show_found(found)
+        emit(measure.measure(options, note))
+        return 0
+    found = measure.measure(options, note, lambda work: show_part(*report.table(work)))
+    if "starting" in found:
+        show_part(*report.starting(found["starting"]))
+    print(f"{found['machine']['processor']}, {options.threads} threads, {options.repeats} rounds, model {options.model}")
     return 0
 
 
@@ -110,12 +112,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def show_found(found: dict[str, Any]) -> None:
-    from ..analysis.figures import Table
-    from ..bench.measure import shown
+def show_part(table: Any, lines: list[str]) -> None:
     from .show import show
 
-    print(f"{found['machine']['processor']}, {found['threads']} threads, {found['repeats']} rounds, model {found['model']}\n")
-    for title, columns, rows, lines in shown(found):
-        show([Table(title, columns, rows)])
-        print("\n".join(f"  {text}" for text in lines) + "\n")
+    show([table])
+    print("\n".join(f"  {text}" for text in lines) + "\n", flush=True)
