@@ -28,8 +28,7 @@ class Cache:
         self.room = _up(length, KEYS)
         shape = (c.layers, slots, c.kv_heads, self.room, c.head_dim)
         # Zeros, not empty memory: a masked key weighs 0, and 0 times a stray NaN would be NaN.
-        self.k = torch.zeros(shape, device=device, dtype=dtype)
-        self.v = torch.zeros(shape, device=device, dtype=dtype)
+        self.k, self.v = zeros(shape, device, dtype), zeros(shape, device, dtype)
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Give a slot the first `count` tokens of another."""
@@ -40,6 +39,16 @@ class Cache:
         """Set the first `upto` positions of every slot to zero; untouched memory stays untouched."""
         self.k[..., :upto, :] = 0
         self.v[..., :upto, :] = 0
+
+
+def zeros(shape: tuple[int, ...], device: torch.device | str, dtype: torch.dtype) -> Tensor:
+    """torch.zeros, but on a CPU pages that nobody writes take no memory (torch writes them all; the system gives zeros unasked)."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    size = math.prod(shape) * dtype.itemsize
+    raw = torch.from_numpy(np.zeros(size + 64, np.uint8))
+    first = -raw.data_ptr() % 64  # where torch's own tensors begin
+    return raw[first : first + size].view(dtype).view(shape)
 
 
 class Block(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from ..model.transformer import Transformer
 from .settings import Precision
 
 HEAD_ONLY = "new:head"
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass
@@ -46,13 +48,25 @@ class Seat:
 class Groups:
     """All weight groups of a run, and the members made of them.
 
-    Nothing here has a gradient except inside `moving`. Raises BadValue for members that cannot be put together.
+    Nothing here has a gradient except inside `moving`. `still`: groups that nothing is meant to write to; they are the start's own tensors.
+    `given`: the start is not needed by anybody else, so that a group may have its tensors. Raises BadValue for members that cannot be
+    put together.
     """
 
     def __init__(
-        self, weights: Mapping[str, Weights], cast: Mapping[str, Member], start: Transformer, device: str = "cpu", dtype: Precision = "float32"
+        self,
+        weights: Mapping[str, Weights],
+        cast: Mapping[str, Member],
+        start: Transformer,
+        device: str = "cpu",
+        dtype: Precision = "float32",
+        still: Collection[str] = (),
+        given: bool = False,
     ):
         self.specs = dict(weights)
+        self._lent: set[str] = set()  # groups whose trunk is the start's tensors
+        self.still = frozenset(still)
+        self.given = given
         self.start = start
         self.device = device
         self.dtype = dtype
@@ -66,6 +80,15 @@ class Groups:
 
     def __contains__(self, name: str) -> bool:
         return name in self.specs
+
+    def own(self, name: str) -> Group:
+        """A group that is about to be written to: its tensors are nobody else's."""
+        group = self[name]
+        if name in self._lent and group.trunk is not None:
+            for p in group.trunk.parameters():
+                p.data = p.data.clone()
+            self._lent.discard(name)
+        return group
 
     def root(self, name: str) -> str:
         """Where a group's first weights come from: start, new:head or a path. Copies of groups are followed to their origin."""
@@ -87,7 +110,7 @@ class Groups:
     @contextmanager
     def moving(self, names: tuple[str, ...]) -> Iterator[None]:
         """Inside, the parameters of these groups collect gradients; all others are constants."""
-        params = [p for n in names for p in self[n].names().values()]
+        params = [p for n in names for p in self.own(n).names().values()]
         for p in params:
             p.requires_grad_(True)
         try:
@@ -99,7 +122,7 @@ class Groups:
     @torch.no_grad()
     def copy(self, target: str, source: str, rate: float) -> None:
         """target += rate * (source - target), on the parameters that both have. Raises BadValue where there are none, or shapes differ."""
-        to, of = self[target].names(), self[source].names()
+        to, of = self.own(target).names(), self[source].names()
         common = to.keys() & of.keys()
         if not common:
             raise BadValue(f"weights {target}: nothing in common with {source}, so it cannot be copied from it")
@@ -130,7 +153,7 @@ class Groups:
         root = self.root(name)
         trunk: Transformer | None = None
         if root == "start":
-            trunk = copy.deepcopy(self.start)
+            trunk = self._started(name)
         elif root != HEAD_ONLY:
             trunk, _ = files.load(Path(root))
             if trunk.c.vocab != self.start.c.vocab:
@@ -148,6 +171,19 @@ class Groups:
             if module is not None:
                 module.to(self.device).requires_grad_(False)
         return group
+
+    def _started(self, name: str) -> Transformer:
+        """A trunk that begins as the start: its very tensors where neither will be written to, or nobody else needs them; else a copy."""
+        if name in self.still:
+            self._lent.add(name)
+            return twin(self.start)
+        alone = self.given and [n for n in self.specs if self.root(n) == "start"] == [name]
+        return twin(self.start) if alone else copy.deepcopy(self.start)
+
+
+def twin(model: M) -> M:
+    """Another model of the same tensors, as parameters of its own that have no gradient."""
+    return copy.deepcopy(model, {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()})
 
 
 def _dtype(model: Transformer) -> torch.dtype:

@@ -28,17 +28,25 @@ from .settings import Settings
 class LocalLearner:
     """core.protocols.Learner in this process.
 
-    `start` is the run's model: groups of source "start" are copies of it, made when first asked for, so it must stay as it is.
+    `start` is the run's model: groups of source "start" are copies of it, made when first asked for, so it must stay as it is. Those in
+    `still`, which nothing will write to, share its tensors. `given`: nobody else needs it, so that the only group of it may have them.
     `seed` is kept for groups that would begin from a draw; none does (scalar heads begin at zero).
     The same inputs give the same bits on the same machine and number of threads; how a batch is cut changes rounding only.
     """
 
     def __init__(
-        self, weights: Mapping[str, Weights], cast: Mapping[str, Member], start: Transformer, seed: int = 0, settings: Settings | None = None
+        self,
+        weights: Mapping[str, Weights],
+        cast: Mapping[str, Member],
+        start: Transformer,
+        seed: int = 0,
+        settings: Settings | None = None,
+        still: Collection[str] = (),
+        given: bool = False,
     ):
         self.settings = settings or Settings()
         self.seed = seed
-        self.groups = Groups(weights, cast, start, self.settings.device, self.settings.dtype)
+        self.groups = Groups(weights, cast, start, self.settings.device, self.settings.dtype, still, given)
         self.optimisers = Optimisers(self.groups, self.settings)
         self.changed: set[str] = set()  # groups that are no longer as they began: what a checkpoint must hold
         self._since: list[tuple[Batch, Update]] = []  # what went into the gradient since the last step
@@ -124,7 +132,8 @@ class LocalLearner:
 
     def put(self, group: str, tensors: Mapping[str, Any], where: str = "given weights") -> None:
         """Set a group's weights; heads may be left out. Raises BadCheckpoint for a tensor that is missing, extra or of another shape."""
-        own = self._group(group).names()
+        self._group(group)
+        own = self.groups.own(group).names()
         heads = {n: p for n, p in own.items() if n.split(".")[0] in {f"{h}_head" for h in self.groups[group].heads} and n not in tensors}
         with torch.no_grad():
             files.fill({n: p for n, p in own.items() if n not in heads}, {n: torch.as_tensor(t) for n, t in tensors.items()}, where)
@@ -165,6 +174,7 @@ class LocalLearner:
         moments = files.read_tensors(folder / "optimiser.safetensors")
         read = {g: files.read_tensors(folder / f"{g}.safetensors") for g in sorted(groups) if self._saved(g, skipped)}
         for group, tensors in read.items():
+            self.groups.own(group)
             files.fill(self._saved(group, skipped), tensors, folder / f"{group}.safetensors")
         self.optimisers.fill(moments, folder / "optimiser.safetensors")
         self.changed = groups

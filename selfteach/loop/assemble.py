@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..core.part import Part
 from ..core.scoring import nested
 from ..core.task import Source, Task
 from ..engine.builtin import BuiltinEngine
+from ..learner.groups import twin
 from ..learner.local import LocalLearner
 from ..learner.settings import Decay, Precision, rate
 from ..learner.settings import Settings as LearnerSettings
@@ -114,8 +115,12 @@ def loop(
     find: Callable[[str], Any] | None = None,
     budget: int | None = None,
     speak: bool = True,
+    given: bool = False,
 ) -> Loop:
-    """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop."""
+    """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop.
+
+    `given`: the start's weights are the loop's from then on; otherwise they stay as they are.
+    """
     check(method, source)
     source = spoken(source, start.tokenizer)
     method = needed(method)
@@ -129,8 +134,9 @@ def loop(
         dtype=settings.dtype,
         tokens=settings.micro_tokens,
     )
-    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how)
-    engine = engine_for(method, learner, start, settings) if speak else None
+    fixed = still(method)
+    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how, fixed, given and not start.mapped)
+    engine = engine_for(method, learner, start, settings, fixed) if speak else None
     made = Loop(
         method=method,
         source=source,
@@ -151,11 +157,17 @@ def loop(
     return made
 
 
-def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings) -> BuiltinEngine:
-    """The built-in engine, holding its own copy of every group that a speaking member uses."""
+def still(method: Method) -> set[str]:
+    """The weight groups that are the start's weights for good: no update moves them, nothing is copied into them."""
+    moved = {g for s in method.stages for g in (*s.enter, *(p for u in s.updates for p in u.params))}
+    return {n for n, w in method.weights.items() if w.source == "start" and not w.follow} - moved
+
+
+def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings, still: Collection[str] = ()) -> BuiltinEngine:
+    """The built-in engine, holding its own copy of every group that a speaking member uses, but for those that stay as they are."""
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
-    models = {group: copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
+    models = {group: twin(trunk) if group in still else copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
     return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
 
 

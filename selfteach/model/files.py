@@ -66,21 +66,28 @@ def save_model(folder: Path, model: Transformer, **more: Any) -> None:
     write_tensors(folder / "model.safetensors", model.names())
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Transformer, Tokenizer]:
-    """A model and its tokenizer. Raises BadCheckpoint naming the file and tensor that is wrong."""
+def load(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> tuple[Transformer, Tokenizer]:
+    """A model and its tokenizer; `mapped` as in `load_model`. Raises BadCheckpoint naming the file and tensor that is wrong."""
     if not folder.is_dir():
         raise BadCheckpoint(f"{folder}: no such folder; a model is a folder with config.json, model.safetensors and tokenizer.json")
     config = read_config(folder / "config.json")
     tokenizer = Tokenizer.load(folder)
     if len(tokenizer) > config.vocab:
         raise BadCheckpoint(f"{folder}: its tokenizer has {len(tokenizer)} ids, its model {config.vocab}: they are not of one model")
-    return load_model(folder, dtype), tokenizer
+    return _weights(folder, config, dtype, mapped), tokenizer
 
 
-def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+def load_model(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> Transformer:
     """A model without its tokenizer: its weights, stored in whatever precision, as `dtype`. A tensor is read, converted and kept, one
-    after the other, so that there is never a second copy. Raises BadCheckpoint as `load` does."""
-    model = Transformer.bare(read_config(folder / "config.json"))
+    after the other, so that there is never a second copy. Raises BadCheckpoint as `load` does.
+
+    `mapped`: tensors stored as `dtype` are not read but mapped (copied on write, page by page): for folders that nobody writes again.
+    """
+    return _weights(folder, read_config(folder / "config.json"), dtype, mapped)
+
+
+def _weights(folder: Path, config: Config, dtype: torch.dtype, mapped: bool) -> Transformer:
+    model = Transformer.bare(config)
     files = shards(folder)
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
     for name in [n for n in files if n.endswith("rotary_emb.inv_freq")]:
@@ -89,9 +96,9 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     needed = {name: tuple(p.shape) for name, p in model.names().items()}
     _same_names(needed, files, where)
     for file in dict.fromkeys(files.values()):
-        model.hold(_read(file, {n: s for n, s in needed.items() if files[n] == file}, dtype))
+        model.hold(_read(file, {n: s for n, s in needed.items() if files[n] == file}, dtype, mapped))
     if twice is not None:
-        _, head = next(_read(twice, {"lm_head.weight": tuple(model.lm_head.weight.shape)}, dtype))
+        _, head = next(_read(twice, {"lm_head.weight": tuple(model.lm_head.weight.shape)}, dtype, mapped=True))
         if not torch.equal(head, model.lm_head.weight):
             raise BadCheckpoint(
                 f"{twice}: lm_head.weight is not model.embed_tokens.weight, but config.json says tie_word_embeddings; set it to false"
@@ -137,7 +144,7 @@ def opened(file: Path) -> Iterator[Any]:
         raise BadCheckpoint(f"{file}: cut short or not a safetensors file ({error}); copy or download it again") from error
 
 
-def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype, mapped: bool) -> Iterator[tuple[str, Tensor]]:
     """Tensors of one file by name and shape; all shapes are looked at before the first tensor is read."""
     with opened(file) as shard:
         for name, shape in needed.items():
@@ -146,8 +153,9 @@ def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype)
                 raise BadCheckpoint(f"{file}: tensor {name} is stored as {part.get_dtype()}; give the model as it was before it was quantised")
             _same_shape(file, name, tuple(part.get_shape()), shape)
         for name, shape in needed.items():
-            # A copy, never the mapped file itself: what is trained must not depend on a file staying as it is.
-            yield name, torch.empty(shape, dtype=dtype).copy_(shard.get_tensor(name))
+            # A copy where the file might not stay as it is: what is trained must not depend on that.
+            tensor = shard.get_tensor(name)
+            yield name, tensor if mapped and tensor.dtype == dtype else torch.empty(shape, dtype=dtype).copy_(tensor)
 
 
 def read_config(file: Path) -> Config:
@@ -170,7 +178,8 @@ def fill(target: Mapping[str, Tensor], given: Mapping[str, Tensor], file: Path |
         _same_shape(file, name, tuple(given[name].shape), tuple(p.shape))
     with torch.no_grad():
         for name, p in target.items():
-            p.copy_(given[name])
+            if p.data_ptr() != given[name].data_ptr():  # else it is the very tensor
+                p.copy_(given[name])
 
 
 def _same_names(target: Mapping[str, Any], given: Mapping[str, Any], file: Path | str) -> None:

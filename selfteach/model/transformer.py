@@ -95,6 +95,20 @@ class Config:
         return Look(layer, scale, self.windows[layer] if self.windows else 0, self.score_cap)
 
 
+class Linear(nn.Linear):
+    """A linear layer that waits for its weights: a default beginning would cost seconds, and draw from the global generator."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: `initialise` or `hold` gives the weights."""
+
+
+class Embedding(nn.Embedding):
+    """An embedding that waits for its weights, as Linear does."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: `initialise` or `hold` gives the weights."""
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019); `centred`: times 1 + weight."""
 
@@ -118,10 +132,10 @@ class Attention(nn.Module):
         self.c = c
         self.look = c.look(layer)
         bias = c.attention_bias or c.qkv_bias
-        self.q_proj = nn.Linear(c.width, c.heads * c.head_dim, bias=bias)
-        self.k_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
-        self.v_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
-        self.o_proj = nn.Linear(c.heads * c.head_dim, c.width, bias=c.attention_bias)
+        self.q_proj = Linear(c.width, c.heads * c.head_dim, bias=bias)
+        self.k_proj = Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
+        self.v_proj = Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
+        self.o_proj = Linear(c.heads * c.head_dim, c.width, bias=c.attention_bias)
         if c.qk_norm:
             self.q_norm = RMSNorm(c.head_dim, c)
             self.k_norm = RMSNorm(c.head_dim, c)
@@ -143,9 +157,9 @@ class MLP(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
         self.activation = ACTIVATIONS[c.activation]
-        self.gate_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
-        self.up_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
-        self.down_proj = nn.Linear(c.hidden, c.width, bias=c.mlp_bias)
+        self.gate_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
+        self.up_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
+        self.down_proj = Linear(c.hidden, c.width, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
@@ -177,7 +191,7 @@ class Layer(nn.Module):
 class Trunk(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
-        self.embed_tokens = nn.Embedding(c.vocab, c.width)
+        self.embed_tokens = Embedding(c.vocab, c.width)
         self.layers = nn.ModuleList(Layer(c, n) for n in range(c.layers))
         self.norm = RMSNorm(c.width, c)
 
@@ -189,7 +203,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.c = c
         self.model = Trunk(c)
-        self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
+        self.lm_head = Linear(c.width, c.vocab, bias=False)
         if c.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
         tables = {"": rotary_table(c.head_dim, c.max_length, c.rope_theta, c.scaling)}
