@@ -263,7 +263,7 @@ def session_of(job: Job, source: Source, start: Start, out: Path | None, observe
     """A session ready to run or to measure."""
     find = Shelf(out / "log").tree if out else None
     s = job.settings
-    made = assemble.loop(job.method, source, start, s, find, budget=job.budget, given=True)
+    made = assemble.loop(job.method, source, start, s, find, budget=job.budget, given=True, teach=out is not None)
     return Session(made, judge_of(source), out, s.checkpoint_every, s.keep, eval_every=s.eval_every, eval_tasks=s.eval_tasks, observer=observer)
 
 

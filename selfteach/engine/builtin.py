@@ -14,8 +14,8 @@ import torch
 from ..core.errors import BadValue, Unproven
 from ..core.protocols import Completion
 from ..core.task import Sampling
+from ..model.base import Model
 from ..model.tokenizer import Tokenizer
-from ..model.transformer import Transformer
 from .cache import Cache
 from .exact import exact
 from .lane import Lane, Request
@@ -35,7 +35,7 @@ class BuiltinEngine(Weights):
 
     def __init__(
         self,
-        models: Mapping[str, Transformer],
+        models: Mapping[str, Model],
         members: Mapping[str, str],
         tokenizer: Tokenizer,
         *,

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model.transformer import Config, Look, Transformer
+from ..model.base import Model
+from ..model.transformer import Config, Look
 
 ROWS, KEYS = 8, 32
 
@@ -158,7 +159,7 @@ def _attend(look: Look, block: Block, mask: Tensor, q: Tensor, keys: Tensor, val
     return out.view(p, kv, t, -1, hd).transpose(1, 2).reshape(p * t, -1, hd)
 
 
-def forward(model: Transformer, cache: Cache, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, Step]:
+def forward(model: Model, cache: Cache, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, Step]:
     """Put pieces of the slots' tokens (i64[slots, length]) through the model and into the cache -> hidden [N, width], N padded to 8."""
     step = Step(cache, slots, start, take)
     n = len(step.slot)
@@ -167,7 +168,7 @@ def forward(model: Transformer, cache: Cache, tokens: np.ndarray, slots: np.ndar
     return model(step._to(ids), step, step._to(position))[0], step
 
 
-def logits(model: Transformer, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+def logits(model: Model, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     """The hidden states of some rows and their logits, both padded to 8 by repeating the first: [R, width], [R, vocab]."""
     if len(rows) != len(hidden) or (np.diff(rows) != 1).any():
         hidden = hidden[torch.from_numpy(padded(rows)).to(hidden.device)]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import Member, Weights
 from ..model import files
+from ..model.base import Model
 from ..model.quantities import HEADS
-from ..model.transformer import Transformer
 from .settings import Precision
 
 HEAD_ONLY = "new:head"
@@ -27,7 +27,7 @@ M = TypeVar("M", bound=nn.Module)
 class Group:
     """Parameters under one name: a trunk, scalar heads, or both."""
 
-    trunk: Transformer | None
+    trunk: Model | None
     heads: dict[str, nn.Linear] = field(default_factory=dict)
 
     def names(self) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ class Groups:
         self,
         weights: Mapping[str, Weights],
         cast: Mapping[str, Member],
-        start: Transformer,
+        start: Model,
         device: str = "cpu",
         dtype: Precision = "float32",
         still: Collection[str] = (),
@@ -90,6 +90,11 @@ class Groups:
             self._lent.discard(name)
         return group
 
+    @property
+    def sharing(self) -> bool:
+        """Whether a context that several sequences share is computed once."""
+        return self.start.pluggable
+
     def root(self, name: str) -> str:
         """Where a group's first weights come from: start, new:head or a path. Copies of groups are followed to their origin."""
         seen = [name]
@@ -101,7 +106,7 @@ class Groups:
             raise BadValue(f"weights {name}: {source!r} cannot be made; there are: start, {HEAD_ONLY}, a path, another group")
         return source
 
-    def trunk(self, name: str) -> Transformer:
+    def trunk(self, name: str) -> Model:
         """The trunk of a group that has one."""
         found = self[name].trunk
         assert found is not None, name
@@ -151,7 +156,7 @@ class Groups:
 
     def _build(self, name: str) -> Group:
         root = self.root(name)
-        trunk: Transformer | None = None
+        trunk: Model | None = None
         if root == "start":
             trunk = self._started(name)
         elif root != HEAD_ONLY:
@@ -172,7 +177,7 @@ class Groups:
                 module.to(self.device).requires_grad_(False)
         return group
 
-    def _started(self, name: str) -> Transformer:
+    def _started(self, name: str) -> Model:
         """A trunk that begins as the start: its very tensors where neither will be written to, or nobody else needs them; else a copy."""
         if name in self.still:
             self._lent.add(name)
@@ -186,7 +191,7 @@ def twin(model: M) -> M:
     return copy.deepcopy(model, {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()})
 
 
-def _dtype(model: Transformer) -> torch.dtype:
+def _dtype(model: Model) -> torch.dtype:
     return model.lm_head.weight.dtype
 
 

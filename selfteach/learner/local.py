@@ -15,7 +15,7 @@ from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, unknown
 from ..core.method import Member, Update, Weights
 from ..model import files
-from ..model.transformer import Transformer
+from ..model.base import Model
 from .backward import accumulate, columns_by_parts
 from .blame import blame
 from .groups import Groups
@@ -38,7 +38,7 @@ class LocalLearner:
         self,
         weights: Mapping[str, Weights],
         cast: Mapping[str, Member],
-        start: Transformer,
+        start: Model,
         seed: int = 0,
         settings: Settings | None = None,
         still: Collection[str] = (),
@@ -188,7 +188,7 @@ class LocalLearner:
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""
         with fast():
-            return columns_by_parts(self.groups, batch, want, plan(batch, self.settings.tokens) or [], partial)
+            return columns_by_parts(self.groups, batch, want, plan(batch, self.settings.tokens, sharing=self.groups.sharing) or [], partial)
 
     def _group(self, name: str):
         if name not in self.groups:

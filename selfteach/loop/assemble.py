@@ -13,6 +13,7 @@ from ..core.part import Part
 from ..core.scoring import nested
 from ..core.task import Source, Task
 from ..engine.builtin import BuiltinEngine
+from ..engine.cohort import CohortEngine
 from ..learner.groups import twin
 from ..learner.local import LocalLearner
 from ..learner.settings import Decay, Precision, rate
@@ -116,10 +117,12 @@ def loop(
     budget: int | None = None,
     speak: bool = True,
     given: bool = False,
+    teach: bool = True,
 ) -> Loop:
     """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop.
 
-    `given`: the start's weights are the loop's from then on; otherwise they stay as they are.
+    `given`: the start's weights are the loop's from then on; otherwise they stay as they are. `teach`: steps will be made, so that the
+    weights that move are copied beforehand.
     """
     check(method, source)
     source = spoken(source, start.tokenizer)
@@ -135,7 +138,9 @@ def loop(
         tokens=settings.micro_tokens,
     )
     fixed = still(method)
-    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how, fixed, given and not start.mapped)
+    learner = LocalLearner(
+        method.weights, method.cast, start.model, settings.seed, how, fixed if teach else method.weights, given and not start.mapped
+    )
     engine = engine_for(method, learner, start, settings, fixed) if speak else None
     made = Loop(
         method=method,
@@ -163,12 +168,14 @@ def still(method: Method) -> set[str]:
     return {n for n, w in method.weights.items() if w.source == "start" and not w.follow} - moved
 
 
-def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings, still: Collection[str] = ()) -> BuiltinEngine:
-    """The built-in engine, holding its own copy of every group that a speaking member uses, but for those that stay as they are."""
+def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings, still: Collection[str] = ()) -> BuiltinEngine | CohortEngine:
+    """The engine, holding its own copy of every group that a speaking member uses, but for those that stay as they are: the built-in one,
+    or where a model's attention cannot be handed in, the one of cohorts."""
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: twin(trunk) if group in still else copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
-    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
+    kind = BuiltinEngine if all(model.pluggable for model in models.values()) else CohortEngine
+    return kind(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
 
 
 def context_of(settings: Settings, start: Start) -> int:

@@ -19,7 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint
-from .hub import config_of, data_of
+from . import foreign
+from .base import Model
+from .hub import FAMILIES, config_of, data_of
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -52,32 +54,35 @@ def written_aside(folder: Path) -> Iterator[Path]:
         raise
 
 
-def save(folder: Path, model: Transformer, tokenizer: Tokenizer) -> None:
+def save(folder: Path, model: Model, tokenizer: Tokenizer) -> None:
     """Write a model into an existing folder, so that transformers and vLLM load it by layout."""
     ends = list(tokenizer.ends) if len(tokenizer.ends) > 1 else tokenizer.end
     save_model(folder, model, bos_token_id=None, eos_token_id=ends, pad_token_id=tokenizer.end)
     tokenizer.save(folder)
 
 
-def save_model(folder: Path, model: Transformer, **more: Any) -> None:
+def save_model(folder: Path, model: Model, **more: Any) -> None:
     """Write config.json, with keys besides, and model.safetensors. Raises BadValue for a shape that no family of the Hub has."""
+    if isinstance(model, foreign.Foreign):
+        return model.save(folder, **more)
     config = {**data_of(model.c), "torch_dtype": DTYPES[model.lm_head.weight.dtype], **more}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_tensors(folder / "model.safetensors", model.names())
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> tuple[Transformer, Tokenizer]:
+def load(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> tuple[Model, Tokenizer]:
     """A model and its tokenizer; `mapped` as in `load_model`. Raises BadCheckpoint naming the file and tensor that is wrong."""
     if not folder.is_dir():
         raise BadCheckpoint(f"{folder}: no such folder; a model is a folder with config.json, model.safetensors and tokenizer.json")
     config = read_config(folder / "config.json")
     tokenizer = Tokenizer.load(folder)
-    if len(tokenizer) > config.vocab:
-        raise BadCheckpoint(f"{folder}: its tokenizer has {len(tokenizer)} ids, its model {config.vocab}: they are not of one model")
-    return _weights(folder, config, dtype, mapped), tokenizer
+    model = _weights(folder, config, dtype, mapped)
+    if len(tokenizer) > model.c.vocab:
+        raise BadCheckpoint(f"{folder}: its tokenizer has {len(tokenizer)} ids, its model {model.c.vocab}: they are not of one model")
+    return model, tokenizer
 
 
-def load_model(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> Transformer:
+def load_model(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> Model:
     """A model without its tokenizer: its weights, stored in whatever precision, as `dtype`. A tensor is read, converted and kept, one
     after the other, so that there is never a second copy. Raises BadCheckpoint as `load` does.
 
@@ -86,7 +91,9 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = 
     return _weights(folder, read_config(folder / "config.json"), dtype, mapped)
 
 
-def _weights(folder: Path, config: Config, dtype: torch.dtype, mapped: bool) -> Transformer:
+def _weights(folder: Path, config: Config | str, dtype: torch.dtype, mapped: bool) -> Model:
+    if isinstance(config, str):
+        return foreign.load(folder, config, dtype)
     model = Transformer.bare(config)
     files = shards(folder)
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
@@ -158,8 +165,9 @@ def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype,
             yield name, tensor if mapped and tensor.dtype == dtype else torch.empty(shape, dtype=dtype).copy_(tensor)
 
 
-def read_config(file: Path) -> Config:
-    """The shape in a config.json. Raises BadCheckpoint for another architecture, a missing field, or one that is not understood."""
+def read_config(file: Path) -> Config | str:
+    """The shape in a config.json, or its model_type where that is none of our families. Raises BadCheckpoint for a missing field, or one
+    that is not understood."""
     try:
         data = json.loads(file.read_text())
     except FileNotFoundError:
@@ -168,7 +176,17 @@ def read_config(file: Path) -> Config:
         raise BadCheckpoint(f"{file}: not JSON ({error})") from None
     if not isinstance(data, dict):
         raise BadCheckpoint(f"{file}: not a table of a model's shape")
+    kind = data.get("model_type")
+    if isinstance(kind, str) and kind not in FAMILIES and kind != "gemma3":  # whose text part is ours
+        return kind
     return config_of(data, file)
+
+
+def weights(folder: Path, like: Model) -> dict[str, Tensor]:
+    """The weights that `save` wrote of a model like this one, by the names that it has for them."""
+    if isinstance(like, foreign.Foreign):
+        return foreign.load(folder, like.c.kind, like.lm_head.weight.dtype).names()
+    return read_tensors(folder / "model.safetensors")
 
 
 def fill(target: Mapping[str, Tensor], given: Mapping[str, Tensor], file: Path | str) -> None:
@@ -226,6 +244,6 @@ def fingerprint(tensors: Mapping[str, Any], whole: bool = False) -> str:
     return h.hexdigest()
 
 
-def describe(model: Transformer) -> dict[str, Any]:
+def describe(model: Model) -> dict[str, Any]:
     """The shape and the number of parameters, for people."""
     return {**asdict(model.c), "parameters": sum(p.numel() for p in model.names().values())}

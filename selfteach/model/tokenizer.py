@@ -148,7 +148,9 @@ class Tokenizer:
 
         file = folder / "tokenizer.json"
         if not file.is_file():
-            raise BadCheckpoint(f"{file}: there is no tokenizer beside the weights")
+            raise BadCheckpoint(
+                f"{file}: there is no tokenizer beside the weights; AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers may make one"
+            )
         try:
             inner = Inner.from_file(str(file))
         except Exception as error:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.errors import BadValue
+from .base import Model
 from .rotary import Scaling, rotary_table, rotate
 
 ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh")}
@@ -196,12 +197,15 @@ class Trunk(nn.Module):
         self.norm = RMSNorm(c.width, c)
 
 
-class Transformer(nn.Module):
+class Transformer(Model):
     """ids -> hidden states -> logits."""
+
+    pluggable = True
 
     def __init__(self, c: Config):
         super().__init__()
         self.c = c
+        self.plain_head = c.logit_cap is None
         self.model = Trunk(c)
         self.lm_head = Linear(c.width, c.vocab, bias=False)
         if c.tied:
@@ -252,10 +256,6 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., width] -> logits [..., vocab]."""
         return capped(self.lm_head(hidden), self.c.logit_cap)
-
-    def names(self) -> dict[str, Tensor]:
-        """Parameter name -> tensor, a tied head once: what is saved, delivered and fingerprinted."""
-        return dict(self.named_parameters())
 
     @torch.no_grad()
     def initialise(self, seed: int) -> Transformer:

@@ -11,6 +11,7 @@ from typing import Any
 from ..core.errors import BadValue, unknown
 from ..core.task import Source
 from . import files, gguf, tokenizer
+from .base import Model
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -35,7 +36,7 @@ class Start:
     `mapped`: the weights are a file's pages, which cost no memory of their own; a learner copies what it trains.
     """
 
-    model: Transformer
+    model: Model
     tokenizer: Tokenizer
     fresh: bool
     about: Mapping[str, Any]
