@@ -15,8 +15,8 @@ from .common import asks_help, emit, method_named, note, task_options, use_files
 ABOUT = """Measure a model on held-out tasks: accuracy greedy and sampled, pass@k, majority vote, length, calls.
 
 RUN is a folder that `selfteach train` made: its newest checkpoint is measured. METHOD is a method's name: the model that it would
-start from (--model) is measured by the method's program, before any training. Besides the method's own program, every other way that its method can decode is measured:
-with a real search engine plugged in, say, for a model that was trained on its own memory alone.
+start from (--model) is measured by the method's program, before any training. Besides the method's own program, every other way that
+it can decode is measured: with a real search engine plugged in, say, for a model that was trained on its own memory alone.
 """
 EXAMPLES = """examples:
   selfteach eval runs/ssrl-1 --tool search            only this way besides its own program
