@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from conftest import BANDIT
 from torch import Tensor
 
 from selfteach import api
+from selfteach.commands.progress import Progress
 from selfteach.core import Example, Member, Segment, Term, Update, Weights, block, gather, registry
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.task import Sampling
@@ -216,7 +218,10 @@ def test_grpo_runs_twice_alike_resumes_to_the_same_bits_and_transformers_loads_i
     job = job_of(stored(case))
     assert api.train(job, tmp_path / "one", heard.append).done
     (start,) = (e for e in heard if e["event"] == "start")
-    assert start["model"]["through"].startswith("transformers") and start["model"]["kind"] == case
+    assert start["model"]["kind"] == case
+    shown: list[str] = []
+    Progress(SimpleNamespace(say=shown.append))(start)  # type: ignore[arg-type]
+    assert sum(f"model {case}: none of selfteach's own families, so it runs through transformers" in line for line in shown) == 1
 
     def kill(event: Any) -> None:
         if event["event"] == "step" and event["step"] == 1:
@@ -256,7 +261,7 @@ def test_what_cannot_be_run_is_refused_in_one_line(stored: Callable[[str], Path]
 
     name = "transformer.h.0.mlp.c_fc.weight"
     refused(changed("gpt2", drop=name), f"lack.* {name}")
-    refused(changed("gpt2", n_layer=1), "hold.* transformer.h.1.*which config.json does not describe")
+    refused(changed("gpt2", n_layer=1), "hold.* transformer.h.1.*which a gpt2 as in config.json has not")
     refused(changed("gpt2", n_embd=64), "transformers cannot load it")
     refused(changed("gpt2", model_type="gtp2"), "model_type 'gtp2' cannot be loaded: .*did you mean .*gpt2")
     refused(changed("gpt2", model_type="mine", auto_map={"AutoModelForCausalLM": "mine.Mine"}), "model_type 'mine' cannot be loaded")

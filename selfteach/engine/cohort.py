@@ -95,7 +95,6 @@ class CohortEngine(Weights):
             self._pump = loop.create_task(self._run(), name="engine")
         return await row.future
 
-    @torch.inference_mode()
     async def score(self, member: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)) -> Mapping[str, np.ndarray]:
         """As BuiltinEngine.score; one text at a time."""
         group = self.group(member)
@@ -107,6 +106,10 @@ class CohortEngine(Weights):
         if len(ids) == start:
             return {name: np.zeros(0, np.float32) for name in want}
         self.counts["scored"] += len(ids) - start
+        return self._scored(model, ids, start, want)
+
+    @torch.inference_mode()
+    def _scored(self, model: Model, ids: np.ndarray, start: int, want: Sequence[str]) -> Mapping[str, np.ndarray]:
         hidden = model.extend(self._to(ids[None, :-1]))[0][0, start - 1 :]
         parts: list[dict[str, np.ndarray]] = []
         for a in range(0, len(hidden), ROWS):

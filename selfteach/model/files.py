@@ -76,10 +76,12 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False)
         raise BadCheckpoint(f"{folder}: no such folder; a model is a folder with config.json, model.safetensors and tokenizer.json")
     config = read_config(folder / "config.json")
     tokenizer = Tokenizer.load(folder)
-    model = _weights(folder, config, dtype, mapped)
-    if len(tokenizer) > model.c.vocab:
-        raise BadCheckpoint(f"{folder}: its tokenizer has {len(tokenizer)} ids, its model {model.c.vocab}: they are not of one model")
-    return model, tokenizer
+    if isinstance(config, str):
+        model = foreign.load(folder, config, dtype)
+        _same_ids(folder, tokenizer, model.c.vocab)
+        return model, tokenizer
+    _same_ids(folder, tokenizer, config.vocab)  # before any weight is read
+    return _weights(folder, config, dtype, mapped), tokenizer
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> Model:
@@ -88,12 +90,16 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = 
 
     `mapped`: tensors stored as `dtype` are not read but mapped (copied on write, page by page): for folders that nobody writes again.
     """
-    return _weights(folder, read_config(folder / "config.json"), dtype, mapped)
+    config = read_config(folder / "config.json")
+    return foreign.load(folder, config, dtype) if isinstance(config, str) else _weights(folder, config, dtype, mapped)
 
 
-def _weights(folder: Path, config: Config | str, dtype: torch.dtype, mapped: bool) -> Model:
-    if isinstance(config, str):
-        return foreign.load(folder, config, dtype)
+def _same_ids(folder: Path, tokenizer: Tokenizer, vocab: int) -> None:
+    if len(tokenizer) > vocab:
+        raise BadCheckpoint(f"{folder}: its tokenizer has {len(tokenizer)} ids, its model {vocab}: they are not of one model")
+
+
+def _weights(folder: Path, config: Config, dtype: torch.dtype, mapped: bool) -> Transformer:
     model = Transformer.bare(config)
     files = shards(folder)
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")

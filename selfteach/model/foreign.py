@@ -130,9 +130,11 @@ def load(folder: Path, kind: str, dtype: torch.dtype = torch.float32) -> Foreign
     except Exception as error:
         raise BadCheckpoint(f"{folder}: transformers cannot load it ({_line(error)})") from error
     for lost in sorted(map(str, info["missing_keys"]))[:1]:
-        raise BadCheckpoint(f"{folder}: its weights lack {lost}, which config.json describes; take both anew from where the model is from")
+        raise BadCheckpoint(f"{folder}: its weights lack {lost}, which a {kind} as in config.json has; take both anew from where the model is from")
     for left in sorted(map(str, info["unexpected_keys"]))[:1]:
-        raise BadCheckpoint(f"{folder}: its weights hold {left}, which config.json does not describe; take both anew from where the model is from")
+        raise BadCheckpoint(
+            f"{folder}: its weights hold {left}, which a {kind} as in config.json has not; take both anew from where the model is from"
+        )
     for t in (*inner.parameters(), *inner.buffers()):
         t.data = t.data.clone()  # they may be the mapped file itself, and what is trained must not depend on a file staying as it is
     return tried(wrapped(inner.eval().requires_grad_(False), kind, hf.__version__, folder), folder)
