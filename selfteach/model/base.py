@@ -16,7 +16,7 @@ class Model(nn.Module):
     c           its shape: vocab, width, max_length at least
     lm_head     its output embedding, whose weight is [vocab, width]
     pluggable   attention is handed in, so that texts may lie flat, branch, or stand in slots; else each row is a whole text
-    plain_head  logits are hidden @ lm_head.weight.T and nothing more
+    plain_head  logits are hidden @ lm_head.weight.T and nothing more, but for the soft-cap c.logit_cap
     """
 
     c: Any

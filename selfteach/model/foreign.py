@@ -52,7 +52,7 @@ class Foreign(Model):
         self.c = c
         self.inner = inner
         self.lm_head = inner.get_output_embeddings()
-        self.plain_head = c.scale == 1 and c.logit_cap is None and self.lm_head.bias is None
+        self.plain_head = c.scale == 1 and self.lm_head.bias is None
         known = inspect.signature(inner.base_model.forward).parameters
         self.past = next((name for name in CACHES if name in known), None)  # None: everything is computed again for each token
 
@@ -89,8 +89,8 @@ class Foreign(Model):
         return past
 
     def save(self, folder: Path, **more: Any) -> None:
-        """Write config.json and model.safetensors by save_pretrained; `more`: keys of config.json, where generation_config.json has them too."""
-        self.inner.save_pretrained(folder, max_shard_size="999TB")
+        """Write config.json and model.safetensors (or shards) by save_pretrained; `more`: keys of config.json and generation_config.json."""
+        self.inner.save_pretrained(folder, max_shard_size="5GB")
         for name in ("config.json", "generation_config.json"):
             if (file := folder / name).is_file():
                 data = json.loads(file.read_text())
