@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import comb
 from typing import Any
 
@@ -28,6 +28,7 @@ class Result:
     majority: float = float("nan")  # share of tasks whose most frequent answer (the earliest of equals) is right
     length: float = 0.0
     calls: float = 0.0
+    values: list[float] = field(default_factory=list[float])  # every verdict
 
     @property
     def accuracy(self) -> float:
@@ -53,8 +54,10 @@ class Result:
         return {k: float(np.mean(v)) for k, v in sorted(found.items())}
 
     def figures(self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",)) -> dict[str, float]:
-        """Everything by name: accuracy, stderr, pass@k, maj@n, length, calls, accuracy/hops=2 ..."""
+        """Everything by name: accuracy, stderr, pass@k, maj@n, length, calls, accuracy/hops=2 ...; score, the mean verdict, where it tells more."""
         out = {"accuracy": self.accuracy, "stderr": self.error(), "length": self.length, "calls": self.calls}
+        if not {0.0, 1.0}.issuperset(self.values):
+            out["score"] = float(np.mean(self.values))
         most = max(self.asked, default=0)
         out |= {f"pass@{k}": self.pass_at(k) for k in ks if k <= most}
         if most > 1:
@@ -87,6 +90,7 @@ async def evaluate(
             known = [(a, v) for a, v in verdicts if v is not None]
             result.tasks.append(group.request.task)
             result.asked.append(len(known))
+            result.values += [v for _, v in known]
             result.right.append(sum(v >= 1.0 for _, v in known))
             result.answers.append([a for a, _ in verdicts])
             votes = Counter(str(a) for a, _ in known if a is not None)
