@@ -199,9 +199,13 @@ import hashlib, json, sys
 from selfteach.tasks.atlas import atlas
 from selfteach.tasks.factworld import factworld
 from selfteach.tasks.chain_sum import chain_sum
+from selfteach.tasks.countdown import countdown
+from selfteach.tasks.preference import preference
+from selfteach.tasks.strings import strings
 print(json.dumps({f.__name__: hashlib.sha256(repr(
     [list(map(s.train, range(40))), s.test, list(map(s.demos, range(40))), s.corpus and s.corpus()]).encode()).hexdigest()
-    for f in (atlas, factworld, chain_sum) for s in [f(seed=3, **({} if f is chain_sum else {'conflicts': .1, 'noisy': .1}))]}))
+    for f in (atlas, factworld, chain_sum, countdown, strings, preference)
+    for s in [f(seed=3, **({'conflicts': .1, 'noisy': .1, 'abstain': .3, 'nobody': .2} if f in (atlas, factworld) else {'n_test': 20}))]}))
 """
 
 

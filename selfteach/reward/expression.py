@@ -11,7 +11,7 @@ from ..core import Score, block
 from ..core.errors import BadValue
 
 LONGEST = 64  # tokens of an expression that are read
-_PIECE = re.compile(r"\s*(\d{1,9}|[-+*/()])")
+_PIECE = re.compile(r"\s*([0-9]{1,9}|[-+*/()])")
 
 
 def pieces(text: str) -> list[str]:

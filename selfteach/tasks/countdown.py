@@ -65,9 +65,10 @@ class _Value(NamedTuple):
 def combine(numbers: tuple[int, ...], draw: np.random.Generator) -> Try | None:
     """Random pairs combined by random signs until one value is left; None where that leaves the whole numbers from 1 to HIGHEST."""
     pool, steps = [_Value(n, str(n), "") for n in numbers], list[Step]()
-    while len(pool) > 1:
-        i, j = (int(k) for k in draw.permutation(len(pool))[:2])
-        a, b, op = pool[i], pool[j], "+-*/"[int(draw.integers(4))]
+    for one, other, sign in draw.random((len(numbers) - 1, 3)).tolist():
+        i, j = int(one * len(pool)), int(other * (len(pool) - 1))
+        j += j >= i
+        a, b, op = pool[i], pool[j], "+-*/"[int(sign * 4)]
         value = {"+": a.number + b.number, "-": a.number - b.number, "*": a.number * b.number, "/": a.number // b.number}[op]
         if not 1 <= value <= HIGHEST or (op == "/" and (b.number == 1 or a.number % b.number)):
             return None

@@ -42,23 +42,25 @@ class Deals:
         return tuple(self.deal("test", i) for i in range(self.n_test))
 
     def demo(self, i: int) -> Task:
-        """The i-th demonstration: one move, after all that its seat saw and did before. tags: game, seat, kind, slip ("lot" for a move by lot).
+        """The i-th demonstration: one move, after all that its seat saw and did before. tags: game, seat, before (all moves until then), kind,
+        slip ("lot" for a move by lot).
 
         Both seats play as experts do, but for the share `noise` of moves by lot.
         """
         task, draw = self.deal("demo", i), generator(self.seed, "play", i)
         played = Match(task.tags["game"], task.tags["deal"], self.full)
-        texts, found = ["", ""], list[tuple[str, str, int, str]]()
+        texts, found = ["", ""], list[tuple[str, str, dict[str, object]]]()
         while played.turn is not None:
             seat = played.turn
             player = PLAYERS[int(draw.random() >= self.noise)]
             texts[seat] += played.told(seat)
             move = played.chosen(player, seat, float(draw.random()))
-            found.append((texts[seat], move, seat, "lot" if player == "random" else ""))
+            before = tuple(text for _, text in played.history)
+            found.append((texts[seat], move, {"seat": SEATS[seat], "before": before, "slip": "lot" if player == "random" else ""}))
             texts[seat] += move
             played.move(move)
-        prompt, move, seat, slip = found[int(draw.integers(len(found)))]
-        return Task(task.id, prompt, task.answer, (move,), {**task.tags, "kind": "demo", "seat": SEATS[seat], "slip": slip})
+        prompt, move, more = found[int(draw.integers(len(found)))]
+        return Task(task.id, prompt, task.answer, (move,), {**task.tags, "kind": "demo", **more})
 
     def words(self) -> Iterator[str]:
         """Text for the tokenizer: small numbers and a stretch of demonstrations."""

@@ -39,7 +39,7 @@ def draw_wish(draw: np.random.Generator, subjects: int) -> Wish:
 class Writer:
     """How wishes are put, and texts of any quality written."""
 
-    noise: float = 0.5
+    noise: float = 0.3
     judge: float = 0.15
     seed: int = 0
 
@@ -83,7 +83,7 @@ class Writer:
 
 
 @task
-def preference(noise: float = 0.5, judge: float = 0.15, n_test: int = 200, seed: int = 0) -> Source:
+def preference(noise: float = 0.3, judge: float = 0.15, n_test: int = 200, seed: int = 0) -> Source:
     """Write a short text about one or two things in a mood. Its worth is hidden: `true_worth`; methods see a proxy, or a noisy judge of pairs.
 
     noise   share of a demonstration's choices that are made at random
@@ -95,7 +95,7 @@ def preference(noise: float = 0.5, judge: float = 0.15, n_test: int = 200, seed:
     least("preference", "judge", judge, 0)
     least("preference", "n_test", n_test, 1)
     writer = Writer(share("preference", "noise", noise), judge, seed)
-    wishes = Drawn("preference", (1, 2), draw_wish, lambda w: w.text, writer.ask, "subjects", n_test, seed)
+    wishes = Drawn("preference", (1, 2), draw_wish, lambda w: f"{sorted(w.subjects)} {w.mood}", writer.ask, "subjects", n_test, seed)
     demo = partial(writer.demo, wishes)
     listed = [" ".join(row) for row in (NOUNS, VERBS, *MOODS.values())]
     return Source(
