@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from fractions import Fraction
+from itertools import pairwise
 from math import exp
 
 import pytest
@@ -107,7 +108,11 @@ def test_what_is_no_expression_is_refused(text):
     assert makes(answer=text, target=3, numbers=(3, 4, 8, 2)).value == 0.0
 
 
-@given(st.recursive(st.integers(1, 99).map(str), lambda e: st.tuples(e, st.sampled_from("+-*/"), e).map(lambda t: f"( {t[0]} {t[1]} {t[2]} )"), max_leaves=8))
+@given(
+    st.recursive(
+        st.integers(1, 99).map(str), lambda e: st.tuples(e, st.sampled_from("+-*/"), e).map(lambda t: f"( {t[0]} {t[1]} {t[2]} )"), max_leaves=8
+    )
+)
 def test_expressions_have_the_value_that_python_gives_them(text):
     try:
         value = eval(re.sub(r"\d+", lambda m: f"Fraction({m[0]})", text))
@@ -274,7 +279,7 @@ def test_the_proxy_is_a_guide_to_short_texts_and_a_trap_in_long_ones():
     s, better = preference(noise=0.6), Counter()
     short = [(d, d.data[0].removeprefix("<answer> ").removesuffix("</answer>")) for d in map(s.demos, range(400))]
     rows = [(true_worth(answer=t, task=d).value, proxy_worth(answer=t, task=d).value) for d, t in short if len(t.split()) <= 12]
-    for (a, x), (b, y) in zip(rows, rows[1:], strict=False):
+    for (a, x), (b, y) in pairwise(rows):
         if a != b:
             better[(a > b) == (x > y)] += 1
     assert better[True] / (better[True] + better[False]) > 0.6

@@ -31,7 +31,9 @@ class Deals:
     def deal(self, kind: str, i: int) -> Task:
         """The task of a match. tags: game, category (the same), deal."""
         game = self.games[i % len(self.games)]
-        return Task(f"{kind}/{i}", f"play {game}.\n", ("win",), tags={"game": game, "category": game, "deal": key(self.seed, "deal", kind, i) % 2**32})
+        return Task(
+            f"{kind}/{i}", f"play {game}.\n", ("win",), tags={"game": game, "category": game, "deal": key(self.seed, "deal", kind, i) % 2**32}
+        )
 
     def train(self, i: int) -> Task:
         """The i-th match to learn from."""

@@ -107,5 +107,9 @@ def preference(noise: float = 0.3, judge: float = 0.15, n_test: int = 200, seed:
         tags=TAGS,
         defaults={"max_tokens": 48, "by": "mood", "lr": 1e-4, "warm_steps": 300, "warm_batch": 16, "warm_lr": 2e-3},
         knobs=knobs,
-        about={"test wishes": len(wishes.test), "words of the language": sum(len(row.split()) for row in listed) + 2, "share kept for the test": TESTED},
+        about={
+            "test wishes": len(wishes.test),
+            "words of the language": sum(len(row.split()) for row in listed) + 2,
+            "share kept for the test": TESTED,
+        },
     )
