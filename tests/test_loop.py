@@ -479,7 +479,6 @@ def test_measuring_counts_what_was_right_by_hand(tags):
     assert result.by("hops") == {"1": 0.75, "2": 0.25}
     assert result.majority == pytest.approx(1 / 3)  # aaab: a; bbaa: b came first
     figures = result.figures(ks=(1, 4, 8))
-    assert "score" not in figures and replace(result, values=[0.5, 1.0, -1.5, 1.0]).figures()["score"] == 0.25
     assert figures["pass@1"] == pytest.approx(result.accuracy) and figures["pass@4"] == pytest.approx(2 / 3) and "pass@8" not in figures
     assert figures["length"] == pytest.approx((4 + 4) * 3 / 12)  # three tokens and no end: the stop ends it; the failed have none
 
