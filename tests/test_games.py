@@ -238,7 +238,7 @@ def test_two_seats_share_the_policy_and_have_a_context_and_a_payoff_each(deals, 
     (group,) = asyncio.run(episodes(at, [Request(task_of("KQ", deals), 2, key="k")]))
     for e in group.episodes:
         assert e.status == "done" and e.answer == "win"
-        assert [(t.key, t.role, t.learn) for t in e.trajectories] == [("k/first", "policy", "main"), ("k/second", "policy", "main")]
+        assert [(t.key, t.role, t.learn) for t in e.trajectories] == [("k/first", "first", "main"), ("k/second", "second", "main")]
         assert [e.tree.notes[t.leaf.node]["payoff"] for t in e.trajectories] == [2.0, -2.0]
         assert told(e, letters, 0) == "kuhn poker, first. your card: K.\nyou may [check] [bet]\n[bet]"
         assert told(e, letters, 1) == "kuhn poker, second. your card: Q.\nthey bet. you may [fold] [call]\n[call]"
@@ -265,12 +265,12 @@ def test_an_illegal_move_is_answered_and_the_second_loses(deals, letters):
 def test_older_selves_are_not_learned_and_seats_rotate(deals, letters):
     at = table(play(second="past", rotate=True), ["[check]"], letters, members=("policy", "past"))
     (group,) = asyncio.run(episodes(at, [Request(task_of("KQ", deals), 24, key="k")]))
-    seats = Counter((t.role, t.key, t.learn) for e in group.episodes for t in e.trajectories)
-    assert set(seats) == {("policy", "k/first", "main"), ("policy", "k/second", "main"), ("past", "k/first", None), ("past", "k/second", None)}
-    assert seats["policy", "k/first", "main"] == seats["past", "k/second", None] > 4
+    seats = Counter((t.key, t.learn) for e in group.episodes for t in e.trajectories)
+    assert set(seats) == {("k/first", "main"), ("k/second", "main"), ("k/first", None), ("k/second", None)}
+    assert seats["k/first", "main"] == seats["k/second", None] > 4
     for e in group.episodes:  # king against queen, both check: the policy wins where it sits first
-        policy = next(t for t in e.trajectories if t.role == "policy")
-        assert e.answer == ("win" if policy.key == "k/first" else "loss")
+        (policy,) = [t for t in e.trajectories if t.learn]
+        assert e.answer == ("win" if policy.role == "first" else "loss")
 
 
 def test_a_spent_limit_forfeits(deals, letters):

@@ -6,6 +6,8 @@ from typing import Any
 
 from ..core import Request, block
 
+SEATS = ("first", "second")
+
 
 @block
 async def play(
@@ -16,8 +18,8 @@ async def play(
     rotate  change seats in half of the episodes, by lot
     stop    what ends a move
 
-    The trajectory of a seat is compared within its role (key `first` or `second`) and noted with `payoff` (the seats' sum to zero), `seat`
-    (0 or 1) and `forfeit`. Only the policy's are learned. Returns win, draw or loss of the first of the two that are named.
+    The trajectory of a seat has its role (first, second), is compared within that (the group's key and the role), and is noted with `payoff`
+    (the seats' sum to zero), `seat` (0 or 1) and `forfeit`. Only the policy's are learned. Returns win, draw or loss of `first`.
     """
     match = await cast.tool("match")(request.task)
     seated = (second, first) if rotate and cast.random("seats").random() < 0.5 else (first, second)
@@ -42,7 +44,7 @@ async def play(
             match.move(turn.text)
     for seat, context in contexts.items():
         context.note(payoff=match.payoffs[seat], seat=seat, forfeit=float(match.forfeited == seat))
-        context.close(key=("first", "second")[seat], learn="main" if seated[seat] == "policy" else None)
+        context.close(key=SEATS[seat], learn="main" if seated[seat] == "policy" else None, role=SEATS[seat])
     own = match.payoffs[0 if seated == (first, second) else 1]
     return "win" if own > 0 else "loss" if own < 0 else "draw"
 

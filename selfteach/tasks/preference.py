@@ -105,7 +105,7 @@ def preference(noise: float = 0.3, judge: float = 0.15, n_test: int = 200, seed:
         demos=demo,
         words=lambda: wishes.words(demo, listed),
         tags=TAGS,
-        defaults={"max_tokens": 48, "by": "mood", "lr": 1e-4, "warm_steps": 300, "warm_batch": 16, "warm_lr": 2e-3},
+        defaults={"max_tokens": 48, "by": "mood", "lr": 1e-4, "warm_steps": 1000, "warm_batch": 16, "warm_lr": 2e-3},
         knobs=knobs,
         about={
             "test wishes": len(wishes.test),

@@ -120,12 +120,12 @@ class Quiz:
         raise BadValue(f"no training question of {listed(self.hops)} hops exists in this world; make it larger, or held_out or withheld smaller")
 
     def task(self, chain: Chain, name: str) -> Task:
-        """The task of a chain. tags: hops, difficulty, kind, entities, chain (sentences), known, multiple, held_out, conflict, hint (the first step).
-
-        `answerable` is False for a question about somebody who does not exist.
+        """The task of a chain. tags: hops, category, difficulty, kind, entities, chain (sentences), known, multiple, held_out, conflict,
+        hint (the first step), and answerable: False for a question about somebody who does not exist.
         """
         tags = {
             "hops": len(chain.hops),
+            "category": f"{len(chain.hops)} hops",
             "difficulty": len(chain.hops),
             "kind": " > ".join(h.relation if h.forward else f"{h.relation} of" for h in chain.hops),
             "entities": chain.path,
