@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from conftest import spans, table_of, told
@@ -67,19 +68,22 @@ def test_kuhn_poker_is_worth_minus_an_eighteenth_to_the_first(deals):
     assert worth("random", "expert") < -1 / 18 < worth("expert", "random")  # neither can do better against an equilibrium
 
 
-@pytest.mark.parametrize("change", [{"J": 0.0}, {"J": 1.0}, {"Q": 1.0}, {"K": 0.0}])
-def test_no_other_first_move_does_better_against_the_expert(deals, change, monkeypatch):
-    """A best response to an equilibrium earns its value and no more; the card's other first moves earn no more than that."""
-    usual = kuhn.expert
+@pytest.mark.parametrize("seat", [0, 1])
+def test_nothing_does_better_against_the_expert(deals, seat, monkeypatch):
+    """Every pure strategy of a seat: for each card one of (check and fold, check and call, bet) or (fold or call) and (check or bet)."""
+    usual, fixed = kuhn.expert, dict[str, str]()
 
-    def other(match, seat):
-        mine = kuhn.card(match, seat)
-        if seat == 0 and mine in change and "fold" not in match.state["current_legal_action_tree"]:
-            return {"[bet]": 1.0} if change[mine] else {"[check]": 1.0}
-        return usual(match, seat)
+    def other(match, at):
+        if at != seat:
+            return usual(match, at)
+        free, called = fixed[kuhn.card(match, at)].split()
+        return {f"[{called}]" if "[fold]" in match.moves(at) else f"[{free}]": 1.0}
 
     monkeypatch.setitem(tool.GAMES, "kuhn", replace(GAMES["kuhn"], expert=other))
-    assert sum(value(d, "expert", "expert") for d in deals.values()) / 6 <= -1 / 18 + 1e-12
+    for plan in product(("check fold", "check call", "bet call") if seat == 0 else ("check fold", "check call", "bet fold", "bet call"), repeat=3):
+        fixed.update(zip("JQK", plan, strict=True))
+        worth = sum(value(d, "expert", "expert") for d in deals.values()) / 6
+        assert (worth if seat == 0 else -worth) <= (-1 / 18 if seat == 0 else 1 / 18) + 1e-9, plan
 
 
 @pytest.mark.parametrize(
