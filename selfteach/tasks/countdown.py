@@ -114,8 +114,8 @@ def pieces(tries: list[Try], claim: str = "yes") -> list[str]:
 class Writer:
     """How puzzles are put and demonstrated."""
 
-    tries: int = 2
-    noise: float = 0.3
+    tries: int = 1
+    noise: float = 0.1
     reworded: float = 0.0
     seed: int = 0
 
@@ -155,8 +155,8 @@ class Writer:
 def countdown(
     numbers: tuple[int, int] = (2, 3),
     largest: int = 9,
-    tries: int = 2,
-    noise: float = 0.3,
+    tries: int = 1,
+    noise: float = 0.1,
     reworded: float = 0.0,
     n_test: int = 400,
     seed: int = 0,
@@ -192,9 +192,9 @@ def countdown(
             "max_tokens": 9 * (most - 1) * (tries + 2) + 6 * most + 8,
             "by": "numbers",
             "lr": 1e-4,
-            "warm_steps": 1000,
-            "warm_batch": 16,
-            "warm_lr": 2e-3,
+            "warm_steps": 1200,
+            "warm_batch": 32,
+            "warm_lr": 3e-3,
         },
         knobs=knobs,
         about={"test puzzles": len(puzzles.test), "largest value on the way": HIGHEST, "share kept for the test": TESTED},
