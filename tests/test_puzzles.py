@@ -175,6 +175,13 @@ def test_countdown_demonstrations_search():
     assert set(tries) == {0, 1, 2}
 
 
+def test_a_puzzle_without_a_miss_is_demonstrated_too():
+    source = countdown(numbers=(2, 2), largest=99, tries=2, noise=1.0, n_test=5)
+    demos = [source.demos(i) for i in range(200)]
+    alone = [d for d in demos if d.tags["slip"] == ""]  # nothing can go wrong with 99 and 98
+    assert 0 < len(alone) < 100 and all(worth(d, d.data[0]) == 1.0 and d.tags["tries"] == 0 for d in alone)
+
+
 @pytest.mark.parametrize("name", ["chain_sum", "countdown"])
 def test_reworded_is_the_share_asked_in_the_other_wording(name):
     s = PUZZLES[name](reworded=0.5, n_test=10)

@@ -93,12 +93,10 @@ def draw_puzzle(draw: np.random.Generator, count: int, largest: int = 9) -> Puzz
             return Puzzle(numbers, way.value, way)
 
 
-def attempt(puzzle: Puzzle, draw: np.random.Generator) -> Try:
-    """A random combination of a puzzle's numbers that misses its target."""
-    while True:
-        way = combine(puzzle.numbers, draw)
-        if way is not None and way.value != puzzle.target:
-            return way
+def attempt(puzzle: Puzzle, draw: np.random.Generator) -> Try | None:
+    """A random combination of a puzzle's numbers that misses its target; None where it has none (99 and 98 make nothing but 1)."""
+    found = (combine(puzzle.numbers, draw) for _ in range(300))
+    return next((way for way in found if way is not None and way.value != puzzle.target), None)
 
 
 def pieces(tries: list[Try], claim: str = "yes") -> list[str]:
@@ -141,10 +139,12 @@ class Writer:
         """
         puzzle = drawn.pick("demo", i)
         task, draw = self.ask(puzzle, f"demo/{i}"), generator(self.seed, "write", i)
-        tries = [attempt(puzzle, draw) for _ in range(int(draw.integers(self.tries + 1)))]
+        tries = [miss for _ in range(int(draw.integers(self.tries + 1))) if (miss := attempt(puzzle, draw)) is not None]
         slip = ("early", "arithmetic")[int(draw.integers(2))] if draw.random() < self.noise else ""
-        last = attempt(puzzle, draw) if slip else puzzle.way
-        if slip == "arithmetic":
+        last = attempt(puzzle, draw) if slip else None
+        if last is None:
+            last, slip = puzzle.way, ""
+        elif slip == "arithmetic":
             last = Try((*last.steps[:-1], last.steps[-1]._replace(value=puzzle.target)), last.expression)
         prompt = task.tags["paraphrase"] if draw.random() < self.reworded else task.prompt
         tags = {**task.tags, "kind": "demo", "slip": slip, "tries": len(tries)}

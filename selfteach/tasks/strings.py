@@ -14,7 +14,7 @@ from ..core.errors import BadValue, unknown
 from ..core.registry import task
 from ..core.task import Source, Task
 from ..reward.answer import same_text
-from .drawn import TESTED, THINKING, Drawn, solved
+from .drawn import TESTED, THINKING, TRIES, Drawn, solved
 from .options import least, share, span
 
 LETTERS = "abcdeghilmnorstu"
@@ -76,13 +76,16 @@ class Calls:
     seed: int = 0
 
     def draw(self, draw: np.random.Generator, depth: int) -> Call:
-        """A random call of `depth` functions; no string on the way is empty or longer than LONGEST."""
-        while True:
+        """A random call of `depth` functions; no string on the way is empty or longer than LONGEST. Raises BadValue where there is none."""
+        for _ in range(TRIES):
             functions = tuple(self.functions[int(i)] for i in draw.integers(len(self.functions), size=depth))
             word = "".join(LETTERS[int(i)] for i in draw.integers(len(LETTERS), size=int(draw.integers(self.length[0], self.length[1] + 1))))
             call = Call(functions, word)
             if all(0 < len(v) <= LONGEST for v in call.values):
                 return call
+        raise BadValue(
+            f"task strings: {depth} of {', '.join(self.functions)} leave a string empty or too long; take more functions or longer strings"
+        )
 
     def apart(self, call: Call) -> bool:
         """True where one function stands directly in another, and this pair is held out."""
