@@ -103,7 +103,7 @@ def games(games: tuple[str, ...] = ("kuhn",), noise: float = 0.5, full: bool = F
             "max_tokens": max(LONGEST[g] for g in games),
             "by": "game",
             "lr": 1e-4,
-            "warm_steps": 300,
+            "warm_steps": 300 if tuple(games) == ("kuhn",) else 1000,  # the others have more to show
             "warm_batch": 16,
             "warm_lr": 2e-3,
         },
