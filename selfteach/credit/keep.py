@@ -12,19 +12,21 @@ from . import segments as seg
 
 
 @block
-def keep_informative(*, reward: Seq, group: Seq, low: float = -np.inf, high: float = np.inf) -> dict[str, Column]:
+def keep_informative(*, reward: Seq, group: Seq, low: float = -np.inf, high: float = np.inf, closed: bool = False) -> dict[str, Column]:
     """Keep groups whose rewards differ: the others have no gradient (DAPO's dynamic sampling, 2503.14476, eq. 11).
 
         keep_i = [min_j r_j < max_j r_j and low < mean_j r_j < high]
 
-    Args: reward f64[S]; group i64[S]. Returns: keep f64[S]; NaN for a group with an unknown reward. Scope: group.
+    Args: reward f64[S]; group i64[S]. closed: the bounds themselves pass. Returns: keep f64[S]; NaN for a group with an unknown reward.
+    Scope: group.
 
     >>> keep_informative(reward=[1, 0, 1, 1], group=[0, 0, 1, 1])["keep"].values
     array([1., 1., 0., 0.])
     """
     n = seg.count(group)
     mean = seg.mean(reward, group, n)
-    keep = ~seg.same(reward, group, n) & (mean > low) & (mean < high)
+    slack = 1e-9 if closed else 0.0  # means are rounded
+    keep = ~seg.same(reward, group, n) & (mean > low - slack) & (mean < high + slack)
     return {"keep": Column("seq", np.where(np.isnan(mean), np.nan, keep)[group])}
 
 
