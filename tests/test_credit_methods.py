@@ -12,7 +12,7 @@ import torch
 from conftest import said_group, table_of
 from test_battery import Study, groups_of, of, same, start
 
-from selfteach.core import BadValue, Ref, Request, Score, Task
+from selfteach.core import BadValue, Ref, Request, Task, Term, Update, gather
 from selfteach.core.scoring import score
 from selfteach.credit.baseline import leave_one_out
 from selfteach.credit.compose import each
@@ -24,6 +24,7 @@ from selfteach.learner.settings import Settings as LearnerSettings
 from selfteach.loop.assemble import needed
 from selfteach.loop.episode import Limits, Table, play
 from selfteach.loop.run import Loop
+from selfteach.objective.likelihood import nll
 from selfteach.objective.outcome import outcome_cross_entropy
 from selfteach.reward.attempts import progress
 from selfteach.rollout.attempts import two_attempts
@@ -168,7 +169,7 @@ def test_turns_are_compared_with_turns_of_their_number():
     given = {"reward": [0.0, 11.0, 1.0, -9.0, 1.0], "seq": [0, 0, 1, 1, 2], "group": [0] * 5}
     assert center_by_turn(**given)["adv"].values.tolist() == [-1, 20, 0.5, -20, 0.5]
     # gamma 1: first turns are worth 11, -8, 1: 11 + 3.5, -8 - 6, 1 - 1.5
-    assert center_by_turn(**given, gamma=1.0)["adv"].values.tolist() == [14.5, 20, -14, -20, -0.5]
+    assert center_by_turn(**given, gamma=1.0)["adv"].values == pytest.approx([14.5, 20, -14, -20, -0.5])
 
 
 def test_the_first_stage_pins_the_first_attempt_only():
@@ -177,3 +178,75 @@ def test_the_first_stage_pins_the_first_attempt_only():
     assert pulled == [(("first", "second"), 0.01), (("first",), 0.1)] and [t.on for t in two.updates[0].terms][1:] == [("first", "second")]
     assert [s.reward[0].args for s in (one, two)] == [{"first": 0.0, "alpha": 0.0}, {"alpha": 10.0}]
     assert len(of("score", prepare=False).stages) == 1
+
+
+# ---- influence
+
+
+def influence_by_hand(learner: LocalLearner, batch: Any) -> np.ndarray:
+    """The double sum, with the whole [N, V] at once."""
+    model = learner.groups["policy"].trunk
+    hidden = torch.from_numpy(batch.get("last_hidden"))
+    probs = (model.logits(hidden) / torch.from_numpy(batch.get("temperature"))[:, None]).softmax(-1)
+    g = torch.nn.functional.one_hot(torch.from_numpy(batch.ids[batch.place].astype(np.int64)), probs.shape[1]) - probs
+    both = (g @ g.T) * (hidden @ hidden.T)
+    seq, group, reward = batch.get("seq"), batch.get("group"), batch.get("reward")
+    means = {k: np.mean(batch.get("reward", "seq")[batch.get("group", "seq") == k]) for k in set(group.tolist())}
+    right = reward > np.array([means[k] for k in group.tolist()])
+    assert 0 < right.sum() < len(right) and len(seq) == len(both)
+    pairs = torch.from_numpy(right[:, None] & (group[:, None] == group[None, :]))
+    return (both * pairs).sum(0).detach().numpy()
+
+
+@pytest.mark.parametrize("rows,tokens", [(64, 4096), (1, 30)])
+def test_influence_is_the_double_sum_of_products(rows, tokens, monkeypatch):
+    monkeypatch.setattr("selfteach.learner.tied.chunk_rows", lambda vocabulary: rows)
+    method = needed(of("thr"))
+    learner = LocalLearner(method.weights, method.cast, start(), 0, LearnerSettings(tokens=tokens))
+    groups = groups_of()
+    trees = {e.id: e.tree for g in groups for e in g.episodes}
+    batch = gather(each()(groups=groups), trees.__getitem__)
+    heat = np.where(np.arange(batch.size("token")) % 2, 0.7, 1.0)
+    batch.put("temperature", "token", heat)
+    learner.forward(batch, ["influence", "last_hidden", "logp"])
+    assert batch.get("influence") == pytest.approx(influence_by_hand(learner, batch), abs=1e-10)
+
+
+def test_influence_foretells_how_likely_right_answers_become():
+    """Moving the output layer along the gradient of one token's logp changes the right answers' logp by its influence, to first order."""
+    method = needed(of("thr"))
+    learner = LocalLearner(method.weights, method.cast, start(), 0, LearnerSettings())
+    groups = groups_of(("g0",))
+    batch = gather(each()(groups=groups), {e.id: e.tree for g in groups for e in g.episodes}.__getitem__)
+    learner.forward(batch, ["influence", "last_hidden"])
+    model = learner.groups["policy"].trunk
+    assert model is not None
+    hidden, ids = torch.from_numpy(batch.get("last_hidden")), torch.from_numpy(batch.get("id").astype(np.int64))
+    weight, reward = model.lm_head.weight.detach().clone().requires_grad_(), batch.get("reward")
+    right = torch.from_numpy(reward > batch.get("reward", "seq").mean())
+
+    def logp(w: torch.Tensor) -> torch.Tensor:
+        return (hidden @ w.T).log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+
+    for token in (0, 3, 7):
+        (slope,) = torch.autograd.grad(logp(weight)[token], weight)
+        with torch.no_grad():
+            change = (logp(weight + 1e-5 * slope) - logp(weight - 1e-5 * slope))[right].sum() / 2e-5
+        assert float(change) == pytest.approx(float(batch.get("influence")[token]), rel=1e-5)
+
+
+def test_a_quantity_of_a_group_has_no_gradient():
+    method = of("thr").but(credit=(each(),))
+    learner = LocalLearner(method.weights, needed(of("thr")).cast, start(), 0, LearnerSettings())
+    groups = groups_of()
+    batch = gather(each()(groups=groups), {e.id: e.tree for g in groups for e in g.episodes}.__getitem__)
+    update = Update(("policy",), (Term(nll().reading(logp="influence")),))
+    batch.put("w0", "token", np.ones(batch.size("token")))
+    with pytest.raises(BadValue, match="looks at a whole group and has no gradient"):
+        learner.backward(batch, update)
+
+
+def test_thr_without_threshold_and_p_is_grpo():
+    same(of("thr", p=0.0, threshold=False), of("grpo"))
+    with pytest.raises(AssertionError):
+        same(of("thr", p=0.2, threshold=False), of("grpo"))

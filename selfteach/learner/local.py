@@ -23,6 +23,7 @@ from .microbatch import plan
 from .optimiser import Optimisers, named
 from .products import fast
 from .settings import Settings
+from .tied import group_column, of_groups
 
 
 class LocalLearner:
@@ -60,7 +61,11 @@ class LocalLearner:
         Raises UnknownName for what is no quantity, BadValue for rows whose sampling cannot be replayed.
         """
         rows = np.ones(len(batch.place), bool)
-        columns = self._columns(batch, dict.fromkeys(want, rows), partial=True)
+        tied = [column for column in want if of_groups(column, self.groups, batch)]
+        columns = self._columns(batch, dict.fromkeys([c for c in want if c not in tied], rows), partial=True)
+        for column in tied:
+            with fast():
+                columns[column] = group_column(self.groups, batch, column, self.settings.tokens)
         for name, values in columns.items():
             batch.put(name, "token", values.cpu().numpy())
 
