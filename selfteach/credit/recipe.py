@@ -21,13 +21,15 @@ def examples(
     turns: int | None = None,
     steps: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
+    tokens: tuple[str, ...] = (),
 ) -> list[Example]:
     """One Example per closed trajectory that learns and has its verdict, in the order of groups, episodes and closing. See `each`."""
-    scores = {name: places_of(groups, name) for name in sorted({name for g in groups for name in g.scores})}
+    scores = {name: places_of(groups, name) for name in sorted({*tokens, *(name for g in groups for name in g.scores)})}
     units: dict[str, Unit] = {name: unit_of(groups, places) for name, places in scores.items()}
     for name in steps:
         if units.get(name) == "seq":
             units[name] = "step"
+    units |= dict.fromkeys(tokens, "token")
     out: list[Example] = []
     for group, episode, t in [(g, e, t) for g in groups for e in g.episodes for t in e.trajectories]:
         if t.learn is None or (roles and t.role not in roles) or unscored(episode, t, scores.get("reward", {}), units.get("reward", "seq")):

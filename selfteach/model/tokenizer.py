@@ -105,8 +105,11 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of ids; end tokens, and ids that only fill up a model's vocabulary, left out."""
-        pieces = self.pieces
-        return b"".join(pieces[i] for i in np.asarray(ids).tolist() if i < len(pieces)).decode("utf-8", "replace")
+        return b"".join(self.spelled(ids)).decode("utf-8", "replace")
+
+    def spelled(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
+        """What each id adds to the text; nothing for ids that only fill up a model's vocabulary."""
+        return [self.pieces[i] if i < len(self.pieces) else b"" for i in np.asarray(ids).tolist()]
 
     def render(self, prompt: Any) -> np.ndarray:
         """The ids a context begins with: text (after the token that begins one, where the model has it), messages, or ids as they are.
