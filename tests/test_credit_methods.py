@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import said_group, table_of
+from conftest import mini, table_of
 from test_battery import Study, groups_of, of, same, start
 
-from selfteach.core import BadValue, Ref, Request, Task, Term, Update, gather
+from selfteach.core import BadValue, Ref, Request, Sampling, Task, Term, Update, gather
 from selfteach.core.scoring import score
+from selfteach.core.text import cuts
 from selfteach.credit.baseline import leave_one_out
 from selfteach.credit.compose import each
 from selfteach.credit.keep import keep_informative
 from selfteach.credit.prefix import add_branch_values, prefix_values
 from selfteach.credit.process import center_by_turn, implicit_process, step_values
+from selfteach.engine.builtin import BuiltinEngine
 from selfteach.learner.local import LocalLearner
 from selfteach.learner.settings import Settings as LearnerSettings
 from selfteach.loop.assemble import needed
@@ -26,8 +28,12 @@ from selfteach.loop.episode import Limits, Table, play
 from selfteach.loop.run import Loop
 from selfteach.objective.likelihood import nll
 from selfteach.objective.outcome import outcome_cross_entropy
+from selfteach.model.transformer import causal
+from selfteach.reward.answer import normalise
 from selfteach.reward.attempts import progress
+from selfteach.reward.vines import vine_values
 from selfteach.rollout.attempts import two_attempts
+from selfteach.rollout.vines import SENTENCES, vines
 
 NAN = float("nan")
 
@@ -250,3 +256,74 @@ def test_thr_without_threshold_and_p_is_grpo():
     same(of("thr", p=0.0, threshold=False), of("grpo"))
     with pytest.raises(AssertionError):
         same(of("thr", p=0.2, threshold=False), of("grpo"))
+
+
+# ---- vines
+
+
+def test_steps_are_paid_by_the_change_in_value():
+    # Two sequences: 1/4 -> 1/2 (after two tokens) -> 1 (after one more) -> 1 at the end; the other has no step inside: 3/4 -> 0.
+    at = [NAN, 0.5, 1.0, NAN, NAN, NAN]
+    given = {"reward": [1.0, 0.0], "start_value": [0.25, 0.75], "seq": [0, 0, 0, 0, 1, 1]}
+    assert step_values(**given, step_value=at)["adv"].values.tolist() == [0.25, 0.25, 0.5, 0, -0.75, -0.75]
+    assert step_values(**given, step_value=[NAN] * 6)["adv"].values.tolist() == [0.75] * 4 + [-0.75] * 2  # nothing inside: one step
+    unknown = step_values(reward=[1.0, 0.0], start_value=[NAN, 0.75], step_value=at, seq=given["seq"])["adv"].values
+    assert np.isnan(unknown[:2]).all() and unknown[2:].tolist() == [0.5, 0, -0.75, -0.75]
+
+
+def test_cuts_fall_between_tokens():
+    assert cuts([b"a.", b" b", b". c", b"<x>"], SENTENCES) == [1, 3]  # the second mark stands in the token with c, which is of the step before
+    assert cuts([b"3.14", b"\n\n", b"d."], SENTENCES) == [2]
+    assert cuts([b"", b"a. ", b""], SENTENCES) == [2] and cuts([], SENTENCES) == []
+    assert cuts([b"so ", b"wai", b"t, x", b" but"], r"wait|but", before=True) == [1, 3]
+
+
+def test_vines_grow_from_the_ends_of_steps_and_are_never_learned(letters):
+    # The answer says `1. 2. A`; a vine from the prompt or after `1.` fails half of the time, from after `2.` never.
+    seen: dict[str, int] = {}
+
+    def reply(text: str, address: int) -> str:
+        seen[text] = seen.get(text, 0) + 1
+        if text == "Q:" and seen[text] == 1:
+            return "1. 2. <answer>7</answer>"
+        right = text.endswith("2.") or seen[text] % 2 == 0
+        return f" <answer>{7 if right else 5}</answer>"
+
+    table = table_of(vines(k=4), reply, letters)
+    group = played(table, Task("t", "Q:", "7"))
+    (episode,) = group.episodes
+    assert seen == {"Q:": 5, "Q:1.": 4, "Q:1. 2.": 4} and episode.answer == "7"
+    assert [(t.learn, t.role) for t in episode.trajectories] == [("main", "policy")] + [(None, "vine")] * 12
+    found = scored(vine_values(), group, table)
+    leaf = episode.trajectories[0].leaf
+    assert {at.offset: s.value for at, s in found["step_value"].items()} == {2: 0.5, 5: 1.0} and all(at.node == leaf.node for at in found["step_value"])
+    assert found["start_value"][leaf].value == 0.5 and {at: s.value for at, s in found["reward"].items()} == {leaf: 1.0}
+
+    group = group._replace(scores=found)
+    (example,) = each(tokens=("step_value",))(groups=[group])
+    batch = gather([example], table.tree)
+    adv = step_values(**{n: batch.get(n, u) for n, u in step_values().needs.items()})["adv"].values
+    assert adv[:2].tolist() == [0, 0] and adv[2:5].tolist() == [0.5] * 3 and (adv[5:] == 0).all()
+    assert each(tokens=("step_value",))(groups=[group._replace(scores={"reward": found["reward"]})])[0].given["step_value"][0] == "token"
+
+
+def test_few_places_stand_for_many(letters):
+    table = table_of(vines(k=1, most=2), lambda text, _: "1. 2. 3. 4. 5. 6. 7. 8. 9." if text == "Q:" else "x", letters)
+    (episode,) = played(table, Task("t", "Q:", "7")).episodes
+    assert sorted(episode.tree.cut[t.leaf.node] for t in episode.trajectories[2:]) == [8, 20]  # after 3. and 7. of 8 places
+
+
+def test_vines_estimate_the_exact_value_of_a_state(letters):
+    """A model of one token a turn: of all that it can say, counted, against 2000 vines (a standard error of at most 0.011)."""
+    folder_model = mini(264)
+    engine = BuiltinEngine({"policy": folder_model}, {"policy": "policy"}, letters, slots=64, length=64)
+    table = Table(engine, letters, ("policy",), {}, Sampling(max_tokens=1), {"main": vines(k=2000)}, limits=Limits(turns=10**4, tokens=10**4))
+    group = played(table, Task("t", "Q:", tuple("bcdefghijklmnop")))
+    found = scored(vine_values(), group, table)
+    ids = torch.from_numpy(letters.render("Q:").astype(np.int64))
+    with torch.no_grad():
+        probs = folder_model.logits(folder_model(ids[None], causal))[0, -1].softmax(-1)
+    said = [letters.decode([i]) for i in range(264)]
+    exact = sum(float(probs[i]) for i, s in enumerate(said) if normalise(s) in set("bcdefghijklmnop"))
+    (value,) = [s.value for s in found["start_value"].values()]
+    assert abs(value - exact) < 4 * math.sqrt(exact * (1 - exact) / 2000) and 0.05 < exact < 0.95

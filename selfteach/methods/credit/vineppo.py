@@ -10,6 +10,7 @@ from ...objective.kl import kl
 from ...objective.policy import clipped_ratio
 from ...objective.weigh import token_mean
 from ...reward.vines import vine_values
+from ...rollout.single import single
 from ...rollout.vines import vines
 from ..objective.grpo import policy_method
 
@@ -35,7 +36,7 @@ def vineppo(
 
     Kazemnejad et al. 2024, equations 4 and 5: PPO's clip, KL coefficient 1e-4, two epochs; advantages are whitened over the batch.
     The paper's K is 9, here 3 (its ablation): a step samples about k * steps times as many tokens, none of them learned. Steps end with
-    sentences and lines; at most `most` places are continued from.
+    sentences and lines; at most `most` places are continued from. It is measured by single answers, without vines.
     """
     return policy_method(
         credit=(each(tokens=("step_value",)), step_values(), whiten()),
@@ -45,4 +46,4 @@ def vineppo(
         rollouts=rollouts,
         epochs=epochs,
         minibatches=minibatches,
-    ).but(programs={"main": vines(k=k, most=most)}, reward=(vine_values(),))
+    ).but(programs={"main": vines(k=k, most=most)}, reward=(vine_values(),)).with_(decode={"main": single()})
