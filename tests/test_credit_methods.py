@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import mini, table_of
-from test_battery import Study, groups_of, of, same, start
+from test_battery import groups_of, of, same, start
 
 from selfteach.core import BadValue, Ref, Request, Sampling, Task, Term, Update, gather
 from selfteach.core.scoring import score
@@ -26,9 +26,9 @@ from selfteach.learner.settings import Settings as LearnerSettings
 from selfteach.loop.assemble import needed
 from selfteach.loop.episode import Limits, Table, play
 from selfteach.loop.run import Loop
+from selfteach.model.transformer import causal
 from selfteach.objective.likelihood import nll
 from selfteach.objective.outcome import outcome_cross_entropy
-from selfteach.model.transformer import causal
 from selfteach.reward.answer import normalise
 from selfteach.reward.attempts import progress
 from selfteach.reward.vines import vine_values
@@ -115,7 +115,8 @@ def test_process_and_outcome_have_their_own_baselines():
 
 
 def test_cross_entropy_of_a_log_ratio_by_hand():
-    # beta 1/2: S = 1/2 (1 + 3) = 2 and -1/2. -log sigmoid(2) = log(1 + e^-2); -log(1 - sigmoid(-1/2)) = log(1 + e^-1/2). d/dlogp = beta (sigmoid(S) - R)
+    # beta 1/2: S = 1/2 (1 + 3) = 2 and -1/2. -log sigmoid(2) = log(1 + e^-2); -log(1 - sigmoid(-1/2)) = log(1 + e^-1/2).
+    # d l / d logp = beta (sigmoid(S) - R).
     logp = torch.tensor([1.0, 3.0, -1.0], dtype=torch.float64, requires_grad=True)
     l = outcome_cross_entropy(prm_logp=logp, ref_logp=torch.zeros(3), reward=torch.tensor([1.0, 0.0]), seq=torch.tensor([0, 0, 1]), beta=0.5)
     assert l.tolist() == pytest.approx([math.log1p(math.exp(-2)), math.log1p(math.exp(-0.5))])
@@ -296,7 +297,9 @@ def test_vines_grow_from_the_ends_of_steps_and_are_never_learned(letters):
     assert [(t.learn, t.role) for t in episode.trajectories] == [("main", "policy")] + [(None, "vine")] * 12
     found = scored(vine_values(), group, table)
     leaf = episode.trajectories[0].leaf
-    assert {at.offset: s.value for at, s in found["step_value"].items()} == {2: 0.5, 5: 1.0} and all(at.node == leaf.node for at in found["step_value"])
+    assert {at.offset: s.value for at, s in found["step_value"].items()} == {2: 0.5, 5: 1.0} and all(
+        at.node == leaf.node for at in found["step_value"]
+    )
     assert found["start_value"][leaf].value == 0.5 and {at: s.value for at, s in found["reward"].items()} == {leaf: 1.0}
 
     group = group._replace(scores=found)

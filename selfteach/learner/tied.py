@@ -48,7 +48,9 @@ def _values(groups: Groups, batch: Batch, name: Name, tokens: int) -> Tensor:
     heat = batch.get("temperature")
     if np.isnan(heat).any():
         first = batch.names[batch.get("seq")[int(np.isnan(heat).argmax())]]
-        raise BadValue(f"sample {first}: its tokens were drawn from a cut or greedy distribution, so {name.quantity} cannot be computed; train with top_p=1")
+        raise BadValue(
+            f"sample {first}: its tokens were drawn from a cut or greedy distribution, so {name.quantity} cannot be computed; train with top_p=1"
+        )
     q = quantities.get(name.quantity)
     asked = "_".join(w for w in (name.member, "last_hidden", name.view) if w)
     every = {asked: np.ones(len(heat), bool)}

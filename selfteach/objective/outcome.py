@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from ..core import Seq, Token, block
 from .segments import seq_sum
@@ -22,4 +21,4 @@ def outcome_cross_entropy(*, prm_logp: Token, ref_logp: Token, reward: Seq, seq:
     tensor([0.6931])
     """
     odds = beta * seq_sum(prm_logp - ref_logp, seq, len(reward))
-    return F.softplus(odds) - reward * odds
+    return torch.nn.functional.softplus(odds) - reward * odds

@@ -38,12 +38,16 @@ def vineppo(
     The paper's K is 9, here 3 (its ablation): a step samples about k * steps times as many tokens, none of them learned. Steps end with
     sentences and lines; at most `most` places are continued from. It is measured by single answers, without vines.
     """
-    return policy_method(
-        credit=(each(tokens=("step_value",)), step_values(), whiten()),
-        term=Term(clipped_ratio(low=clip, high=clip), weigh=token_mean()),
-        more=(Term(kl(kind="k3"), weigh=token_mean(), coef=beta),) if beta else (),
-        groups=groups,
-        rollouts=rollouts,
-        epochs=epochs,
-        minibatches=minibatches,
-    ).but(programs={"main": vines(k=k, most=most)}, reward=(vine_values(),)).with_(decode={"main": single()})
+    return (
+        policy_method(
+            credit=(each(tokens=("step_value",)), step_values(), whiten()),
+            term=Term(clipped_ratio(low=clip, high=clip), weigh=token_mean()),
+            more=(Term(kl(kind="k3"), weigh=token_mean(), coef=beta),) if beta else (),
+            groups=groups,
+            rollouts=rollouts,
+            epochs=epochs,
+            minibatches=minibatches,
+        )
+        .but(programs={"main": vines(k=k, most=most)}, reward=(vine_values(),))
+        .with_(decode={"main": single()})
+    )
