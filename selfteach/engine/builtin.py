@@ -15,9 +15,9 @@ from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
-from .cache import Cache
 from .exact import exact
 from .lane import Lane, Request
+from .runner import Kernel, runner
 from .stops import Stops
 from .weights import Weights, check
 
@@ -29,6 +29,7 @@ class BuiltinEngine(Weights):
     slots    sequences that run at once, per weight group
     length   tokens of a whole context (None: what the model allows)
     chunk    prompt tokens computed in one step, so that long prompts do not hold up those who are drawing
+    dtype    of weights and cache; kernel: what computes (runner.py), for each weight group told in `how`
     counts   tokens generated, prefilled, reused, copied, scored; steps
     """
 
@@ -43,6 +44,7 @@ class BuiltinEngine(Weights):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk: int = 512,
+        kernel: Kernel = "auto",
     ):
         super().__init__(models, members, tokenizer, length)
         if slots < 1 or chunk < 1:
@@ -51,12 +53,12 @@ class BuiltinEngine(Weights):
         self.lanes: dict[str, Lane] = {}
         stops: dict[int, Stops] = {}
         for group, model in self.models.items():
-            model.to(device, dtype)
             n, vocab = self.lengths[group], model.c.vocab
-            cache = Cache(model.c, slots, n, device, dtype)
+            own = runner(model, slots, n, torch.device(device), dtype, kernel)
             tables = stops.setdefault(vocab, Stops(tokenizer.pieces, vocab))
-            self.lanes[group] = Lane(group, model, cache, slots, n, chunk, tables, tokenizer.ends, self.counts)
-        self.exact = all(exact(model) for model in self.models.values())
+            self.lanes[group] = Lane(group, own, slots, n, chunk, tables, tokenizer.ends, self.counts)
+        self.how = {group: lane.runner.how for group, lane in self.lanes.items()}
+        self.exact = all(exact(lane.runner) for lane in self.lanes.values())
         self._pump: asyncio.Task[None] | None = None
         self._arrived = 0
 
@@ -67,7 +69,7 @@ class BuiltinEngine(Weights):
         Raises UnknownName, BadValue; NotFinite where the weights give no distribution.
         """
         lane = self.lanes[self.group(member)]
-        ids = check(context, lane.model.c.vocab, sampling.record, sampling)
+        ids = check(context, lane.runner.model.c.vocab, sampling.record, sampling)
         if len(ids) >= lane.length:
             none = np.zeros(0, np.float32)
             return Completion(none.astype(np.int32), none, "limit", lane.version, dict.fromkeys(sampling.record, none))
@@ -79,8 +81,8 @@ class BuiltinEngine(Weights):
         Raises UnknownName; BadValue where context and tokens are more than the engine's context.
         """
         lane = self.lanes[self.group(member)]
-        start = len(check(context, lane.model.c.vocab, want))
-        ids = check(np.concatenate([context, tokens]), lane.model.c.vocab, ())
+        start = len(check(context, lane.runner.model.c.vocab, want))
+        ids = check(np.concatenate([context, tokens]), lane.runner.model.c.vocab, ())
         if len(ids) > lane.length:
             raise BadValue(f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {lane.length}")
         if len(ids) == start:
@@ -98,6 +100,7 @@ class BuiltinEngine(Weights):
             raise Unproven(f"weights of {group!r} cannot change while {len(lane.queue) + int(lane.running.sum())} of its requests run")
         fingerprint = super().load(group, weights, version)
         self.lanes[group].version = version
+        self.lanes[group].runner.load()
         self.lanes[group].forget()
         return fingerprint
 

@@ -43,11 +43,15 @@ class Weights:
         return self.members[member]
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
-        """Copy a weight group in place. Returns the fingerprint of what is now held. Raises UnknownName, BadCheckpoint."""
-        model = self._model(group)
-        files.fill(model.names(), {name: torch.as_tensor(w) for name, w in weights.items()}, f"weights of {group!r}")
+        """Copy a weight group in place. Returns the fingerprint of what is now held. Raises UnknownName, BadCheckpoint.
+
+        Of weights held in a shorter type, the fingerprint of those given, if what is held is these rounded.
+        """
+        held, given = self._model(group).names(), {name: torch.as_tensor(w) for name, w in weights.items()}
+        files.fill(held, given, f"weights of {group!r}")
         self.versions[group] = version
-        return self.fingerprint(group)
+        own, dtype = self.fingerprint(group), next(iter(held.values())).dtype
+        return files.fingerprint(given) if own == files.fingerprint(given, dtype=dtype) else own
 
     def fingerprint(self, group: str) -> str:
         """A short hash of the weights held, comparable with the learner's."""
