@@ -123,11 +123,20 @@ async def crowd(engine: BuiltinEngine, seed: int, programs: int) -> list[Call]:
 
 
 @pytest.mark.parametrize(
-    ("shape", "slots", "chunk", "programs"),
-    [("grouped", 64, 512, 24), ("grouped", 7, 16, 24), ("grouped", 2, 5, 10), ("grouped", 1, 512, 6), ("alone", 6, 40, 16), ("qwen", 9, 30, 16)],
+    ("shape", "slots", "chunk", "programs", "kernel"),
+    [
+        ("grouped", 64, 512, 24, "auto"),
+        ("grouped", 7, 16, 20, "auto"),
+        ("grouped", 7, 16, 20, "torch"),
+        ("grouped", 2, 5, 8, "auto"),
+        ("grouped", 1, 512, 6, "torch"),
+        ("alone", 6, 40, 16, "auto"),
+        ("qwen", 9, 30, 16, "auto"),
+        ("qwen", 9, 30, 12, "torch"),
+    ],
 )
-def test_every_company_gives_what_the_reference_gives(shape: str, slots: int, chunk: int, programs: int) -> None:
-    engine, right, alone = builtin(shape, slots=slots, chunk=chunk), reference(shape), builtin(shape, slots=1)
+def test_every_company_gives_what_the_reference_gives(shape: str, slots: int, chunk: int, programs: int, kernel: str) -> None:
+    engine, right, alone = builtin(shape, slots=slots, chunk=chunk, kernel=kernel), reference(shape), builtin(shape, slots=1, kernel=kernel)
     assert engine.exact
     calls = run(crowd(engine, seed=slots, programs=programs))
 

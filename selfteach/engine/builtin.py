@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
+from . import graphs
 from .exact import exact
 from .lane import Lane, Request
 from .runner import Kernel, runner
@@ -30,6 +32,7 @@ class BuiltinEngine(Weights):
     length   tokens of a whole context (None: what the model allows)
     chunk    prompt tokens computed in one step, so that long prompts do not hold up those who are drawing
     dtype    of weights and cache; kernel: what computes (runner.py), for each weight group told in `how`
+    reserve  bytes of a GPU's memory that the cache must leave to others: there may then be fewer slots, which `told` hears
     counts   tokens generated, prefilled, reused, copied, scored; steps
     """
 
@@ -45,8 +48,10 @@ class BuiltinEngine(Weights):
         dtype: torch.dtype = torch.float32,
         chunk: int = 512,
         kernel: Kernel = "auto",
+        reserve: int = 0,
     ):
         super().__init__(models, members, tokenizer, length)
+        self.told: Callable[[str], object] = warnings.warn
         if slots < 1 or chunk < 1:
             raise BadValue(f"engine: slots ({slots}) and chunk ({chunk}) must be at least 1")
         self.counts: Counter[str] = Counter(generated=0, prefilled=0, reused=0, copied=0, scored=0, steps=0)
@@ -54,11 +59,13 @@ class BuiltinEngine(Weights):
         stops: dict[int, Stops] = {}
         for group, model in self.models.items():
             n, vocab = self.lengths[group], model.c.vocab
-            own = runner(model, slots, n, torch.device(device), dtype, kernel)
+            fit = self._fitting(model, slots, n, torch.device(device), dtype, reserve)
+            own = runner(model, fit, n, torch.device(device), dtype, kernel)
             tables = stops.setdefault(vocab, Stops(tokenizer.pieces, vocab))
-            self.lanes[group] = Lane(group, own, slots, n, chunk, tables, tokenizer.ends, self.counts)
+            self.lanes[group] = Lane(group, own, fit, n, chunk, tables, tokenizer.ends, self.counts)
         self.how = {group: lane.runner.how for group, lane in self.lanes.items()}
-        self.exact = all(exact(lane.runner) for lane in self.lanes.values())
+        # On a GPU products are computed one way or another by the number of rows, so company shows in the last bits.
+        self.exact = torch.device(device).type == "cpu" and all(exact(lane.runner) for lane in self.lanes.values())
         self._pump: asyncio.Task[None] | None = None
         self._arrived = 0
 
@@ -128,7 +135,7 @@ class BuiltinEngine(Weights):
                 ended = False
                 for lane in self.lanes.values():
                     if lane.pending:
-                        ended |= lane.step()
+                        ended |= self._step(lane)
             self._pump = None
         except GeneratorExit:
             raise  # its loop was closed long ago; whoever waits now waits for another pump
@@ -136,6 +143,28 @@ class BuiltinEngine(Weights):
             self._give_up(error)
             if not isinstance(error, Exception):
                 raise
+
+    def _step(self, lane: Lane) -> bool:
+        """A step of a lane; where it finds no memory, with half the slots from then on."""
+        try:
+            return lane.step()
+        except torch.OutOfMemoryError as error:
+            said = str(error).splitlines()[0]
+        left = lane.shrink()  # not while the error is handled, which keeps alive what the step had made
+        if not left:
+            raise BadValue(f"engine: one sequence of {lane.length} tokens does not fit the memory ({said}); ask for a shorter context")
+        self.told(f"engine: memory is full; {left} sequences of {lane.name!r} are drawn at once from now on")
+        return False
+
+    def _fitting(self, model: Transformer, slots: int, length: int, device: torch.device, dtype: torch.dtype, reserve: int) -> int:
+        """How many slots there will be: those asked for, or what a GPU's memory holds."""
+        if device.type != "cuda":
+            return slots
+        model.to(device, dtype)
+        fit = graphs.fitting(slots, length, model, dtype, torch.cuda.mem_get_info(device)[0], reserve)
+        if fit < slots:
+            self.told(f"engine: memory for {fit} sequences of {length} tokens at once, not {slots}; a shorter context makes room for more")
+        return fit
 
     async def _settle(self, rounds: int) -> None:
         """Let ready coroutines run for some rounds of the event loop (a gather within a gather takes several), longer while requests come."""

@@ -9,7 +9,7 @@ of 4, and keys beyond a sequence's own, masked with -inf, change nothing if thei
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -158,9 +158,14 @@ class Plain:
     how = "torch"
 
     def __init__(self, model: Transformer, slots: int, length: int):
-        weight = model.lm_head.weight
-        self.model, self.pads = model, True
-        self.cache = Cache(model.c, slots, length, weight.device, weight.dtype)
+        self.model, self.pads, self.length = model, True, length
+        self.resize(slots)
+
+    def resize(self, slots: int) -> None:
+        """Another number of slots, all of them empty."""
+        weight = self.model.lm_head.weight
+        self.cache: Any = None  # before the next one is had
+        self.cache = Cache(self.model.c, slots, self.length, weight.device, weight.dtype)
 
     def fresh(self, slots: int, length: int) -> Plain:
         """The same weights over another cache."""

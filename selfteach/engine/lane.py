@@ -54,6 +54,11 @@ class Lane:
         self.length, self.chunk, self.version = length, chunk, 0
         self.queue: deque[Request] = deque()
         self.leaving: list[Request] = []
+        self._room(slots)
+
+    def _room(self, slots: int) -> None:
+        """Empty slots."""
+        length = self.length
         self.held: list[Request | None] = [None] * slots
         self.record: Counter[str] = Counter()  # how many running requests want each quantity
         self.tokens = np.zeros((slots, length), np.int64)
@@ -91,6 +96,22 @@ class Lane:
         self.held = [None] * len(self.held)
         self.running[:] = False
         self.forget()
+
+    def shrink(self) -> int:
+        """Go on with half the slots, where memory has run out; what ran begins anew, and draws the same tokens.
+
+        -> how many there are now; 0: there was one only, and nothing was done.
+        """
+        slots = len(self.held) // 2
+        if slots:
+            begun = sorted(filter(None, self.held), key=lambda r: self.used[r.slot])
+            for request in begun:
+                request.slot = -1
+                request.scores.clear()
+            self.queue.extendleft(reversed(begun))
+            self.runner.resize(slots)
+            self._room(slots)
+        return slots
 
     @torch.inference_mode()
     def step(self) -> bool:

@@ -1,4 +1,4 @@
-"""The model's step and the draw in C++ (decode.cpp), built at first use with the system's compiler and kept by content.
+"""The model's step and the draw in C++ (decode.cpp), built at first use (model/native.py).
 
 The residual, norms, softmax and logits are float32 whatever the weights and the cache are.
 """
@@ -7,12 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,61 +14,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.cache import cache_folder
+from ..model.native import library
 from ..model.transformer import Config, RMSNorm, Transformer
 from . import sampler
 from .sampler import Draw, padded
 
 SOURCE = Path(__file__).with_name("decode.cpp")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")  # in the order of decode.cpp
 QKV, OUT, GATE_UP, DOWN = range(4)
 BEFORE, BETWEEN, BEFORE_MLP, AFTER_MLP, QUERY, KEY = range(6)
 DTYPES = (torch.float32, torch.bfloat16)
 WHOLE = 64  # the room of a cache is a multiple of it, and so of every vector's width
 
+WHOLES = ("vocab", "width", "layers", "heads", "kv_heads", "head_dim", "hidden", "activation", "sandwich", "qk_norm")
+NUMBERS = ("eps", "scale", "score_cap", "logit_cap", "embedding_scale")
+
 
 class Shape(ctypes.Structure):
     """As in decode.cpp."""
 
-    _fields_ = [(n, ctypes.c_int64) for n in "vocab width layers heads kv_heads head_dim hidden activation sandwich qk_norm".split()] + [
-        (n, ctypes.c_double) for n in "eps scale score_cap logit_cap embedding_scale".split()
-    ]
+    _fields_ = [(name, ctypes.c_int64) for name in WHOLES] + [(name, ctypes.c_double) for name in NUMBERS]
 
 
 @functools.cache
-def library() -> ctypes.CDLL | str:
-    """decode.cpp as a library, or why there is none."""
-    compiler = os.environ.get("CXX") or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
-    if compiler is None:
-        return "no C++ compiler (c++, g++ or clang++) is here"
-    try:
-        return _bound(ctypes.CDLL(str(_built(compiler))))
-    except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        return f"{compiler} did not build {SOURCE.name}: {next((line for line in said if 'error' in line), said[0] if said else error)}"
-
-
-def _built(compiler: str) -> Path:
-    """The compiled library: from the cache, where it stands under what it was made from and for."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    told = "\0".join([SOURCE.read_text(), compiler, version, *FLAGS, platform.machine(), _processor()])
-    file = cache_folder("native") / f"decode-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.so"
-    if not file.is_file():
-        with tempfile.TemporaryDirectory(dir=file.parent) as aside:
-            made = Path(aside) / file.name
-            subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(made)], capture_output=True, text=True, check=True, timeout=300)
-            made.replace(file)  # whole, even where two processes build at once
-    return file
-
-
-def _processor() -> str:
-    """What `native` means here: a folder may be shared by machines that can do different things."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "".join(next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags", "Features"))
+def built() -> ctypes.CDLL | str:
+    """decode.cpp as a library whose calls know their types, or why there is none."""
+    lib = library(SOURCE)
+    return lib if isinstance(lib, str) else _bound(lib)
 
 
 def _bound(lib: ctypes.CDLL) -> ctypes.CDLL:
@@ -97,22 +63,22 @@ def _bound(lib: ctypes.CDLL) -> ctypes.CDLL:
     return lib
 
 
-def lacking(model: Transformer) -> str | None:
+def lacking(model: Transformer, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why a model cannot go this way; None where it can."""
-    if (device := model.lm_head.weight.device.type) != "cpu":
+    if device.type != "cpu":
         return f"weights on {device}"
-    if (dtype := model.lm_head.weight.dtype) != torch.float32:
-        return f"weights kept as {dtype}"
+    if dtype not in DTYPES:
+        return f"weights as {dtype}"
     if model.names().keys() != Transformer.bare(model.c).names().keys():
         return "modules besides those of its config"
-    return found if isinstance(found := library(), str) else None
+    return found if isinstance(found := built(), str) else None
 
 
 class Packed:
     """A model's weights as decode.cpp wants them, in float32 or bfloat16. The model itself stays as it is, in float32."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype = torch.float32):
-        lib = library()
+        lib = built()
         assert not isinstance(lib, str)
         self.lib, self.model, self.c, self.dtype = lib, model, model.c, dtype
         self.lanes = int(lib.lanes())
@@ -125,7 +91,8 @@ class Packed:
 
     def load(self) -> None:
         """Pack the model's weights as they are now."""
-        trunk, bias = self.model.model, lambda module: module.bias
+        trunk: Any = self.model.model
+        bias = lambda module: module.bias  # noqa: E731
         self.kept = [trunk.embed_tokens.weight.detach().contiguous()]  # what the other side reads in place
         self.lib.model_embedding(self.handle, self.kept[0].data_ptr())
         for n, (layer, turn) in enumerate(zip(trunk.layers, self.model.turned, strict=True)):
@@ -175,12 +142,18 @@ class Native:
     pads = False
 
     def __init__(self, packed: Packed, slots: int, length: int):
-        self.packed, self.lib, self.model, self.slots = packed, packed.lib, packed.model, slots
+        self.packed, self.lib, self.model, self.length = packed, packed.lib, packed.model, length
         self.how = f"native, {str(packed.dtype).removeprefix('torch.')}"
-        c, self.room = packed.c, -(-length // WHOLE) * WHOLE
+        self.room = -(-length // WHOLE) * WHOLE
+        self.resize(slots)
+
+    def resize(self, slots: int) -> None:
+        """Another number of slots, all of them empty."""
+        c, dtype = self.model.c, self.packed.dtype
         shape = (c.layers, slots, c.kv_heads, self.room)
-        self.k = torch.zeros(*shape, c.head_dim, dtype=packed.dtype)
-        self.v = torch.zeros(*shape, self._up(c.head_dim), dtype=packed.dtype)
+        self.slots, self.k, self.v = slots, torch.empty(0), torch.empty(0)  # before the next are had
+        self.k = torch.zeros(*shape, c.head_dim, dtype=dtype)
+        self.v = torch.zeros(*shape, self._up(c.head_dim), dtype=dtype)
         for x in (self.k, self.v):
             self.lib.large_pages(x.data_ptr(), x.nbytes)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.errors import BadValue
 from ..model.transformer import Transformer
-from . import native
+from . import graphs, native
 from .cache import Plain
 from .sampler import Draw
 
@@ -25,6 +25,8 @@ class Runner(Protocol):
     pads: bool
 
     def fresh(self, slots: int, length: int) -> Runner: ...
+
+    def resize(self, slots: int) -> None: ...
 
     def load(self) -> None: ...
 
@@ -48,14 +50,15 @@ def runner(model: Transformer, slots: int, length: int, device: torch.device, dt
     """
     if kernel not in ("auto", "native", "torch"):
         raise BadValue(f"engine: kernel must be auto, native or torch, not {kernel!r}")
-    if device.type == "cpu" and dtype in native.DTYPES:
-        model.to(device, torch.float32)
-    why = "asked for" if kernel == "torch" else native.lacking(model)
+    why = "asked for" if kernel == "torch" else native.lacking(model, device, dtype)
     if why is None:
+        model.to(device, torch.float32)
         return native.Native(native.Packed(model, dtype), slots, length)
     if kernel == "native":
         raise BadValue(f"engine: the native kernel cannot be used: {why}; ask for kernel auto or torch")
     model.to(device, dtype)
+    if device.type == "cuda" and kernel == "auto":
+        return graphs.Graphed(model, slots, length)
     plain = Plain(model, slots, length)
     plain.how = f"torch ({why})"
     return plain

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..model import quantities
 
-
 ROWS = 8  # rows of logits are padded to a multiple of it where torch works on them
 
 
