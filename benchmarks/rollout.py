@@ -8,7 +8,7 @@
 
 Ways: float32, bfloat16 (the native kernel), torch (the engine without it), plain. The plain loop does the least that can be done: one
 batch of equal prompts, one softmax, no stops, queue, slots or prefix cache. All take turns; the figures are medians, and ratios are those
-within a turn. With --uneven the plain loop runs on to the longest of its batch, as a fixed batch must, and only wanted tokens count.
+within a turn. On a machine with other work, tokens per second of a processor's time, at one thread, say more. With --uneven the plain loop runs on to the longest of its batch, as a fixed batch must, and only wanted tokens count.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def main() -> None:
     }
     rng = np.random.default_rng(0)
     rates: dict[str, list[float]] = {}
+    worked: dict[str, list[float]] = {}
     for turn in range(a.repeat + 1):  # in turns, so that a noisy neighbour hits all; the first turn only warms up
         prompts = rng.integers(1, config.vocab, (-(-a.sequences // a.group), a.prompt)).repeat(a.group, 0)[: a.sequences]
         lengths = {"": np.full(a.sequences, a.new)}
@@ -109,17 +110,19 @@ def main() -> None:
             lengths[" uneven"] = np.minimum(rng.geometric(3 / a.new, a.sequences), a.new)
         for kind, n in lengths.items():
             for way in ways:
-                start = time.perf_counter()
+                start, busy = time.perf_counter(), time.process_time()
                 if way == "plain":
                     in_waves(model, prompts, n, slots)
                 else:
                     by_engine(engines[way], prompts, n, turn)
                 if turn:
                     rates.setdefault(way + kind, []).append(float(n.sum()) / (time.perf_counter() - start))
+                    worked.setdefault(way + kind, []).append(float(n.sum()) / (time.process_time() - busy))
     peer = rates.get("plain")
     result: dict[str, Any] = {
         way: {
             "tokens/s": statistics.median(r),
+            "tokens/cpu s": statistics.median(worked[way]),
             "range": [min(r), max(r)],
             "of plain": statistics.median(x / y for x, y in zip(r, rates["plain"], strict=True)) if peer else None,
         }
@@ -132,7 +135,8 @@ def main() -> None:
     print(f"{a.model}, {a.sequences} x {a.new} tokens after {a.prompt}, {slots} slots, {a.threads} threads; medians of {a.repeat}")
     for way, r in result.items():
         ratio = f", {r['of plain']:.2f} x plain" if r["of plain"] else ""
-        print(f"  {way:17} {r['tokens/s']:8,.0f} tokens/s ({r['range'][0]:,.0f} to {r['range'][1]:,.0f}){ratio}")
+        span = f"{r['range'][0]:,.0f} to {r['range'][1]:,.0f}"
+        print(f"  {way:17} {r['tokens/s']:8,.0f} tokens/s ({span}), {r['tokens/cpu s']:,.0f} a second of a processor's time{ratio}")
 
 
 def _never_ending(vocab: int) -> Tokenizer:
