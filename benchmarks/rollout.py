@@ -8,7 +8,8 @@
 
 Ways: float32, bfloat16 (the native kernel), torch (the engine without it), plain. The plain loop does the least that can be done: one
 batch of equal prompts, one softmax, no stops, queue, slots or prefix cache. All take turns; the figures are medians, and ratios are those
-within a turn. On a machine with other work, tokens per second of a processor's time, at one thread, say more. With --uneven the plain loop runs on to the longest of its batch, as a fixed batch must, and only wanted tokens count.
+within a turn. On a machine with other work, tokens per second of a processor's time, at one thread, say more. With --uneven the plain
+loop runs on to the longest of its batch, as a fixed batch must, and only wanted tokens count.
 """
 
 from __future__ import annotations

@@ -115,7 +115,11 @@ inline vf activate(vf x, int kind) {
     return out;
 }
 
-// ---- threads: those of the pool spin for a moment after their work, since the next is mostly near, and then sleep
+// ---- threads
+//
+// All run the same work, which is made of phases: `each` deals out a phase's pieces to whoever comes, and a phase is over when its pieces are
+// done, not when all threads have arrived: one that the system has put aside is waited for only while it holds a piece. Those of the pool
+// spin for a moment after their work, since the next is mostly near, and then sleep.
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -135,59 +139,74 @@ class Pool {
             std::lock_guard<std::mutex> lock(_mutex);
             _size = count < 1 ? 1 : count;
             _work = &work;
-            _next = 0;
-            _arrived = 0;
-            _left = _size - 1;
             for (; _threads < _size - 1; _threads++) std::thread(&Pool::_wait, this, _threads + 1, _epoch.load()).detach();
+            _first = _ticket >> BITS;
+            _open = true;
             _epoch++;
         }
         if (_size > 1) _wake.notify_all();
+        phase = _first;
         work(0);
-        for (int i = 0; _left; i++) _pause(i);
+        {
+            std::lock_guard<std::mutex> lock(_mutex);
+            _open = false; // who has not come by now need not
+        }
+        for (int i = 0; _inside; i++) _pause(i);
     }
 
     // f(i) for i in 0 .. count - 1, whichever thread comes first; all have ended when it returns. Called by all threads alike.
-    template <class F> void each(long count, F f) {
-        for (long i; (i = _next.fetch_add(1)) < count;) f(i);
-        _meet();
-    }
-
-  private:
-    void _meet() {
-        int phase = _phase;
-        if (_arrived.fetch_add(1) == _size - 1) {
-            _arrived = 0;
-            _next = 0;
-            _phase = phase + 1;
-        } else
-            for (int i = 0; _phase == phase; i++) _pause(i);
-    }
-
-    static void _pause(int i) { i < 4000 ? relax() : (void)std::this_thread::yield(); }
-
-    void _wait(int mine, uint64_t seen) {
-        for (;;) {
-            for (int i = 0; i < 8000 && _epoch == seen; i++) relax();
-            std::unique_lock<std::mutex> lock(_mutex);
-            _wake.wait(lock, [&] { return _epoch != seen; });
-            seen = _epoch;
-            if (mine >= _size) continue;
-            lock.unlock();
-            (*_work)(mine);
-            _left--;
+    template <class F> void each(uint64_t count, F f) {
+        if (!count) return;
+        uint64_t mine = phase++, ticket = _ticket;
+        while (ticket >> BITS == mine) {
+            uint64_t i = ticket & MASK;
+            if (i >= count) {
+                for (int n = 0; (ticket = _ticket) >> BITS == mine; n++) _pause(n);
+                break;
+            }
+            if (!_ticket.compare_exchange_weak(ticket, ticket + 1)) continue;
+            f((long)i);
+            if (_done.fetch_add(1) + 1 == count) {
+                _done = 0;
+                _ticket = (mine + 1) << BITS;
+            }
+            ticket = _ticket;
         }
     }
 
+  private:
+    static void _pause(int i) { i < 2000 ? relax() : (void)std::this_thread::yield(); }
+
+    void _wait(int mine, uint64_t seen) {
+        for (;;) {
+            for (int i = 0; i < 4000 && _epoch == seen; i++) relax();
+            std::unique_lock<std::mutex> lock(_mutex);
+            _wake.wait(lock, [&] { return _epoch != seen; });
+            seen = _epoch;
+            if (mine >= _size || !_open) continue;
+            _inside++;
+            phase = _first;
+            lock.unlock();
+            (*_work)(mine);
+            _inside--;
+        }
+    }
+
+    static constexpr int BITS = 24; // of a ticket: the next piece; above them the phase
+    static constexpr uint64_t MASK = (1 << BITS) - 1;
+    static thread_local uint64_t phase; // the one that this thread is at
     int _size = 1, _threads = 0;
+    bool _open = false;
+    uint64_t _first = 0; // the phase that the work begins with
     pid_t _pid = 0;
     const std::function<void(int)> *_work = nullptr;
-    std::atomic<long> _next{0};
-    std::atomic<int> _arrived{0}, _phase{0}, _left{0};
-    std::atomic<uint64_t> _epoch{0};
+    std::atomic<uint64_t> _ticket{0}, _done{0}, _epoch{0};
+    std::atomic<int> _inside{0};
     std::mutex _calls, _mutex;
     std::condition_variable _wake;
 };
 
+thread_local uint64_t Pool::phase = 0;
 Pool &pool = *new Pool; // never destroyed: its threads may outlive static objects
 
 // ---- products
