@@ -496,7 +496,7 @@ template <class T> struct Model : Abstract {
         T *in = in_.of(n * deep), *mid = mid_.of(n * hid), *keys = (T *)kc, *values = (T *)vc;
         // Beyond the last column the inputs of products are zero, for they meet weights that are zero, and 0 * NaN is NaN.
         pool.run(threads, [&](int) {
-            std::vector<float> row_(std::max<long>(ld, std::max<long>(hd, 4 * hdp))), scores_(4 * (room + 4 * W)), q_(4 * hd);
+            std::vector<float> row_(std::max<long>({up(d, KB), hd, 4 * hdp})), scores_(4 * (room + 4 * W)), q_(4 * hd);
             float *row = row_.data(), *scores = scores_.data(), *q = q_.data();
             auto normed = [&](long r, const std::vector<float> &weight) {
                 rms(x + r * ld, weight.data(), d, row);
