@@ -47,11 +47,13 @@ class Weights:
 
         Of weights held in a shorter type, the fingerprint of those given, if what is held is these rounded.
         """
-        held, given = self._model(group).names(), {name: torch.as_tensor(w) for name, w in weights.items()}
-        files.fill(held, given, f"weights of {group!r}")
+        held = self._model(group).names()
+        files.fill(held, weights, f"weights of {group!r}")
         self.versions[group] = version
         own, dtype = self.fingerprint(group), next(iter(held.values())).dtype
-        return files.fingerprint(given) if own == files.fingerprint(given, dtype=dtype) else own
+        if dtype not in (torch.bfloat16, torch.float16) or own != files.fingerprint(weights, dtype=dtype):
+            return own
+        return files.fingerprint(weights)
 
     def fingerprint(self, group: str) -> str:
         """A short hash of the weights held, comparable with the learner's."""
