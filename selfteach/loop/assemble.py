@@ -6,7 +6,9 @@ import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method, Stage
@@ -19,7 +21,7 @@ from ..learner.groups import twin
 from ..learner.local import LocalLearner
 from ..learner.settings import Decay, Precision, rate
 from ..learner.settings import Settings as LearnerSettings
-from ..model import lora
+from ..model import devices, lora
 from ..model.base import Model
 from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
@@ -28,6 +30,8 @@ from ..model.zoo import Start
 from .episode import Limits, Tool
 from .run import Bounds, Loop
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LEARNING = 24  # bytes for each number that is learned, which a GPU must have left: gradient, moments, and room for activations
 CONTEXT = 2048  # a context unless another is asked for: a cache for all that some models can hold would not fit this memory
 
 
@@ -43,8 +47,10 @@ class Settings:
     grad_clip: float = 1.0
     weight_decay: float = 0.0
     dtype: Precision = "float32"
+    device: str = "auto"
     micro_tokens: int = 4096
     slots: int = 64
+    engine_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     context: int | None = None  # tokens of a whole context; None: the model's own, or 2048 where that is more
     threads: int = 0  # of matrix products: the same number gives the same bits; 0: as the process is set
     max_tokens: int | None = None
@@ -224,8 +230,14 @@ def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Se
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: _spoken_by(trunk, group in still) for group, trunk in trunks.items() if trunk is not None}
-    kind = BuiltinEngine if all(model.pluggable for model in models.values()) else CohortEngine
-    return kind(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
+    more: dict[str, Any] = {"slots": settings.slots, "length": context_of(settings, start)}
+    if not all(model.pluggable for model in models.values()):
+        return CohortEngine(models, speaking, start.tokenizer, **more)
+    device = devices.device_of(settings.device)
+    dtype = DTYPES[devices.precision_of(settings.engine_dtype, device)]
+    moved = {g for s in method.stages for u in s.updates for g in u.params}
+    learned = sum(p.numel() for g in moved for p in learner.groups[g].names().values())
+    return BuiltinEngine(models, speaking, start.tokenizer, device=device, dtype=dtype, reserve=LEARNING * learned, **more)
 
 
 def _spoken_by(trunk: Model, still: bool) -> Model:
