@@ -95,6 +95,9 @@ class Progress:
     def _stopping(self, e: Event) -> None:
         self.view.say("stopping after this step (Ctrl-C once more stops at once)")
 
+    def _notice(self, e: Event) -> None:
+        self.view.say(f"step {e['step']}: {e['text']}")
+
     def _warm_stopping(self, e: Event) -> None:
         self.view.say("stopping; an unfinished warm start is not kept")
 

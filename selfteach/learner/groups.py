@@ -50,12 +50,19 @@ class Groups:
     """
 
     def __init__(
-        self, weights: Mapping[str, Weights], cast: Mapping[str, Member], start: Transformer, device: str = "cpu", dtype: Precision = "float32"
+        self,
+        weights: Mapping[str, Weights],
+        cast: Mapping[str, Member],
+        start: Transformer,
+        device: str = "cpu",
+        dtype: Precision = "float32",
+        recompute: bool = False,
     ):
         self.specs = dict(weights)
         self.start = start
         self.device = device
         self.dtype = dtype
+        self.recompute = recompute
         self._built: dict[str, Group] = {}
         self.seats = {name: self._seat(name, member) for name, member in cast.items()}
 
@@ -138,6 +145,8 @@ class Groups:
                     f"{root}: its vocabulary has {trunk.c.vocab} ids, the run's model {self.start.c.vocab}: ids would not mean the same"
                 )
             trunk = trunk.to(_dtype(self.start))
+        if trunk is not None:
+            trunk.recompute = self.recompute
         group = Group(trunk)
         for seat in self.seats.values():
             for head, home in seat.heads.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method, Stage
@@ -14,8 +14,9 @@ from ..core.scoring import nested
 from ..core.task import Source, Task
 from ..engine.builtin import BuiltinEngine
 from ..learner.local import LocalLearner
-from ..learner.settings import Decay, Precision, rate
+from ..learner.settings import Decay, Optimiser, rate
 from ..learner.settings import Settings as LearnerSettings
+from ..model import devices
 from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
 from ..model.zoo import Start
@@ -36,7 +37,10 @@ class Settings:
     warmup: int = 0
     grad_clip: float = 1.0
     weight_decay: float = 0.0
-    dtype: Precision = "float32"
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    optimiser: Optimiser = "adamw"
+    recompute: bool = False
     micro_tokens: int = 4096
     slots: int = 64
     context: int | None = None  # tokens of a whole context; None: the model's own, or 2048 where that is more
@@ -119,6 +123,7 @@ def loop(
     check(method, source)
     source = spoken(source, start.tokenizer)
     method = needed(method)
+    device = devices.device_of(settings.device)
     how = LearnerSettings(
         lr=settings.lr,
         clip=settings.grad_clip,
@@ -126,8 +131,11 @@ def loop(
         warmup=settings.warmup,
         decay=settings.decay,
         decay_steps=settings.steps,
-        dtype=settings.dtype,
+        dtype=devices.precision_of(settings.dtype, device),  # type: ignore[arg-type]
         tokens=settings.micro_tokens,
+        device=device,
+        optimiser=settings.optimiser,
+        recompute=settings.recompute,
     )
     learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how)
     engine = engine_for(method, learner, start, settings) if speak else None
@@ -156,7 +164,7 @@ def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Se
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
-    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
+    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start), device=learner.settings.device)
 
 
 def context_of(settings: Settings, start: Start) -> int:

@@ -43,6 +43,10 @@ class Session:
     log: Log | None = field(default=None, init=False)
     stopping: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        if hasattr(self.loop.learner, "told"):
+            self.loop.learner.told = lambda text: self._tell("notice", step=self.loop.state.step, text=text)  # type: ignore[attr-defined]
+
     @property
     def model(self) -> Transformer:
         """The policy's trunk, as the learner has it."""

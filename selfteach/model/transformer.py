@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..core.errors import BadValue
 from .rotary import Scaling, rotary_table, rotate
@@ -183,7 +184,9 @@ class Trunk(nn.Module):
 
 
 class Transformer(nn.Module):
-    """ids -> hidden states -> logits."""
+    """ids -> hidden states -> logits. `recompute`: where a gradient is wanted, layers are computed again on the way back, not kept."""
+
+    recompute = False
 
     def __init__(self, c: Config):
         super().__init__()
@@ -232,7 +235,10 @@ class Transformer(nn.Module):
         if self.c.scaled_embedding:
             x = x * torch.tensor(self.c.width**0.5).to(x.dtype)  # rounded to the weights' type, as the model was trained
         for turn, layer in zip(self.turned, self.model.layers, strict=True):
-            x = layer(x, rotary[turn], attend)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(layer, x, rotary[turn], attend, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = layer(x, rotary[turn], attend)
         return self.model.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
