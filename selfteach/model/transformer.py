@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..core.errors import BadValue
+from . import lending
 from .rotary import Scaling, rotary_table, rotate
 
 ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh")}
@@ -97,18 +98,27 @@ class Config:
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019); `centred`: times 1 + weight."""
+    """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019); `centred`: times 1 + weight.
 
-    def __init__(self, width: int, c: Config):
+    Under autocast it gives what the products after it take; the `last` one, which heads read, keeps all its bits.
+    """
+
+    def __init__(self, width: int, c: Config, last: bool = False):
         super().__init__()
+        self.last = last
         self.centred = c.centred_norms
         self.weight = nn.Parameter(torch.zeros(width) if self.centred else torch.ones(width))
         self.eps = c.norm_eps
 
     def forward(self, x: Tensor) -> Tensor:
+        kind = x.device.type
+        narrow = not self.last and torch.is_autocast_enabled(kind)
+        if lending.lent and (out := lending.lent.norm(x, self.weight, self.eps, float(self.centred), narrow)) is not None:
+            return out
         wide = x if x.dtype == torch.float64 else x.float()
         weight = self.weight.to(wide.dtype)
-        return F.rms_norm(wide, weight.shape, 1 + weight if self.centred else weight, self.eps).to(x.dtype)
+        out = F.rms_norm(wide, weight.shape, 1 + weight if self.centred else weight, self.eps)
+        return out.to(torch.get_autocast_dtype(kind) if narrow else x.dtype)
 
 
 class Attention(nn.Module):
@@ -143,13 +153,16 @@ class MLP(nn.Module):
 
     def __init__(self, c: Config):
         super().__init__()
-        self.activation = ACTIVATIONS[c.activation]
+        self.kind = c.activation
         self.gate_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
         self.up_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
         self.down_proj = nn.Linear(c.hidden, c.width, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if lending.lent and (both := lending.lent.gated(self.kind, gate, up)) is not None:
+            return self.down_proj(both)
+        return self.down_proj(ACTIVATIONS[self.kind](gate) * up)
 
 
 class Layer(nn.Module):
@@ -180,7 +193,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab, c.width)
         self.layers = nn.ModuleList(Layer(c, n) for n in range(c.layers))
-        self.norm = RMSNorm(c.width, c)
+        self.norm = RMSNorm(c.width, c, last=True)
 
 
 class Transformer(nn.Module):
