@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..model.native import library
@@ -55,12 +56,14 @@ class Fused:
 
     def __init__(self, lib: ctypes.CDLL):
         self.lib = lib
+        self.narrow: dict[Tensor, Tensor] = {}  # weights -> the same in bf16, as long as they stay as they are
         p, i, d = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         for name, given in {
             "norm_forward": [p, p, p, p, i, i, d, d, i, i, i],
             "norm_backward": [p, p, p, p, p, p, i, i, d, i, i, i],
             "gate_forward": [p, p, p, i, i, i],
             "gate_backward": [p, p, p, p, p, i, i, i],
+            "add": [p, p, p, i, i],
             "rotate": [p, p, p, p, i, i, i, i, i, i],
             "attend_forward": [p, p, p, p, p, p, p, i, i, i, i, i, d, i, i],
             "attend_backward": [p, p, p, p, p, p, p, p, p, p, p, i, i, i, i, i, d, i, i],
@@ -82,6 +85,18 @@ class Fused:
         if not _fits(x) or cos.dtype != torch.float32 or cos.shape[:2] != x.shape[:2]:
             return None
         return _Turn.apply(self.lib, x, cos, sin)  # type: ignore[return-value]
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        if bias is not None or not torch.is_autocast_enabled("cpu") or not _fits(x) or weight.dtype != torch.float32:
+            return None
+        if weight not in self.narrow:
+            self.narrow[weight] = weight.detach().bfloat16()
+        return _Linear.apply(self.lib, x.bfloat16(), weight, self.narrow[weight])  # type: ignore[return-value]
+
+    def add(self, x: Tensor, z: Tensor) -> Tensor | None:
+        if not (_fits(x) and _fits(z) and x.dtype == torch.float32 and z.dtype == torch.bfloat16 and x.shape == z.shape):
+            return None
+        return _Add.apply(self.lib, x, z)  # type: ignore[return-value]
 
     def attend(self, look: Look, pieces: Pieces, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
         """q [N, H, hd] over k, v [N, KV, hd] -> [N, H, hd]; rows behind the last piece are 0."""
@@ -159,6 +174,42 @@ def _turned(ctx: Any, x: Tensor, back: bool) -> Tensor:
     b, t, heads, hd = x.shape
     ctx.lib.rotate(*_at(x, ctx.cos, ctx.sin, y), b * t, heads, hd, back, _short(x), torch.get_num_threads())
     return y
+
+
+class _Linear(torch.autograd.Function):
+    """x @ narrow.T in bf16. The gradient goes to the float32 weight in one pass, where autograd would make a float32 copy of it first."""
+
+    @staticmethod
+    def forward(ctx: Any, lib: ctypes.CDLL, x: Tensor, weight: Tensor, narrow: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x, narrow)
+        ctx.lib, ctx.weight = lib, weight
+        return F.linear(x, narrow)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+        x, narrow = ctx.saved_tensors
+        dx = grad @ narrow if ctx.needs_input_grad[1] else None
+        if ctx.needs_input_grad[2]:
+            w = ctx.weight
+            dw = grad.reshape(-1, grad.shape[-1]).T @ x.reshape(-1, x.shape[-1])
+            if w.grad is None:
+                w.grad = dw.float()
+            else:
+                ctx.lib.add(*_at(w.grad, dw, w.grad), dw.numel(), torch.get_num_threads())
+        return None, dx, None, None
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, lib: ctypes.CDLL, x: Tensor, z: Tensor) -> Tensor:  # type: ignore[override]
+        x, z = x.contiguous(), z.contiguous()
+        y = torch.empty_like(x)
+        lib.add(*_at(x, z, y), y.numel(), torch.get_num_threads())
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+        return None, grad, grad.bfloat16()
 
 
 class _Attend(torch.autograd.Function):

@@ -66,10 +66,28 @@ template <class T> inline void put(T *p, vf v, long left) {
     else store_some(p, v, left);
 }
 
+// Sums and maxima across a vector, by halves.
 inline float total(vf v) {
-    float s = 0;
-    for (int i = 0; i < W; i++) s += v[i];
-    return s;
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float x[W];
+    store(x, v);
+    for (int h = W / 2; h; h /= 2)
+        for (int i = 0; i < h; i++) x[i] += x[i + h];
+    return x[0];
+#endif
+}
+inline float most_of(vf v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float x[W];
+    store(x, v);
+    for (int h = W / 2; h; h /= 2)
+        for (int i = 0; i < h; i++) x[i] = x[i] > x[i + h] ? x[i] : x[i + h];
+    return x[0];
+#endif
 }
 
 // e^x to two units in the last place; 0 below -87
@@ -199,6 +217,13 @@ template <class T> void turn(const T *x, const float *cos, const float *sin, T *
         }
 }
 
+// ---- sums of float32 and bf16: y = x + z
+
+void sum(const float *x, const half *z, float *y, long n, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long i = 0; i < n; i += W) put(y + i, take(x + i, n - i) + take(z + i, n - i), n - i);
+}
+
 // ---- attention
 
 // C[MR][NV W] (+)= A B, A's element (i, k) at A[i ar + k ak], B and C by rows
@@ -259,28 +284,29 @@ void across(const float *x, long count, long wide, float *out, long ld) { // out
 
 // the scores of MR rows (token t of the piece and head h: row t group + h) -> e^(s - max) or e^(s - lse), 0 where a row does not look
 inline void weigh(const Shape &s, float *S, long ld, long limit, long row, const Piece &p, float *best, float *sum, const float *lse) {
+    vi lane;
+    for (int l = 0; l < W; l++) lane[l] = l;
     for (int i = 0; i < MR; i++) {
         long t = (row + i) / s.group;
         float *a = S + i * ld;
-        long end = t < p.count ? p.before + t + 1 : 0, low = s.window > 0 && end > s.window ? end - s.window : 0;
-        for (long j = 0; j < low; j++) a[j] = -1e30f;
-        for (long j = end; j < limit; j++) a[j] = -1e30f;
-        float top = lse ? lse[i] : -1e30f;
-        if (!lse) {
+        int end = t < p.count ? p.before + t + 1 : 0, low = s.window > 0 && end > s.window ? end - s.window : 0;
+        auto seen = [&](long j) { // far below any score where the row does not look: its weight is 0
+            vi at = lane + (int)j;
+            return (at < end) & (at >= low) ? load(a + j) : splat(-1e30f);
+        };
+        float top = 0;
+        if (lse) top = lse[i];
+        else {
             vf m = splat(-1e30f);
             for (long j = 0; j < limit; j += W) {
-                vf v = load(a + j);
+                vf v = seen(j);
                 m = v > m ? v : m;
             }
-            for (int l = 0; l < W; l++) top = m[l] > top || m[l] != m[l] ? m[l] : top;
+            top = most_of(m);
         }
         vf all = {};
         for (long j = 0; j < limit; j += W) {
-            vf e = exp_(load(a + j) - top);
-            if (j + W > end || j < low) {
-                for (int l = 0; l < W; l++)
-                    if (j + l >= end || j + l < low) e[l] = 0;
-            }
+            vf e = exp_(seen(j) - top);
             store(a + j, e);
             all += e;
         }
@@ -442,6 +468,8 @@ void gate_forward(const void *a, const void *b, void *y, int64_t n, int64_t bf16
 void gate_backward(const void *a, const void *b, const void *g, void *da, void *db, int64_t n, int64_t bf16, int64_t threads) {
     EACH(bf16, gate_back((const T *)a, (const T *)b, (const T *)g, (T *)da, (T *)db, n, threads))
 }
+
+void add(const float *x, const void *z, float *y, int64_t n, int64_t threads) { sum(x, (const half *)z, y, n, threads); }
 
 void rotate(const void *x, const float *cos, const float *sin, void *y, int64_t n, int64_t heads, int64_t hd, int64_t back, int64_t bf16, int64_t threads) {
     EACH(bf16, turn((const T *)x, cos, sin, (T *)y, n, heads, hd, back, threads))

@@ -51,8 +51,13 @@ def exact() -> bool:
 @contextmanager
 def fast() -> Iterator[None]:
     """Inside, float32 products take the faster way where it is exact, and what stands between them goes by kernels of our own."""
-    with lending.lend(kernels()), _allowed("bf16") if exact() else nullcontext():
-        yield
+    found = kernels()
+    try:
+        with lending.lend(found), _allowed("bf16") if exact() else nullcontext():
+            yield
+    finally:
+        if found:
+            found.narrow.clear()  # weights may move now
 
 
 class _Switch(torch.autograd.Function):

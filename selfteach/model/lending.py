@@ -16,6 +16,14 @@ class Kernels(Protocol):
         """x / rms(x) * (shift + weight) over the last dimension, in bf16 where `narrow`."""
         ...
 
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """x @ weight.T + bias, under autocast."""
+        ...
+
+    def add(self, x: Tensor, z: Tensor) -> Tensor | None:
+        """x + z."""
+        ...
+
     def gated(self, activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
         """activation(gate) * up."""
         ...

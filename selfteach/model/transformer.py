@@ -121,6 +121,22 @@ class RMSNorm(nn.Module):
         return out.to(torch.get_autocast_dtype(kind) if narrow else x.dtype)
 
 
+class Linear(nn.Linear):
+    """torch's, or the way lent."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if lending.lent and (out := lending.lent.linear(input, self.weight, self.bias)) is not None:
+            return out
+        return F.linear(input, self.weight, self.bias)
+
+
+def add(x: Tensor, z: Tensor) -> Tensor:
+    """x + z, or the way lent: the residual is float32 where what is added to it is bf16."""
+    if lending.lent and (out := lending.lent.add(x, z)) is not None:
+        return out
+    return x + z
+
+
 class Attention(nn.Module):
     """Grouped-query attention (Ainslie et al. 2023), with norms on the heads of q and k where the model has them."""
 
@@ -129,10 +145,10 @@ class Attention(nn.Module):
         self.c = c
         self.look = c.look(layer)
         bias = c.attention_bias or c.qkv_bias
-        self.q_proj = nn.Linear(c.width, c.heads * c.head_dim, bias=bias)
-        self.k_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
-        self.v_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
-        self.o_proj = nn.Linear(c.heads * c.head_dim, c.width, bias=c.attention_bias)
+        self.q_proj = Linear(c.width, c.heads * c.head_dim, bias=bias)
+        self.k_proj = Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
+        self.v_proj = Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
+        self.o_proj = Linear(c.heads * c.head_dim, c.width, bias=c.attention_bias)
         if c.qk_norm:
             self.q_norm = RMSNorm(c.head_dim, c)
             self.k_norm = RMSNorm(c.head_dim, c)
@@ -154,9 +170,9 @@ class MLP(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
         self.kind = c.activation
-        self.gate_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
-        self.up_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
-        self.down_proj = nn.Linear(c.hidden, c.width, bias=c.mlp_bias)
+        self.gate_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
+        self.up_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
+        self.down_proj = Linear(c.hidden, c.width, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_proj(x), self.up_proj(x)
@@ -182,10 +198,10 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
         seen = self.self_attn(self.input_layernorm(x), rotary, attend)
         if self.sandwich:
-            x = x + self.post_attention_layernorm(seen)
-            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
-        x = x + seen
-        return x + self.mlp(self.post_attention_layernorm(x))
+            x = add(x, self.post_attention_layernorm(seen))
+            return add(x, self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))))
+        x = add(x, seen)
+        return add(x, self.mlp(self.post_attention_layernorm(x)))
 
 
 class Trunk(nn.Module):
