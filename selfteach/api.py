@@ -226,11 +226,11 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     assemble.check(job.method, source)
     observer({"event": "source", "task": job.task, **source.about})
     start = await started_model(job, source, observer)
+    plan, free = assemble.memory(job.method, start, job.settings)
     session = session_of(job, source, start, out, observer)
     resumed = session.open()
-    observer(
-        {"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": dict(start.about)}
-    )
+    told = {"folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": dict(start.about)}
+    observer({"event": "start", **told, "memory": plan.line(free)})
     before = _told(out, "start")
     if before is None:
         before = await survey(session, job.survey, "start")

@@ -71,6 +71,8 @@ class Progress:
             size = f", model of {e['model']['parameters'] / 1e6:.2f} M parameters" if "parameters" in e.get("model", {}) else ""
             again = f": goes on after step {e['step']}" if e["resumed"] else ""
             self.view.say(f"run {e['folder']}{again}{size}")
+            if "memory" in e and not self.inside:
+                self.view.say(f"memory: {e['memory']}")
 
     def _measuring(self, e: Event) -> None:
         when = {"start": "before", "end": "after", "now": "now"}.get(e["when"], e["when"])

@@ -21,6 +21,7 @@ from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
 from ..model.zoo import Start
 from .episode import Limits, Tool
+from .memory import Plan, groups_of, reckon
 from .run import Bounds, Loop
 
 CONTEXT = 2048  # a context unless another is asked for: a cache for all that some models can hold would not fit this memory
@@ -108,6 +109,26 @@ def lacking(program: Part, method: Method, source: Source) -> str | None:
     wanted = program.knobs.get("answerer")
     known = {**source.tools, **method.tools, **method.cast, "own memory": None}
     return wanted if isinstance(wanted, str) and wanted not in known else None
+
+
+def memory(method: Method, start: Start, settings: Settings) -> tuple[Plan, int | None]:
+    """What a run will hold, and what is free. Raises BadValue where it cannot fit."""
+    device = devices.device_of(settings.device)
+    half, coded = devices.precision_of(settings.dtype, device) == "bfloat16", settings.optimiser == "adamw8bit"
+    plan = reckon(
+        start.model.c,
+        *groups_of(needed(method)),
+        tokens=settings.micro_tokens,
+        slots=settings.slots,
+        length=context_of(settings, start),
+        half=half,
+        recompute=settings.recompute,
+        coded=coded,
+        start=device == "cpu",
+    )
+    free = devices.free_memory(device)
+    plan.check(free, "--optimiser adamw8bit " * coded + "--recompute" * settings.recompute)
+    return plan, free
 
 
 def loop(
