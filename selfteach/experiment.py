@@ -21,7 +21,7 @@ from .core import registry
 from .core.cache import cache_folder
 from .core.errors import BadValue
 from .core.method import Check, Claim, Entry
-from .kept import content, evals, finished, once, write_json
+from .kept import content, evals, finished, logged, once, write_json
 from .loop.checkpoint import disk_error
 from .loop.log import plain
 
@@ -55,7 +55,7 @@ class Plan:
         self.observer({"event": "arm", "arm": arm, "seed": seed, "number": self.number, "total": self.total, "reused": reused})
         folder = once(job, self.store, self.observer)
         figures = finished(folder) or {}
-        figures["evals"] = evals(folder)
+        figures["evals"], figures["logged"] = evals(folder), logged(folder)
         self.found.setdefault(arm, {})[seed] = figures
         return figures
 
@@ -186,9 +186,12 @@ def _result(
     claim = entry.claim
     assert claim is not None
     job = arms["self"].job
+    measured = {w for c in claim.checks for w in (c.measure, str(c.right).partition(" of ")[0])}
     told: dict[str, Any] = {}
     for name, arm in arms.items():
         runs = {str(s): {k: plan.found[name][s].get(k) for k in ("before", "after", "steps", "tokens", "seconds")} for s in seeds}
+        for s in seeds:  # of what was logged, only what the claim speaks of
+            runs[str(s)]["logged"] = {n: v for n, v in plan.found[name][s]["logged"].items() if n in measured}
         told[name] = {"method": arm.job.method.name, "args": {k: repr(v) for k, v in arm.job.method.args.items()}, "seeds": runs}
     checks = [
         {

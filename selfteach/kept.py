@@ -98,6 +98,23 @@ def evals(folder: Path) -> dict[int, float]:
     return {s: v for s, v in sorted(out.items()) if v is not None}
 
 
+def logged(folder: Path) -> dict[str, float]:
+    """What a run's steps told, for claims about training itself: of every logged number its mean over the first quarter of the steps
+    (`early:NAME`), the last (`late:NAME`) and all (`mean:NAME`), and their sum (`sum:NAME`)."""
+    told: dict[str, list[float]] = {}
+    for e in read_events(folder / "log"):
+        if e["event"] == "step":
+            for name, value in e.items():
+                if isinstance(value, int | float) and not isinstance(value, bool) and name not in ("step", "steps", "first"):
+                    told.setdefault(name, []).append(float(value))
+    out: dict[str, float] = {}
+    for name, values in told.items():
+        quarter = max(1, len(values) // 4)
+        cuts = {"early": values[:quarter], "late": values[-quarter:], "mean": values}
+        out |= {f"{cut}:{name}": sum(some) / len(some) for cut, some in cuts.items()} | {f"sum:{name}": sum(values)}
+    return out
+
+
 def write_json(file: Path, value: Any) -> None:
     """Write a JSON file whole or not at all. Raises SelfteachError for a full disk or a folder that cannot be written."""
     try:

@@ -20,7 +20,7 @@ from .bootstrap import interval
 HOLDS, FAILS, OPEN = "holds", "does not hold here", "undecided"
 SEEDS = 3  # fewer than this decide nothing
 
-Arms = Mapping[str, Mapping[str, Mapping[str, float | None]]]  # of one seed: arm -> "before" and "after" -> figures
+Arms = Mapping[str, Mapping[str, Mapping[str, float | None]]]  # of one seed: arm -> "before", "after" and "logged" -> figures
 
 
 class Finding(NamedTuple):
@@ -50,7 +50,8 @@ def side(check: Check, arms: Arms, left: bool) -> float:
 def _figure(arms: Arms, arm: str, when: str, measure: str) -> float:
     if arm not in arms:
         raise LookupError(f"there is no arm {arm}")
-    value = arms[arm].get(when, {}).get(measure)
+    found = arms[arm]
+    value = found.get(when, {}).get(measure, found.get("logged", {}).get(measure) if when == "after" else None)
     if value is None or not math.isfinite(value):
         raise LookupError(f"{measure} of {arm}{' before training' if when == 'before' else ''} was not measured")
     return float(value)

@@ -38,6 +38,7 @@ class Example:
     key     the group whose statistics it enters
     views   other prefixes to score the same learned tokens under
     given   columns fixed earlier, one value per row of their unit: scores, replayed advantages, margins
+    labels  words about the sequence (task, role, category), which become columns of strings for what keeps books by name
     beats   examples of the same list that it is preferred to (rows of the pair table)
     """
 
@@ -48,6 +49,7 @@ class Example:
     views: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     given: Mapping[str, tuple[Unit, Any]] = field(default_factory=dict[str, "tuple[Unit, Any]"])
     beats: tuple[int, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Column(NamedTuple):
@@ -281,6 +283,8 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
         firsts = np.unique(batch.get("seq"), return_index=True)[1]
         batch.put("graft", "seq", batch.get("pos")[firsts].astype(np.int64))
     _given(batch, chosen, sizes)
+    for name in sorted({n for e in chosen for n in e.labels}):
+        batch.put(name, "seq", np.array([e.labels.get(name, "") for e in chosen], object))
     return batch
 
 

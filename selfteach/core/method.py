@@ -70,6 +70,7 @@ class Stage:
 
     groups   useful groups wanted in a step; `rollouts` episodes in each
     until    steps it lasts: a number, or a block of the history -> bool; None: the run's own number of steps
+    sync     updates between two deliveries of weights to the sampler: above 1, what is learned from is up to sync - 1 updates old
     data     True: its programs only read data, so no engine is built and no reward is asked
     enter    weight groups copied as it begins: {"ref": "policy"}
     """
@@ -84,9 +85,14 @@ class Stage:
     rollouts: int = 8
     sampling: Sampling = Sampling()
     staleness: int = 0
+    sync: int = 1
     until: int | Part | None = None
     data: bool = False
     enter: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if self.sync < 1:
+            raise BadValue(f"stage {self.name}: sync must be at least 1 update between deliveries, not {self.sync}")
 
 
 @dataclass(frozen=True)
@@ -184,9 +190,9 @@ def _rows(stage: Stage) -> list[tuple[str, str]]:
             value = getattr(update, name)
             if value not in ((), None, 1):
                 rows.append((f"{at}.{name}", _text(value)))
-    for name in ("groups", "rollouts", "sampling", "staleness", "until", "data", "enter"):
+    for name in ("groups", "rollouts", "sampling", "staleness", "sync", "until", "data", "enter"):
         value = getattr(stage, name)
-        if value not in (None, {}, 0, False):
+        if value not in (None, {}, 0, False) and (name, value) != ("sync", 1):
             rows.append((name, _text(value)))
     return rows
 
@@ -208,7 +214,8 @@ def _default(f: Any) -> Any:
 class Check:
     """One thing a paper says will happen, as a number: measure(left) - measure(right) against a margin.
 
-    measure   a figure of a finished run (accuracy, pass@32, length, accuracy+search ...), read at its end
+    measure   a figure of a finished run (accuracy, pass@32, length, accuracy+search ...), read at its end, or of its steps:
+              early:, late:, mean: or sum: and a logged number (late:reward, sum:tokens/sampled, late:0/entropy, sum:seconds/step)
     left      an arm; right: an arm, "start" (the same arm before training), a number, or "other measure of arm"
     relation  ">" : the difference is above `by`; "<" : below -`by`; "~" : within `by`
     scale     "abs" compares differences, "ratio" compares left / right - 1

@@ -166,15 +166,17 @@ def _needs_raw(fn: Callable[..., Any]) -> set[str]:
     return {p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty}
 
 
-def remembers(first: Callable[[], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def remembers(first: Callable[[], Any], shared: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a block that names `state` its first state; it returns `(value, state)`. Put it under `@block`.
 
-    State reads as of the start of the step, merges in the order of requests, and is in the checkpoint: JSON values, NumPy
-    arrays, and dicts, lists and tuples of them.
+    State merges in the order in which blocks are called, and is in the checkpoint: JSON values, NumPy arrays, and dicts, lists and
+    tuples of them. Each place of a block in a method has its own, unless it is `shared`: blocks that share a name share one state,
+    over slots and stages (a table of values that one stage estimates and the next reads).
     """
 
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
         fn.first_state = first  # type: ignore[attr-defined]
+        fn.shared_state = shared  # type: ignore[attr-defined]
         return fn
 
     return mark
@@ -188,6 +190,12 @@ def vanishes(column: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return fn
 
     return mark
+
+
+def memory(part: Part, place: str) -> str:
+    """Where a block's state is kept: under its place in the method, or under the name that it shares."""
+    shared = getattr(part.fn, "shared_state", "")
+    return f"shared/{shared}" if shared else place
 
 
 def first_state(part: Part) -> Any:

@@ -141,7 +141,10 @@ class Context(Protocol):
 
 @dataclass(slots=True)
 class History:
-    """What has been seen: by task (attempts, mean reward, last step) and every logged number by step."""
+    """What has been seen: by task, and every logged number by step.
+
+    tasks[id]: seen (episodes), mean (reward of all), reward (mean of the last visit), adv (mean |advantage| per token then), last (its step).
+    """
 
     step: int = 0
     tasks: dict[str, dict[str, float]] = field(default_factory=dict)

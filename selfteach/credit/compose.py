@@ -20,6 +20,7 @@ def each(
     roles: tuple[str, ...] = (),
     turns: int | None = None,
     steps: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
 ) -> list[Example]:
     """Learn from each closed trajectory: its path as it was, its sampled tokens learned, its scores as columns.
 
@@ -30,13 +31,16 @@ def each(
         roles   only these; none named: all
         turns   learn only the last so many sampled turns
         steps   scores that are per step even in a batch that has them at leaves only
+        without spans that are left out altogether, so that what was drawn with a ("hint",) is learned as if there had been none;
+                old_logp stays what drew it
 
     Left out: trajectories that teach nothing (learn None), and those whose reward is None. Columns: every score, per seq where all its
     places are leaves, per step where the others end a node, else per token (at the last learned token before its place), NaN where there
-    is none and no row where nothing learned stands before; `truncated` per seq, 1 where there was no more room.
+    is none and no row where nothing learned stands before; `truncated` per seq, 1 where there was no more room; and `task`, `category`
+    (of the task's tags) and `role` per seq, words for what keeps books by name.
     Example.name is episode:leaf, key the trajectory's.
     """
-    return recipe.examples(groups, stream, mask, member, roles, turns, steps)
+    return recipe.examples(groups, stream, mask, member, roles, turns, steps, without)
 
 
 @block

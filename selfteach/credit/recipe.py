@@ -20,6 +20,7 @@ def examples(
     roles: tuple[str, ...] = (),
     turns: int | None = None,
     steps: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
 ) -> list[Example]:
     """One Example per closed trajectory that learns and has its verdict, in the order of groups, episodes and closing. See `each`."""
     scores = {name: places_of(groups, name) for name in sorted({name for g in groups for name in g.scores})}
@@ -28,26 +29,38 @@ def examples(
         if units.get(name) == "seq":
             units[name] = "step"
     out: list[Example] = []
-    for episode, t in [(e, t) for g in groups for e in g.episodes for t in e.trajectories]:
+    for group, episode, t in [(g, e, t) for g in groups for e in g.episodes for t in e.trajectories]:
         if t.learn is None or (roles and t.role not in roles) or unscored(episode, t, scores.get("reward", {}), units.get("reward", "seq")):
             continue
-        parts, learned = _segments(episode, t, stream or t.learn, mask, turns)
+        parts, learned = _segments(episode, t, stream or t.learn, mask, turns, without)
         given: dict[str, tuple[Unit, Any]] = {"truncated": ("seq", float(t.status in ("length", "limit")))}
         for name, places in scores.items():
             values = _given(episode, t, name, units[name], places, learned)
             if values is not None:
                 given[name] = values
         if parts:
-            out.append(Example(parts, member or t.role, t.key, f"{episode.id}:{t.leaf.node}", given=given))
+            out.append(Example(parts, member or t.role, t.key, f"{episode.id}:{t.leaf.node}", given=given, labels=labels(group, t)))
     return out
 
 
+def labels(group: Group, trajectory: Trajectory) -> dict[str, str]:
+    """What keeps books by name may ask of a sequence: its task, the task's category, the role that spoke."""
+    task = group.request.task
+    return {"task": task.id, "category": str(task.tags.get("category", "")), "role": trajectory.role}
+
+
 def _segments(
-    episode: Episode, trajectory: Trajectory, stream: str | tuple[str, ...], mask: tuple[str, ...], turns: int | None
+    episode: Episode,
+    trajectory: Trajectory,
+    stream: str | tuple[str, ...],
+    mask: tuple[str, ...],
+    turns: int | None,
+    without: tuple[str, ...] = (),
 ) -> tuple[tuple[Segment, ...], list[tuple[int, np.ndarray]]]:
     """The path as segments, and (node, bool per token of it on the path: is it learned)."""
     tree = episode.tree
-    masked = np.array([i for i, s in enumerate(tree.spans) if s in mask], np.int64)
+    masked = np.array([i for i, s in enumerate(tree.spans) if s in (*mask, *without)], np.int64)
+    absent = np.array([i for i, s in enumerate(tree.spans) if s in without], np.int64)
     learned: list[tuple[int, np.ndarray]] = []
     for node, upto in tree.path(trajectory.leaf.node, trajectory.leaf.offset):
         a = tree.begin[node]
@@ -62,18 +75,19 @@ def _segments(
         label = names[min(spoken.index(i), len(names) - 1)] if rows.any() else None
         # Unchosen tokens teach nothing in any segment, so a run ends only where a chosen token's fate changes.
         chosen = tree.chosen[tree.begin[node] : tree.begin[node] + len(rows)]
-        parts += [Segment(Ref(episode.id, node), label if on else None, start, stop) for start, stop, on in _runs(rows, chosen)]
+        gone = np.isin(tree.span[tree.begin[node] : tree.begin[node] + len(rows)], absent)
+        parts += [Segment(Ref(episode.id, node), label if on else None, start, stop) for start, stop, on in _runs(rows, chosen, gone)]
     return tuple(parts), learned
 
 
-def _runs(rows: np.ndarray, chosen: np.ndarray) -> list[tuple[int, int, bool]]:
-    """(start, stop, learned) of the longest stretches in which all chosen tokens are learned, or none is."""
+def _runs(rows: np.ndarray, chosen: np.ndarray, gone: np.ndarray) -> list[tuple[int, int, bool]]:
+    """(start, stop, learned) of the longest stretches in which all chosen tokens are learned, or none is; without what is gone."""
     if not len(rows):
         return []
     at = np.flatnonzero(chosen)
     turn = at[1:][rows[at[1:]] != rows[at[:-1]]]
-    cuts = [0, *turn.tolist(), len(rows)]
-    return [(a, z, bool(rows[a:z].any())) for a, z in itertools.pairwise(cuts)]
+    cuts = sorted({0, *turn.tolist(), *(np.flatnonzero(np.diff(gone)) + 1).tolist(), len(rows)})
+    return [(a, z, bool(rows[a:z].any())) for a, z in itertools.pairwise(cuts) if not gone[a]]
 
 
 def _given(

@@ -52,6 +52,29 @@ def replay(
 
 
 @block
+@remembers(lambda: {"batches": []})
+def delayed(
+    *,
+    groups: Sequence[Group],
+    state: dict[str, Any],
+    updates: int = 16,
+    stream: str | tuple[str, ...] | None = None,
+    mask: tuple[str, ...] = (),
+    member: str | None = "policy",
+) -> tuple[list[Example], dict[str, Any]]:
+    """What `each` would learn, some steps late: the groups of `updates` steps ago, as an asynchronous run would meet them.
+
+    For the first `updates` steps nothing is learned, so what follows was drawn by the first policy; then every batch is exactly
+    `updates` updates old (M2PO's protocol, 2510.01161, section 3). Groups stay whole; ids, versions and old_logp come from the log.
+    """
+    fresh = [_dump(e, None) | {"key": e.key} for e in recipe.examples(groups, stream, mask, member)]
+    batches = [*state["batches"], fresh]
+    if len(batches) <= updates:
+        return [], {"batches": batches}
+    return [_load(e, f"{e['key']}@late") for e in batches[0]], {"batches": batches[1:]}
+
+
+@block
 def recall(*, adv: Seq, past_adv: Seq) -> dict[str, Column]:
     """The advantage a replayed sequence had when it was stored, in place of a new one: adv = past_adv where there is one. Both f64[S]."""
     past = np.asarray(past_adv, np.float64)
@@ -74,10 +97,10 @@ def _dump(example: Example, adv: float | None) -> dict[str, Any]:
     if adv is not None:
         given["past_adv"] = ["seq", np.float64(adv).reshape(())]
     parts = [[list(s.source), s.learn, s.start, s.stop] for s in example.parts]
-    return {"name": example.name, "member": example.member, "parts": parts, "given": given}
+    return {"name": example.name, "member": example.member, "parts": parts, "given": given, "labels": dict(example.labels)}
 
 
 def _load(stored: Mapping[str, Any], key: str) -> Example:
     parts = tuple(Segment(Ref(*source), learn, start, stop) for source, learn, start, stop in stored["parts"])
     given = {n: (unit, values) for n, (unit, values) in stored["given"].items()}
-    return Example(parts, stored["member"], key, stored["name"], given=given)
+    return Example(parts, stored["member"], key, stored["name"], given=given, labels=stored["labels"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core import Group, Request, Source, address, block, remembers
+from ..core import Group, Request, Source, Task, address, block, remembers
 
 
 @block
@@ -37,6 +37,31 @@ def refill(*, n: int, rollouts: int, back: list[list[Group]], source: Source, se
         return [], state
     first = start(seed) + state
     return [Request(source.train(first + i), rollouts) for i in range(missing)], state + missing
+
+
+@block
+@remembers(int)
+def pool(
+    *, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int, size: int = 128, held_out: bool = False
+) -> tuple[list[Request], int]:
+    """Go round and round a fixed set of tasks, in an order of its own in each epoch; `state` counts what has been asked.
+
+    size: the first so many tasks of the source. held_out: its test questions instead (at most `size`), for what learns without labels.
+    """
+    if back:
+        return [], state
+    return [Request(task, rollouts) for task in round_of(source, seed, state, n, size, held_out)], state + n
+
+
+def round_of(source: Source, seed: int, first: int, n: int, size: int, held_out: bool = False) -> list[Task]:
+    """Tasks `first` to `first + n - 1` of the endless walk through a fixed set, each epoch in an order of its own."""
+    count = min(size, len(source.test)) if held_out else size
+    out: list[Task] = []
+    for i in range(first, first + n):
+        epoch, place = divmod(i, count)
+        number = int(address.generator(seed, "epoch", epoch).permutation(count)[place])
+        out.append(source.test[number] if held_out else source.train(start(seed) + number))
+    return out
 
 
 def start(seed: int) -> int:

@@ -25,6 +25,7 @@ class Result:
     right: list[int]
     asked: list[int]
     answers: list[list[Any]]
+    score: float = float("nan")  # mean verdict: what a task that is not just right or wrong is measured by
     majority: float = float("nan")  # share of tasks whose most frequent answer (the earliest of equals) is right
     length: float = 0.0
     calls: float = 0.0
@@ -54,7 +55,7 @@ class Result:
 
     def figures(self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",)) -> dict[str, float]:
         """Everything by name: accuracy, stderr, pass@k, maj@n, length, calls, accuracy/hops=2 ..."""
-        out = {"accuracy": self.accuracy, "stderr": self.error(), "length": self.length, "calls": self.calls}
+        out = {"accuracy": self.accuracy, "stderr": self.error(), "score": self.score, "length": self.length, "calls": self.calls}
         most = max(self.asked, default=0)
         out |= {f"pass@{k}": self.pass_at(k) for k in ks if k <= most}
         if most > 1:
@@ -79,6 +80,7 @@ async def evaluate(
     """Play the table's program `main` `k` times on every task and judge the answers; `told(done, all)` hears of progress."""
     result = Result([], [], [], [])
     cost: Counter[str] = Counter()
+    values: list[float] = []
     played = majority = 0
     for at in range(0, len(tasks), wave):
         groups = await play(table, [Request(t, k, key=f"eval/{at + i}") for i, t in enumerate(tasks[at : at + wave])], round_=at)
@@ -87,6 +89,7 @@ async def evaluate(
             known = [(a, v) for a, v in verdicts if v is not None]
             result.tasks.append(group.request.task)
             result.asked.append(len(known))
+            values += [v for _, v in known]
             result.right.append(sum(v >= 1.0 for _, v in known))
             result.answers.append([a for a, _ in verdicts])
             votes = Counter(str(a) for a, _ in known if a is not None)
@@ -100,6 +103,7 @@ async def evaluate(
         if told:
             told(min(at + wave, len(tasks)), len(tasks))
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
+    result.score = float(np.mean(values)) if values else float("nan")
     result.majority = majority / max(1, len(tasks))
     return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from ..core.batch import Batch, Example, gather
 from ..core.errors import BadValue, NoVerdict, Starved, Unproven
 from ..core.method import Method, Stage, Update
-from ..core.part import Part, first_state
+from ..core.part import Part, first_state, memory
 from ..core.protocols import Engine, History, Learner
 from ..core.scoring import score, whole_step
 from ..core.task import Request, Source
@@ -22,6 +22,7 @@ from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
 from .account import account
 from .admission import admit
+from .books import remember, summary
 from .cuts import deal, without, without_silent
 from .episode import Limits, Table, Tool, play
 from .weighing import weights
@@ -47,6 +48,8 @@ class State:
     place: int = 0  # in the sequence of stages
     stage_step: int = 0
     version: int = 0
+    delivered: int = 0  # the version of the newest delivery
+    versions: dict[str, int] = field(default_factory=dict)  # of each group that the sampler holds
     accepted: int = 0
     tokens: int = 0
     starved: int = 0
@@ -110,11 +113,16 @@ class Loop:
         learned = time.perf_counter()
         self._deliver(stage)
         state.tokens += sampled
-        self._remember(groups, metrics)
+        remember(state.history, state.step, groups, batch, metrics)
         metrics |= {"seconds/rollout": rolled - started, "seconds/learn": learned - rolled, "seconds/step": time.perf_counter() - started}
         metrics |= {"stage": stage.name, "tokens/total": state.tokens}
         self._proceed(stage)
         return metrics, groups, batch if batch.size("token") else None
+
+    @property
+    def settled(self) -> bool:
+        """True where the sampler holds what the learner holds, so that a checkpoint of the learner's weights is one of the run."""
+        return self.state.delivered == self.state.version
 
     # ---- rollouts
 
@@ -161,7 +169,7 @@ class Loop:
 
     async def _score(self, stage: Stage, part: Part, groups: Sequence[Group], table: Table) -> None:
         more: dict[str, Any] = {"history": self.state.history}
-        place = f"{stage.name}/reward.{stage.reward.index(part)}"
+        place = memory(part, f"{stage.name}/reward.{stage.reward.index(part)}")
         if "state" in part.needs:
             more["state"] = [self.state.blocks.get(place, first_state(part))]
         found = await score(part, groups, table, self.bounds.seconds, **more)
@@ -196,7 +204,9 @@ class Loop:
         assigners: list[tuple[int, Part]] = []
         for number, part in enumerate(stage.credit):
             if "groups" in part.needs:
-                made = self._call(f"{stage.name}/credit.{number}", part, {"groups": groups, "history": self.state.history})
+                made = self._call(
+                    f"{stage.name}/credit.{number}", part, {"groups": groups, "history": self.state.history, "cast": table, "source": self.source}
+                )
                 examples += [replace(e, beats=tuple(b + len(examples) for b in e.beats)) if e.beats else e for e in made]
             else:
                 assigners.append((number, part))
@@ -243,7 +253,7 @@ class Loop:
 
     def _learn(self, stage: Stage, batch: Batch) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
-        if self.engine is not None and not stage.data:
+        if self.engine is not None and not stage.data and self.settled:
             metrics |= self._gap(batch)
         for number, update in enumerate(stage.updates):
             if update.when is not None and not self._call(f"{stage.name}/when.{number}", update.when, {"history": self.state.history}):
@@ -278,7 +288,10 @@ class Loop:
 
     def _gap(self, batch: Batch) -> dict[str, float]:
         """How far sampler and learner disagree, on a few sequences of every step; above the bound the run stops."""
-        few = batch.take_sequences(np.arange(min(8, batch.size("seq"))))
+        now = np.unique(batch.get("seq")[batch.get("version") == self.state.version])  # not what was replayed
+        if not len(now):
+            return {}
+        few = batch.take_sequences(now[:8])
         gap = {f"gap/{k}": v for k, v in self.learner.gap(few).items() if k != "rows"}
         if gap["gap/mean"] > self.bounds.gap:
             raise Unproven(
@@ -289,22 +302,29 @@ class Loop:
 
     def deliver_all(self) -> None:
         """Hand the engine every group it holds, as the learner has them now: at the start and after a checkpoint is read."""
+        self._hand_over(() if self.engine is None else self.engine.models, keep=True)
+
+    def _hand_over(self, names: Collection[str], keep: bool = False) -> None:
+        """Deliver groups under the version of now, or (keep) under the one that they had, and call it settled."""
+        state = self.state
         if self.engine is not None:
-            for group in sorted(self.engine.models):
-                deliver(self.learner, self.engine, group, self.state.version)
+            for group in sorted(set(names) & set(self.engine.models)):
+                state.versions[group] = state.versions.get(group, 0) if keep else state.version
+                deliver(self.learner, self.engine, group, state.versions[group])
+        state.delivered = state.version
 
     def _deliver(self, stage: Stage) -> None:
-        """Hand the engine the groups that moved, and compare what it then holds."""
+        """Hand the engine the groups that moved, once in `sync` updates and at the stage's end, and compare what it then holds."""
         state = self.state
         state.version += 1
         moved = {g for u in stage.updates for g in u.params}
-        for name, w in self.method.weights.items():
-            if w.follow and state.version % w.every == 0:
-                self.learner.copy(name, w.follow, w.rate)
-                moved.add(name)
-        if self.engine is not None:
-            for group in sorted(moved & set(self.engine.models)):
-                deliver(self.learner, self.engine, group, state.version)
+        followed = {n: w for n, w in self.method.weights.items() if w.follow}
+        for name, w in followed.items():
+            if state.version % w.every == 0:
+                self.learner.copy(name, w.follow or "", w.rate)
+        if (state.stage_step + 1) % stage.sync:
+            return
+        self._hand_over(moved | {n for n, w in followed.items() if stage.sync > 1 or state.version % w.every == 0})
 
     # ---- state
 
@@ -312,8 +332,7 @@ class Loop:
         self.state.accepted = self.state.version * stage.groups  # stages of other sizes: none is owed from before, none was had in advance
         for target, source in stage.enter.items():
             self.learner.copy(target, source, 1.0)
-            if self.engine is not None and target in self.engine.models:
-                deliver(self.learner, self.engine, target, self.state.version)
+        self._hand_over(stage.enter)
 
     def _proceed(self, stage: Stage) -> None:
         state = self.state
@@ -326,22 +345,11 @@ class Loop:
             last = state.place == len(self.stages) - 1
             share = -(-self.steps // len(self.stages))
             over = state.stage_step >= (stage.until if stage.until is not None else self.steps if last else share)
+        if (over or self.done) and not self.settled:
+            self._hand_over({g for u in stage.updates for g in u.params} | {n for n, w in self.method.weights.items() if w.follow})
         if over:
             state.place += 1
             state.stage_step = 0
-
-    def _remember(self, groups: Sequence[Group], metrics: Mapping[str, Any]) -> None:
-        history = self.state.history
-        for g in groups:
-            values = [s.value for s in g.scores.get("reward", {}).values() if s.value is not None]
-            seen = history.tasks.setdefault(g.request.task.id, {"seen": 0, "mean": 0.0, "last": 0})
-            if values:
-                seen["mean"] = (seen["mean"] * seen["seen"] + sum(values)) / (seen["seen"] + len(values))
-                seen["seen"] += len(values)
-            seen["last"] = self.state.step
-        for name, value in metrics.items():
-            if isinstance(value, int | float):
-                history.scalars.setdefault(name, []).append(float(value))
 
     def _call(self, place: str, part: Part, given: Mapping[str, Any]) -> Any:
         """Run a block on what it names; one that remembers is handed its state, and what it becomes is kept."""
@@ -349,7 +357,7 @@ class Loop:
         hand = {n: given[n] for n in needs if n in given}
         if "state" not in needs:
             return part(**hand)
-        blocks = self.state.blocks
+        blocks, place = self.state.blocks, memory(part, place)
         if place not in blocks:
             blocks[place] = first_state(part)
         value, blocks[place] = part(**hand, state=blocks[place])
@@ -364,24 +372,3 @@ def deliver(learner: Learner, engine: Engine, group: str, version: int) -> None:
     held, ours = engine.load(group, learner.weights(group), version), learner.fingerprint(group)
     if held != ours:
         raise Unproven(f"weights {group!r}, version {version}: the sampler holds {held}, the learner {ours}; the delivery failed")
-
-
-def summary(groups: Sequence[Group]) -> dict[str, Any]:
-    """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference."""
-    scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
-    known = [s.value for s in scores if s.value is not None]
-    episodes = [e for g in groups for e in g.episodes]
-    parts = sorted({p for s in scores for p in s.parts})
-    mean = lambda xs: float(np.mean(xs)) if len(xs) else float("nan")  # noqa: E731
-    mixed = [len({s.value for s in g.scores.get("reward", {}).values() if s.value is not None}) > 1 for g in groups]
-    out: dict[str, Any] = {"episodes": len(episodes), "groups": len(groups), "groups/mixed": mean(mixed)}
-    if scores:
-        out |= {"reward": mean(known), "unscored": len(scores) - len(known)}
-    out |= {f"reward/{p}": mean([s.parts[p] for s in scores if p in s.parts]) for p in parts}
-    out["length"] = mean([e.cost.get("tokens", 0) for e in episodes])
-    out["turns"] = mean([e.cost.get("turns", 0) for e in episodes])
-    out["calls"] = mean([e.cost.get("calls", 0) for e in episodes])
-    statuses = Counter(t.status for e in episodes for t in e.trajectories)
-    out["truncated"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
-    out["failed"] = sum(e.status == "error" for e in episodes)
-    return out

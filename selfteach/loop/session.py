@@ -89,9 +89,9 @@ class Session:
     async def run(self) -> None:
         """Step until the method is done or somebody asks to stop; always ends with a checkpoint, but for an error."""
         loop, started = self.loop, time.monotonic()
-        first = loop.state.step
+        first, due = loop.state.step, False
         with self._listening():
-            while not loop.done and not self.stopping:
+            while not loop.done and not (self.stopping and loop.settled):
                 step = loop.state.step
                 try:
                     metrics, groups, batch = await loop.advance()
@@ -106,8 +106,10 @@ class Session:
                 if self.eval_every and loop.state.step % self.eval_every == 0 and not loop.done:
                     result = await self.measure(k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step))
                     self._tell("eval", step=loop.state.step, **result.figures())
-                if self.folder and (loop.done or self.stopping or loop.state.step % self.checkpoint_every == 0):
+                due = due or loop.done or self.stopping or loop.state.step % self.checkpoint_every == 0
+                if self.folder and due and loop.settled:
                     self.save()
+                    due = False
 
     async def measure(
         self, *, k: int, tasks: int, greedy: bool = False, program: Part | None = None, where: tuple[object, ...] = ("eval",), wave: int = 256

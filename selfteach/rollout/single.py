@@ -11,8 +11,12 @@ from ..core.text import last_between
 
 @block
 async def single(*, request: Request, cast: Any, member: str = "policy", prefix: str = "", stop: tuple[str, ...] = ("</answer>",)) -> str:
-    """One turn, begun with `prefix`. The answer stands in the last <answer>...</answer>; where there is none, it is the whole turn."""
+    """One turn, begun with `prefix`. The answer stands in the last <answer>...</answer>; where there is none, it is the whole turn.
+
+    A request's help may hold a `hint`: it follows the prompt as the span `hint`.
+    """
     context = cast.member(member).begin(request.task.prompt)
+    context.append(request.help.get("hint", ""), span="hint")
     context.append(prefix)
     turn = await context.sample(stop=stop)
     context.close()
@@ -39,10 +43,10 @@ def conclusion(text: str) -> str:
 
 
 @block
-async def read(*, request: Request, cast: Any, member: str = "policy") -> str:
-    """A demonstration: the prompt, then the task's own completion and the end of the text, as tokens chosen elsewhere."""
+async def read(*, request: Request, cast: Any, member: str = "policy", learn: str = "main") -> str:
+    """A demonstration: the prompt, then the task's own completion and the end of the text, as tokens chosen elsewhere, for the stream `learn`."""
     context = cast.member(member).begin(request.task.prompt)
     context.adopt(request.task.data[0])
     context.finish()
-    context.close()
+    context.close(learn=learn)
     return request.task.data[0]

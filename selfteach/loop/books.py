@@ -1,0 +1,68 @@
+"""What a step leaves behind in numbers: figures for people, and the history that selects, schedules and filters read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.batch import Batch
+from ..core.protocols import History
+from ..core.tree import Group
+
+
+def remember(history: History, step: int, groups: Sequence[Group], batch: Batch, metrics: Mapping[str, Any]) -> None:
+    """Enter a step in the books: by task what `History.tasks` says, and every number of the metrics."""
+    visits: dict[str, list[float]] = {}
+    for g in groups:
+        known = [s.value for s in g.scores.get("reward", {}).values() if s.value is not None]
+        visits.setdefault(g.request.task.id, []).extend(known)
+    for task, values in visits.items():
+        seen = history.tasks.setdefault(task, {"seen": 0, "mean": 0.0, "last": 0})
+        if values:
+            seen["mean"] = (seen["mean"] * seen["seen"] + sum(values)) / (seen["seen"] + len(values))
+            seen["seen"] += len(values)
+            seen |= {"reward": sum(values) / len(values), "adv": 0.0}
+        seen["last"] = step
+    for task, size in _sizes(batch).items():
+        if visits.get(task):
+            history.tasks[task]["adv"] = size
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            history.scalars.setdefault(name, []).append(float(value))
+
+
+def _sizes(batch: Batch) -> dict[str, float]:
+    """Task -> mean over its learned sequences of the mean |advantage| over their tokens."""
+    if not batch.size("token") or "adv" not in batch.columns or "task" not in batch.columns:
+        return {}
+    sizes = np.bincount(batch.get("seq"), weights=np.abs(batch.get("adv")), minlength=batch.size("seq")) / batch.lengths()
+    found: dict[str, list[float]] = {}
+    for task, size in zip(batch.get("task", "seq"), sizes.tolist(), strict=True):
+        found.setdefault(task, []).append(size)
+    return {task: sum(values) / len(values) for task, values in found.items()}
+
+
+def summary(groups: Sequence[Group]) -> dict[str, Any]:
+    """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference."""
+    closed = {g.key: [t.learn for e in g.episodes for t in e.trajectories] for g in groups}
+    groups = [g for g in groups if any(closed[g.key]) or not closed[g.key]]  # what pilots, judges and checkers do is not the figure
+    scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
+    known = [s.value for s in scores if s.value is not None]
+    episodes = [e for g in groups for e in g.episodes]
+    parts = sorted({p for s in scores for p in s.parts})
+    mean = lambda xs: float(np.mean(xs)) if len(xs) else float("nan")  # noqa: E731
+    mixed = [len({s.value for s in g.scores.get("reward", {}).values() if s.value is not None}) > 1 for g in groups]
+    out: dict[str, Any] = {"episodes": len(episodes), "groups": len(groups), "groups/mixed": mean(mixed)}
+    if scores:
+        out |= {"reward": mean(known), "unscored": len(scores) - len(known)}
+    out |= {f"reward/{p}": mean([s.parts[p] for s in scores if p in s.parts]) for p in parts}
+    out["length"] = mean([e.cost.get("tokens", 0) for e in episodes])
+    out["turns"] = mean([e.cost.get("turns", 0) for e in episodes])
+    out["calls"] = mean([e.cost.get("calls", 0) for e in episodes])
+    statuses = Counter(t.status for e in episodes for t in e.trajectories)
+    out["truncated"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
+    out["failed"] = sum(e.status == "error" for e in episodes)
+    return out
