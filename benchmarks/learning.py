@@ -206,8 +206,8 @@ def main() -> None:
     print(f"{about}, {torch.get_num_threads()} threads, {args.repeat} rounds")
     print("matrix products: " + ", ".join(f"{str(k).removeprefix('torch.')} {r / 1e9:.0f} GFLOP/s" for k, r in rates.items()))
     for name, f in found.items():
-        figures = f"{f['seconds']:7.3f} s, fastest {f['fastest']:.3f}: {f['tokens_per_second']:8.0f} tokens/s, {f['ratio']:5.2f} x plain, {100 * f['limit']:3.0f} % of the limit"
-        print(f"{name:<28} {figures}")
+        figures = f"{f['seconds']:7.3f} s, fastest {f['fastest']:.3f}: {f['tokens_per_second']:8.0f} tokens/s"
+        print(f"{name:<28} {figures}, {f['ratio']:5.2f} x plain, {100 * f['limit']:3.0f} % of the limit")
 
 
 if __name__ == "__main__":

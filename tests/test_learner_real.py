@@ -166,7 +166,9 @@ def test_out_of_memory_halves_the_micro_batch_and_begins_the_gradient_again(monk
     monkeypatch.setattr(local, "accumulate", never)
     with pytest.raises(BadValue, match=r"out of memory on cpu with one sequence of \d+ tokens at a time; take --recompute"):
         run.backward(batch, update)
-    assert local.out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")) and not local.out_of_memory(RuntimeError("x"))
+    assert local.out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")) and not local.out_of_memory(
+        RuntimeError("x")
+    )
 
 
 def test_moments_in_8_bits_are_saved_and_resumed_exactly(tmp_path):

@@ -196,6 +196,7 @@ class LocalLearner:
 
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""
+
         def work(_: bool) -> dict[str, Tensor]:
             with fast():
                 return columns_by_parts(self.groups, batch, want, plan(batch, self.tokens) or [], partial)

@@ -61,7 +61,14 @@ async def warm_start(
         observer({"event": "warm_found", "folder": str(folder)})
         return folder
     how = Settings(
-        seed=warm.seed, steps=warm.steps, lr=warm.lr, decay="cosine", warmup=max(1, warm.steps // 20), device=settings.device, dtype=settings.dtype, recompute=settings.recompute
+        seed=warm.seed,
+        steps=warm.steps,
+        lr=warm.lr,
+        decay="cosine",
+        warmup=max(1, warm.steps // 20),
+        device=settings.device,
+        dtype=settings.dtype,
+        recompute=settings.recompute,
     )
     made = loop(method, source, start, how, speak=False)
     session = Session(made, judge, None, rollouts=False, observer=lambda e: observer({**e, "event": "warm_" + str(e["event"])}))

@@ -11,7 +11,7 @@ from ..core.errors import BadValue
 
 
 def device_of(name: str) -> str:
-    """"cpu", "cuda" or "cuda:N" of what was asked for; "auto" is a GPU where there is one. Raises BadValue for one that is not here."""
+    """ "cpu", "cuda" or "cuda:N" of what was asked for; "auto" is a GPU where there is one. Raises BadValue for one that is not here."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
