@@ -44,7 +44,7 @@ def compared(ours, plain, inputs: list[torch.Tensor], tol: float) -> None:
     z.backward(g.double())
     for found, want in [(y, z), *((p.grad, q.grad) for p, q in zip(a, b, strict=True))]:
         assert found is not None and want is not None
-        assert float((found.double() - want).norm() / want.norm()) < tol
+        assert float((found.detach().double() - want.detach()).norm() / want.detach().norm()) < tol
 
 
 # ---- kernels
@@ -117,6 +117,21 @@ def test_not_a_number_is_not_hidden():
     bad[3, 0, 2] = torch.nan
     out = k.attend(Look(0, 1.0), pieces, bad, q[:, :1].contiguous(), q[:, :1].contiguous())
     assert out is not None and out[3, 0].isnan().all() and out[:3].isfinite().all() and out[4:].isfinite().all()
+
+
+def test_threads_change_no_bit_of_attention():
+    k = native()
+    none = np.zeros(0, np.int64)
+    pieces = pieces_of(np.array([40, 3, 17]), none, none, none)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        q, kk, v = (noise(60, h, 16, seed=h).requires_grad_(True) for h in (4, 2, 2))
+        out = k.attend(Look(0, 0.25), pieces, q, kk, v)
+        assert out is not None
+        out.backward(noise(60, 4, 16, seed=5))
+        found.append([out, q.grad, kk.grad, v.grad])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))  # type: ignore[arg-type]
 
 
 # ---- less memory
