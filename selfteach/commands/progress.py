@@ -68,7 +68,9 @@ class Progress:
     def _start(self, e: Event) -> None:
         self.budget = e.get("budget")
         if not self.inside or e["resumed"]:
-            size = f", model of {e['model']['parameters'] / 1e6:.2f} M parameters" if "parameters" in e.get("model", {}) else ""
+            about = e.get("model", {})
+            size = f", model of {about['parameters'] / 1e6:.2f} M parameters" if "parameters" in about else ""
+            size += f", which stand still, and {about['adapters'] / 1e6:.2f} M in adapters" if "adapters" in about else ""
             again = f": goes on after step {e['step']}" if e["resumed"] else ""
             self.view.say(f"run {e['folder']}{again}{size}")
             if "memory" in e and not self.inside:
@@ -120,6 +122,8 @@ def latest(e: Event, accuracy: float | None = None) -> str:
         out.append(f"length {e['length']:.0f}")
     if e.get("calls"):
         out.append(f"calls {e['calls']:.1f}")
+    if anew := {k.removeprefix("rewritten/"): v for k, v in e.items() if k.startswith("rewritten/")}:
+        out.append("rewritten " + ", ".join(f"{n:.0f} ({why})" for why, n in anew.items()))
     if e.get("gap/mean") is not None:
         out.append(f"gap {e['gap/mean']:.0e}")
     if e.get("tokens/sampled") and e.get("seconds/rollout"):
