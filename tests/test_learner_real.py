@@ -244,6 +244,9 @@ def test_memory_by_hand():
     assert plan.parts["engine"] == 4 * (1272 + 2 * 2 * 3 * 1 * 64 * 4)  # 40 tokens in rooms of 32
     coded = memory.reckon(c, ["policy"], [("policy",)], [], tokens=100, slots=1, length=40, coded=True, half=True)
     assert coded.parts["moments"] == 2 * 1272 + 8 * 1272 // 256 and coded.parts["weights"] == 2 * 1272 * 4 + 1152 * 2
+    # Adapters of rank 2: sides of q 8 + 8, k and v 8 + 4, o 8 + 8, three of the MLP 8 + 16: 128 a layer, 256 in all, so 512 numbers.
+    thin = memory.reckon(c, ["policy", "ref"], [("policy",)], [], tokens=100, slots=1, length=40, rank=2)
+    assert thin.parts["weights"] == 4 * (1272 + 2 * 512) and thin.parts["moments"] == 8 * 512 and thin.parts["gradients"] == 4 * 512
     long = memory.reckon(c, ["policy"], [("policy",)], [], tokens=10, slots=1, length=40)
     assert long.tokens == 40  # a sequence is never cut
 

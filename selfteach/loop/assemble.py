@@ -173,6 +173,7 @@ def memory(method: Method, start: Start, settings: Settings) -> tuple[Plan, int 
         recompute=settings.recompute,
         coded=coded,
         start=device == "cpu",
+        rank=settings.lora_rank or (16 if settings.adapter else 0),  # of a stored adapter the usual one: it hardly weighs
     )
     free = devices.free_memory(device)
     plan.check(free, "--optimiser adamw8bit " * coded + "--recompute" * settings.recompute)

@@ -104,6 +104,7 @@ def reckon(
     recompute: bool = False,
     coded: bool = False,
     start: bool = True,
+    rank: int = 0,
     engine_bytes: int = 4,
 ) -> Plan:
     """The plan of a run.
@@ -112,13 +113,17 @@ def reckon(
     speaking   groups of which the engine holds a copy, each with a cache of `slots` sequences of `length` tokens
     half       products in bf16: the linear layers once more in 2 bytes;  coded: moments in 8 bits, one scale per 256
     start      the model that the run began from is held beside the groups
+    rank       of adapters on every linear layer, which then alone move, over one base that is the start itself; 0: none
     """
     every, linear = parameters(c)
-    moving = [len(set(groups) & set(trunks)) * every for groups in {tuple(sorted(g)) for g in trained}]
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    sides = c.layers * (4 * c.width + 2 * q + 2 * kv + 3 * (c.width + c.hidden))  # in and out of each linear layer, added up
+    size, held = (rank * sides, 1) if rank else (every, len(trunks) + start)
+    moving = [len(set(groups) & set(trunks)) * size for groups in {tuple(sorted(g)) for g in trained}]
     tokens = max(tokens, min(length, c.max_length))
     cache = 2 * c.layers * slots * c.kv_heads * (math.ceil(length / 32) * 32) * c.head_dim * engine_bytes
     parts = {
-        "weights": (len(trunks) + start) * every * 4 + (linear * 2 * len(trunks) if half else 0),
+        "weights": held * every * 4 + rank * sides * 4 * len(trunks) + (linear * 2 * (1 if rank else len(trunks)) if half else 0),
         "gradients": 4 * max(moving, default=0),
         "moments": sum((2 * n + 8 * n // 256) if coded else 8 * n for n in moving),
         "activations": activations(c, tokens, half, recompute),
