@@ -5,6 +5,7 @@ In 8 bits (Dettmers et al. 2022) the moments are codes of blocks, each with its 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def named(groups: Groups, params: tuple[str, ...]) -> dict[str, Tensor]:
 
 def in_8_bits() -> Any:
     """bitsandbytes' AdamW8bit. Raises BadValue where the package is not installed."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of kernels that have nothing to do with moments
     try:
         from bitsandbytes.optim import AdamW8bit  # type: ignore[import-not-found]
     except ImportError as error:
