@@ -226,12 +226,12 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     assemble.check(job.method, source)
     observer({"event": "source", "task": job.task, **source.about})
     start = await started_model(job, source, observer)
-    plan, free = assemble.memory(job.method, start, job.settings)
+    memory = assemble.memory(job.method, start, job.settings)
     session = session_of(job, source, start, out, observer)
     resumed = session.open()
     about = dict(start.about) | ({"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {})
     told = {"folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": about}
-    observer({"event": "start", **told, "memory": plan.line(free)})
+    observer({"event": "start", **told, "memory": memory})
     before = _told(out, "start")
     if before is None:
         before = await survey(session, job.survey, "start")
@@ -256,8 +256,8 @@ async def started_model(job: Job, source: Source, observer: Observer) -> Start:
     if start.fresh and job.warm.steps and source.demos is not None:
         method = registry.methods.get("sft")(batch=job.warm.batch)
         folder = await warm_start(source, start, method, judge_of(source), job.warm, job.settings, observer)
-        model, tokenizer = files.load(folder)
-        start = replace(start, model=model, tokenizer=tokenizer, folder=folder)
+        model, tokenizer = files.load(folder, mapped=True)
+        start = replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
     return start
 
 
@@ -265,7 +265,7 @@ def session_of(job: Job, source: Source, start: Start, out: Path | None, observe
     """A session ready to run or to measure."""
     find = Shelf(out / "log").tree if out else None
     s = job.settings
-    made = assemble.loop(job.method, source, start, s, find, budget=job.budget)
+    made = assemble.loop(job.method, source, start, s, find, budget=job.budget, given=True, teach=out is not None)
     session = Session(made, judge_of(source), out, s.checkpoint_every, s.keep, observer=observer, base=str(start.folder or job.model))
     session.eval_every, session.eval_tasks = s.eval_every, s.eval_tasks
     return session

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,16 +14,19 @@ from ..core.part import Part
 from ..core.scoring import nested
 from ..core.task import Source, Task
 from ..engine.builtin import BuiltinEngine
+from ..engine.cohort import CohortEngine
+from ..learner.groups import twin
 from ..learner.local import LocalLearner
 from ..learner.settings import Decay, Optimiser, rate
 from ..learner.settings import Settings as LearnerSettings
 from ..model import devices, lora
+from ..model.base import Model
 from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
 from ..model.zoo import Start
 from .episode import Limits, Tool
-from .memory import Plan, groups_of, reckon
+from .memory import groups_of, reckon
 from .run import Bounds, Loop
 
 CONTEXT = 2048  # a context unless another is asked for: a cache for all that some models can hold would not fit this memory
@@ -120,7 +124,12 @@ def moving(method: Method) -> set[str]:
     return out | {n for n, w in method.weights.items() if w.follow}
 
 
-def adapter_for(settings: Settings, base: Transformer) -> lora.Adapter | None:
+def still(method: Method) -> set[str]:
+    """The weight groups that never change."""
+    return set(method.weights) - moving(method)
+
+
+def adapter_for(settings: Settings, base: Model) -> lora.Adapter | None:
     """The adapters of a run over a base: fresh, read from a folder, or none. Raises BadValue or BadCheckpoint where they do not fit."""
     if settings.adapter is None and settings.lora_rank is None:
         return None
@@ -159,25 +168,31 @@ def lacking(program: Part, method: Method, source: Source) -> str | None:
     return wanted if isinstance(wanted, str) and wanted not in known else None
 
 
-def memory(method: Method, start: Start, settings: Settings) -> tuple[Plan, int | None]:
-    """What a run will hold, and what is free. Raises BadValue where it cannot fit."""
+def memory(method: Method, start: Start, settings: Settings) -> str | None:
+    """What a run will hold and what is free, in a line; None for a model that is not our own. Raises BadValue where it cannot fit."""
+    if not isinstance(start.model, Transformer):
+        return None
+    method = needed(method)
+    trunks, trained, speaking = groups_of(method)
     device = devices.device_of(settings.device)
     half, coded = devices.precision_of(settings.dtype, device) == "bfloat16", settings.optimiser == "adamw8bit"
     plan = reckon(
         start.model.c,
-        *groups_of(needed(method)),
+        trunks & moving(method),
+        trained,
+        speaking,
         tokens=settings.micro_tokens,
         slots=settings.slots,
         length=context_of(settings, start),
         half=half,
         recompute=settings.recompute,
         coded=coded,
-        start=device == "cpu",
+        start=bool(trunks & still(method)),  # what stands still shares the start's tensors; what moves took them over, or copied them
         rank=settings.lora_rank or (16 if settings.adapter else 0),  # of a stored adapter the usual one: it hardly weighs
     )
     free = devices.free_memory(device)
     plan.check(free, "--optimiser adamw8bit " * coded + "--recompute" * settings.recompute)
-    return plan, free
+    return plan.line(free)
 
 
 def loop(
@@ -188,8 +203,14 @@ def loop(
     find: Callable[[str], Any] | None = None,
     budget: int | None = None,
     speak: bool = True,
+    given: bool = False,
+    teach: bool = True,
 ) -> Loop:
-    """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop."""
+    """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop.
+
+    `given`: the start's weights are the loop's from then on; otherwise they stay as they are. `teach`: steps will be made, so that the
+    weights that move are copied beforehand.
+    """
     check(method, source)
     source = spoken(source, start.tokenizer)
     method = needed(method)
@@ -207,9 +228,11 @@ def loop(
         optimiser=settings.optimiser,
         recompute=settings.recompute,
     )
-    still = method.weights.keys() - moving(method)
-    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how, adapter_for(settings, start.model), still)
-    engine = engine_for(method, learner, start, settings) if speak else None
+    fixed = still(method)
+    adapter = adapter_for(settings, start.model)
+    held = fixed if teach else method.weights
+    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how, adapter, held, given and not start.mapped)
+    engine = engine_for(method, learner, start, settings, fixed) if speak else None
     made = Loop(
         method=method,
         source=source,
@@ -230,13 +253,21 @@ def loop(
     return made
 
 
-def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings) -> BuiltinEngine:
-    """The built-in engine, holding its own copy of every group that a speaking member uses, with adapters merged in (why: model/lora.py)."""
+def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings, still: Collection[str] = ()) -> BuiltinEngine | CohortEngine:
+    """The engine, holding its own copy of every group that a speaking member uses (with adapters merged in: why, says model/lora.py), but for
+    those that stay as they are: the built-in one, or where a model's attention cannot be handed in, the one of cohorts."""
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
-    models = {group: lora.plain(trunk) for group, trunk in trunks.items() if trunk is not None}
+    models = {group: _spoken_by(trunk, group in still) for group, trunk in trunks.items() if trunk is not None}
+    kind = BuiltinEngine if all(model.pluggable for model in models.values()) else CohortEngine
     length, device = context_of(settings, start), learner.settings.device
-    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=length, device=device)
+    return kind(models, speaking, start.tokenizer, slots=settings.slots, length=length, device=device)
+
+
+def _spoken_by(trunk: Model, still: bool) -> Model:
+    if isinstance(trunk, Transformer) and lora.factors(trunk):
+        return lora.plain(trunk)
+    return twin(trunk) if still else copy.deepcopy(trunk)
 
 
 def context_of(settings: Settings, start: Start) -> int:

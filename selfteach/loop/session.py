@@ -16,8 +16,8 @@ from ..core.part import Part
 from ..core.protocols import History
 from ..core.task import Sampling
 from ..model import files, lora
+from ..model.base import Model
 from ..model.tokenizer import Tokenizer
-from ..model.transformer import Transformer
 from . import checkpoint
 from .episode import Table
 from .evaluate import Result, evaluate
@@ -49,7 +49,7 @@ class Session:
             self.loop.learner.told = lambda text: self._tell("notice", step=self.loop.state.step, text=text)  # type: ignore[attr-defined]
 
     @property
-    def model(self) -> Transformer:
+    def model(self) -> Model:
         """The policy's trunk, as the learner has it."""
         return self.loop.learner.groups["policy"].trunk  # type: ignore[attr-defined]
 
@@ -71,7 +71,7 @@ class Session:
             if self.adapted:
                 self.loop.learner.put("policy", lora.read_factors(at / "adapter"), str(at / "adapter" / lora.WEIGHTS))
             else:
-                self.loop.learner.put("policy", files.read_shards(at), str(at / "model.safetensors"))
+                self.loop.learner.put("policy", files.weights(at, self.model), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
             offset = None if self.loop.done else state["log"]  # what a run that is done told after its last checkpoint is no repetition

@@ -70,7 +70,7 @@ async def warm_start(
         dtype=settings.dtype,
         recompute=settings.recompute,
     )
-    made = loop(method, source, start, how, speak=False)
+    made = loop(method, source, start, how, speak=False, given=True)
     session = Session(made, judge, None, rollouts=False, observer=lambda e: observer({**e, "event": "warm_" + str(e["event"])}))
     await session.run()
     if session.stopping:

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.errors import BadValue
 from . import lending
+from .base import Model
 from .rotary import Scaling, rotary_table, rotate
 
 ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh")}
@@ -97,6 +98,25 @@ class Config:
         return Look(layer, scale, self.windows[layer] if self.windows else 0, self.score_cap)
 
 
+class Linear(nn.Linear):
+    """A linear layer that waits for its weights: a default beginning would cost seconds, and draw from the global generator."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: `initialise` or `hold` gives the weights."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if lending.lent and (out := lending.lent.linear(input, self.weight, self.bias)) is not None:
+            return out
+        return F.linear(input, self.weight, self.bias)
+
+
+class Embedding(nn.Embedding):
+    """An embedding that waits for its weights, as Linear does."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: `initialise` or `hold` gives the weights."""
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019); `centred`: times 1 + weight.
 
@@ -119,15 +139,6 @@ class RMSNorm(nn.Module):
         weight = self.weight.to(wide.dtype)
         out = F.rms_norm(wide, weight.shape, 1 + weight if self.centred else weight, self.eps)
         return out.to(torch.get_autocast_dtype(kind) if narrow else x.dtype)
-
-
-class Linear(nn.Linear):
-    """torch's, or the way lent."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if lending.lent and (out := lending.lent.linear(input, self.weight, self.bias)) is not None:
-            return out
-        return F.linear(input, self.weight, self.bias)
 
 
 def add(x: Tensor, z: Tensor) -> Tensor:
@@ -207,21 +218,24 @@ class Layer(nn.Module):
 class Trunk(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
-        self.embed_tokens = nn.Embedding(c.vocab, c.width)
+        self.embed_tokens = Embedding(c.vocab, c.width)
         self.layers = nn.ModuleList(Layer(c, n) for n in range(c.layers))
         self.norm = RMSNorm(c.width, c, last=True)
 
 
-class Transformer(nn.Module):
+class Transformer(Model):
     """ids -> hidden states -> logits. `recompute`: where a gradient is wanted, layers are computed again on the way back, not kept."""
 
     recompute = False
+
+    pluggable = True
+    plain_head = True
 
     def __init__(self, c: Config):
         super().__init__()
         self.c = c
         self.model = Trunk(c)
-        self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
+        self.lm_head = Linear(c.width, c.vocab, bias=False)
         if c.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
         tables = {"": rotary_table(c.head_dim, c.max_length, c.rope_theta, c.scaling)}
@@ -273,10 +287,6 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., width] -> logits [..., vocab]."""
         return capped(self.lm_head(hidden), self.c.logit_cap)
-
-    def names(self) -> dict[str, Tensor]:
-        """Parameter name -> tensor, a tied head once: what is saved, delivered and fingerprinted."""
-        return dict(self.named_parameters())
 
     @torch.no_grad()
     def initialise(self, seed: int) -> Transformer:
