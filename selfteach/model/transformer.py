@@ -224,9 +224,7 @@ class Trunk(nn.Module):
 
 
 class Transformer(Model):
-    """ids -> hidden states -> logits. `recompute`: where a gradient is wanted, layers are computed again on the way back, not kept."""
-
-    recompute = False
+    """ids -> hidden states -> logits."""
 
     pluggable = True
     plain_head = True
