@@ -226,10 +226,12 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     assemble.check(job.method, source)
     observer({"event": "source", "task": job.task, **source.about})
     start = await started_model(job, source, observer)
+    memory = assemble.memory(job.method, start, job.settings)
     session = session_of(job, source, start, out, observer)
     resumed = session.open()
     about = dict(start.about) | ({"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {})
-    observer({"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": about})
+    told = {"folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": about}
+    observer({"event": "start", **told, "memory": memory})
     before = _told(out, "start")
     if before is None:
         before = await survey(session, job.survey, "start")

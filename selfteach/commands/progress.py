@@ -73,6 +73,8 @@ class Progress:
             size += f", which stand still, and {about['adapters'] / 1e6:.2f} M in adapters" if "adapters" in about else ""
             again = f": goes on after step {e['step']}" if e["resumed"] else ""
             self.view.say(f"run {e['folder']}{again}{size}")
+            if e.get("memory") and not self.inside:
+                self.view.say(f"memory: {e['memory']}")
         if not self.inside and (through := e.get("model", {}).get("through")):
             kind = e["model"]["kind"]
             self.view.say(f"model {kind}: none of selfteach's own families, so it runs through {through}; sampling and learning are slower")

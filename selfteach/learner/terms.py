@@ -22,19 +22,28 @@ TIED: tuple[Unit, ...] = ("pair", "group", "episode", "batch")
 
 @dataclass
 class Told:
-    """Numbers gathered over the micro-batches of a backward: sums, counts and largest values."""
+    """Numbers gathered over the micro-batches of a backward: sums, counts and largest values. They are read at its end alone, since on
+    a GPU to read a number is to wait for it."""
 
-    total: dict[str, float] = field(default_factory=dict)
+    total: dict[str, Tensor | float] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
-    top: dict[str, float] = field(default_factory=dict)
+    top: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, name: str, values: Tensor) -> None:
         """Enter values into a mean."""
-        self.total[name] = self.total.get(name, 0.0) + float(values.sum())
+        self.sum(name, values.sum())
         self.count[name] = self.count.get(name, 0) + values.numel()
 
+    def sum(self, name: str, value: Tensor) -> None:
+        """Enter a number into a sum."""
+        self.total[name] = self.total.get(name, 0.0) + value.detach().double()
+
+    def most(self, name: str, value: Tensor) -> None:
+        """Enter a number into a maximum."""
+        self.top[name] = torch.maximum(self.top[name], value) if name in self.top else value
+
     def metrics(self) -> dict[str, float]:
-        return {n: v / max(1, self.count.get(n, 1)) for n, v in self.total.items()} | self.top
+        return {n: float(v) / max(1, self.count.get(n, 1)) for n, v in self.total.items()} | {n: float(v) for n, v in self.top.items()}
 
 
 def live_columns(update: Update, groups: Groups, batch: Batch) -> dict[str, np.ndarray]:
@@ -114,7 +123,7 @@ def total(update: Update, groups: Groups, batch: Batch, columns: Mapping[str, Te
         if not len(w):
             continue
         loss = float(term.coef) * _sum(term, term.fn(**given), w, part.size(term.fn.unit))  # type: ignore[arg-type]
-        told.total[name] = told.total.get(name, 0.0) + float(loss.detach())
+        told.sum(name, loss)
         _tell(told, given)
         out = out + loss
     return out
@@ -169,6 +178,6 @@ def _tell(told: Told, given: Mapping[str, Tensor]) -> None:
         if "logp" in given and "old_logp" in given:
             d = given["logp"] - given["old_logp"]
             told.add("approx_kl", d.exp() - 1 - d)
-            told.top["ratio_max"] = max(told.top.get("ratio_max", 0.0), float(d.max().exp()))
+            told.most("ratio_max", d.max().exp())
         if "entropy" in given:
             told.add("entropy", given["entropy"])
