@@ -104,7 +104,7 @@ class Loop:
         metrics = summary(groups) | dict(dropped)
         self.under_way = groups, batch
         metrics |= {"tokens/sampled": sampled, "tokens/learned": sampled - sum(dropped.values())}
-        state.starved = 0 if batch.size("token") else state.starved + 1
+        state.starved = 0 if batch.size("token") or not stage.updates else state.starved + 1  # a stage that only measures teaches nothing
         if state.starved >= self.bounds.starved:
             why = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items()) or "nothing was sampled"
             raise Starved(f"step {state.step}: {state.starved} steps in a row taught nothing (last: {why}); are all rewards of a group alike?")
