@@ -91,8 +91,8 @@ def cut_of_moment(squares: torch.Tensor, budget: float, form: str = "remove") ->
 
     >>> cut_of_moment(torch.tensor([0.01, 0.09, 0.04, 0.5]), 0.05)  # 0.01, 0.04, 0.09 have the mean 0.047
     0.5
-    >>> cut_of_moment(torch.tensor([0.01, 0.09, 0.04, 0.5]), 0.05, "cap")  # capped at 0.09: 0.23 / 4 is above; at 0.04: 0.13 / 4 is not
-    0.09...
+    >>> cut_of_moment(torch.tensor([0.25, 0.5, 1.0, 4.0]), 0.75, "cap")  # capped at 0.5: 1.75 / 4 is within; at 1: 2.75 / 4 too; at 4: no
+    4.0
     """
     ascending = squares.double().sort().values
     n = len(ascending)
@@ -124,8 +124,9 @@ def balanced_clip(
         -min(r A, clip(r, low, high) A),  and at most -dual A where A < 0
         share = P / (P + N),   P = sum over A > 0 of min(r, high) A,   N = sum over A < 0 of max(r, low) |A|
 
-    While the share is below `target`, `low` is raised by `step` up to `low_most` (unlikely bad tokens stop counting), then `high` up to
-    `high_most` (ever more unlikely good ones count). Bounds are ratios; log-ratios end at 20.
+    While the share is below `target`, `low` is raised by `step` up to `low_most` (unlikely bad tokens lose their gradient; in the share
+    they count by `low`, so that this alone never fills it), then `high` up to `high_most` (ever more unlikely good ones count).
+    Bounds are ratios; log-ratios end at 20.
     Args: logp, old_logp, adv f[N]; batch, named so that the batch stays together. Returns: (l f[N], kept bool[N], bounds and share);
     kept: where no clip is in force. Equals: `clipped_ratio` in gradient, with these bounds and dual. Scope: batch.
     """
