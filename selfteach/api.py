@@ -312,28 +312,37 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
 
 
 def evaluate(
-    folder: str | Path,
-    how: Survey,
+    what: str | Path | Job,
+    how: Survey | None = None,
     observer: Observer = silent,
     tool: str | None = None,
     task: str | None = None,
     knobs: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Measure the newest checkpoint of a run. tool: only this way to decode besides the run's own program. Another task may be given."""
-    folder = Path(folder)
-    job = job_of(folder)
+    """Measure the newest checkpoint of a run, or the model that a Job would start from, as it is before any training.
+
+    tool: only this way to decode besides the method's own program. Another task than the run's may be given.
+    """
+    folder = None if isinstance(what, Job) else Path(what)
+    job = what if isinstance(what, Job) else job_of(what)
     if task is not None:
         job = replace(job, task=task, knobs=dict(knobs or {}))
     if tool is not None and tool not in job.method.decode:
         if not job.method.decode:
             raise BadValue(f"method {job.method.name}: has no other way to decode than its own program, so no {tool!r}; leave --tool out")
         raise unknown(f"way to decode of {job.method.name}", tool, job.method.decode)
-    source = source_of(job.task, job.knobs)
-    if not (folder / "last").exists():
+    if folder is not None and not (folder / "last").exists():
         raise BadValue(f"{folder}: has no checkpoint yet")
-    start = build(str(folder / "last"), source)
-    session = session_of(job, source, start, None, observer)
-    return asyncio.run(survey(session, how, "now", None if tool is None else [tool]))
+    threads(job.settings.threads)
+    source = source_of(job.task, job.knobs)
+    assemble.check(job.method, source)
+
+    async def measure() -> dict[str, float]:
+        start = await started_model(job, source, observer) if folder is None else build(str(folder / "last"), source)
+        session = session_of(job, source, start, None, observer)
+        return await survey(session, how or job.survey, "now", None if tool is None else [tool])
+
+    return asyncio.run(measure())
 
 
 def threads(count: int | None) -> None:

@@ -101,7 +101,8 @@ MISTAKES = [
     ("train grpo --config run/config.json", "leave grpo out"),
     ("train --config run/config.json --task atlas", "--task cannot go with --config"),
     ("eval", "RUN"),
-    ("eval nowhere", "nowhere: holds no run"),
+    ("eval nowhere", "nowhere is neither a run's folder nor a method"),
+    ("eval grpo --model tiny --task nothing", "nothing"),
     ("eval nowhere --k -1", "--k must be 0 or more"),
     ("compare grpo --seed 3", "takes --seeds N"),
     ("compare grpo --seeds 0", "--seeds must be 1 or more"),
@@ -346,6 +347,10 @@ def test_train_ends_with_one_line_of_json_and_leaves_a_model(trained):
 
 def test_what_was_trained_is_measured_and_resumed(trained):
     folder, _ = trained
+    cold = selfteach(
+        folder, "eval", "grpo", "--task", "chain_sum", "--model", "runs/grpo-1/last", "--k", "0", "--tasks", "2", "--ways", "0", "--json"
+    )
+    assert 0 <= json.loads(cold.stdout.splitlines()[-1])["figures"]["greedy"] <= 1
     said = selfteach(folder, "eval", "runs/grpo-1", "--k", "2", "--tasks", "4", "--deep", "2", "--json")
     assert said.returncode == 0, said.stderr
     assert {"accuracy", "pass@2"} <= json.loads(said.stdout)["figures"].keys()

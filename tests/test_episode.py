@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from conftest import spans, table_of, told
 from selfteach.core import BadValue, Part, Ref, Request, Sampling, Task, UnknownName
 from selfteach.core.address import generator
 from selfteach.loop.episode import Limits, play
-from selfteach.model.tokenizer import END
+from selfteach.model.tokenizer import END, Tokenizer, make
 from selfteach.rollout.search import entropy_guided, query_uncertainty, search_agent, self_search
 from selfteach.rollout.single import read, single
 
@@ -23,8 +24,6 @@ ASK = Request(Task("t", "Q: "), key="t")
 
 
 def episodes(table: Any, n: int = 1, request: Request = ASK) -> list[Any]:
-    from dataclasses import replace
-
     return asyncio.run(play(table, [replace(request, n=n)]))[0].episodes
 
 
@@ -265,7 +264,6 @@ def test_ids_beyond_the_tokenizer_are_passed_over(tags):
 
 
 def test_a_token_that_reaches_into_a_tag_belongs_to_it():
-    from selfteach.model.tokenizer import make
 
     joined = make(["a<information> b"] * 50, (), 280)  # merges across the edges of the tag
 
@@ -545,3 +543,12 @@ def test_text_and_path_are_from_after_the_prompt(tags):
         table.tree("nowhere")
     with pytest.raises(BadValue):
         Sampling(temperature=float("nan"))
+
+
+@pytest.mark.parametrize("said", ["<search>q</search>", "<search>q</search>\n", "<search>q</search>\n<"])
+def test_a_document_does_not_repeat_what_the_last_token_ran_on_into(said: str):
+    merged = make(["<search>q</search>\n<information>d</information>\n<answer>a</answer>"] * 50, (), 300)  # tokens across the edges of tags
+    talking = Tokenizer(merged.inner, config={"chat_template": "{{ messages[0].content }}"})
+    request = Request(Task("t", [{"role": "user", "content": "Q"}]), key="t")
+    e = episode(table_of(search_agent(answerer="lookup"), [said, "<answer>a</answer>"], talking, tools={"lookup": lambda q: "d"}), request)
+    assert told(e, merged) == "Q<search>q</search>\n<information>d</information>\n<answer>a</answer>"

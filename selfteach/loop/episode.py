@@ -166,6 +166,11 @@ class LiveContext:
         return Ref(self.cast._episode.id, self.node, self.offset)
 
     @property
+    def talks(self) -> bool:
+        """True where it began with messages, as a model with a chat template is asked."""
+        return bool(self._asked)
+
+    @property
     def ids(self) -> np.ndarray:
         """i32[L]: everything said so far."""
         return self.tree.id[self.tree.places(self.node, self.offset)]

@@ -43,7 +43,7 @@ async def search_agent(
         if answer is not None or turn.status == "limit":
             break
         if query is not None:
-            await inform(cast, context, answerer, query, teach)
+            await inform(cast, context, turn, answerer, teach)
         elif invalid and turn.status == "stop":
             context.append(invalid)
         else:
@@ -68,24 +68,32 @@ async def entropy_guided(*, request: Request, cast: Any, answerer: str = "search
         if query is None or answer is not None or turn.status == "limit":
             break
         now = query_uncertainty(context, turn)
-        await inform(cast, context, answerer if now > before else OWN, query)
+        await inform(cast, context, turn, answerer if now > before else OWN)
         before = now
     context.close()
     return answer
 
 
-async def inform(cast: Any, context: Any, answerer: str, query: str, teach: bool = False) -> None:
-    """Add <information> for a query: from a tool, from the policy itself, or from another member of the cast."""
+async def inform(cast: Any, context: Any, asked: Turn, answerer: str, teach: bool = False) -> None:
+    """Add <information> for the query that a turn asks: from a tool, from the policy itself, or from another member of the cast.
+
+    A model that talks in messages was shown a line for each tag (tasks/ask.py), so a document is put on a line of its own. Where the last
+    token drawn runs on past </search> (a line break, say), what it holds of that is not written twice.
+    """
     if answerer == OWN:
         turn: Turn = await context.sample(stop=("</information>", "</answer>"))
         context.mark(turn, "information")
         return
+    query = asked.between("search")
     if answerer in cast.members:
         other = cast.member(answerer).begin(f"<search>{query}</search><information>")
         found = (await other.sample(stop=("</information>",))).text.removesuffix("</information>")
     else:
         found = await cast.tool(answerer)(query)
-    told = f"<information>{found}</information>"
+    line = "\n" if context.talks else ""
+    told = f"{line}<information>{found}</information>{line}"
+    beyond = asked.text.rpartition("</search>")[2]
+    told = told[len(beyond) :] if told.startswith(beyond) else told
     if teach:
         context.adopt(told, span="information")
     else:
