@@ -50,13 +50,13 @@ def implicit_negative(
     >>> implicit_negative(logp=one.log(), old_logp=(2 * one).log(), reward=0 * one, rate=0.5 * one, floor=0.0)  # -1/2 log(1.5)
     tensor([-0.2027])
     """
-    weights = {"none": lambda q: torch.ones_like(q), "center": lambda q: 1 - q, "norm": lambda q: ((1 - q) / q).sqrt()}
+    q = rate.clamp(edge, 1 - edge)
+    weights = {"none": torch.ones_like(q), "center": 1 - q, "norm": torch.sqrt((1 - q) / q)}
     if scale not in weights:
         raise BadValue(f"implicit_negative: scale must be one of {', '.join(weights)}, not {scale!r}")
-    q = rate.clamp(edge, 1 - edge)
     gap = (logp - old_logp).clamp(max=most)
     left = (1 - q * gap.exp()) / (1 - q)
     left = left + (left.clamp(min=floor) - left).detach()
     # of a right answer only the first logarithm is asked for, since the other may be that of nothing
     negative = torch.log(torch.where(reward == 1, 1.0, left)) * (1 - reward)
-    return -weights[scale](q) * (reward * gap + neg_weight * negative)
+    return -weights[scale] * (reward * gap + neg_weight * negative)
