@@ -244,24 +244,25 @@ def test_soft_bellman_by_hand():
         soft_bellman(**given, steps="two")
 
 
-def test_sums_over_all_steps_find_the_optimum_from_anybodys_paths_sooner_than_single_ones():
-    """Every path once, so nothing is drawn from the policy; a reward at the end alone. Updates until the worth is within 2 % of the best."""
+@pytest.mark.parametrize("seed", [0, 1])
+def test_sums_over_all_steps_find_the_optimum_from_anybodys_paths_sooner_than_single_ones(seed):
+    """Eight tokens deep, every path once, so that nothing is drawn from the policy, and a reward at the end alone. Updates until the worth
+    is within 2 % of the best. (At beta 0.1 and a smaller rate the two change places: then the end is what takes long, not the way back.)"""
     needed = {}
     for steps in ("all", "one"):
-        world = Bellman(0, beta=0.3)
+        world = Bellman(seed, beta=0.3, actions=2, depth=8)
         late = torch.zeros_like(world.reward)
-        late[4:] = world.reward[4:].abs()  # states of depth 2
+        late[2**7 - 1 :] = (world.reward[2**7 - 1 :] > 1).double()  # the states of depth 7 are the last
         world.reward = late
         logits = world.ref.clone().requires_grad_()
-        target = float(world.beta * torch.logsumexp(torch.stack([_path_value(world, p) for p in world.paths]), 0))
-        optimiser = torch.optim.Adam([logits], lr=0.1)
-        needed[steps] = 0
-        while target - world.worth(logits.detach()) >= 0.02 * abs(target) and needed[steps] < 1500:
+        best = float(world.beta * torch.logsumexp(torch.stack([_path_value(world, p) for p in world.paths]), 0))
+        optimiser, needed[steps] = torch.optim.Adam([logits], lr=0.1), 0
+        while best - world.worth(logits.detach()) >= 0.02 * best and needed[steps] < 200:
             optimiser.zero_grad()
             world.loss(logits, steps=steps).mean().backward()
             optimiser.step()
             needed[steps] += 1
-    assert 0 < needed["all"] < needed["one"] < 1500
+    assert 0 < needed["all"] < 0.8 * needed["one"] < 160
 
 
 def _path_value(world: Bellman, path: tuple[int, ...]) -> torch.Tensor:

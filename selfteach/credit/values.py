@@ -55,6 +55,4 @@ def soft_value(rewards: Array, beta: float) -> float:
     """
     if not len(rewards):
         return float("nan")
-    scaled = np.asarray(rewards, np.float64) / beta
-    top = scaled.max()
-    return float(beta * (top + np.log(np.exp(scaled - top).mean())))
+    return float(beta * (np.logaddexp.reduce(np.asarray(rewards, np.float64) / beta) - np.log(len(rewards))))
