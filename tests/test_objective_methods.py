@@ -532,6 +532,12 @@ def test_stale_samples_by_late_deliveries_and_by_late_batches(name, letters):
     assert batch is not None and set(batch.get("version").tolist()) == {1}, "the fourth step learns what the second drew"
 
 
+def test_waiting_for_late_batches_is_not_starving(letters):
+    method = of("grpo", groups=1, rollouts=2, delay=21).but(reward=bandit(paid="spread").stage.reward)  # 20 steps without a lesson starve
+    told = advance(loop_of(method, letters), 21)
+    assert all("loss" not in m for m in told)
+
+
 def test_a_term_tells_what_it_kept_and_found(letters):
     method = of("bapo", groups=2, rollouts=3, sync=1).but(reward=bandit(paid="spread").stage.reward)
     (told,) = advance(loop_of(method, letters))

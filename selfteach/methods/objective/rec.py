@@ -44,7 +44,7 @@ def rec(
     std: bool = False,
     drop: bool = False,
     temperature: float = 0.0,
-    minibatches: int = 1,
+    minibatches: int = 4,
     sync: int = 20,
     delay: int = 0,
 ) -> Method:
@@ -53,8 +53,8 @@ def rec(
         loss = -mean over tokens of w M A logp,   A = r - mean(r),   w = pi / pi_old with `importance`, else 1;   M by `mask`
 
     Yao et al. 2025, section 4: one_side, two_side, ring; "none" is plain REINFORCE; importance=True, std=True is GRPO. RED-Drop:
-    drop=True, mask="none". RED-Weight: temperature=1, mask="none". Samples are up to sync - 1 updates old (`sync_interval` there), or
-    exactly `delay` (`sync_offset`).
+    drop=True, mask="none". RED-Weight: temperature=1, mask="none". Samples are up to sync - 1 steps old (`sync_interval` there), or
+    exactly `delay` (`sync_offset`); a step has four updates here, so that at a tiny model's rate the samples are stale enough to matter.
     """
     weighted = (tilted(temperature=temperature),) if temperature else ()
     return policy_method(
@@ -71,7 +71,7 @@ def rec(
 
 
 @method(family="objective", paper="2501.12599", catalogue=210)
-def opmd(groups: int = 16, rollouts: int = 8, tau: float = 0.1, minibatches: int = 1, sync: int = 20, delay: int = 0) -> Method:
+def opmd(groups: int = 16, rollouts: int = 8, tau: float = 0.1, minibatches: int = 4, sync: int = 20, delay: int = 0) -> Method:
     """Online policy mirror descent: centred rewards, and a squared log-ratio of the whole answer to the policy that drew it.
 
         loss = mean over answers of -A sum_t logp + tau/2 (sum_t (logp - old_logp))^2
@@ -83,7 +83,7 @@ def opmd(groups: int = 16, rollouts: int = 8, tau: float = 0.1, minibatches: int
 
 
 @method(family="objective", paper="2506.20520", catalogue=210)
-def asymre(groups: int = 16, rollouts: int = 8, tau: float = 0.1, minibatches: int = 1, sync: int = 20, delay: int = 0) -> Method:
+def asymre(groups: int = 16, rollouts: int = 8, tau: float = 0.1, minibatches: int = 4, sync: int = 20, delay: int = 0) -> Method:
     """Asymmetric REINFORCE: a baseline below the group's mean by tau, so that on stale samples good answers count for more than bad ones.
 
         loss = -mean over tokens of (r - mean(r) + tau) logp
