@@ -29,7 +29,7 @@ from ...rollout.single import single
         because="the optimal value of a prompt can be had from the reference beforehand, and one answer a prompt is then enough",
     ),
 )
-def a_star_po(groups: int = 16, samples: int = 8, tasks: int = 128, beta1: float = 0.5, beta2: float = 1e-3, value: bool = True) -> Method:
+def a_star_po(groups: int = 32, samples: int = 8, tasks: int = 128, beta1: float = 0.5, beta2: float = 1e-3, value: bool = True) -> Method:
     """Optimal advantage regression: values of a fixed set of prompts from reference samples first, then one answer a prompt on-policy.
 
         V(x) = beta1 log mean_j exp(r_j / beta1)        loss = (beta2 sum_t log (pi / ref) - (r - V(x)))^2, mean over answers
