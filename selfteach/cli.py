@@ -20,6 +20,7 @@ COMMANDS = {
     "compare": ("comparing", "several methods on one task over seeds: one table and one chart, with intervals"),
     "reproduce": ("reproducing", "run a paper's claim as an experiment and say whether it holds here"),
     "ledger": ("reproducing", "write the page of all verdicts from results/*.json"),
+    "bench": ("bench", "speed here, beside peers and beside the machine's own limit: rollouts, learning, a whole step"),
     "methods": ("listing", "the methods there are, each with its paper, family, claim and verdict; one method as a table"),
     "tasks": ("listing", "the tasks there are, with their options and an example"),
     "models": ("listing", "the models that a run can start from"),

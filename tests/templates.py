@@ -1,4 +1,14 @@
-"""Chat templates of the main families, shortened, each with the tokens it is written in."""
+"""Chat templates of the main families, shortened, each with the tokens it is written in and a small tokenizer of its kind."""
+
+from __future__ import annotations
+
+import json
+
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as Inner
+
+from selfteach.model.gguf import splitter
+from selfteach.model.tokenizer import Tokenizer
 
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -104,3 +114,51 @@ FAMILIES = {
     "gemma": (GEMMA, ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), "<end_of_turn>", "gemma"),
     "qwen3": (QWEN3, IM, "<|im_end|>", "qwen2"),
 }
+TEXT = ["The quick brown fox: what is asked? assistant user model\n\nsystem\nToday Date: It is brief. 12 345."] * 3
+
+
+def sentencepiece(special: tuple[str, ...], first: bool) -> Inner:
+    """As Llama 2's and Mistral's (`first`: a space before every text) or Gemma's: pieces over ▁, bytes for what has none."""
+    trained = Inner(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    trained.train_from_iterator([line for text in TEXT for line in text.split("\n")], trainers.BpeTrainer(vocab_size=120, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    tokens = list(dict.fromkeys(["<unk>", *special, *(f"<0x{b:02X}>" for b in range(256)), *model["vocab"]]))
+    inner = Inner(models.BPE({t: i for i, t in enumerate(tokens)}, [tuple(m) for m in model["merges"]], unk_token="<unk>", byte_fallback=True))
+    inner.normalizer = normalizers.Sequence([*([normalizers.Prepend("▁")] if first else []), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *([decoders.Strip(" ", 1, 0)] if first else [])]
+    inner.decoder = decoders.Sequence(steps)
+    inner.post_processor = processors.TemplateProcessing(single=f"{special[0]} $A", special_tokens=[(special[0], 1)])
+    inner.add_special_tokens([AddedToken(t, normalized=False) for t in special])
+    return inner
+
+
+def bytelevel(special: tuple[str, ...], pre: str) -> Inner:
+    inner = Inner(models.BPE())
+    inner.pre_tokenizer, inner.decoder = splitter("here", pre), decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=300, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False))
+    inner.add_tokens([AddedToken("<think>", normalized=False), AddedToken("</think>", normalized=False)])
+    return inner
+
+
+def tokenizer_of(family: str) -> Tokenizer:
+    template, special, _, cut = FAMILIES[family]
+    inner = sentencepiece(special, cut == "sentencepiece") if cut in ("sentencepiece", "gemma") else bytelevel(special, cut)
+    config = {
+        "chat_template": template,
+        "bos_token": special[0],
+        "eos_token": {"content": special[1 if "</s>" in special or "<eos>" in special else -1]},
+    }
+    return Tokenizer(inner, [inner.token_to_id(config["eos_token"]["content"])], config)
+
+
+TOKENIZERS = {family: tokenizer_of(family) for family in FAMILIES}
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def said(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}

@@ -12,9 +12,9 @@ import pytest
 from conftest import mini, spans, table_of, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from templates import FAMILIES
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from templates import FAMILIES, TOKENIZERS, said, user
 from tokenizers import Tokenizer as Inner
+from tokenizers import processors
 
 from selfteach.core import Request, Sampling, Source, Task, Turn, block
 from selfteach.core.errors import BadCheckpoint, BadValue, UnknownName
@@ -25,61 +25,10 @@ from selfteach.loop.assemble import spoken
 from selfteach.loop.episode import play
 from selfteach.model import chat, zoo
 from selfteach.model import gguf as gguf_files
-from selfteach.model.gguf import splitter
 from selfteach.model.tokenizer import Tokenizer
 from selfteach.reward.tags import search_format
 from selfteach.rollout.single import conclusion, plain
 from selfteach.tasks.atlas import atlas
-
-TEXT = ["The quick brown fox: what is asked? assistant user model\n\nsystem\nToday Date: It is brief. 12 345."] * 3
-
-
-def sentencepiece(special: tuple[str, ...], first: bool) -> Inner:
-    """As Llama 2's and Mistral's (`first`: a space before every text) or Gemma's: pieces over ▁, bytes for what has none."""
-    trained = Inner(models.BPE())
-    trained.normalizer = normalizers.Replace(" ", "▁")
-    trained.train_from_iterator([line for text in TEXT for line in text.split("\n")], trainers.BpeTrainer(vocab_size=120, show_progress=False))
-    model = json.loads(trained.to_str())["model"]
-    tokens = list(dict.fromkeys(["<unk>", *special, *(f"<0x{b:02X}>" for b in range(256)), *model["vocab"]]))
-    inner = Inner(models.BPE({t: i for i, t in enumerate(tokens)}, [tuple(m) for m in model["merges"]], unk_token="<unk>", byte_fallback=True))
-    inner.normalizer = normalizers.Sequence([*([normalizers.Prepend("▁")] if first else []), normalizers.Replace(" ", "▁")])
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *([decoders.Strip(" ", 1, 0)] if first else [])]
-    inner.decoder = decoders.Sequence(steps)
-    inner.post_processor = processors.TemplateProcessing(single=f"{special[0]} $A", special_tokens=[(special[0], 1)])
-    inner.add_special_tokens([AddedToken(t, normalized=False) for t in special])
-    return inner
-
-
-def bytelevel(special: tuple[str, ...], pre: str) -> Inner:
-    inner = Inner(models.BPE())
-    inner.pre_tokenizer, inner.decoder = splitter("here", pre), decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    inner.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=300, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False))
-    inner.add_tokens([AddedToken("<think>", normalized=False), AddedToken("</think>", normalized=False)])
-    return inner
-
-
-def tokenizer_of(family: str) -> Tokenizer:
-    template, special, _, cut = FAMILIES[family]
-    inner = sentencepiece(special, cut == "sentencepiece") if cut in ("sentencepiece", "gemma") else bytelevel(special, cut)
-    config = {
-        "chat_template": template,
-        "bos_token": special[0],
-        "eos_token": {"content": special[1 if "</s>" in special or "<eos>" in special else -1]},
-    }
-    return Tokenizer(inner, [inner.token_to_id(config["eos_token"]["content"])], config)
-
-
-TOKENIZERS = {family: tokenizer_of(family) for family in FAMILIES}
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def said(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
-
 
 words = st.text(st.sampled_from("aTq .\n?é日🙂12<"), min_size=1, max_size=12).map(lambda s: "x" + s + "y")
 
@@ -94,13 +43,15 @@ def test_more_turns_extend_the_tokens_of_fewer(family: str, talk: list[tuple[str
     for n, (_, reply) in enumerate(talk):
         ask = user(talk[n + 1][0] if n + 1 < len(talk) else last)
         ids += [*t.encode(reply).tolist(), t.end]
-        ids += t.said("user", ask["content"], ids[-1], messages[:1]).tolist()
+        new, _, why = t.goes_on(messages, reply, said(reply), ask, ids[-1])
+        assert why is None
+        ids += new.tolist()
         messages += [said(reply), ask]
         assert t.decode(ids) == t.decode(t.render(messages))
         if family != "mistral":  # its [/INST] is no token, and a reply may grow into it
             assert ids == t.render(messages).tolist()
     cut = [*t.render(messages[:1]).tolist(), *t.encode("x").tolist()]  # a turn that did not come to its end: it is ended
-    assert t.said("user", last, cut[-1]).tolist() == [t.end, *t.said("user", last, t.end).tolist()]
+    assert t.said(user(last), cut[-1]).tolist() == [t.end, *t.said(user(last), t.end).tolist()]
 
 
 DRIFTS = {
@@ -120,16 +71,14 @@ def test_where_a_template_does_not_extend_it_says_why(family: str) -> None:
 
 def test_what_cannot_be_appended_is_refused_with_its_cause() -> None:
     system = [{"role": "system", "content": "Be brief."}, user("One?")]
-    with pytest.raises(BadValue, match="history rewritten"):
-        TOKENIZERS["mistral-system"].said("user", "Two?", 5, system)
     with pytest.raises(BadValue, match="roles must alternate"):
-        TOKENIZERS["gemma"].said("tool", "Two?", 5)
+        TOKENIZERS["gemma"].said({"role": "tool", "content": "Two?"}, 5)
     with pytest.raises(BadValue, match="System role not supported"):
         TOKENIZERS["gemma"].render(system)
     open_ended = Tokenizer(TOKENIZERS["chatml"].inner, [0], {"chat_template": "{% for m in messages %}{{ m.content }} {% endfor %}"})
     assert set(open_ended.drifts.values()) == {chat.NO_CLOSE}
     with pytest.raises(BadValue, match=chat.NO_CLOSE):
-        open_ended.said("user", "Two?", 5)
+        open_ended.said(user("Two?"), 5)
     with pytest.raises(BadValue, match="messages with a role"):
         open_ended.render([{"content": "x"}])
     with pytest.raises(BadValue, match="TemplateSyntaxError"):
@@ -206,7 +155,7 @@ def test_an_episode_talks_in_messages(family: str) -> None:
     table = table_of(agent(), ["is <search>fox</search> so", "brown"], t)
     episode = asyncio.run(play(table, [Request(Task("t", [user("what fox?")]))]))[0].episodes[0]
     assert episode.answer == "brown", episode.why
-    replayed = [*t.render([user("what fox?")]), *t.encode("is <search>fox</search>"), *t.said("user", "found: fox", None), *t.encode("brown"), t.end]
+    replayed = [*t.render([user("what fox?")]), *t.encode("is <search>fox</search>"), *t.said(user("found: fox"), None), *t.encode("brown"), t.end]
     assert told(episode, t) == t.decode(replayed)
     assert "found: fox" in spans(episode, t, "information")
     tree = episode.tree
@@ -231,7 +180,7 @@ def test_atlas_asks_in_english_and_plain_answers_are_read() -> None:
     question = last["plain"][0]["content"]
     assert question.startswith("What is the ") and question.endswith("?") and all(m[-1] == user(question) for m in last.values())
     shown = last["search"][1]["content"]
-    assert search_format(text=shown).value == 1 and "<answer> Euro</answer>" in shown  # type: ignore[union-attr]
+    assert search_format(text=shown).value > 0 and "<answer> Euro</answer>" in shown  # type: ignore[union-attr]
     with pytest.raises(UnknownName, match="option ask of atlas"):
         atlas(ask="politely")
     for text, gold in {"The capital of Peru is Lima.": "Lima", "Lima": "Lima", "It is: Lima, in Peru.\nYes.": "Lima", "": ""}.items():

@@ -545,10 +545,10 @@ def test_text_and_path_are_from_after_the_prompt(tags):
         Sampling(temperature=float("nan"))
 
 
-@pytest.mark.parametrize("said", ["<search>q</search>", "<search>q</search>\n", "<search>q</search>\n<"])
+@pytest.mark.parametrize("said", ["<search>q</search>", "<search>q</search> ", "<search>q</search> <"])
 def test_a_document_does_not_repeat_what_the_last_token_ran_on_into(said: str):
-    merged = make(["<search>q</search>\n<information>d</information>\n<answer>a</answer>"] * 50, (), 300)  # tokens across the edges of tags
+    merged = make(["<search>q</search> <information>d</information> <answer>a</answer>"] * 50, (), 300)  # tokens across the edges of tags
     talking = Tokenizer(merged.inner, config={"chat_template": "{{ messages[0].content }}"})
     request = Request(Task("t", [{"role": "user", "content": "Q"}]), key="t")
-    e = episode(table_of(search_agent(answerer="lookup"), [said, "<answer>a</answer>"], talking, tools={"lookup": lambda q: "d"}), request)
-    assert told(e, merged) == "Q<search>q</search>\n<information>d</information>\n<answer>a</answer>"
+    e = episode(table_of(search_agent(answerer="lookup"), [said, " <answer>a</answer>"], talking, tools={"lookup": lambda q: "d"}), request)
+    assert told(e, merged) == "Q<search>q</search> <information>d</information> <answer>a</answer>"

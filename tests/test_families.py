@@ -206,6 +206,29 @@ def test_shards_and_half_precision_load(stored: Callable[[str], Path], tmp_path:
     )
 
 
+@pytest.mark.parametrize("case", ["llama", "gemma2"])
+@torch.no_grad()
+def test_what_is_saved_in_shards_is_loaded(case: str, stored: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = files.load_model(stored(case))
+    files.save(tmp_path, model, TOKENIZER)
+    monkeypatch.setattr(files, "SHARD", 60_000)
+    files.save(tmp_path, model, TOKENIZER)
+    parts = sorted(tmp_path.glob("model*.safetensors"))
+    assert len(parts) > 2 and parts[0].name == f"model-00001-of-{len(parts):05d}.safetensors" and not (tmp_path / "model.safetensors").exists()
+    index = json.loads((tmp_path / files.INDEX).read_text())
+    assert index["metadata"]["total_size"] == sum(p.nbytes for p in model.parameters())
+    sizes = {f.name: {n: t.nbytes for n, t in files.read_tensors(f).items()} for f in parts}
+    assert {n: f for f, held in sizes.items() for n in held} == index["weight_map"]
+    assert all(sum(held.values()) <= 60_000 or len(held) == 1 for held in sizes.values())
+    assert torch.equal(loaded(tmp_path)(texts()).logits, loaded(stored(case))(texts()).logits)
+    again = files.load_model(tmp_path)
+    assert files.fingerprint(again.names(), whole=True) == files.fingerprint(model.names(), whole=True)
+    assert files.read_shards(tmp_path).keys() == model.names().keys()
+    monkeypatch.undo()
+    files.save(tmp_path, model, TOKENIZER)
+    assert [f.name for f in tmp_path.glob("model*")] == ["model.safetensors"]
+
+
 def test_old_files_and_heads_given_twice_load(stored: Callable[[str], Path], tmp_path: Path) -> None:
     model = files.load_model(stored("llama biases"))
     files.save_model(tmp_path, model)
@@ -324,7 +347,10 @@ def test_weights_that_are_whole_numbers_are_refused(stored: Callable[[str], Path
         files.load_model(tmp_path)
 
 
-def test_a_checkpoint_trains_and_transformers_loads_what_came_of_it(stored: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_checkpoint_trains_and_transformers_loads_what_came_of_it(
+    stored: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "SHARD", 60_000)  # all in shards
     method = registry.methods.get("bandit_reinforce")(groups=4, rollouts=4)
     with files.written_aside(tmp_path / "start") as folder:
         files.save(folder, files.load_model(stored("gemma2")), TOKENIZER)
@@ -333,6 +359,7 @@ def test_a_checkpoint_trains_and_transformers_loads_what_came_of_it(stored: Call
     told: list[Any] = []
     assert api.train(job, tmp_path / "run", told.append).done
     assert next(e["model"]["parameters"] for e in told if e["event"] == "start") == sum(p.numel() for p in their("gemma2").parameters())
+    assert (tmp_path / "run" / "last" / files.INDEX).is_file() and api.resume(tmp_path / "run").done
     came = files.load_model(tmp_path / "run" / "last")
     assert files.fingerprint(came.names()) != files.fingerprint(files.load_model(stored("gemma2")).names())
     with torch.no_grad():

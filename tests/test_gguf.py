@@ -188,7 +188,7 @@ def test_the_tokenizer_comes_with_its_template_and_its_end_which_also_pads(tmp_p
     assert config["pad_token_id"] == TOKENIZER.end and set(config["eos_token_id"]) == {TOKENIZER.end, 1}
     assert back.chat is not None and back.chat.close == "<|end|>" and not back.drifts
     text = "<|im_start|>user\nthe brown fox, naïve 日本<|end|>\n"
-    assert back.encode(text).tolist() == TOKENIZER.encode(text).tolist()
+    assert back.inner.encode(text).ids == TOKENIZER.inner.encode(text).ids
 
 
 def test_the_pre_tokenizer_of_smollm_takes_digits_one_by_one(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.model import files, quantities
 from selfteach.model.tokenizer import END, Tokenizer, make
-from selfteach.model.transformer import Config, Transformer, causal, rotary_table, rotate
+from selfteach.model.transformer import Config, Look, Transformer, causal, masked, rotary_table, rotate
 
 TAGS = ("<think>", "</think>", "<réponse>")
 TOKENIZER = make(["Wer weiß, wie viele Wörter? 12 + 34 = 46.", "日本語 and the quick brown fox"] * 3, TAGS, 400)
@@ -252,10 +252,11 @@ def test_tags_stay_whole_and_come_back(parts: list[str]) -> None:
     assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
 
 
-def test_tags_and_the_end_are_one_id_each() -> None:
-    for tag in (*TAGS, END):
+def test_tags_are_one_id_each_and_no_text_spells_the_end() -> None:
+    for tag in TAGS:
         assert len(TOKENIZER.encode(tag)) == 1
-    assert TOKENIZER.encode(END)[0] == TOKENIZER.end and TOKENIZER.pieces[TOKENIZER.end] == b""
+    assert TOKENIZER.inner.token_to_id(END) == TOKENIZER.end and TOKENIZER.pieces[TOKENIZER.end] == b""
+    assert TOKENIZER.end not in TOKENIZER.encode(END) and TOKENIZER.decode(TOKENIZER.encode(END)) == END
     assert len(TOKENIZER.pieces) == len(TOKENIZER)
     assert {bytes([b]) for b in range(256)} <= set(TOKENIZER.pieces)
     assert TOKENIZER.decode([*TOKENIZER.encode("ab"), len(TOKENIZER) + 3]) == "ab"  # a vocabulary padded beyond the tokenizer
@@ -284,3 +285,19 @@ def test_quantities_are_what_they_say() -> None:
     torch.testing.assert_close(quantities.compute("mean_logp", given_).double(), p.log().mean(-1), atol=1e-5, rtol=0)
     torch.testing.assert_close(quantities.compute("raw_logp", given_), logits.log_softmax(-1)[torch.arange(6), ids])
     assert quantities.parse("ref_logp", {"ref"}) == ("ref", "logp", None)
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("window,length", [(3, 7), (3, 12), (5, 31), (1, 4), (8, 17)])
+def test_a_short_window_is_attended_in_blocks_as_under_a_mask(window: int, length: int, cap: float | None) -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, length, n, 4, generator=draw, dtype=torch.float64).requires_grad_(True) for n in (4, 2, 2))
+    look = Look(0, 0.5, window, cap)
+    at = torch.arange(length)
+    sees = (at[:, None] >= at) & (at[:, None] - at < window)
+    mask = torch.zeros(length, length, dtype=torch.float64).masked_fill(~sees, -torch.inf)
+    want = masked(look, *(x.transpose(1, 2) for x in (q, k, v)), mask).transpose(1, 2)
+    got = causal(look, q, k, v)
+    torch.testing.assert_close(got, want)
+    for a, b in zip(torch.autograd.grad(got.sin().sum(), (q, k, v)), torch.autograd.grad(want.sin().sum(), (q, k, v)), strict=True):
+        torch.testing.assert_close(a, b)

@@ -95,10 +95,8 @@ def tables(before: Figures, after: Figures) -> list[Table]:
     out: list[Table] = []
     every = ways(before, after)
     label = {w: f"with {w.replace('_', ' ')}" if w else "own program" for w in every}
-    columns = [
-        c for c in ("greedy", "accuracy", "maj", "length", "calls") if _told(c, [f.get(full(c, way=w)) for w in every for f in (before, after)])
-    ]
-    named = {"greedy": "greedy %", "accuracy": "sampled %", "maj": "majority %", "length": "tokens", "calls": "calls"}
+    named = {"greedy": "greedy %", "accuracy": "sampled %", "maj": "majority %", "length": "tokens", "calls": "calls", "rewritten": "rewritten"}
+    columns = [c for c in named if _told(c, [f.get(full(c, way=w)) for w in every for f in (before, after)])]
     out.append(Table("held-out accuracy", ["", *(named[c] for c in columns)], [[label[w], *(cell(c, way=w) for c in columns)] for w in every]))
     found = ks(before, after)
     if found:

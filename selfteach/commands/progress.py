@@ -115,6 +115,8 @@ def latest(e: Event, accuracy: float | None = None) -> str:
         out.append(f"length {e['length']:.0f}")
     if e.get("calls"):
         out.append(f"calls {e['calls']:.1f}")
+    if anew := {k.removeprefix("rewritten/"): v for k, v in e.items() if k.startswith("rewritten/")}:
+        out.append("rewritten " + ", ".join(f"{n:.0f} ({why})" for why, n in anew.items()))
     if e.get("gap/mean") is not None:
         out.append(f"gap {e['gap/mean']:.0e}")
     if e.get("tokens/sampled") and e.get("seconds/rollout"):

@@ -38,7 +38,7 @@ def show_run(run: Any, picture: Path | None) -> None:
     show(tables(figures.get("before", {}), figures.get("after", {})))
     training = time_of(figures.get("seconds", {}).get("training"))
     print(f"{figures.get('steps')} steps, {figures.get('tokens') or 0:,} tokens sampled, training {training} of {time_of(run.seconds)}")
-    print(f"model   {run.model}/model.safetensors")
+    print(f"model   {run.model}")
     print(f"log     {run.folder}/log")
     if picture:
         print(f"curves  {picture}")

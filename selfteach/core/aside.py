@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
+
+_threads: WeakSet[threading.Thread] = WeakSet()
+
+
+@atexit.register
+def _part() -> None:
+    """Let threads that are about to end do so: one that asks for the interpreter while it is torn down aborts the process."""
+    until = time.monotonic() + 0.5
+    for thread in list(_threads):
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def aside(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.Future[Any]:
@@ -37,5 +50,7 @@ def aside(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.Future[An
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, error)
 
-    threading.Thread(target=work, name=f"aside {getattr(fn, '__name__', 'call')}", daemon=True).start()
+    thread = threading.Thread(target=work, name=f"aside {getattr(fn, '__name__', 'call')}", daemon=True)
+    _threads.add(thread)
+    thread.start()
     return future

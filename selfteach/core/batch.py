@@ -22,12 +22,14 @@ class Segment(NamedTuple):
     """A stretch of an example: the tokens start:stop of a stored node, or ids given as they are.
 
     `learn` names the stream that its chosen tokens teach (of given ids: all of them); None: context only.
+    `fresh`: it begins a text of its own, which does not see what stands before it in the example.
     """
 
     source: Ref | tuple[int, ...]
     learn: str | None
     start: int = 0
     stop: int | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Batch:
     columns   id pos span stream version old_logp temperature reward adv ...; each a Column
     index     step[N] seq[K] group[S] batch[G] episode[S], and win lose[P] into the sequences
     ids       i32[F], all tokens of all sequences in order; `start` i64[S+1] cuts it; `place` i64[N] finds the rows in it
+    texts     i64[>=S], where texts begin in it: a sequence is one text, or several that do not see each other
     prefixes  other contexts: view -> one i32 array per sequence (None where it has no such view)
     """
 
@@ -79,6 +82,7 @@ class Batch:
     names: tuple[str, ...]  # [S]
     streams: tuple[str, ...]  # what `stream` counts
     spans: tuple[str, ...]  # what `span` counts
+    texts: np.ndarray
     prefixes: dict[str, list[np.ndarray | None]] = field(default_factory=dict)
 
     def size(self, unit: Unit) -> int:
@@ -150,6 +154,8 @@ class Batch:
         start = np.concatenate([[0], np.cumsum(length)])
         shift = start[:-1] - self.start[seqs]
         ids = np.concatenate([self.ids[self.start[s] : self.start[s + 1]] for s in seqs]) if len(seqs) else self.ids[:0]
+        owner = np.searchsorted(self.start, self.texts, "right") - 1
+        texts = self.texts[kept := np.isin(owner, seqs)] + shift[np.searchsorted(seqs, owner[kept])]
         seq = index["seq"][index["step"]]
         return Batch(
             columns={n: Column(u, v[keep[u]]) for n, (u, v) in self.columns.items()},
@@ -161,6 +167,7 @@ class Batch:
             names=tuple(self.names[int(s)] for s in seqs),
             streams=self.streams,
             spans=self.spans,
+            texts=texts,
             prefixes={v: [p[s] for s in seqs] for v, p in self.prefixes.items()},
         )
 
@@ -186,6 +193,7 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
     seq_of: list[int] = []
     sizes: list[tuple[int, int]] = []  # learned tokens, steps of each sequence
     kept: list[int] = []
+    texts: list[int] = []
     flat = steps = count = 0
     for number, example in enumerate(examples):
         if not example.parts:
@@ -193,7 +201,9 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
         begin, learned, own_steps = flat, 0, 0
         last: Any = None
         pieces: list[np.ndarray] = []
-        for source, learn, start, stop in example.parts:
+        own_texts = [flat]
+        for source, learn, start, stop, fresh in example.parts:
+            own_texts += [flat] * (fresh and flat > own_texts[-1])
             if isinstance(source, Ref):
                 tree = find(source.episode)
                 a, z = tree.begin[source.node], tree.stop(source.node)
@@ -217,7 +227,7 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
                 n = len(take)
                 values = {"span": np.zeros(n, int), "version": np.full(n, -1), "old_logp": np.full(n, np.nan)}
                 temperature = 1.0
-            if flat == begin and len(take) and take[0] == 0:
+            if flat == own_texts[-1] and len(take) and take[0] == 0:
                 raise BadValue(f"example {example.name or example.key}: its first token is learned, but nothing stands before it")
             if len(take):
                 if source != last or not isinstance(source, Ref):
@@ -227,7 +237,7 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
                 last = source
                 values |= {
                     "id": piece[take],
-                    "pos": flat - begin + take,
+                    "pos": flat - own_texts[-1] + take,
                     "stream": np.full(len(take), _position(streams, learn or "")),
                     "temperature": np.full(len(take), temperature),
                 }
@@ -243,6 +253,7 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
             continue
         kept.append(number)
         ids += pieces
+        texts += own_texts
         sizes.append((learned, own_steps))
         count += learned
     chosen = [examples[i] for i in kept]
@@ -269,6 +280,7 @@ def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
         names=tuple(e.name or e.key for e in chosen),
         streams=tuple(streams),
         spans=tuple(spans),
+        texts=np.array(texts, np.int64),
         prefixes={
             v: [np.asarray(e.views[v], np.int32) if v in e.views else None for e in chosen] for v in sorted({v for e in chosen for v in e.views})
         },

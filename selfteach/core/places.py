@@ -23,7 +23,7 @@ def unscored(episode: Episode, trajectory: Trajectory, reward: Places, unit: Uni
     node, upto = place_of(episode.tree, trajectory.leaf)
     if unit == "seq":
         return reward.get((episode.id, node), {}).get(upto, 0.0) is None
-    path = episode.tree.path(node, upto)
+    path = [one for leaf in (*trajectory.before, Ref(episode.id, node, upto)) for one in episode.tree.path(leaf.node, leaf.offset)]
     return any(v is None for n, stop in path for at, v in reward.get((episode.id, n), {}).items() if at <= stop)
 
 

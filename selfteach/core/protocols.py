@@ -114,8 +114,9 @@ class Context(Protocol):
         """Add what somebody else said: a retrieved document, an observation, a hint."""
         ...
 
-    def say(self, role: str, text: Any, span: str = "") -> None:
-        """Add a message as the model's chat template writes it, and the beginning of the next reply; text is left as it stands."""
+    def say(self, role: str, text: Any, span: str = "", reply: Mapping[str, Any] | None = None) -> None:
+        """Add a message as the model's chat template writes it, and the beginning of the next reply; in a new branch where the template
+        writes what was said so far otherwise than it stands. reply: the last reply as a message, where it is more than its text."""
         ...
 
     def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "") -> None:

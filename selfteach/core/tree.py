@@ -175,6 +175,8 @@ class Trajectory:
     """A path that a program closed: who spoke and learns, and the siblings that it is compared with.
 
     `learn` names the stream that it teaches; None: kept and shown, never learned (a judge, a vine).
+    `before`: where the path stood each time that a chat template wrote what stood there anew and the path went on in another branch;
+    what was sampled up to there is learned there, in the context that it was drawn in.
     """
 
     leaf: Ref
@@ -182,6 +184,7 @@ class Trajectory:
     key: str
     learn: str | None = "main"
     status: str = "stop"
+    before: tuple[Ref, ...] = ()
 
 
 @dataclass(slots=True)

@@ -57,27 +57,39 @@ def _segments(
     turns: int | None,
     without: tuple[str, ...] = (),
 ) -> tuple[tuple[Segment, ...], list[tuple[int, np.ndarray]]]:
-    """The path as segments, and (node, bool per token of it on the path: is it learned)."""
+    """The path as segments, and (node, bool per token of it on the path: is it learned) of each node once.
+
+    A path that was written anew on the way is several texts, one per branch; a token is learned in the first that it stands in.
+    """
     tree = episode.tree
     masked = np.array([i for i, s in enumerate(tree.spans) if s in (*mask, *without)], np.int64)
     absent = np.array([i for i, s in enumerate(tree.spans) if s in without], np.int64)
-    learned: list[tuple[int, np.ndarray]] = []
-    for node, upto in tree.path(trajectory.leaf.node, trajectory.leaf.offset):
-        a = tree.begin[node]
-        learned.append((node, tree.chosen[a : a + upto] & ~np.isin(tree.span[a : a + upto], masked)))
-    spoken = [i for i, (_, rows) in enumerate(learned) if rows.any()]
-    first = max(0, len(spoken) - turns) if turns is not None else 0
-    for i in spoken[:first]:
-        learned[i] = (learned[i][0], np.zeros_like(learned[i][1]))
+    texts: list[list[tuple[int, np.ndarray]]] = []
+    seen = np.zeros(len(tree), bool)
+    for leaf in (*trajectory.before, trajectory.leaf):
+        path = [(node, slice(tree.begin[node], tree.begin[node] + upto)) for node, upto in tree.path(leaf.node, leaf.offset)]
+        texts.append([(node, tree.chosen[at] & ~np.isin(tree.span[at], masked) & ~seen[at]) for node, at in path])
+        seen[tree.places(leaf.node, leaf.offset)] = True
+    spoken = list(dict.fromkeys(node for text in texts for node, rows in text if rows.any()))
+    early = set(spoken[: max(0, len(spoken) - turns)] if turns is not None else ())
     names = (stream,) if isinstance(stream, str) else stream
     parts: list[Segment] = []
-    for i, (node, rows) in enumerate(learned):
-        label = names[min(spoken.index(i), len(names) - 1)] if rows.any() else None
-        # Unchosen tokens teach nothing in any segment, so a run ends only where a chosen token's fate changes.
-        chosen = tree.chosen[tree.begin[node] : tree.begin[node] + len(rows)]
-        gone = np.isin(tree.span[tree.begin[node] : tree.begin[node] + len(rows)], absent)
-        parts += [Segment(Ref(episode.id, node), label if on else None, start, stop) for start, stop, on in _runs(rows, chosen, gone)]
-    return tuple(parts), learned
+    learned: dict[int, np.ndarray] = {}
+    for text in texts:
+        first = len(parts)
+        text = [(node, np.zeros_like(rows) if node in early else rows) for node, rows in text]
+        if len(texts) > 1 and not any(rows.any() for _, rows in text):
+            continue
+        for node, rows in text:
+            label = names[min(spoken.index(node), len(names) - 1)] if rows.any() else None
+            # Unchosen tokens teach nothing in any segment, so a run ends only where a chosen token's fate changes.
+            at = slice(tree.begin[node], tree.begin[node] + len(rows))
+            runs = _runs(rows, tree.chosen[at], np.isin(tree.span[at], absent))
+            parts += [Segment(Ref(episode.id, node), label if on else None, start, stop) for start, stop, on in runs]
+            learned.setdefault(node, rows)
+        if 0 < first < len(parts):
+            parts[first] = parts[first]._replace(fresh=True)
+    return tuple(parts), list(learned.items())
 
 
 def _runs(rows: np.ndarray, chosen: np.ndarray, gone: np.ndarray) -> list[tuple[int, int, bool]]:

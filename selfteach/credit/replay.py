@@ -97,11 +97,11 @@ def _dump(example: Example, adv: float | None) -> dict[str, Any]:
     given: dict[str, Any] = {n: [u, np.asarray(v, np.float64)] for n, (u, v) in example.given.items()}
     if adv is not None:
         given["past_adv"] = ["seq", np.float64(adv).reshape(())]
-    parts = [[list(s.source), s.learn, s.start, s.stop] for s in example.parts]
+    parts = [[list(s.source), *s[1:]] for s in example.parts]
     return {"name": example.name, "member": example.member, "parts": parts, "given": given, "labels": dict(example.labels)}
 
 
 def _load(stored: Mapping[str, Any], key: str) -> Example:
-    parts = tuple(Segment(Ref(*source), learn, start, stop) for source, learn, start, stop in stored["parts"])
+    parts = tuple(Segment(Ref(*source), *rest) for source, *rest in stored["parts"])
     given = {n: (unit, values) for n, (unit, values) in stored["given"].items()}
     return Example(parts, stored["member"], key, stored["name"], given=given, labels=stored["labels"])

@@ -15,7 +15,7 @@ from ..core.batch import Batch
 from ..core.errors import BadValue, unknown
 from ..core.registry import quantities
 from ..model.quantities import HEADS, Name, Quantity, compute, logprobs, parse
-from ..model.transformer import Transformer
+from ..model.transformer import Transformer, capped
 from .groups import Groups, Seat
 from .microbatch import layout, read, take
 
@@ -178,11 +178,10 @@ def _by_chunks(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor,
     weight = trunk.lm_head.weight
     step = max(ROWS, CHUNK // weight.shape[0] // ROWS * ROWS)
     tracked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    if tracked and list(wide) == ["logp"] and trunk.c.logit_cap is None:
-        logp = LogP.apply(hidden, weight, ids, heat, step)
-        assert isinstance(logp, Tensor)
-        return {"logp": logp}
     names = sorted(wide)
+    if tracked and wide.keys() <= {"logp", "entropy"}:
+        both: tuple[Tensor, Tensor] = Chosen.apply(hidden, weight, ids, heat, trunk.c.logit_cap, step, "entropy" in wide)  # type: ignore[assignment]
+        return {n: v for n, v in zip(("logp", "entropy"), both, strict=True) if n in wide}
     needs = set[str]().union(*(q.needs for q in wide.values()))
 
     def part(h: Tensor, i: Tensor, t: Tensor | float) -> tuple[Tensor, ...]:
@@ -203,41 +202,66 @@ def _cut(heat: Tensor | None, a: int, step: int) -> Tensor | float:
     return 1.0 if heat is None else heat[a : a + step]
 
 
-class LogP(torch.autograd.Function):
-    """Log-probabilities of tokens from hidden states, as `quantities.logp` gives them. The way back is softmax minus one-hot, in place
-    and by chunks: autograd over a gather from a log-softmax writes four matrices as wide as the vocabulary instead of one."""
+class Chosen(torch.autograd.Function):
+    """`logp` and `entropy` [n] of tokens from hidden states, as the quantities of these names give them; by chunks, there and back.
+
+    With z = cap tanh(logits / cap) / t, l = log-softmax(z), p = e^l and H = -sum p l:
+        d l_i / d z = [i] - p      d H / d z = -p (l + H)      d z / d logits = (1 - (z t / cap)^2) / t
+    written in place: autograd over a gather from a log-softmax writes four matrices as wide as the vocabulary instead of one.
+    """
 
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, ids: Tensor, heat: Tensor | None, step: int) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(hidden, weight, ids)
-        ctx.heat, ctx.step = heat, step
+    def forward(ctx, hidden: Tensor, weight: Tensor, ids: Tensor, heat: Tensor | None, cap: float | None, step: int, entropy: bool):  # type: ignore[override]
         keep = hidden.shape[0] * weight.shape[0] <= HELD
-        ctx.kept = []
-        out = []
+        ctx.heat, ctx.cap, ctx.step, ctx.kept = heat, cap, step, list[Tensor]()
+        logp, spread, top = [], [], []
         for a in range(0, len(ids), step):
-            wide = logprobs(hidden[a : a + step] @ weight.T, _cut(heat, a, step))
-            out.append(wide.gather(-1, ids[a : a + step, None]).squeeze(-1))
+            wide, most = _logprobs(hidden[a : a + step], weight, _cut(heat, a, step), cap)
+            logp.append(compute("logp", {"logprobs": wide, "ids": ids[a : a + step]}))
+            spread.append(compute("entropy", {"logprobs": wide}) if entropy else wide.new_zeros(len(wide)))
+            top.append(most)
             if keep:
                 ctx.kept.append(wide)
-        return torch.cat(out)
+        H = torch.cat(spread)
+        ctx.save_for_backward(hidden, weight, ids, H if entropy else None, torch.cat(top))
+        return torch.cat(logp), H
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
-        hidden, weight, ids = ctx.saved_tensors
+    def backward(ctx, to_logp: Tensor, to_entropy: Tensor):  # type: ignore[override]
+        hidden, weight, ids, H, top = ctx.saved_tensors
         down = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         across = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         for n, a in enumerate(range(0, len(ids), ctx.step)):
-            h, t = hidden[a : a + ctx.step], _cut(ctx.heat, a, ctx.step)
-            wide = ctx.kept[n] if ctx.kept else logprobs(h @ weight.T, t)
+            rows = slice(a, a + ctx.step)
+            h, t = hidden[rows], _cut(ctx.heat, a, ctx.step)
+            wide = ctx.kept[n] if ctx.kept else _logprobs(h, weight, t, ctx.cap)[0]
             if ctx.kept:
                 ctx.kept[n] = None
-            g = (grad[a : a + ctx.step] / t)[:, None]
-            wide = wide.exp_().mul_(-g).scatter_add_(-1, ids[a : a + ctx.step, None], g.to(wide.dtype)).to(h.dtype)
+            g = (to_logp[rows] / t)[:, None]
+            slope = None if ctx.cap is None else (wide + top[rows]).mul_(_wide(t) / ctx.cap).square_().neg_().add_(1)
+            if H is None:
+                wide = wide.exp_().mul_(-g)
+            else:
+                by = (wide + H[rows, None]).mul_((to_entropy[rows] / t)[:, None]).add_(g).neg_()
+                wide = wide.exp_().mul_(by)
+            wide.scatter_add_(-1, ids[rows, None], g.to(wide.dtype))
+            wide = (wide if slope is None else wide.mul_(slope)).to(h.dtype)
             if down is not None:
-                torch.mm(wide, weight, out=down[a : a + ctx.step])
+                torch.mm(wide, weight, out=down[rows])
             if across is not None:
                 across.addmm_(wide.T, h)
-        return down, across, None, None, None
+        return down, across, None, None, None, None, None
+
+
+def _logprobs(hidden: Tensor, weight: Tensor, t: Tensor | float, cap: float | None) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [n, V] of hidden states, and what must be added to a row of them to have logits / t again [n, 1]."""
+    logits = capped(hidden @ weight.T, cap)
+    wide = logprobs(logits, t)
+    return wide, logits[:, :1] / _wide(t) - wide[:, :1]
+
+
+def _wide(t: Tensor | float) -> Tensor | float:
+    return t[:, None] if isinstance(t, Tensor) else t
 
 
 def _assembled(parts: list[tuple[np.ndarray, Tensor]], size: int, groups: Groups) -> Tensor:

@@ -25,7 +25,7 @@ GRID = 64  # flat tokens come in multiples of this: oneDNN compiles and keeps a 
 
 @dataclass(frozen=True)
 class Texts:
-    """Sequences as one member reads them: ids of each up to what is asked of it, where its learning begins, and its rows.
+    """Texts as one member reads them: ids of each up to what is asked of it, where its learning begins, and its rows.
 
     ids    S arrays i32;  first  i64[S] position of the first learned token
     seq    i64[N] which of the S a row stands in;  at  i64[N] its position there
@@ -54,13 +54,17 @@ def read(batch: Batch, rows: np.ndarray, view: str | None = None, after: bool = 
 
     Raises BadValue for a sequence without that view.
     """
-    seqs, seq = np.unique(batch.get("seq")[rows], return_inverse=True)
-    at = batch.place[rows] - batch.start[seqs][seq]
-    first = _ends(at, seq, len(seqs), np.minimum)
-    last = _ends(at, seq, len(seqs), np.maximum)
+    texts, seq = np.unique(np.searchsorted(batch.texts, batch.place[rows], "right") - 1, return_inverse=True)
+    begin = batch.texts[texts]
+    at = batch.place[rows] - begin[seq]
+    first = _ends(at, seq, len(texts), np.minimum)
+    last = _ends(at, seq, len(texts), np.maximum)
     if view is None:
-        ids = [batch.ids[batch.start[s] : batch.start[s] + n + after] for s, n in zip(seqs, last, strict=True)]
+        ids = [batch.ids[a : a + n + after] for a, n in zip(begin, last, strict=True)]
         return Texts(ids, first, seq, at)
+    seqs = np.searchsorted(batch.start, begin, "right") - 1
+    if (later := seqs[begin > batch.start[seqs]]).size:
+        raise BadValue(f"sample {batch.names[later[0]]}: its conversation was written anew on the way, so it has no one place for the view {view!r}")
     # A view goes on from the example's own first learned token, also where a filter has since dropped that row.
     graft = batch.columns["graft"].values[seqs].astype(np.int64) if "graft" in batch.columns else first
     ids, shift = [], np.zeros(len(seqs), np.int64)

@@ -57,7 +57,7 @@ def _of_trajectories(episode: Episode, places: Places, unit: Unit) -> np.ndarray
     fate = np.full(len(episode.tree), "0 failed" if episode.status == "error" else "0 unlearned", object)
     for t in episode.trajectories:
         if t.learn is not None:
-            at = episode.tree.places(t.leaf.node, t.leaf.offset)
+            at = np.concatenate([episode.tree.places(leaf.node, leaf.offset) for leaf in (*t.before, t.leaf)])
             missing = unscored(episode, t, places, unit)
             fate[at] = np.maximum(fate[at], "1 unscored" if missing else "2 uncomposed")
     return fate
@@ -66,7 +66,7 @@ def _of_trajectories(episode: Episode, places: Places, unit: Unit) -> np.ndarray
 def _of_example(fate: np.ndarray, episode: Episode, example: Example, reason: str | None) -> None:
     tree = episode.tree
     names = np.array(["3 context", *(f"4 masked:{s}" for s in tree.spans[1:])], object)
-    for source, learn, start, stop in example.parts:
+    for source, learn, start, stop, _ in example.parts:
         if isinstance(source, Ref) and source.episode == episode.id:
             at = np.arange(tree.begin[source.node], tree.stop(source.node))[start:stop]
             better = names[tree.span[at]] if learn is None else _LEARNED if reason is None else f"5 {reason}"

@@ -11,6 +11,7 @@ import numpy as np
 from ..core.batch import Batch
 from ..core.protocols import History
 from ..core.tree import Episode, Group
+from .talk import rewrites
 
 
 def remember(history: History, step: int, groups: Sequence[Group], batch: Batch, metrics: Mapping[str, Any]) -> None:
@@ -73,4 +74,4 @@ def summary(groups: Sequence[Group]) -> dict[str, Any]:
     statuses = Counter(t.status for e in episodes for t in e.trajectories)
     out["truncated"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
     out["failed"] = sum(e.status == "error" for e in episodes)
-    return out
+    return out | rewrites(e.cost for e in episodes)

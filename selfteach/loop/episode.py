@@ -19,6 +19,7 @@ from ..core.protocols import Completion, Engine
 from ..core.task import Ref, Request, Sampling
 from ..core.tree import Episode, Group, Trajectory, Tree, Turn
 from ..model.tokenizer import Tokenizer
+from .talk import ANEW, Talk, parting, talk_at
 
 Tool = Callable[[str], Any]
 
@@ -87,6 +88,7 @@ class Cast:
     def __init__(self, table: Table, request: Request, episode: Episode, place: tuple[object, ...]):
         self._table, self._request, self._episode, self._place = table, request, episode, place
         self._turns = self._calls = self._refused = self._roots = 0
+        self._talks: dict[int, Talk] = {}  # by the node that ends with the beginning of a reply
         self._end = time.monotonic() + table.limits.seconds
 
     def __getattr__(self, name: str) -> Speaker:
@@ -145,16 +147,17 @@ class Speaker:
         ids = cast._table.tokenizer.render(prompt)
         node = cast._episode.tree.add(-1, ids, role=self.name)
         cast._roots += 1
-        asked = prompt if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping) else ()
-        return LiveContext(cast, self.name, node, -1, (cast._roots - 1,), asked)
+        if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping):
+            cast._talks[node] = Talk(tuple(prompt))
+        return LiveContext(cast, self.name, node, -1, (cast._roots - 1,))
 
 
 class LiveContext:
     """One growing text of one member (core.protocols.Context). Holds a place in the episode's tree; tokens live there."""
 
-    def __init__(self, cast: Cast, member: str, node: int, offset: int, line: tuple[int, ...], asked: Sequence[Any] = ()):
+    def __init__(self, cast: Cast, member: str, node: int, offset: int, line: tuple[int, ...]):
         self.cast, self.member, self.node, self.offset = cast, member, node, offset
-        self._line, self._forks, self._turn, self._asked = line, 0, 0, asked
+        self._line, self._forks, self._turn = line, 0, 0
         self._status = "stop"
 
     @property
@@ -168,7 +171,7 @@ class LiveContext:
     @property
     def talks(self) -> bool:
         """True where it began with messages, as a model with a chat template is asked."""
-        return bool(self._asked)
+        return any(node in self.cast._talks for node, _ in self.tree.path(self.node, self.offset))
 
     @property
     def ids(self) -> np.ndarray:
@@ -233,15 +236,39 @@ class LiveContext:
         if len(ids):
             self._grow(ids, span=span)
 
-    def say(self, role: str, text: Any, span: str = "") -> None:
+    def say(self, role: str, text: Any, span: str = "", reply: Mapping[str, Any] | None = None) -> None:
         """Add a message (an observation, say) as the model's chat template writes it, and the beginning of the next reply.
 
-        Only what the message adds is written; nothing said before is rendered again. Raises BadValue where there is no template, or
-        it refuses the role, or would rewrite what stands there already.
+        reply: what was said since the last message as a message, where that is not its text alone (its tool calls, parsed).
+
+        Where the template writes what was said so far otherwise than it stands (thinking left out, spaces trimmed, tool calls in its own
+        spelling), the context goes on in a new branch: what is written anew is context, span `rewritten`, and what was sampled stays where
+        it was drawn (Trajectory.before). The cause is counted in the episode's cost. Raises BadValue where there is no template, or it
+        refuses the role.
         """
-        tokenizer = self.cast._table.tokenizer
-        ids = self.ids
-        self._grow(tokenizer.said(role, text, int(ids[-1]) if len(ids) else None, self._asked), span=span)
+        cast, ids = self.cast, self.ids
+        tokenizer = cast._table.tokenizer
+        message = {"role": role, "content": text}
+        last = int(ids[-1]) if len(ids) else None
+        talk, begun = talk_at(self.tree, self.at, cast._talks)
+        if talk is None:
+            self._grow(tokenizer.said(message, last), span=span)
+            return
+        raw = tokenizer.decode(ids[begun:])
+        reply = reply or {"role": "assistant", "content": raw}
+        new, own, why = tokenizer.goes_on(talk.messages, raw, reply, message, last)
+        left = talk.left
+        if why is None:
+            self._grow(new, span=span)
+        else:
+            left += (self.at,)
+            same, self.node, self.offset = parting(self.tree, self.at, new[: len(new) - own])
+            self._grow(new[same : len(new) - own], span=ANEW)
+            if own:
+                self._grow(new[len(new) - own :], span=span)
+            cost = cast._episode.cost
+            cost[f"{ANEW}/{why}"] = cost.get(f"{ANEW}/{why}", 0) + 1
+        cast._talks[self.node] = Talk((*talk.messages, reply, message), left)
 
     def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "") -> None:
         """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless given."""
@@ -257,7 +284,7 @@ class LiveContext:
             self._grow(ids, chosen=True, logp=logp, origin=origin, span=span)
 
     def _grow(self, ids: np.ndarray, **more: Any) -> None:
-        cut = None if self.offset < 0 else self.offset
+        cut = None if self.offset < 0 or self.node < 0 else self.offset
         self.node = self.tree.add(self.node, ids, cut=cut, role=self.member, **more)
         self.offset = -1
 
@@ -286,7 +313,7 @@ class LiveContext:
         """Another context that shares everything up to here, or up to an earlier place of this episode."""
         at = at or self.at
         self._forks += 1
-        return LiveContext(self.cast, self.member, at.node, at.offset, (*self._line, -self._forks), self._asked)
+        return LiveContext(self.cast, self.member, at.node, at.offset, (*self._line, -self._forks))
 
     def note(self, **values: float) -> None:
         """Write numbers beside the current node: value, visits, round."""
@@ -295,7 +322,8 @@ class LiveContext:
     def close(self, key: str | None = None, learn: str | None = "main") -> Trajectory:
         """This path is a trajectory: compared within `key` (None: its group), learned as the stream `learn`."""
         own = str(self.cast._request.key) if key is None else f"{self.cast._request.key}/{key}"
-        trajectory = Trajectory(self.at, self.member, own, learn, self._status)
+        talk, _ = talk_at(self.tree, self.at, self.cast._talks)
+        trajectory = Trajectory(self.at, self.member, own, learn, self._status, talk.left if talk else ())
         self.cast._episode.trajectories.append(trajectory)
         return trajectory
 

@@ -15,6 +15,7 @@ from ..core.scoring import score
 from ..core.task import Request, Task
 from ..core.tree import Group
 from .episode import Table, play
+from .talk import rewrites
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Result:
     distinct: float = float("nan")  # right answers to a task that differ but for spaces, on average over tasks
     length: float = 0.0
     calls: float = 0.0
+    rewritten: float = 0.0  # how often a chat template wrote a conversation anew, per episode
 
     @property
     def accuracy(self) -> float:
@@ -57,6 +59,8 @@ class Result:
     def figures(self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",)) -> dict[str, float]:
         """Everything by name: accuracy, stderr, pass@k, maj@n, distinct, length, calls, accuracy/hops=2 ..."""
         out = {"accuracy": self.accuracy, "stderr": self.error(), "score": self.score, "length": self.length, "calls": self.calls}
+        if self.rewritten:
+            out["rewritten"] = self.rewritten
         most = max(self.asked, default=0)
         out |= {f"pass@{k}": self.pass_at(k) for k in ks if k <= most}
         if most > 1:
@@ -105,6 +109,7 @@ async def evaluate(
         if told:
             told(min(at + wave, len(tasks)), len(tasks))
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
+    result.rewritten = sum(rewrites([cost]).values()) / max(1, played)
     result.score = float(np.mean(values)) if values else float("nan")
     result.majority, result.distinct = majority / max(1, len(tasks)), distinct / max(1, len(tasks))
     return result

@@ -58,7 +58,7 @@ class Session:
             at, _, state = found
             if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
                 raise BadCheckpoint(f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids would mean other words")
-            self.loop.learner.put("policy", files.read_tensors(at / "model.safetensors"), str(at / "model.safetensors"))
+            self.loop.learner.put("policy", files.read_shards(at), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
             offset = None if self.loop.done else state["log"]  # what a run that is done told after its last checkpoint is no repetition

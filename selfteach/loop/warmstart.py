@@ -52,7 +52,7 @@ async def warm_start(
 ) -> Path:
     """The folder of the warm-started model, trained now unless it is there. `method` is the supervised one, its batch set."""
     folder = cache_folder() / "warm" / key(source, start, warm, settings)
-    if (folder / "model.safetensors").is_file():
+    if any(folder.glob("model*.safetensors")):
         observer({"event": "warm_found", "folder": str(folder)})
         return folder
     how = Settings(

@@ -1,7 +1,7 @@
-"""Chat templates: what a real model wants written around messages. Turns are appended, never written again.
+"""Chat templates: what a real model wants written around messages.
 
-What a new message adds after a reply is the same whatever was said before, so it is read off a render of a dummy conversation. That this
-gives what a render of the whole conversation would give is a property of the template; where it does not hold, `drifts` says why.
+Turns are appended, never written again, as long as a render of more turns begins with what stands there. That is a property of the
+template: `drifts` says beforehand where it does not hold, and `cause` why it did not in a conversation, which then goes on in a branch.
 """
 
 from __future__ import annotations
@@ -75,10 +75,6 @@ class Chat:
             raise BadValue(f"chat template: {NO_CLOSE}: it cannot be told where a reply ends, so no {message.get('role')} message can follow one")
         return tail.lstrip()
 
-    def extends(self, head: Sequence[Message], message: Message) -> bool:
-        """Whether a render with a reply and one more message still begins with the render of `head`."""
-        return self.text([*head, {"role": "assistant", "content": SAID}, message]).startswith(self.text(head, reply=False))
-
     def drifts(self, encode: Callable[[str], Sequence[int]], inside: Callable[[str], Sequence[int]]) -> dict[str, str]:
         """What a render of more turns would say otherwise than the turns as they were appended: a probe's name -> why.
 
@@ -105,13 +101,17 @@ def _why(parts: tuple[str, str, str], whole: str, called: bool, encode: Callable
     first, reply, after = parts
     if (grown := first + reply + after) == whole:
         return None if [*encode(whole)] == [*encode(first), *inside(reply), *encode(after)] else BPE
+    return cause(grown, whole, called)
+
+
+def cause(grown: str, whole: str, called: bool = False) -> str:
+    """Why a render of a whole conversation is not the text that grew turn by turn. called: its last reply holds parsed tool calls."""
     if called:
         return TOOL_CALL
-    if THOUGHT.sub("", grown) == THOUGHT.sub("", whole):
-        return THINKING
-    if "".join(grown.split()) == "".join(whole.split()):
+    bare, anew = ("".join(text.split()) for text in (grown, whole))
+    if bare == anew:
         return WHITESPACE
-    return REWRITTEN
+    return THINKING if THOUGHT.sub("", bare) == THOUGHT.sub("", anew) else REWRITTEN
 
 
 def _raw(reply: Message) -> str:

@@ -25,6 +25,7 @@ from .transformer import Config, Transformer
 
 STORED = {"F64", "F32", "F16", "BF16"}  # kinds of tensor that are weights as they are; others are quantised
 INDEX = "model.safetensors.index.json"
+SHARD = 5 * 10**9  # bytes of weights in one file; more are saved in several
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -60,10 +61,10 @@ def save(folder: Path, model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def save_model(folder: Path, model: Transformer, **more: Any) -> None:
-    """Write config.json, with keys besides, and model.safetensors. Raises BadValue for a shape that no family of the Hub has."""
+    """Write config.json, with keys besides, and model.safetensors or shards of it. Raises BadValue for a shape that no family of the Hub has."""
     config = {**data_of(model.c), "torch_dtype": DTYPES[model.lm_head.weight.dtype], **more}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    write_tensors(folder / "model.safetensors", model.names())
+    write_shards(folder, model.names())
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Transformer, Tokenizer]:
@@ -196,6 +197,37 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
         seen.add(memory.data_ptr())
         out[name] = t if own else t.clone()
     save_file(out, str(file), metadata={"format": "pt"})
+
+
+def write_shards(folder: Path, tensors: Mapping[str, Tensor], limit: int | None = None) -> None:
+    """Weights as model.safetensors; above `limit` bytes (None: SHARD) as model-00001-of-0000N.safetensors and an index of them.
+
+    A tensor is in one file, which is above the limit only where that tensor is. Files of an earlier save do not stay.
+    """
+    parts: list[dict[str, Tensor]] = [{}]
+    room = limit = SHARD if limit is None else limit
+    for name, tensor in tensors.items():
+        if tensor.nbytes > room and parts[-1]:
+            parts.append({})
+            room = limit
+        parts[-1][name] = tensor
+        room -= tensor.nbytes
+    for old in [*folder.glob("model-*-of-*.safetensors"), folder / "model.safetensors", folder / INDEX]:
+        old.unlink(missing_ok=True)
+    if len(parts) == 1:
+        return write_tensors(folder / "model.safetensors", tensors)
+    table: dict[str, str] = {}
+    for n, part in enumerate(parts, 1):
+        file = f"model-{n:05d}-of-{len(parts):05d}.safetensors"
+        write_tensors(folder / file, part)
+        table |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": table}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def read_shards(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder's model.safetensors, or of its shards. Raises BadCheckpoint as `shards` does."""
+    return {name: t for file in dict.fromkeys(shards(folder).values()) for name, t in read_tensors(file).items()}
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.errors import BadCheckpoint, BadValue
-from .chat import REWRITTEN, Chat
+from .chat import Chat, Message, cause
 
 END = "<|end|>"
 SPACE = "▁"  # a space, in SentencePiece's vocabularies
+CUT = "\ufdd0"  # no character: marks where a message is cut inside what spells a special token, until it is encoded
 
 
 class Tokenizer:
@@ -56,9 +58,50 @@ class Tokenizer:
             return self.inner
         return type(self.inner).from_str(json.dumps(data))
 
+    @cached_property
+    def _special(self) -> set[int]:
+        """Ids that text never spells: special tokens and ends. Of a tokenizer of our own the ends alone: its tags are words of its tasks."""
+        model = json.loads(self.inner.to_str())["model"]
+        unknown = {self.inner.token_to_id(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")}
+        added = self.inner.get_added_tokens_decoder()
+        return {i for i, t in added.items() if i in self.ends or (t.special and self.config is not None)} - unknown
+
     def encode(self, text: str) -> np.ndarray:
-        """i32[n]: the ids of the text and nothing else, wherever it stands."""
-        return np.array(self._bare.encode(text, add_special_tokens=False).ids, np.int32)
+        """i32[n]: the ids of the text and nothing else, wherever it stands. What spells a special token is text like any other."""
+        return np.array([i for _, ids in self._apart(text) for i in ids], np.int32)
+
+    def _apart(self, text: str) -> list[tuple[str, list[int]]]:
+        """The text cut inside everything that would be read as a special token, behind its first character; pieces with their ids."""
+        out: list[tuple[str, list[int]]] = []
+        todo = [text]
+        while todo:
+            piece = todo.pop()
+            made = self._bare.encode(piece, add_special_tokens=False)
+            found = [] if self._special.isdisjoint(made.ids) else zip(made.ids, made.offsets, strict=True)
+            cuts = [a + 1 for i, (a, z) in found if i in self._special and z - a > 1]
+            if cuts:
+                todo += [piece[a:z] for a, z in itertools.pairwise([0, *cuts, len(piece)])][::-1]
+            else:
+                out.append((piece, made.ids))
+        return out
+
+    @cached_property
+    def _pieces(self) -> Callable[[str], tuple[str, ...]]:
+        """The pieces of `_apart`, remembered: a conversation's messages are asked for again at each turn."""
+        return lru_cache(maxsize=4096)(lambda text: tuple(piece for piece, _ in self._apart(text)))
+
+    def _cut(self, value: Any, mark: str) -> Any:
+        """A message, or whatever stands in one, with `mark` put where its texts are cut apart."""
+        if isinstance(value, str):
+            return mark.join(self._pieces(value))
+        if isinstance(value, Mapping):
+            return {k: self._cut(v, mark) for k, v in value.items()}
+        return [self._cut(v, mark) for v in value] if isinstance(value, list | tuple) else value
+
+    def _read(self, text: str, mark: str) -> list[int]:
+        """The ids of what a template wrote: special tokens are read as such, except where a mark cuts them."""
+        first, *more = text.split(mark)
+        return [i for n, t in enumerate((first, *more)) for i in (self._bare if n else self.inner).encode(t, add_special_tokens=False).ids]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of ids; end tokens, and ids that only fill up a model's vocabulary, left out."""
@@ -68,8 +111,9 @@ class Tokenizer:
     def render(self, prompt: Any) -> np.ndarray:
         """The ids a context begins with: text (after the token that begins one, where the model has it), messages, or ids as they are.
 
-        Messages are a list of {"role": ..., "content": ...}; the chat template writes them, and the beginning of the reply.
-        Raises BadValue where the template refuses them, or there is none.
+        Messages are a list of {"role": ..., "content": ...}; the chat template writes them, and the beginning of the reply. Special
+        tokens are those of the template: one that a text or message spells is text. Raises BadValue where the template refuses the
+        messages, or there is none.
         """
         if isinstance(prompt, str):
             return self._begun(prompt)
@@ -79,30 +123,57 @@ class Tokenizer:
             raise BadValue(f"prompt: this tokenizer takes text or token ids, not {type(prompt).__name__}; it has no chat template for messages")
         if not isinstance(prompt, list | tuple) or not all(isinstance(m, Mapping) and "role" in m for m in prompt):
             raise BadValue(f"prompt: text, token ids, or messages with a role and content, not {type(prompt).__name__}")
-        return np.array(self.inner.encode(self.chat.text(prompt), add_special_tokens=False).ids, np.int32)
+        mark = _mark(prompt)
+        return np.array(self._read(self.chat.text(self._cut(prompt, mark)), mark), np.int32)
 
-    def said(self, role: str, content: Any, after: int | None, asked: Sequence[Mapping[str, Any]] = ()) -> np.ndarray:
-        """The ids that a message adds to a conversation whose last id is `after`, the beginning of the next reply with them.
+    def said(self, message: Message, after: int | None) -> np.ndarray:
+        """The ids that a message adds to a conversation of which nothing is known but its last id, `after`, with the beginning of the next reply.
 
         After the template's own end of turn only what follows it is added; after anything else, that end too.
-        asked: the messages that the conversation began with. Raises BadValue where there is no template, or it cannot append.
+        Raises BadValue where there is no template, or it cannot append.
         """
-        if self.chat is None:
-            raise BadValue("say: this tokenizer has no chat template; use append")
-        message = {"role": role, "content": content}
-        if asked and not self.chat.extends(asked, message):
-            raise BadValue(f"say: chat template: {REWRITTEN}: a {role} message changes what the conversation began with, so it cannot be appended")
-        text = self.chat.after_reply(message)
-        ids = self.inner.encode(text, add_special_tokens=False).ids  # from the end token on, so that what follows stands in the middle
+        mark = _mark(message)
+        ids = self._read(self._chat.after_reply(self._cut(message, mark)), mark)  # from the end token on: what follows stands in the middle
         return np.array(ids[1:] if after == ids[0] else ids, np.int32)
 
+    def goes_on(self, talk: Sequence[Message], raw: str, reply: Message, message: Message, after: int | None) -> tuple[np.ndarray, int, str | None]:
+        """How a conversation goes on that began with the messages `talk` and to which the model replied `raw`: (ids, n, why).
+
+        reply    the reply as a message of the conversation, which the template may write otherwise than the model did
+        message  what comes after it
+        after    the id that the reply ends with
+        why      None: the template writes what stands there and then the message; `ids` are what is added. Otherwise it writes what
+                 stands there anew, for the cause `why`; `ids` are the whole conversation, of which the last n are the message
+        Raises BadValue where there is no template, or it refuses a message.
+        """
+        mark = _mark([*talk, raw, reply, message])
+        before, told, answer, asked = (self._cut(x, mark) for x in ([*talk], raw, reply, message))
+        grown, whole = self._chat.text(before) + told, self._chat.text([*before, answer, asked])
+        if whole.startswith(grown):
+            ids = self._read(whole[len(grown) :], mark)
+            return np.array(ids[1:] if ids and after == ids[0] else ids, np.int32), 0, None
+        try:
+            last = self._chat.after_reply(asked)
+        except BadValue:
+            last = ""
+        ids = self._read(whole, mark)
+        own = self._read(last, mark) if last and whole.endswith(last) else []
+        n = len(own) if own and ids[-len(own) :] == own else 0
+        return np.array(ids, np.int32), n, cause(grown + last, whole, "tool_calls" in reply)
+
+    @property
+    def _chat(self) -> Chat:
+        if self.chat is None:
+            raise BadValue("say: this tokenizer has no chat template; use append")
+        return self.chat
+
     def _begun(self, text: str) -> np.ndarray:
-        ids = self.inner.encode(text, add_special_tokens=True).ids
+        whole = self.inner.encode(text, add_special_tokens=True).ids
         plain = self.inner.encode(text, add_special_tokens=False).ids
-        for first in range(len(ids) - len(plain) + 1):  # some tokenizers would also end the text
-            if ids[first : first + len(plain)] == plain:
-                return np.array(ids[: first + len(plain)], np.int32)
-        return np.array(plain, np.int32)
+        # Some tokenizers would also end the text.
+        first = next((n for n in range(len(whole) - len(plain) + 1) if whole[n : n + len(plain)] == plain), 0)
+        spelled = not self._special.isdisjoint(plain)
+        return np.array([*whole[:first], *(self._read(self._cut(text, mark := _mark(text)), mark) if spelled else plain)], np.int32)
 
     @cached_property
     def drifts(self) -> dict[str, str]:
@@ -189,6 +260,14 @@ def _json(file: Path) -> dict[str, Any] | None:
     if not isinstance(data, dict):
         raise BadCheckpoint(f"{file}: should hold an object")
     return data
+
+
+def _mark(value: Any) -> str:
+    """A mark that stands nowhere in these messages."""
+    text, mark = repr(value), CUT  # repr escapes what is no character
+    while repr(mark)[1:-1] in text:
+        mark += CUT
+    return mark
 
 
 def make(words: Iterable[str], tags: Sequence[str], size: int = 4096) -> Tokenizer:

@@ -270,11 +270,31 @@ def causal(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if look.cap is None and not 0 < look.window < t:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=look.scale, enable_gqa=q.shape[1] != k.shape[1])
         return out.transpose(1, 2)
+    if 0 < 2 * look.window < t:
+        return banded(look, q, k, v).transpose(1, 2)
     at = torch.arange(t, device=q.device)
     sees = at[:, None] >= at
     if look.window:
         sees &= at[:, None] - at < look.window
     return masked(look, q, k, v, torch.zeros(t, t, device=q.device, dtype=q.dtype).masked_fill_(~sees, -torch.inf)).transpose(1, 2)
+
+
+def banded(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`causal` where the window w is short: blocks of w queries, each over its own keys and those of the block before. [B, H, T, hd].
+
+    T x 2w scores are made instead of T x T.
+    """
+    b, _, t, _ = q.shape
+    w = look.window
+    q, k, v = (F.pad(x, (0, 0, 0, -t % w)).unflatten(2, (-1, w)) for x in (q, k, v))
+    blocks = q.shape[2]
+    k, v = (torch.cat([F.pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x], 3) for x in (k, v))
+    query, key = torch.arange(w, device=q.device)[:, None] + w, torch.arange(2 * w, device=q.device)
+    sees = (key <= query) & (query - key < w) & ((torch.arange(blocks, device=q.device) > 0)[:, None, None] | (key >= w))
+    mask = torch.zeros(sees.shape, device=q.device, dtype=q.dtype).masked_fill_(~sees, -torch.inf)
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+    out = masked(look, q, k, v, mask[:, None].repeat(b, 1, 1, 1))
+    return out.unflatten(0, (b, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :t]
 
 
 def masked(look: Look, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

@@ -77,8 +77,8 @@ async def entropy_guided(*, request: Request, cast: Any, answerer: str = "search
 async def inform(cast: Any, context: Any, asked: Turn, answerer: str, teach: bool = False) -> None:
     """Add <information> for the query that a turn asks: from a tool, from the policy itself, or from another member of the cast.
 
-    A model that talks in messages was shown a line for each tag (tasks/ask.py), so a document is put on a line of its own. Where the last
-    token drawn runs on past </search> (a line break, say), what it holds of that is not written twice.
+    A model that talks in messages was shown a space between tags (tasks/ask.py), so a document stands between spaces there. Where the last
+    token drawn runs on past </search>, what it holds of what follows is not written twice.
     """
     if answerer == OWN:
         turn: Turn = await context.sample(stop=("</information>", "</answer>"))
@@ -90,8 +90,7 @@ async def inform(cast: Any, context: Any, asked: Turn, answerer: str, teach: boo
         found = (await other.sample(stop=("</information>",))).text.removesuffix("</information>")
     else:
         found = await cast.tool(answerer)(query)
-    line = "\n" if context.talks else ""
-    told = f"{line}<information>{found}</information>{line}"
+    told = f"{' ' if context.talks else ''}<information>{found}</information>"
     beyond = asked.text.rpartition("</search>")[2]
     told = told[len(beyond) :] if told.startswith(beyond) else told
     if teach:

@@ -15,9 +15,7 @@ SHOTS = (
     ("What is the continent of Tuvalu?", "continent of Tuvalu", "the continent of Tuvalu is Oceania.", "Oceania"),
 )
 STYLES: dict[str, Callable[[str, str, str], str] | None] = {
-    "search": lambda query, found, gold: "\n".join(
-        (f"<think>I need the {query}.</think>", search(query), information(found), "<think>That is it.</think>", answer(gold))
-    ),
+    "search": lambda query, found, gold: f"<think>I need the {query}.</think> {search(query)} {information(found)} {answer(gold)}",
     "answer": lambda query, found, gold: answer(gold),
     "plain": None,
 }
@@ -26,8 +24,8 @@ STYLES: dict[str, Callable[[str, str, str], str] | None] = {
 def messages(task: Task, style: str) -> list[dict[str, Any]]:
     """The conversation that ends with a task's question. Raises UnknownName for a style that is none of STYLES.
 
-    search  examples that think, search, write what is found and answer, in the tags of SSRL, a line each: between ">" and "<" a
-            tokenizer made for real text would write one token, and a document could not be put there
+    search  examples that think, search, write what is found and answer, in the tags of SSRL, a space between: "><" is one
+            token to a tokenizer made for real text, and a document could not be put inside it
     answer  examples that answer in <answer> tags
     plain   the question alone (read the answer with the program `plain`): what a small model answers best
     """

@@ -1,0 +1,1 @@
+"""Our contestants, and the plain loops over our own model: modules that `worker` serves, with `prepare(work) -> (about, run)`."""

@@ -1,0 +1,63 @@
+"""Plain torch loops over our own model: a static cache for decoding, the padded loop for learning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...model import files
+from ...model.transformer import Look, Transformer, causal
+from ..peers.loop import step_of
+
+Given = Mapping[str, Any]
+
+
+def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, Any]]]:
+    """work: kind, folder, variant; for rollouts `new` and `wave` (sequences at once), for learning what `peers.loop` reads."""
+    torch.set_num_threads(work["threads"])
+    model = files.load_model(Path(work["folder"]))
+    if work["kind"] == "learn":
+        run, dtype = step_of(model, lambda ids: model(ids, causal), model.logits, work)
+        return {"dtype": dtype}, run
+    model.to(getattr(torch, work["variant"]))
+
+    def run_rollout(given: Given) -> dict[str, Any]:
+        prompts, generator = torch.tensor(given["prompts"]), torch.Generator().manual_seed(given["round"])
+        start = time.perf_counter()
+        drawn = [decode(model, wave, work["new"], generator) for wave in prompts.split(work["wave"])]
+        return {"seconds": time.perf_counter() - start, "tokens": sum(d.numel() for d in drawn)}
+
+    return {"dtype": work["variant"]}, run_rollout
+
+
+@torch.inference_mode()
+def decode(model: Transformer, prompts: Tensor, new: int, generator: torch.Generator) -> Tensor:
+    """prompts i64[B, L] -> i64[B, new]: one batch of equal prompts and lengths, one softmax; no stops, queue, slots or prefix cache."""
+    c = model.c
+    b, length = prompts.shape
+    k = torch.zeros(c.layers, b, c.kv_heads, length + new, c.head_dim, dtype=model.lm_head.weight.dtype)
+    v = torch.zeros_like(k)
+    at = 0
+
+    def attend(look: Look, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        t, layer = q.shape[1], look.layer
+        k[layer, :, :, at : at + t], v[layer, :, :, at : at + t] = key.transpose(1, 2), value.transpose(1, 2)
+        keys, values = k[layer, :, :, : at + t], v[layer, :, :, : at + t]
+        return F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, is_causal=t > 1, enable_gqa=True).transpose(1, 2)
+
+    ids, out = prompts, []
+    for _ in range(new):
+        t = ids.shape[1]
+        hidden = model(ids, attend, torch.arange(at, at + t)[None].expand(b, t))[:, -1]
+        at += t
+        upto = model.logits(hidden).float().softmax(-1).cumsum(-1)
+        drawn = torch.empty(b, 1).uniform_(generator=generator) * upto[:, -1:]
+        ids = torch.searchsorted(upto, drawn, right=True).clamp_(max=c.vocab - 1)
+        out.append(ids)
+    return torch.cat(out, 1)
