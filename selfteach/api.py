@@ -23,7 +23,7 @@ from .loop.assemble import Settings
 from .loop.log import Shelf, plain, read_events
 from .loop.session import Session
 from .loop.warmstart import Warm, warm_start
-from .model import files
+from .model import files, lora
 from .model.zoo import Start, build
 from .reward.answer import exact_match
 
@@ -228,9 +228,8 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     start = await started_model(job, source, observer)
     session = session_of(job, source, start, out, observer)
     resumed = session.open()
-    observer(
-        {"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": dict(start.about)}
-    )
+    about = dict(start.about) | ({"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {})
+    observer({"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": about})
     before = _told(out, "start")
     if before is None:
         before = await survey(session, job.survey, "start")
@@ -251,11 +250,12 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
 async def started_model(job: Job, source: Source, observer: Observer) -> Start:
     """The model that a job starts from: loaded, or fresh and warm-started."""
     start = build(job.model, source, job.warm.seed)
+    assemble.adapter_for(job.settings, start.model)  # that adapters do not fit is said before a warm start, not after
     if start.fresh and job.warm.steps and source.demos is not None:
         method = registry.methods.get("sft")(batch=job.warm.batch)
         folder = await warm_start(source, start, method, judge_of(source), job.warm, job.settings, observer)
         model, tokenizer = files.load(folder)
-        start = replace(start, model=model, tokenizer=tokenizer)
+        start = replace(start, model=model, tokenizer=tokenizer, folder=folder)
     return start
 
 
@@ -264,7 +264,9 @@ def session_of(job: Job, source: Source, start: Start, out: Path | None, observe
     find = Shelf(out / "log").tree if out else None
     s = job.settings
     made = assemble.loop(job.method, source, start, s, find, budget=job.budget)
-    return Session(made, judge_of(source), out, s.checkpoint_every, s.keep, eval_every=s.eval_every, eval_tasks=s.eval_tasks, observer=observer)
+    session = Session(made, judge_of(source), out, s.checkpoint_every, s.keep, observer=observer, base=str(start.folder or job.model))
+    session.eval_every, session.eval_tasks = s.eval_every, s.eval_tasks
+    return session
 
 
 def _told(out: Path, when: str) -> dict[str, float] | None:
@@ -332,18 +334,29 @@ def evaluate(
         if not job.method.decode:
             raise BadValue(f"method {job.method.name}: has no other way to decode than its own program, so no {tool!r}; leave --tool out")
         raise unknown(f"way to decode of {job.method.name}", tool, job.method.decode)
-    if folder is not None and not (folder / "last").exists():
-        raise BadValue(f"{folder}: has no checkpoint yet")
     threads(job.settings.threads)
     source = source_of(job.task, job.knobs)
     assemble.check(job.method, source)
+    if folder is None:
+        start = asyncio.run(started_model(job, source, observer))
+    else:
+        start, job = trained(folder, observer), replace(job, settings=job.settings.full())
+    session = session_of(job, source, start, None, observer)
+    return asyncio.run(survey(session, how or job.survey, "now", None if tool is None else [tool]))
 
-    async def measure() -> dict[str, float]:
-        start = await started_model(job, source, observer) if folder is None else build(str(folder / "last"), source)
-        session = session_of(job, source, start, None, observer)
-        return await survey(session, how or job.survey, "now", None if tool is None else [tool])
 
-    return asyncio.run(measure())
+def trained(folder: str | Path, observer: Observer = silent) -> Start:
+    """The model of a run's newest checkpoint; where that holds adapters alone, the model that the run started from with these merged in."""
+    last, job = Path(folder) / "last", job_of(folder)
+    source = source_of(job.task, job.knobs)
+    if not last.exists():
+        raise BadValue(f"{folder}: has no checkpoint yet")
+    if (last / "config.json").is_file() or not (last / "adapter").is_dir():
+        return build(str(last), source)
+    start = asyncio.run(started_model(job, source, observer))
+    lora.same_base(last / "learner.json", start.model)
+    adapter = lora.read(last / "adapter", start.model)
+    return replace(start, model=lora.plain(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))
 
 
 def threads(count: int | None) -> None:

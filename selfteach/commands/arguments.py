@@ -36,6 +36,12 @@ SETTINGS = {
     "gap": "mean gap in nats between sampler and learner at which the run stops",
     "tool_seconds": "deadline of a tool call",
     "reward_seconds": "deadline of a reward",
+    "lora_rank": "train adapters of this rank (LoRA) instead of all weights",
+    "lora_alpha": "adapters count alpha / rank (default: twice the rank)",
+    "lora_targets": "linear layers that have adapters: q_proj,v_proj ..., or all-linear",
+    "lora_dropout": "share of an adapter's inputs left out in learning (default: 0, or as --adapter's own file says)",
+    "lora_rslora": "adapters count alpha / sqrt(rank) instead",
+    "adapter": "go on from the adapter in this folder, in peft's layout; --model is then its base",
 }
 WARM = {
     "steps": "supervised steps on the task's demonstrations before RL; 0: none",

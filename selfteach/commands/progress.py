@@ -68,7 +68,9 @@ class Progress:
     def _start(self, e: Event) -> None:
         self.budget = e.get("budget")
         if not self.inside or e["resumed"]:
-            size = f", model of {e['model']['parameters'] / 1e6:.2f} M parameters" if "parameters" in e.get("model", {}) else ""
+            about = e.get("model", {})
+            size = f", model of {about['parameters'] / 1e6:.2f} M parameters" if "parameters" in about else ""
+            size += f", which stand still, and {about['adapters'] / 1e6:.2f} M in adapters" if "adapters" in about else ""
             again = f": goes on after step {e['step']}" if e["resumed"] else ""
             self.view.say(f"run {e['folder']}{again}{size}")
 

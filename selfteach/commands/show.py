@@ -39,6 +39,8 @@ def show_run(run: Any, picture: Path | None) -> None:
     training = time_of(figures.get("seconds", {}).get("training"))
     print(f"{figures.get('steps')} steps, {figures.get('tokens') or 0:,} tokens sampled, training {training} of {time_of(run.seconds)}")
     print(f"model   {run.model}")
+    if (run.model / "adapter").is_dir():
+        print(f"adapter {run.model}/adapter")
     print(f"log     {run.folder}/log")
     if picture:
         print(f"curves  {picture}")

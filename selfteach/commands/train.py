@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   selfteach train ssrl
   selfteach train grpo --task chain_sum --set terms=2,3 --rollouts 16 --lr 1e-4 --steps 80 --seed 1
   selfteach train my_methods.py:mine --out runs/mine
+  selfteach train grpo --model smollm2-135m --lora-rank 16 --lr 1e-4     adapters instead of all weights
   selfteach train --resume runs/ssrl-1                 go on where the newest checkpoint left it
   selfteach train --config runs/ssrl-1/config.json --seed 2
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..core.errors import BadValue, unknown
 from ..core.registry import quantities
@@ -45,7 +44,7 @@ class Weights:
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
         """Copy a weight group in place. Returns the fingerprint of what is now held. Raises UnknownName, BadCheckpoint."""
         model = self._model(group)
-        files.fill(model.names(), {name: torch.as_tensor(w) for name, w in weights.items()}, f"weights of {group!r}")
+        files.fill(model.names(), weights, f"weights of {group!r}")
         self.versions[group] = version
         return self.fingerprint(group)
 

@@ -77,6 +77,7 @@ def compute_columns(groups: Groups, batch: Batch, want: Mapping[str, np.ndarray]
         if len(longest) > trunk.c.max_length:
             raise BadValue(f"learner: a sequence of {len(longest)} tokens does not fit the model's context of {trunk.c.max_length}")
         lay = layout(texts, groups.device, after)
+        groups.drop(one.trunk, lay.attend, lay.marks)
         with torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"):
             hidden = trunk(lay.ids, lay.attend, lay.positions)[0]
         for some in one.wishes.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import Member, Weights
-from ..model import files
+from ..model import files, lora
 from ..model.quantities import HEADS
-from ..model.transformer import Transformer
+from ..model.transformer import Attend, Transformer
 from .settings import Precision
 
 HEAD_ONLY = "new:head"
@@ -23,15 +23,27 @@ HEAD_ONLY = "new:head"
 
 @dataclass
 class Group:
-    """Parameters under one name: a trunk, scalar heads, or both."""
+    """Parameters under one name: a trunk, scalar heads, or both. `lent`: the trunk is the base of adapters, and never moves."""
 
     trunk: Transformer | None
     heads: dict[str, nn.Linear] = field(default_factory=dict)
+    lent: bool = False
 
     def names(self) -> dict[str, Tensor]:
-        """Parameter name -> tensor: the trunk's in the Hub's names, a head's as `value_head.weight` [1, width] and `.bias` [1]."""
-        own = dict(self.trunk.names()) if self.trunk is not None else {}
-        return own | {f"{h}_head.{n}": p for h, head in self.heads.items() for n, p in head.named_parameters()}
+        """Parameter name -> tensor, of what is its own to move: the trunk's in the Hub's names, or those of its adapters alone; a head's as
+        `value_head.weight` [1, width] and `.bias` [1]."""
+        own = {} if self.trunk is None or self.lent else lora.factors(self.trunk) or self.trunk.names()
+        return {**own, **self._heads()}
+
+    def whole(self) -> Mapping[str, Tensor]:
+        """What it computes with, in the Hub's names, adapters merged in."""
+        if self.trunk is not None and lora.factors(self.trunk):
+            return lora.Merged(self.trunk, self._heads())
+        own = {} if self.trunk is None else self.trunk.names()
+        return {n: p.detach() for n, p in {**own, **self._heads()}.items()}
+
+    def _heads(self) -> dict[str, Tensor]:
+        return {f"{h}_head.{n}": p for h, head in self.heads.items() for n, p in head.named_parameters()}
 
 
 @dataclass(frozen=True)
@@ -47,15 +59,30 @@ class Groups:
     """All weight groups of a run, and the members made of them.
 
     Nothing here has a gradient except inside `moving`. Raises BadValue for members that cannot be put together.
+
+    With an `adapter`, groups of one root are adapters over one base, which is the start itself (or a path's model, loaded once); a group in
+    `still`, which nothing moves, is the base. Scalar heads are whole in any case.
     """
 
     def __init__(
-        self, weights: Mapping[str, Weights], cast: Mapping[str, Member], start: Transformer, device: str = "cpu", dtype: Precision = "float32"
+        self,
+        weights: Mapping[str, Weights],
+        cast: Mapping[str, Member],
+        start: Transformer,
+        device: str = "cpu",
+        dtype: Precision = "float32",
+        adapter: lora.Adapter | None = None,
+        still: Collection[str] = (),
+        seed: int = 0,
     ):
         self.specs = dict(weights)
         self.start = start
         self.device = device
         self.dtype = dtype
+        self.adapter, self.still, self.seed = adapter, frozenset(still), seed
+        self.steps = 0  # of the optimisers: the address of dropout
+        self._now: tuple[str, ...] = ()  # groups that are moving
+        self._bases: dict[str, Transformer] = {}
         self._built: dict[str, Group] = {}
         self.seats = {name: self._seat(name, member) for name, member in cast.items()}
 
@@ -90,16 +117,34 @@ class Groups:
         params = [p for n in names for p in self[n].names().values()]
         for p in params:
             p.requires_grad_(True)
+        before, self._now = self._now, names
         try:
             yield
         finally:
+            self._now = before
             for p in params:
                 p.requires_grad_(False)
 
+    def drop(self, name: str, attend: Attend, marks: Tensor) -> None:
+        """Dropout for the forward of a group's trunk with this `attend`, over the tokens of `marks`: of adapters that move, as they learn.
+
+        Drawn by seed, optimiser step, layer and the text up to the token: it depends neither on micro-batches nor on which pass it is.
+        """
+        if name in self._now and self.adapter is not None and self.adapter.lora.dropout:
+            lora.drop(self.trunk(name), attend, marks, self.seed, "dropout", self.steps)
+
     @torch.no_grad()
     def copy(self, target: str, source: str, rate: float) -> None:
-        """target += rate * (source - target), on the parameters that both have. Raises BadValue where there are none, or shapes differ."""
+        """target += rate * (source - target), on the parameters that both have. Raises BadValue where there are none, or shapes differ.
+
+        Of adapters the factors are copied or averaged, each by itself (as teachers over adapters are: the mean of products has a higher rank);
+        with rate 1, or with the base as the source, which is B = 0, that is the same as on merged weights.
+        """
         to, of = self[target].names(), self[source].names()
+        if self[source].lent and self[target].trunk is not None and self.root(target) == self.root(source):
+            of = {n: torch.zeros_like(p) if n.endswith("lora_B") else p for n, p in to.items() if n.endswith(("lora_A", "lora_B"))} | of
+        elif self.adapter and self[target].trunk is not None and self[source].trunk is not None and self.root(target) != self.root(source):
+            raise BadValue(f"weights {target}: adapters over {self.root(target)}; {source}, over {self.root(source)}, cannot be copied to it")
         common = to.keys() & of.keys()
         if not common:
             raise BadValue(f"weights {target}: nothing in common with {source}, so it cannot be copied from it")
@@ -128,17 +173,8 @@ class Groups:
 
     def _build(self, name: str) -> Group:
         root = self.root(name)
-        trunk: Transformer | None = None
-        if root == "start":
-            trunk = copy.deepcopy(self.start)
-        elif root != HEAD_ONLY:
-            trunk, _ = files.load(Path(root))
-            if trunk.c.vocab != self.start.c.vocab:
-                raise BadCheckpoint(
-                    f"{root}: its vocabulary has {trunk.c.vocab} ids, the run's model {self.start.c.vocab}: ids would not mean the same"
-                )
-            trunk = trunk.to(_dtype(self.start))
-        group = Group(trunk)
+        group = Group(None) if root == HEAD_ONLY else self._trunk(name, root)
+        trunk = group.trunk
         for seat in self.seats.values():
             for head, home in seat.heads.items():
                 if home == name and head not in group.heads:
@@ -148,6 +184,27 @@ class Groups:
             if module is not None:
                 module.to(self.device).requires_grad_(False)
         return group
+
+    def _trunk(self, name: str, root: str) -> Group:
+        """A group with its trunk, and no heads yet."""
+        if self.adapter is None:
+            return Group(copy.deepcopy(self.start) if root == "start" else self._loaded(root))
+        base, given = self.base(root), self.adapter.tensors if root == "start" else {}
+        if name in self.still and not given:
+            return Group(base, lent=True)
+        return Group(lora.adapt(base, self.adapter.lora, self.seed, given))
+
+    def base(self, root: str) -> Transformer:
+        """The one model that the adapters of a root are over."""
+        if root not in self._bases:
+            self._bases[root] = (self.start if root == "start" else self._loaded(root)).to(self.device).requires_grad_(False)
+        return self._bases[root]
+
+    def _loaded(self, root: str) -> Transformer:
+        trunk, _ = files.load(Path(root))
+        if trunk.c.vocab != self.start.c.vocab:
+            raise BadCheckpoint(f"{root}: its vocabulary has {trunk.c.vocab} ids, the run's model {self.start.c.vocab}: ids would not mean the same")
+        return trunk.to(_dtype(self.start))
 
 
 def _dtype(model: Transformer) -> torch.dtype:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, unknown
 from ..core.method import Member, Update, Weights
-from ..model import files
+from ..model import files, lora
 from ..model.transformer import Transformer
 from .backward import accumulate, columns_by_parts
 from .blame import blame
@@ -29,16 +29,23 @@ class LocalLearner:
     """core.protocols.Learner in this process.
 
     `start` is the run's model: groups of source "start" are copies of it, made when first asked for, so it must stay as it is.
-    `seed` is kept for groups that would begin from a draw; none does (scalar heads begin at zero).
+    `seed` is that of adapters and their dropout (scalar heads begin at zero); `still` are groups that nothing moves: see Groups.
     The same inputs give the same bits on the same machine and number of threads; how a batch is cut changes rounding only.
     """
 
     def __init__(
-        self, weights: Mapping[str, Weights], cast: Mapping[str, Member], start: Transformer, seed: int = 0, settings: Settings | None = None
+        self,
+        weights: Mapping[str, Weights],
+        cast: Mapping[str, Member],
+        start: Transformer,
+        seed: int = 0,
+        settings: Settings | None = None,
+        adapter: lora.Adapter | None = None,
+        still: Collection[str] = (),
     ):
         self.settings = settings or Settings()
         self.seed = seed
-        self.groups = Groups(weights, cast, start, self.settings.device, self.settings.dtype)
+        self.groups = Groups(weights, cast, start, self.settings.device, self.settings.dtype, adapter, still, seed)
         self.optimisers = Optimisers(self.groups, self.settings)
         self.changed: set[str] = set()  # groups that are no longer as they began: what a checkpoint must hold
         self._since: list[tuple[Batch, Update]] = []  # what went into the gradient since the last step
@@ -89,6 +96,7 @@ class LocalLearner:
             if grads:
                 self.optimisers.step(update.params, lr)
                 self.changed |= set(update.params)
+                self.groups.steps += 1
         finally:
             for p in params:
                 p.grad = None
@@ -107,9 +115,9 @@ class LocalLearner:
         away = np.abs(logp[rows] - old[rows])
         return {"mean": float(away.mean()), "p99": float(np.quantile(away, 0.99)), "max": float(away.max()), "rows": int(rows.sum())}
 
-    def weights(self, group: str) -> dict[str, Tensor]:
-        """The parameters of a group by name; not copies. A head's are `value_head.weight` and so on."""
-        return {n: p.detach() for n, p in self._group(group).names().items()}
+    def weights(self, group: str) -> Mapping[str, Tensor]:
+        """The parameters of a group by name; not copies, unless adapters are merged in. A head's are `value_head.weight` and so on."""
+        return self._group(group).whole()
 
     def fingerprint(self, group: str) -> str:
         """A short hash of a group's weights, as `files.fingerprint` gives it."""
@@ -141,7 +149,8 @@ class LocalLearner:
             if tensors:
                 files.write_tensors(folder / f"{group}.safetensors", tensors)
         files.write_tensors(folder / "optimiser.safetensors", self.optimisers.tensors())
-        said = {"groups": sorted(self.changed), "skipped": sorted(set(skip) & self.changed)}
+        said: dict[str, Any] = {"groups": sorted(self.changed), "skipped": sorted(set(skip) & self.changed)}
+        said |= {"steps": self.groups.steps, "bases": self._bases()}
         (folder / "learner.json").write_text(json.dumps(said, indent=2) + "\n")
 
     def load(self, folder: Any, skip: Collection[str] = ()) -> None:
@@ -154,12 +163,15 @@ class LocalLearner:
         try:
             said = json.loads(file.read_text())
             groups, skipped = set(said["groups"]), set(said["skipped"])
+            said = {"steps": 0, "bases": {}} | said
         except FileNotFoundError:
             raise BadCheckpoint(f"{file}: missing; a learner's checkpoint holds learner.json and optimiser.safetensors") from None
         except (ValueError, KeyError, TypeError) as error:
             raise BadCheckpoint(f"{file}: not what a learner wrote ({type(error).__name__}: {error})") from None
         if foreign := sorted(g for g in groups if g not in self.groups):
             raise BadCheckpoint(f"{file}: it holds the weights {', '.join(foreign)}, which this method does not have")
+        for root in self._bases():
+            lora.same_base(file, self.groups.base(root), root)
         if stale := sorted(self.changed - groups - set(skip)):
             raise BadCheckpoint(f"{file}: it does not hold {', '.join(stale)}, which has moved here; load into a new learner")
         moments = files.read_tensors(folder / "optimiser.safetensors")
@@ -167,13 +179,20 @@ class LocalLearner:
         for group, tensors in read.items():
             files.fill(self._saved(group, skipped), tensors, folder / f"{group}.safetensors")
         self.optimisers.fill(moments, folder / "optimiser.safetensors")
-        self.changed = groups
+        self.changed, self.groups.steps = groups, said["steps"]
         self._since, self._finite = [], True
 
     def _saved(self, group: str, skip: Collection[str]) -> dict[str, Tensor]:
         """What a checkpoint holds of a group."""
         own = self.groups[group]
         return {n: p for n, p in own.names().items() if group not in skip or own.trunk is None or n not in own.trunk.names()}
+
+    def _bases(self) -> dict[str, str]:
+        """What the adapters are over, as fingerprints."""
+        if self.groups.adapter is None:
+            return {}
+        roots = {self.groups.root(g) for s in self.groups.seats.values() for g in [s.trunk]}
+        return {root: files.fingerprint(self.groups.base(root).names()) for root in sorted(roots)}
 
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.errors import BadValue
 from ..core.part import Unit
+from ..model import lora
 from ..model.transformer import Attend, Look, causal, masked
 from .products import apart
 
@@ -39,14 +40,15 @@ class Texts:
 
 @dataclass(frozen=True)
 class Layout:
-    """Flat tokens of one forward pass: ids and positions i64[1, F], and where rows find the hidden states before and
-    after them, i64[N] (after: None where nobody asks)."""
+    """Flat tokens of one forward pass: ids and positions i64[1, F], where rows find the hidden states before and after them,
+    i64[N] (after: None where nobody asks), and a number per token that its text determines, i64[F]."""
 
     ids: Tensor
     positions: Tensor
     before: Tensor
     after: Tensor | None
     attend: Attend
+    marks: Tensor
 
 
 def read(batch: Batch, rows: np.ndarray, view: str | None = None, after: bool = False) -> Texts:
@@ -176,8 +178,10 @@ def layout(texts: Texts, device: str, after: bool = False) -> Layout:
     attend = attention(length[: len(bases)], length[len(bases) :], texts.first[branch], begin[base_of[branch]], device)
     spare = np.zeros(-len(ids) % GRID, np.int64)
     ids, positions = np.concatenate([ids, spare]), np.concatenate([positions, spare])
+    before = np.concatenate([np.full(len(bases), -1), begin[base_of[branch]] + texts.first[branch] - 1])
+    marks = np.concatenate([lora.marks(pieces, offset, before).astype(np.int64), spare])
     to = lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(device)  # noqa: E731
-    return Layout(to(ids[None]), to(positions[None]), to(find(texts.at - 1)), to(find(texts.at)) if after else None, attend)
+    return Layout(to(ids[None]), to(positions[None]), to(find(texts.at - 1)), to(find(texts.at)) if after else None, attend, to(marks))
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadCheckpoint, BadValue
@@ -16,8 +16,10 @@ from ..engine.builtin import BuiltinEngine
 from ..learner.local import LocalLearner
 from ..learner.settings import Decay, Precision, rate
 from ..learner.settings import Settings as LearnerSettings
+from ..model import lora
 from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
+from ..model.transformer import Transformer
 from ..model.zoo import Start
 from .episode import Limits, Tool
 from .run import Bounds, Loop
@@ -50,6 +52,33 @@ class Settings:
     gap: float = 0.1
     tool_seconds: float = 30.0
     reward_seconds: float = 60.0
+    lora_rank: int | None = None  # None: all weights are trained
+    lora_alpha: float | None = None
+    lora_targets: tuple[str, ...] = (lora.ALL,)
+    lora_dropout: float | None = None
+    lora_rslora: bool = False
+    adapter: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
+        kinds = ("lora_alpha", "lora_targets", "lora_rslora")
+        given = [n for n in kinds if getattr(self, n) != Settings.__dataclass_fields__[n].default]
+        if self.adapter is not None and (given or self.lora_rank is not None):
+            raise BadValue(f"adapter: {self.adapter} says its own rank, alpha and targets; leave {', '.join(given) or 'lora_rank'} out")
+        given += ["lora_dropout"] * (self.lora_dropout is not None)
+        if self.fresh_lora is None and self.adapter is None and given:
+            raise BadValue(f"{given[0]}: means something for adapters only; give lora_rank too")
+
+    @property
+    def fresh_lora(self) -> lora.Lora | None:
+        """What fresh adapters are to be; None where all weights are trained, or adapters go on from a folder."""
+        if self.lora_rank is None:
+            return None
+        return lora.Lora(self.lora_rank, self.lora_alpha, self.lora_targets, self.lora_dropout or 0.0, self.lora_rslora)
+
+    def full(self) -> Settings:
+        """The same without adapters, for a model into which they are merged."""
+        return replace(self, lora_rank=None, lora_alpha=None, lora_targets=(lora.ALL,), lora_dropout=None, lora_rslora=False, adapter=None)
 
 
 def parts_of(stage: Stage) -> list[Part]:
@@ -79,6 +108,26 @@ def needed(method: Method) -> Method:
     for g in sorted(groups - method.weights.keys()):
         raise BadValue(f"method {method.name}: no weight group is called {g!r}; it has {', '.join(method.weights)}")
     return replace(method, cast=cast, weights={n: w for n, w in method.weights.items() if n in groups})
+
+
+def moving(method: Method) -> set[str]:
+    """The weight groups that change at any time: by an optimiser, following another, or copied as a stage begins."""
+    out = {g for s in method.stages for u in s.updates for g in u.params} | {g for s in method.stages for g in s.enter}
+    return out | {n for n, w in method.weights.items() if w.follow}
+
+
+def adapter_for(settings: Settings, base: Transformer) -> lora.Adapter | None:
+    """The adapters of a run over a base: fresh, read from a folder, or none. Raises BadValue or BadCheckpoint where they do not fit."""
+    if settings.adapter is None and settings.lora_rank is None:
+        return None
+    if not isinstance(base, Transformer):
+        raise BadValue(f"lora_rank: adapters are for the families that selfteach computes itself, not for {type(base).__name__}; train all weights")
+    if settings.adapter is not None:
+        return lora.read(Path(settings.adapter), base, settings.lora_dropout)
+    if (wanted := settings.fresh_lora) is None:
+        return None
+    lora.targeted(wanted, base)
+    return lora.Adapter(wanted, {})
 
 
 def check(method: Method, source: Source) -> None:
@@ -129,7 +178,8 @@ def loop(
         dtype=settings.dtype,
         tokens=settings.micro_tokens,
     )
-    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how)
+    still = method.weights.keys() - moving(method)
+    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how, adapter_for(settings, start.model), still)
     engine = engine_for(method, learner, start, settings) if speak else None
     made = Loop(
         method=method,
@@ -152,10 +202,10 @@ def loop(
 
 
 def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings) -> BuiltinEngine:
-    """The built-in engine, holding its own copy of every group that a speaking member uses."""
+    """The built-in engine, holding its own copy of every group that a speaking member uses, with adapters merged in (why: model/lora.py)."""
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
-    models = {group: copy.deepcopy(trunk) for group, trunk in trunks.items() if trunk is not None}
+    models = {group: lora.plain(trunk) for group, trunk in trunks.items() if trunk is not None}
     return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
 
 

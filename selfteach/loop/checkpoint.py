@@ -2,6 +2,7 @@
 
 RUN/config.json              the resolved configuration
 RUN/checkpoints/000040/      model.safetensors config.json tokenizer.json, other weight groups, the optimiser, state.json
+                             of adapters: adapter/ in place of the model, which is written where the run is done
 RUN/last                     a link to the newest
 """
 

@@ -15,7 +15,7 @@ from ..core.errors import BadCheckpoint, NotFinite
 from ..core.part import Part
 from ..core.protocols import History
 from ..core.task import Sampling
-from ..model import files
+from ..model import files, lora
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
 from . import checkpoint
@@ -40,6 +40,7 @@ class Session:
     eval_tasks: int = 64
     rollouts: bool = True
     observer: Observer = lambda event: None
+    base: str = ""  # what adapters are over, as their files say it
     log: Log | None = field(default=None, init=False)
     stopping: bool = field(default=False, init=False)
 
@@ -47,6 +48,11 @@ class Session:
     def model(self) -> Transformer:
         """The policy's trunk, as the learner has it."""
         return self.loop.learner.groups["policy"].trunk  # type: ignore[attr-defined]
+
+    @property
+    def adapted(self) -> bool:
+        """Whether the policy is a base with adapters."""
+        return bool(lora.layers(self.model))
 
     def open(self) -> bool:
         """Take up the folder where its newest checkpoint left it; True where there was one."""
@@ -58,7 +64,10 @@ class Session:
             at, _, state = found
             if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
                 raise BadCheckpoint(f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids would mean other words")
-            self.loop.learner.put("policy", files.read_shards(at), str(at / "model.safetensors"))
+            if self.adapted:
+                self.loop.learner.put("policy", lora.read_factors(at / "adapter"), str(at / "adapter" / lora.WEIGHTS))
+            else:
+                self.loop.learner.put("policy", files.read_shards(at), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
             offset = None if self.loop.done else state["log"]  # what a run that is done told after its last checkpoint is no repetition
@@ -70,13 +79,17 @@ class Session:
         return found is not None
 
     def save(self) -> None:
-        """A checkpoint of this moment."""
+        """A checkpoint of this moment. Of adapted weights it holds the adapters, and the merged model where the run is done."""
         if self.folder is None:
             return
         loop = self.loop
 
         def fill(aside: Path) -> None:
-            files.save(aside, self.model, loop.tokenizer)
+            loop.tokenizer.save(aside)
+            if self.adapted:
+                lora.save(aside / "adapter", self.model, self.base)
+            if loop.done or not self.adapted:
+                files.save(aside, lora.plain(self.model) if self.adapted else self.model, loop.tokenizer)
             loop.learner.save(aside, skip=("policy",))
 
         state = {**asdict(loop.state), "log": self.log.offset if self.log else 0}

@@ -164,14 +164,14 @@ def read_config(file: Path) -> Config:
     return config_of(data, file)
 
 
-def fill(target: Mapping[str, Tensor], given: Mapping[str, Tensor], file: Path | str) -> None:
+def fill(target: Mapping[str, Tensor], given: Mapping[str, Any], file: Path | str) -> None:
     """Copy tensors by name. Raises BadCheckpoint for one that is missing, extra, or of another shape."""
     _same_names(target, given, file)
     for name, p in target.items():  # all of them before the first is copied, so that a refused file leaves the model whole
         _same_shape(file, name, tuple(given[name].shape), tuple(p.shape))
     with torch.no_grad():
         for name, p in target.items():
-            p.copy_(given[name])
+            p.copy_(torch.as_tensor(given[name]))
 
 
 def _same_names(target: Mapping[str, Any], given: Mapping[str, Any], file: Path | str) -> None:

