@@ -254,8 +254,8 @@ async def started_model(job: Job, source: Source, observer: Observer) -> Start:
     if start.fresh and job.warm.steps and source.demos is not None:
         method = registry.methods.get("sft")(batch=job.warm.batch)
         folder = await warm_start(source, start, method, judge_of(source), job.warm, job.settings, observer)
-        model, tokenizer = files.load(folder)
-        start = replace(start, model=model, tokenizer=tokenizer, folder=folder)
+        model, tokenizer = files.load(folder, mapped=True)
+        start = replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
     return start
 
 
@@ -263,7 +263,7 @@ def session_of(job: Job, source: Source, start: Start, out: Path | None, observe
     """A session ready to run or to measure."""
     find = Shelf(out / "log").tree if out else None
     s = job.settings
-    made = assemble.loop(job.method, source, start, s, find, budget=job.budget)
+    made = assemble.loop(job.method, source, start, s, find, budget=job.budget, given=True, teach=out is not None)
     session = Session(made, judge_of(source), out, s.checkpoint_every, s.keep, observer=observer, base=str(start.folder or job.model))
     session.eval_every, session.eval_tasks = s.eval_every, s.eval_tasks
     return session

@@ -43,6 +43,10 @@ TAUGHT = [n for n in ALL if not registry.methods.get(n)().stage.data]  # those t
 SMALL = {  # options that make a task small; a claim's task without an entry runs as it is
     "chain_sum": {"terms": (2, 2), "style": "terse", "n_test": 8},
     "factworld": {"entities": 60, "relations": 4, "hops": (1, 2), "n_test": 8},
+    "countdown": {"numbers": (2, 2), "tries": 0, "n_test": 8},
+    "strings": {"depth": (1, 2), "n_test": 8},
+    "preference": {"n_test": 8},
+    "games": {"n_test": 8},
 }
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 

@@ -276,7 +276,7 @@ def test_a_shape_goes_to_the_first_family_that_has_all_of_it() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "architecture": ({"model_type": "mamba"}, "model_type 'mamba' cannot be loaded"),
+    "architecture": ({"model_type": "llarna"}, "model_type 'llarna' cannot be loaded"),
     "vision": ({"model_type": "gemma3"}, "its text part alone"),
     "scaling": ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "type 'longrope' is not known; there are: default, linear"),
     "scaling key": ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mrope_section": [1]}}, "has mrope_section, which is not understood"),

@@ -14,6 +14,7 @@ import torch
 from conftest import mini, said_group, table_of
 
 from selfteach.core import BadValue, NoVerdict, Part, Ref, Request, Score, Task, Trajectory, registry
+from selfteach.core.part import block as registry_block
 from selfteach.core.registry import tasks
 from selfteach.core.scoring import nested, score, whole_step
 from selfteach.loop import assemble
@@ -21,7 +22,7 @@ from selfteach.loop.episode import play
 from selfteach.loop.run import summary
 from selfteach.methods.objective.grpo import grpo
 from selfteach.model.zoo import Start
-from selfteach.reward.answer import exact_match, f1, normalise
+from selfteach.reward.answer import ABSTENTIONS, abstains, exact_match, f1, normalise, same_text, truthful
 from selfteach.reward.combine import clip, gate, weighted
 from selfteach.reward.isolated import isolated
 from selfteach.reward.tags import search_format
@@ -142,6 +143,40 @@ def test_normalise_is_stable():
 )
 def test_f1(said, gold, value):
     assert f1(answer=said, task=Task("t", "", gold)).value == pytest.approx(value)
+
+
+def test_a_task_s_own_verifier_goes_before_its_answer():
+    @registry_block
+    def longer(*, answer: Any, than: int = 3) -> float:
+        """Is it longer?"""
+        return float(len(answer) > than)
+
+    task = Task("t", "", "abcd", verifier=longer(than=2))
+    assert [exact_match(answer=a, task=task).value for a in ("xyz", "xy")] == [1.0, 0.0]
+    assert exact_match(answer="Abcd", task=Task("t", "", "abcd")).value == 1.0
+    assert exact_match(answer="Abcd", task=Task("t", "", "abcd", verifier=same_text())).value == 0.0
+
+
+@pytest.mark.parametrize(
+    "said,gold,value",
+    [
+        ("Paris", ("Paris",), 1.0),
+        ("I don't know.", ("Paris",), 0.0),
+        ("unknown", ("Paris",), 0.0),
+        ("Rome", ("Paris",), -1.0),
+        (None, ("Paris",), -1.0),  # silence is no abstention
+        ("I do not know", ABSTENTIONS, 1.0),  # where nobody can know, that is right
+        ("Rome", ABSTENTIONS, -1.0),
+    ],
+)
+def test_three_outcomes(said, gold, value):
+    found = truthful(answer=said, task=Task("t", "", gold))
+    assert found.value == value and sum(found.parts.values()) == 1.0
+    assert truthful(answer=said, task=Task("t", "", gold), right=2, abstained=0.5, wrong=0).value == {1.0: 2, 0.0: 0.5, -1.0: 0}[value]
+
+
+def test_what_abstains():
+    assert all(abstains(a) for a in (*ABSTENTIONS, " i don't KNOW. ")) and not any(abstains(a) for a in (None, "", "I know", "Know"))
 
 
 # ---- rewards made of rewards

@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from selfteach.core.errors import BadValue, UnknownName
 from selfteach.core.registry import tasks
 from selfteach.core.task import Source
+from selfteach.reward.answer import ABSTENTIONS, abstains
 from selfteach.tasks.atlas import atlas
 from selfteach.tasks.chain_sum import chain_sum, steps
 from selfteach.tasks.demos import SLIPS, TAGS
@@ -52,7 +54,7 @@ def replay(quiz, task):
 
 
 def test_registered():
-    for name in ("atlas", "factworld", "chain_sum"):
+    for name in ("atlas", "factworld", "chain_sum", "countdown", "strings", "games", "preference"):
         assert tasks.get(name).__doc__
 
 
@@ -182,6 +184,46 @@ def test_words_cover_what_is_said(source):
 
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
+def test_abstention(name):
+    """Some questions are about nobody, some demonstrations lack a fact: both are answered with: I don't know, but for their slips."""
+    source = WORLDS[name](abstain=0.3, nobody=0.2, mix=0.0, noise=0.3, n_test=200)
+    quiz = quiz_of(source)
+    demos, trained = [source.demos(i) for i in range(1000)], [source.train(i) for i in range(500)]
+    for tasks_ in (trained, source.test, demos):
+        assert sum(not t.tags["answerable"] for t in tasks_) / len(tasks_) == pytest.approx(0.2, abs=0.07)
+        for t in tasks_:
+            assert (t.answer == ABSTENTIONS) == (not t.tags["answerable"])
+            if not t.tags["answerable"]:
+                (who,) = t.tags["entities"]
+                assert who in t.prompt and who not in quiz.world.entities and not t.tags["known"]
+    names = [{t.tags["entities"][0] for t in tasks_ if not t.tags["answerable"]} for tasks_ in (trained + demos, source.test)]
+    assert not names[0] & names[1]
+    kinds = Counter()
+    for d in demos:
+        told = re.findall(r"<answer> ([^<>]+)</answer>$", d.data[0])[0]
+        nothing = d.data[0].endswith("<information>nothing found.</information><think>I am not sure.</think><answer> I don't know</answer>")
+        if d.tags["slip"] == "":
+            assert nothing == (not d.tags["known"]) and (abstains(told) or told in d.answer)
+        elif d.tags["slip"] == "timid":
+            assert d.tags["known"] and abstains(told) and not nothing
+        else:
+            assert not abstains(told)
+        kinds[d.tags["slip"] or ("right" if d.tags["known"] else "abstains")] += 1
+    assert kinds["timid"] > 10 and kinds["abstains"] / 1000 == pytest.approx(0.7 * (0.2 + 0.3 * 0.8), abs=0.08)
+    everything = "".join(d.prompt + d.data[0] for d in demos)
+    assert not any(quiz.world.sentence(i) in everything for i in quiz.hidden)
+
+
+@pytest.mark.parametrize("name", sorted(WORLDS))
+def test_without_abstention_everything_is_as_before(name):
+    plain = WORLDS[name](n_test=20)
+    assert all(t.tags["answerable"] for t in [*plain.test, *map(plain.train, range(50))])
+    assert not any("I don't know" in plain.demos(i).data[0] for i in range(300))
+    other = WORLDS[name](n_test=20, abstain=0.2)
+    assert [other.train(i) for i in range(20)] == [plain.train(i) for i in range(20)] and other.test == plain.test
+
+
+@pytest.mark.parametrize("name", sorted(WORLDS))
 def test_conflicts_and_distractors(name):
     plain, other = WORLDS[name](), WORLDS[name](conflicts=0.3, noisy=0.5)
     facts = len(plain.corpus())
@@ -199,9 +241,13 @@ import hashlib, json, sys
 from selfteach.tasks.atlas import atlas
 from selfteach.tasks.factworld import factworld
 from selfteach.tasks.chain_sum import chain_sum
+from selfteach.tasks.countdown import countdown
+from selfteach.tasks.preference import preference
+from selfteach.tasks.strings import strings
 print(json.dumps({f.__name__: hashlib.sha256(repr(
     [list(map(s.train, range(40))), s.test, list(map(s.demos, range(40))), s.corpus and s.corpus()]).encode()).hexdigest()
-    for f in (atlas, factworld, chain_sum) for s in [f(seed=3, **({} if f is chain_sum else {'conflicts': .1, 'noisy': .1}))]}))
+    for f in (atlas, factworld, chain_sum, countdown, strings, preference)
+    for s in [f(seed=3, **({'conflicts': .1, 'noisy': .1, 'abstain': .3, 'nobody': .2} if f in (atlas, factworld) else {'n_test': 20}))]}))
 """
 
 

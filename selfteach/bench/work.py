@@ -71,7 +71,10 @@ def folder_of(model: str, aside: Path) -> tuple[Path, Config]:
         files.save(folder, Transformer(SHAPES[model]).initialise(0), words)
     elif not (folder := Path(model).resolve()).is_dir():
         raise BadValue(f"selfteach bench: model {model}: no such shape or folder; there are {', '.join(SHAPES)}, or a folder in the Hub's layout")
-    return folder, files.read_config(folder / "config.json")
+    config = files.read_config(folder / "config.json")
+    if isinstance(config, str):
+        raise BadValue(f"selfteach bench: model {model}: {config} runs through transformers; what is compared here are selfteach's own families")
+    return folder, config
 
 
 def carried(model: str) -> Path | None:

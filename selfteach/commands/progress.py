@@ -73,6 +73,9 @@ class Progress:
             size += f", which stand still, and {about['adapters'] / 1e6:.2f} M in adapters" if "adapters" in about else ""
             again = f": goes on after step {e['step']}" if e["resumed"] else ""
             self.view.say(f"run {e['folder']}{again}{size}")
+        if not self.inside and (through := e.get("model", {}).get("through")):
+            kind = e["model"]["kind"]
+            self.view.say(f"model {kind}: none of selfteach's own families, so it runs through {through}; sampling and learning are slower")
 
     def _measuring(self, e: Event) -> None:
         when = {"start": "before", "end": "after", "now": "now"}.get(e["when"], e["when"])

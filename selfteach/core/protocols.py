@@ -135,8 +135,8 @@ class Context(Protocol):
         """Write numbers beside the current node: value, visits, round."""
         ...
 
-    def close(self, key: str | None = None, learn: str | None = "main") -> Trajectory:
-        """This path is a trajectory: compared within `key`, learned as the stream `learn`."""
+    def close(self, key: str | None = None, learn: str | None = "main", role: str | None = None) -> Trajectory:
+        """This path is a trajectory: compared within `key`, learned as the stream `learn`, of a `role` where it is not the member's name."""
         ...
 
 

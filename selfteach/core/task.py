@@ -20,13 +20,17 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to try. `data` holds what data programs read: a demonstration's completion, pairs, logged episodes."""
+    """One thing to try. `data` holds what data programs read: a demonstration's completion, pairs, logged episodes.
+
+    verifier  a block that names `answer` and `task` if it likes, for where being right is more than being equal to `answer`
+    """
 
     id: str
     prompt: Any
     answer: Any = None
     data: tuple[Any, ...] = ()
-    tags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # category, difficulty, hops, hint, rubric
+    tags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # category, difficulty, hops, hint, solution, steps, paraphrase
+    verifier: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)

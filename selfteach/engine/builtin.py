@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import torch
 from ..core.errors import BadValue, Unproven
 from ..core.protocols import Completion
 from ..core.task import Sampling
+from ..model.base import Model
 from ..model.tokenizer import Tokenizer
-from ..model.transformer import Transformer
 from .cache import Cache
 from .exact import exact
 from .lane import Lane, Request
@@ -34,7 +35,7 @@ class BuiltinEngine(Weights):
 
     def __init__(
         self,
-        models: Mapping[str, Transformer],
+        models: Mapping[str, Model],
         members: Mapping[str, str],
         tokenizer: Tokenizer,
         *,
@@ -56,9 +57,13 @@ class BuiltinEngine(Weights):
             cache = Cache(model.c, slots, n, device, dtype)
             tables = stops.setdefault(vocab, Stops(tokenizer.pieces, vocab))
             self.lanes[group] = Lane(group, model, cache, slots, n, chunk, tables, tokenizer.ends, self.counts)
-        self.exact = all(exact(model) for model in self.models.values())
         self._pump: asyncio.Task[None] | None = None
         self._arrived = 0
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether samples keep their bits in any company, as probed on this machine when first asked."""
+        return all(exact(model) for model in self.models.values())
 
     async def generate(self, member: str, context: np.ndarray, sampling: Sampling, address: int) -> Completion:
         """Draw tokens after `context` (i32[L]) until a stop, `sampling.max_tokens`, or the context limit.

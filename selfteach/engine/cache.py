@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model.transformer import Config, Look, Transformer
+from ..model.base import Model
+from ..model.transformer import Config, Look
 
 ROWS, KEYS = 8, 32
 
@@ -28,8 +29,7 @@ class Cache:
         self.room = _up(length, KEYS)
         shape = (c.layers, slots, c.kv_heads, self.room, c.head_dim)
         # Zeros, not empty memory: a masked key weighs 0, and 0 times a stray NaN would be NaN.
-        self.k = torch.zeros(shape, device=device, dtype=dtype)
-        self.v = torch.zeros(shape, device=device, dtype=dtype)
+        self.k, self.v = zeros(shape, device, dtype), zeros(shape, device, dtype)
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Give a slot the first `count` tokens of another."""
@@ -40,6 +40,16 @@ class Cache:
         """Set the first `upto` positions of every slot to zero; untouched memory stays untouched."""
         self.k[..., :upto, :] = 0
         self.v[..., :upto, :] = 0
+
+
+def zeros(shape: tuple[int, ...], device: torch.device | str, dtype: torch.dtype) -> Tensor:
+    """torch.zeros, but on a CPU pages that nobody writes take no memory (torch writes them all; the system gives zeros unasked)."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    size = math.prod(shape) * dtype.itemsize
+    raw = torch.from_numpy(np.zeros(size + 64, np.uint8))
+    first = -raw.data_ptr() % 64  # where torch's own tensors begin
+    return raw[first : first + size].view(dtype).view(shape)
 
 
 class Block(NamedTuple):
@@ -149,7 +159,7 @@ def _attend(look: Look, block: Block, mask: Tensor, q: Tensor, keys: Tensor, val
     return out.view(p, kv, t, -1, hd).transpose(1, 2).reshape(p * t, -1, hd)
 
 
-def forward(model: Transformer, cache: Cache, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, Step]:
+def forward(model: Model, cache: Cache, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, Step]:
     """Put pieces of the slots' tokens (i64[slots, length]) through the model and into the cache -> hidden [N, width], N padded to 8."""
     step = Step(cache, slots, start, take)
     n = len(step.slot)
@@ -158,7 +168,7 @@ def forward(model: Transformer, cache: Cache, tokens: np.ndarray, slots: np.ndar
     return model(step._to(ids), step, step._to(position))[0], step
 
 
-def logits(model: Transformer, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+def logits(model: Model, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     """The hidden states of some rows and their logits, both padded to 8 by repeating the first: [R, width], [R, vocab]."""
     if len(rows) != len(hidden) or (np.diff(rows) != 1).any():
         hidden = hidden[torch.from_numpy(padded(rows)).to(hidden.device)]

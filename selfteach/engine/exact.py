@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ..core import address
-from ..model.transformer import Transformer
+from ..model.base import Model
 from . import sampler
 from .cache import Cache, forward, logits
 
@@ -14,7 +14,7 @@ CROWD, MINE, LONG = 17, 3, 5  # sequences, the one compared, and one that is lon
 
 
 @torch.inference_mode()
-def exact(model: Transformer) -> bool:
+def exact(model: Model) -> bool:
     """Compute one sequence alone and whole, then in chunks among others; True where hidden states, tokens and logp agree bit for bit."""
     c = model.c
     place, kind = model.lm_head.weight.device, model.lm_head.weight.dtype
@@ -36,7 +36,7 @@ def exact(model: Transformer) -> bool:
     return torch.equal(first, second) and all(torch.equal(a, b) for a, b in zip(_last(model, first, 8), _last(model, second, 40), strict=True))
 
 
-def _last(model: Transformer, hidden: torch.Tensor, rows: int) -> list[torch.Tensor]:
+def _last(model: Model, hidden: torch.Tensor, rows: int) -> list[torch.Tensor]:
     """What is drawn after the last place where `rows` rows are drawn at once, ours first and some of the others truncated."""
     r = np.arange(rows)
     _, wide = logits(model, hidden, np.resize(np.roll(np.arange(len(hidden)), 1), rows))

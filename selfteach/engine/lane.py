@@ -15,7 +15,7 @@ from ..core.errors import NotFinite
 from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..model import quantities
-from ..model.transformer import Transformer
+from ..model.base import Model
 from . import sampler
 from .cache import Cache, forward, logits, padded
 from .stops import Stops
@@ -49,7 +49,7 @@ class Lane:
     """
 
     def __init__(
-        self, name: str, model: Transformer, cache: Cache, slots: int, length: int, chunk: int, stops: Stops, ends: Sequence[int], counts: Counter
+        self, name: str, model: Model, cache: Cache, slots: int, length: int, chunk: int, stops: Stops, ends: Sequence[int], counts: Counter
     ):
         self.name, self.model, self.cache, self.stops, self.counts = name, model, cache, stops, counts
         self.ends = np.array(ends)

@@ -11,8 +11,8 @@ from ..core.errors import BadValue, unknown
 from ..core.registry import quantities
 from ..core.task import Sampling
 from ..model import files
+from ..model.base import Model
 from ..model.tokenizer import Tokenizer
-from ..model.transformer import Transformer
 
 GIVEN = frozenset({"logits", "logprobs", "ids", "hidden"})  # what stands ready where a token is drawn
 
@@ -20,7 +20,7 @@ GIVEN = frozenset({"logits", "logprobs", "ids", "hidden"})  # what stands ready 
 class Weights:
     """The weight groups of an engine and their versions. The models handed in are the engine's own from then on."""
 
-    def __init__(self, models: Mapping[str, Transformer], members: Mapping[str, str], tokenizer: Tokenizer, length: int | None = None):
+    def __init__(self, models: Mapping[str, Model], members: Mapping[str, str], tokenizer: Tokenizer, length: int | None = None):
         self.models = dict(models)
         self.members = dict(members)
         self.tokenizer = tokenizer
@@ -52,7 +52,7 @@ class Weights:
         """A short hash of the weights held, comparable with the learner's."""
         return files.fingerprint(self._model(group).names())
 
-    def _model(self, group: str) -> Transformer:
+    def _model(self, group: str) -> Model:
         if group not in self.models:
             raise unknown("weight group", group, self.models)
         return self.models[group]

@@ -31,11 +31,11 @@ def accumulate(groups: Groups, batch: Batch, update: Update, tokens: int) -> dic
     if rows.any():
         _reached(groups, batch, update, want)
         with groups.moving(update.params):
-            pieces = plan(batch, tokens, tie(update))
+            pieces = plan(batch, tokens, tie(update), groups.sharing)
             if pieces is not None:
                 _one_pass(groups, batch, update, want, pieces, told)
             else:
-                _two_passes(groups, batch, update, want, plan(batch, tokens) or [], told)
+                _two_passes(groups, batch, update, want, plan(batch, tokens, sharing=groups.sharing) or [], told)
     metrics = told.metrics()
     return {"loss": sum(metrics[n] for n in dict.fromkeys(labels(update))), **metrics, "rows": float(rows.sum())}
 

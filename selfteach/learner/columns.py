@@ -14,10 +14,11 @@ from torch.utils.checkpoint import checkpoint
 from ..core.batch import Batch
 from ..core.errors import BadValue, unknown
 from ..core.registry import quantities
+from ..model.base import Model
 from ..model.quantities import HEADS, Name, Quantity, compute, logprobs, parse
-from ..model.transformer import Transformer, capped
+from ..model.transformer import capped
 from .groups import Groups, Seat
-from .microbatch import layout, read, take
+from .microbatch import layout, read, take, whole_rows
 
 CHUNK = 1 << 20  # logits made at a time: 4 MB of float32, which a processor's cache holds
 ROWS = 64  # and rows of logits in multiples of this, for the same reason as microbatch.GRID
@@ -76,10 +77,11 @@ def compute_columns(groups: Groups, batch: Batch, want: Mapping[str, np.ndarray]
         longest = max(texts.ids, key=len)
         if len(longest) > trunk.c.max_length:
             raise BadValue(f"learner: a sequence of {len(longest)} tokens does not fit the model's context of {trunk.c.max_length}")
-        lay = layout(texts, groups.device, after)
-        groups.drop(one.trunk, lay.attend, lay.marks)
+        lay = (layout if trunk.pluggable else whole_rows)(texts, groups.device, after)
+        if lay.marks is not None:
+            groups.drop(one.trunk, lay.attend, lay.marks)
         with torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"):
-            hidden = trunk(lay.ids, lay.attend, lay.positions)[0]
+            hidden = trunk(lay.ids, lay.attend, lay.positions).flatten(0, 1)
         for some in one.wishes.values():
             at = torch.from_numpy(np.searchsorted(rows, some[0].rows)).to(groups.device)
             before = take(hidden, lay.before[at])
@@ -143,7 +145,7 @@ def _replayable(batch: Batch, wish: Wish) -> None:
         )
 
 
-def _values(groups: Groups, trunk: Transformer, batch: Batch, wishes: list[Wish], before: Tensor, behind: Tensor | None) -> list[Tensor]:
+def _values(groups: Groups, trunk: Model, batch: Batch, wishes: list[Wish], before: Tensor, behind: Tensor | None) -> list[Tensor]:
     """What each wish asks of the same rows, from their hidden states [n, D]. Logits exist for a chunk of rows at a time."""
     rows = wishes[0].rows
     ids = torch.from_numpy(batch.ids[batch.place[rows]].astype(np.int64)).to(before.device)
@@ -167,7 +169,7 @@ def _values(groups: Groups, trunk: Transformer, batch: Batch, wishes: list[Wish]
     return out
 
 
-def _vocabulary(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
+def _vocabulary(trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
     """Quantities that read the logits, [n] each, from hidden states [n, D], by chunks of rows. Spare rows fill n up to the grid."""
     size, spare = len(ids), -len(ids) % ROWS
     hidden, ids = F.pad(hidden, (0, 0, 0, spare)), F.pad(ids, (0, spare))
@@ -175,12 +177,12 @@ def _vocabulary(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor
     return {n: v[:size] for n, v in _by_chunks(trunk, wide, hidden, ids, heat).items()}
 
 
-def _by_chunks(trunk: Transformer, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
+def _by_chunks(trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
     weight = trunk.lm_head.weight
     step = max(ROWS, CHUNK // weight.shape[0] // ROWS * ROWS)
     tracked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     names = sorted(wide)
-    if tracked and wide.keys() <= {"logp", "entropy"}:
+    if tracked and trunk.plain_head and wide.keys() <= {"logp", "entropy"}:
         both: tuple[Tensor, Tensor] = Chosen.apply(hidden, weight, ids, heat, trunk.c.logit_cap, step, "entropy" in wide)  # type: ignore[assignment]
         return {n: v for n, v in zip(("logp", "entropy"), both, strict=True) if n in wide}
     needs = set[str]().union(*(q.needs for q in wide.values()))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +15,20 @@ from torch import Tensor, nn
 from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import Member, Weights
 from ..model import files, lora
+from ..model.base import Model
 from ..model.quantities import HEADS
 from ..model.transformer import Attend, Transformer
 from .settings import Precision
 
 HEAD_ONLY = "new:head"
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass
 class Group:
     """Parameters under one name: a trunk, scalar heads, or both. `lent`: the trunk is the base of adapters, and never moves."""
 
-    trunk: Transformer | None
+    trunk: Model | None
     heads: dict[str, nn.Linear] = field(default_factory=dict)
     lent: bool = False
 
@@ -58,24 +61,29 @@ class Seat:
 class Groups:
     """All weight groups of a run, and the members made of them.
 
-    Nothing here has a gradient except inside `moving`. Raises BadValue for members that cannot be put together.
+    Nothing here has a gradient except inside `moving`. `still`: groups that nothing is meant to write to; those that begin as the start are
+    its own tensors. `given`: the start is not needed by anybody else, so that a group may have its tensors. Raises BadValue for members that
+    cannot be put together.
 
     With an `adapter`, groups of one root are adapters over one base, which is the start itself (or a path's model, loaded once); a group in
-    `still`, which nothing moves, is the base. Scalar heads are whole in any case.
+    `still` is the base. Scalar heads are whole in any case.
     """
 
     def __init__(
         self,
         weights: Mapping[str, Weights],
         cast: Mapping[str, Member],
-        start: Transformer,
+        start: Model,
         device: str = "cpu",
         dtype: Precision = "float32",
         adapter: lora.Adapter | None = None,
         still: Collection[str] = (),
         seed: int = 0,
+        given: bool = False,
     ):
         self.specs = dict(weights)
+        self._shared: set[str] = set()  # groups whose trunk is the start's tensors
+        self.given = given
         self.start = start
         self.device = device
         self.dtype = dtype
@@ -94,6 +102,20 @@ class Groups:
     def __contains__(self, name: str) -> bool:
         return name in self.specs
 
+    def own(self, name: str) -> Group:
+        """A group that is about to be written to: its tensors are nobody else's."""
+        group = self[name]
+        if name in self._shared and group.trunk is not None:
+            for p in group.trunk.parameters():
+                p.data = p.data.clone()
+            self._shared.discard(name)
+        return group
+
+    @property
+    def sharing(self) -> bool:
+        """Whether a context that several sequences share is computed once."""
+        return self.start.pluggable
+
     def root(self, name: str) -> str:
         """Where a group's first weights come from: start, new:head or a path. Copies of groups are followed to their origin."""
         seen = [name]
@@ -105,7 +127,7 @@ class Groups:
             raise BadValue(f"weights {name}: {source!r} cannot be made; there are: start, {HEAD_ONLY}, a path, another group")
         return source
 
-    def trunk(self, name: str) -> Transformer:
+    def trunk(self, name: str) -> Model:
         """The trunk of a group that has one."""
         found = self[name].trunk
         assert found is not None, name
@@ -114,7 +136,7 @@ class Groups:
     @contextmanager
     def moving(self, names: tuple[str, ...]) -> Iterator[None]:
         """Inside, the parameters of these groups collect gradients; all others are constants."""
-        params = [p for n in names for p in self[n].names().values()]
+        params = [p for n in names for p in self.own(n).names().values()]
         for p in params:
             p.requires_grad_(True)
         before, self._now = self._now, names
@@ -140,7 +162,7 @@ class Groups:
         Of adapters the factors are copied or averaged, each by itself (as teachers over adapters are: the mean of products has a higher rank);
         with rate 1, or with the base as the source, which is B = 0, that is the same as on merged weights.
         """
-        to, of = self[target].names(), self[source].names()
+        to, of = self.own(target).names(), self[source].names()
         if self[source].lent and self[target].trunk is not None and self.root(target) == self.root(source):
             of = {n: torch.zeros_like(p) if n.endswith("lora_B") else p for n, p in to.items() if n.endswith(("lora_A", "lora_B"))} | of
         elif self.adapter and self[target].trunk is not None and self[source].trunk is not None and self.root(target) != self.root(source):
@@ -188,26 +210,42 @@ class Groups:
     def _trunk(self, name: str, root: str) -> Group:
         """A group with its trunk, and no heads yet."""
         if self.adapter is None:
-            return Group(copy.deepcopy(self.start) if root == "start" else self._loaded(root))
+            return Group(self._started(name) if root == "start" else self._loaded(root))
         base, given = self.base(root), self.adapter.tensors if root == "start" else {}
         if name in self.still and not given:
             return Group(base, lent=True)
         return Group(lora.adapt(base, self.adapter.lora, self.seed, given))
 
+    def _started(self, name: str) -> Model:
+        """A trunk that begins as the start: its very tensors where neither will be written to, or nobody else needs them; else a copy."""
+        if name in self.still:
+            self._shared.add(name)
+            return twin(self.start)
+        alone = self.given and [n for n in self.specs if self.root(n) == "start"] == [name]
+        return twin(self.start) if alone else copy.deepcopy(self.start)
+
     def base(self, root: str) -> Transformer:
-        """The one model that the adapters of a root are over."""
+        """The one model that the adapters of a root are over. Raises BadValue for one that is no Transformer of ours."""
         if root not in self._bases:
-            self._bases[root] = (self.start if root == "start" else self._loaded(root)).to(self.device).requires_grad_(False)
+            model = self.start if root == "start" else self._loaded(root)
+            if not isinstance(model, Transformer):
+                raise BadValue(f"{root}: adapters need a model of selfteach's own families; this one runs through transformers: train it in full")
+            self._bases[root] = model.to(self.device).requires_grad_(False)
         return self._bases[root]
 
-    def _loaded(self, root: str) -> Transformer:
+    def _loaded(self, root: str) -> Model:
         trunk, _ = files.load(Path(root))
         if trunk.c.vocab != self.start.c.vocab:
             raise BadCheckpoint(f"{root}: its vocabulary has {trunk.c.vocab} ids, the run's model {self.start.c.vocab}: ids would not mean the same")
         return trunk.to(_dtype(self.start))
 
 
-def _dtype(model: Transformer) -> torch.dtype:
+def twin(model: M) -> M:
+    """Another model of the same tensors, as parameters of its own that have no gradient."""
+    return copy.deepcopy(model, {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()})
+
+
+def _dtype(model: Model) -> torch.dtype:
     return model.lm_head.weight.dtype
 
 

@@ -15,7 +15,7 @@ from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, unknown
 from ..core.method import Member, Update, Weights
 from ..model import files, lora
-from ..model.transformer import Transformer
+from ..model.base import Model
 from .backward import accumulate, columns_by_parts
 from .blame import blame
 from .groups import Groups
@@ -28,8 +28,9 @@ from .settings import Settings
 class LocalLearner:
     """core.protocols.Learner in this process.
 
-    `start` is the run's model: groups of source "start" are copies of it, made when first asked for, so it must stay as it is.
-    `seed` is that of adapters and their dropout (scalar heads begin at zero); `still` are groups that nothing moves: see Groups.
+    `start` is the run's model: groups of source "start" are copies of it, made when first asked for, so it must stay as it is. Those in
+    `still`, which nothing will write to, share its tensors. `given`: nobody else needs it, so that the only group of it may have them.
+    `seed` is that of adapters and their dropout (scalar heads begin at zero).
     The same inputs give the same bits on the same machine and number of threads; how a batch is cut changes rounding only.
     """
 
@@ -37,15 +38,16 @@ class LocalLearner:
         self,
         weights: Mapping[str, Weights],
         cast: Mapping[str, Member],
-        start: Transformer,
+        start: Model,
         seed: int = 0,
         settings: Settings | None = None,
         adapter: lora.Adapter | None = None,
         still: Collection[str] = (),
+        given: bool = False,
     ):
         self.settings = settings or Settings()
         self.seed = seed
-        self.groups = Groups(weights, cast, start, self.settings.device, self.settings.dtype, adapter, still, seed)
+        self.groups = Groups(weights, cast, start, self.settings.device, self.settings.dtype, adapter, still, seed, given)
         self.optimisers = Optimisers(self.groups, self.settings)
         self.changed: set[str] = set()  # groups that are no longer as they began: what a checkpoint must hold
         self._since: list[tuple[Batch, Update]] = []  # what went into the gradient since the last step
@@ -132,7 +134,8 @@ class LocalLearner:
 
     def put(self, group: str, tensors: Mapping[str, Any], where: str = "given weights") -> None:
         """Set a group's weights; heads may be left out. Raises BadCheckpoint for a tensor that is missing, extra or of another shape."""
-        own = self._group(group).names()
+        self._group(group)
+        own = self.groups.own(group).names()
         heads = {n: p for n, p in own.items() if n.split(".")[0] in {f"{h}_head" for h in self.groups[group].heads} and n not in tensors}
         with torch.no_grad():
             files.fill({n: p for n, p in own.items() if n not in heads}, {n: torch.as_tensor(t) for n, t in tensors.items()}, where)
@@ -177,6 +180,7 @@ class LocalLearner:
         moments = files.read_tensors(folder / "optimiser.safetensors")
         read = {g: files.read_tensors(folder / f"{g}.safetensors") for g in sorted(groups) if self._saved(g, skipped)}
         for group, tensors in read.items():
+            self.groups.own(group)
             files.fill(self._saved(group, skipped), tensors, folder / f"{group}.safetensors")
         self.optimisers.fill(moments, folder / "optimiser.safetensors")
         self.changed, self.groups.steps = groups, said["steps"]
@@ -197,7 +201,7 @@ class LocalLearner:
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""
         with fast():
-            return columns_by_parts(self.groups, batch, want, plan(batch, self.settings.tokens) or [], partial)
+            return columns_by_parts(self.groups, batch, want, plan(batch, self.settings.tokens, sharing=self.groups.sharing) or [], partial)
 
     def _group(self, name: str):
         if name not in self.groups:

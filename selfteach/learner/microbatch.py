@@ -40,15 +40,16 @@ class Texts:
 
 @dataclass(frozen=True)
 class Layout:
-    """Flat tokens of one forward pass: ids and positions i64[1, F], where rows find the hidden states before and after them,
-    i64[N] (after: None where nobody asks), and a number per token that its text determines, i64[F]."""
+    """Tokens of one forward pass: ids i64[1, F] flat, with their positions, or i64[S, L], a text in each row (positions None); where rows find
+    the hidden states before and after them, i64[N] among all tokens (after: None where nobody asks); and, of flat ones, a number per token
+    that its text determines, i64[F]."""
 
     ids: Tensor
-    positions: Tensor
+    positions: Tensor | None
     before: Tensor
     after: Tensor | None
     attend: Attend
-    marks: Tensor
+    marks: Tensor | None = None
 
 
 def read(batch: Batch, rows: np.ndarray, view: str | None = None, after: bool = False) -> Texts:
@@ -79,11 +80,11 @@ def read(batch: Batch, rows: np.ndarray, view: str | None = None, after: bool = 
     return Texts(ids, first + shift, seq, at + shift[seq])
 
 
-def plan(batch: Batch, tokens: int, together: Unit = "seq") -> list[np.ndarray] | None:
+def plan(batch: Batch, tokens: int, together: Unit = "seq", sharing: bool = True) -> list[np.ndarray] | None:
     """Cut a batch into micro-batches: arrays of sequence numbers, each of at most `tokens` tokens or one sequence.
 
     Sequences of one context stay together where they fit, and lengths are alike within a micro-batch. `together` is the unit that may
-    not be cut (pair, group, episode, batch); None where one of them does not fit.
+    not be cut (pair, group, episode, batch); None where one of them does not fit. `sharing`: a context of several is computed once.
     """
     size = batch.size("seq")
     seq = batch.get("seq")
@@ -94,6 +95,8 @@ def plan(batch: Batch, tokens: int, together: Unit = "seq") -> list[np.ndarray] 
     for prefixes in batch.prefixes.values():
         length = np.maximum(length, last - first + [0 if p is None else len(p) for p in prefixes])
     own = np.maximum(length - first, 0)
+    if not sharing:
+        own, first = length, np.zeros_like(first)
 
     def fits(seqs: np.ndarray) -> bool:
         """Flat tokens within the budget, attention's padded ones within twice that: both bound memory."""
@@ -182,6 +185,17 @@ def layout(texts: Texts, device: str, after: bool = False) -> Layout:
     marks = np.concatenate([lora.marks(pieces, offset, before).astype(np.int64), spare])
     to = lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(device)  # noqa: E731
     return Layout(to(ids[None]), to(positions[None]), to(find(texts.at - 1)), to(find(texts.at)) if after else None, attend, to(marks))
+
+
+def whole_rows(texts: Texts, device: str, after: bool = False) -> Layout:
+    """Texts as rows, for a model whose attention cannot be handed in: each whole, whatever it shares, padded at the right."""
+    longest = max(map(len, texts.ids))
+    ids = np.zeros((len(texts.ids), longest), np.int64)
+    for row, text in zip(ids, texts.ids, strict=True):
+        row[: len(text)] = text
+    to = lambda x: torch.from_numpy(x).to(device)  # noqa: E731
+    at = texts.seq * longest + texts.at
+    return Layout(to(ids), None, to(at - 1), to(at) if after else None, causal)
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:

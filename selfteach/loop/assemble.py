@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from ..core.part import Part
 from ..core.scoring import nested
 from ..core.task import Source, Task
 from ..engine.builtin import BuiltinEngine
+from ..engine.cohort import CohortEngine
+from ..learner.groups import twin
 from ..learner.local import LocalLearner
 from ..learner.settings import Decay, Precision, rate
 from ..learner.settings import Settings as LearnerSettings
 from ..model import lora
+from ..model.base import Model
 from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
@@ -116,7 +120,12 @@ def moving(method: Method) -> set[str]:
     return out | {n for n, w in method.weights.items() if w.follow}
 
 
-def adapter_for(settings: Settings, base: Transformer) -> lora.Adapter | None:
+def still(method: Method) -> set[str]:
+    """The weight groups that never change."""
+    return set(method.weights) - moving(method)
+
+
+def adapter_for(settings: Settings, base: Model) -> lora.Adapter | None:
     """The adapters of a run over a base: fresh, read from a folder, or none. Raises BadValue or BadCheckpoint where they do not fit."""
     if settings.adapter is None and settings.lora_rank is None:
         return None
@@ -163,8 +172,14 @@ def loop(
     find: Callable[[str], Any] | None = None,
     budget: int | None = None,
     speak: bool = True,
+    given: bool = False,
+    teach: bool = True,
 ) -> Loop:
-    """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop."""
+    """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop.
+
+    `given`: the start's weights are the loop's from then on; otherwise they stay as they are. `teach`: steps will be made, so that the
+    weights that move are copied beforehand.
+    """
     check(method, source)
     source = spoken(source, start.tokenizer)
     method = needed(method)
@@ -178,9 +193,11 @@ def loop(
         dtype=settings.dtype,
         tokens=settings.micro_tokens,
     )
-    still = method.weights.keys() - moving(method)
-    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how, adapter_for(settings, start.model), still)
-    engine = engine_for(method, learner, start, settings) if speak else None
+    fixed = still(method)
+    adapter = adapter_for(settings, start.model)
+    held = fixed if teach else method.weights
+    learner = LocalLearner(method.weights, method.cast, start.model, settings.seed, how, adapter, held, given and not start.mapped)
+    engine = engine_for(method, learner, start, settings, fixed) if speak else None
     made = Loop(
         method=method,
         source=source,
@@ -201,12 +218,20 @@ def loop(
     return made
 
 
-def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings) -> BuiltinEngine:
-    """The built-in engine, holding its own copy of every group that a speaking member uses, with adapters merged in (why: model/lora.py)."""
+def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings, still: Collection[str] = ()) -> BuiltinEngine | CohortEngine:
+    """The engine, holding its own copy of every group that a speaking member uses (with adapters merged in: why, says model/lora.py), but for
+    those that stay as they are: the built-in one, or where a model's attention cannot be handed in, the one of cohorts."""
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
-    models = {group: lora.plain(trunk) for group, trunk in trunks.items() if trunk is not None}
-    return BuiltinEngine(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
+    models = {group: _spoken_by(trunk, group in still) for group, trunk in trunks.items() if trunk is not None}
+    kind = BuiltinEngine if all(model.pluggable for model in models.values()) else CohortEngine
+    return kind(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
+
+
+def _spoken_by(trunk: Model, still: bool) -> Model:
+    if isinstance(trunk, Transformer) and lora.factors(trunk):
+        return lora.plain(trunk)
+    return twin(trunk) if still else copy.deepcopy(trunk)
 
 
 def context_of(settings: Settings, start: Start) -> int:

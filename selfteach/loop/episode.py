@@ -319,11 +319,11 @@ class LiveContext:
         """Write numbers beside the current node: value, visits, round."""
         self.tree.notes.setdefault(self.node, {}).update(values)
 
-    def close(self, key: str | None = None, learn: str | None = "main") -> Trajectory:
-        """This path is a trajectory: compared within `key` (None: its group), learned as the stream `learn`."""
+    def close(self, key: str | None = None, learn: str | None = "main", role: str | None = None) -> Trajectory:
+        """This path is a trajectory: compared within `key` (None: its group), learned as the stream `learn`, of a `role` (None: the member)."""
         own = str(self.cast._request.key) if key is None else f"{self.cast._request.key}/{key}"
         talk, _ = talk_at(self.tree, self.at, self.cast._talks)
-        trajectory = Trajectory(self.at, self.member, own, learn, self._status, talk.left if talk else ())
+        trajectory = Trajectory(self.at, role or self.member, own, learn, self._status, talk.left if talk else ())
         self.cast._episode.trajectories.append(trajectory)
         return trajectory
 

@@ -16,8 +16,8 @@ from ..core.part import Part
 from ..core.protocols import History
 from ..core.task import Sampling
 from ..model import files, lora
+from ..model.base import Model
 from ..model.tokenizer import Tokenizer
-from ..model.transformer import Transformer
 from . import checkpoint
 from .episode import Table
 from .evaluate import Result, evaluate
@@ -45,7 +45,7 @@ class Session:
     stopping: bool = field(default=False, init=False)
 
     @property
-    def model(self) -> Transformer:
+    def model(self) -> Model:
         """The policy's trunk, as the learner has it."""
         return self.loop.learner.groups["policy"].trunk  # type: ignore[attr-defined]
 
@@ -67,7 +67,7 @@ class Session:
             if self.adapted:
                 self.loop.learner.put("policy", lora.read_factors(at / "adapter"), str(at / "adapter" / lora.WEIGHTS))
             else:
-                self.loop.learner.put("policy", files.read_shards(at), str(at / "model.safetensors"))
+                self.loop.learner.put("policy", files.weights(at, self.model), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
             offset = None if self.loop.done else state["log"]  # what a run that is done told after its last checkpoint is no repetition

@@ -58,7 +58,7 @@ async def warm_start(
     how = Settings(
         seed=warm.seed, steps=warm.steps, lr=warm.lr, decay="cosine", warmup=max(1, warm.steps // 20), dtype=settings.dtype, weight_decay=0.0
     )
-    made = loop(method, source, start, how, speak=False)
+    made = loop(method, source, start, how, speak=False, given=True)
     session = Session(made, judge, None, rollouts=False, observer=lambda e: observer({**e, "event": "warm_" + str(e["event"])}))
     await session.run()
     if session.stopping:

@@ -19,7 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint
-from .hub import config_of, data_of
+from . import foreign
+from .base import Model
+from .hub import FAMILIES, config_of, data_of
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -53,35 +55,53 @@ def written_aside(folder: Path) -> Iterator[Path]:
         raise
 
 
-def save(folder: Path, model: Transformer, tokenizer: Tokenizer) -> None:
+def save(folder: Path, model: Model, tokenizer: Tokenizer) -> None:
     """Write a model into an existing folder, so that transformers and vLLM load it by layout."""
     ends = list(tokenizer.ends) if len(tokenizer.ends) > 1 else tokenizer.end
     save_model(folder, model, bos_token_id=None, eos_token_id=ends, pad_token_id=tokenizer.end)
     tokenizer.save(folder)
 
 
-def save_model(folder: Path, model: Transformer, **more: Any) -> None:
+def save_model(folder: Path, model: Model, **more: Any) -> None:
     """Write config.json, with keys besides, and model.safetensors or shards of it. Raises BadValue for a shape that no family of the Hub has."""
+    if isinstance(model, foreign.Foreign):
+        return model.save(folder, **more)
     config = {**data_of(model.c), "torch_dtype": DTYPES[model.lm_head.weight.dtype], **more}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_shards(folder, model.names())
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Transformer, Tokenizer]:
-    """A model and its tokenizer. Raises BadCheckpoint naming the file and tensor that is wrong."""
+def load(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> tuple[Model, Tokenizer]:
+    """A model and its tokenizer; `mapped` as in `load_model`. Raises BadCheckpoint naming the file and tensor that is wrong."""
     if not folder.is_dir():
         raise BadCheckpoint(f"{folder}: no such folder; a model is a folder with config.json, model.safetensors and tokenizer.json")
     config = read_config(folder / "config.json")
     tokenizer = Tokenizer.load(folder)
-    if len(tokenizer) > config.vocab:
-        raise BadCheckpoint(f"{folder}: its tokenizer has {len(tokenizer)} ids, its model {config.vocab}: they are not of one model")
-    return load_model(folder, dtype), tokenizer
+    if isinstance(config, str):
+        model = foreign.load(folder, config, dtype)
+        _same_ids(folder, tokenizer, model.c.vocab)
+        return model, tokenizer
+    _same_ids(folder, tokenizer, config.vocab)  # before any weight is read
+    return _weights(folder, config, dtype, mapped), tokenizer
 
 
-def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+def load_model(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> Model:
     """A model without its tokenizer: its weights, stored in whatever precision, as `dtype`. A tensor is read, converted and kept, one
-    after the other, so that there is never a second copy. Raises BadCheckpoint as `load` does."""
-    model = Transformer.bare(read_config(folder / "config.json"))
+    after the other, so that there is never a second copy. Raises BadCheckpoint as `load` does.
+
+    `mapped`: tensors stored as `dtype` are not read but mapped (copied on write, page by page): for folders that nobody writes again.
+    """
+    config = read_config(folder / "config.json")
+    return foreign.load(folder, config, dtype) if isinstance(config, str) else _weights(folder, config, dtype, mapped)
+
+
+def _same_ids(folder: Path, tokenizer: Tokenizer, vocab: int) -> None:
+    if len(tokenizer) > vocab:
+        raise BadCheckpoint(f"{folder}: its tokenizer has {len(tokenizer)} ids, its model {vocab}: they are not of one model")
+
+
+def _weights(folder: Path, config: Config, dtype: torch.dtype, mapped: bool) -> Transformer:
+    model = Transformer.bare(config)
     files = shards(folder)
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
     for name in [n for n in files if n.endswith("rotary_emb.inv_freq")]:
@@ -90,9 +110,9 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     needed = {name: tuple(p.shape) for name, p in model.names().items()}
     _same_names(needed, files, where)
     for file in dict.fromkeys(files.values()):
-        model.hold(_read(file, {n: s for n, s in needed.items() if files[n] == file}, dtype))
+        model.hold(_read(file, {n: s for n, s in needed.items() if files[n] == file}, dtype, mapped))
     if twice is not None:
-        _, head = next(_read(twice, {"lm_head.weight": tuple(model.lm_head.weight.shape)}, dtype))
+        _, head = next(_read(twice, {"lm_head.weight": tuple(model.lm_head.weight.shape)}, dtype, mapped=True))
         if not torch.equal(head, model.lm_head.weight):
             raise BadCheckpoint(
                 f"{twice}: lm_head.weight is not model.embed_tokens.weight, but config.json says tie_word_embeddings; set it to false"
@@ -138,7 +158,7 @@ def opened(file: Path) -> Iterator[Any]:
         raise BadCheckpoint(f"{file}: cut short or not a safetensors file ({error}); copy or download it again") from error
 
 
-def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype, mapped: bool) -> Iterator[tuple[str, Tensor]]:
     """Tensors of one file by name and shape; all shapes are looked at before the first tensor is read."""
     with opened(file) as shard:
         for name, shape in needed.items():
@@ -147,12 +167,14 @@ def _read(file: Path, needed: Mapping[str, tuple[int, ...]], dtype: torch.dtype)
                 raise BadCheckpoint(f"{file}: tensor {name} is stored as {part.get_dtype()}; give the model as it was before it was quantised")
             _same_shape(file, name, tuple(part.get_shape()), shape)
         for name, shape in needed.items():
-            # A copy, never the mapped file itself: what is trained must not depend on a file staying as it is.
-            yield name, torch.empty(shape, dtype=dtype).copy_(shard.get_tensor(name))
+            # A copy where the file might not stay as it is: what is trained must not depend on that.
+            tensor = shard.get_tensor(name)
+            yield name, tensor if mapped and tensor.dtype == dtype else torch.empty(shape, dtype=dtype).copy_(tensor)
 
 
-def read_config(file: Path) -> Config:
-    """The shape in a config.json. Raises BadCheckpoint for another architecture, a missing field, or one that is not understood."""
+def read_config(file: Path) -> Config | str:
+    """The shape in a config.json, or its model_type where that is none of our families. Raises BadCheckpoint for a missing field, or one
+    that is not understood."""
     try:
         data = json.loads(file.read_text())
     except FileNotFoundError:
@@ -161,7 +183,17 @@ def read_config(file: Path) -> Config:
         raise BadCheckpoint(f"{file}: not JSON ({error})") from None
     if not isinstance(data, dict):
         raise BadCheckpoint(f"{file}: not a table of a model's shape")
+    kind = data.get("model_type")
+    if isinstance(kind, str) and kind not in FAMILIES and kind != "gemma3":  # whose text part is ours
+        return kind
     return config_of(data, file)
+
+
+def weights(folder: Path, like: Model) -> dict[str, Tensor]:
+    """The weights that `save` wrote of a model like this one, by the names that it has for them."""
+    if isinstance(like, foreign.Foreign):
+        return foreign.load(folder, like.c.kind, like.lm_head.weight.dtype).names()
+    return read_shards(folder)
 
 
 def fill(target: Mapping[str, Tensor], given: Mapping[str, Any], file: Path | str) -> None:
@@ -171,7 +203,9 @@ def fill(target: Mapping[str, Tensor], given: Mapping[str, Any], file: Path | st
         _same_shape(file, name, tuple(given[name].shape), tuple(p.shape))
     with torch.no_grad():
         for name, p in target.items():
-            p.copy_(torch.as_tensor(given[name]))
+            have = torch.as_tensor(given[name])
+            if p.data_ptr() != have.data_ptr():  # else it is the very tensor
+                p.copy_(have)
 
 
 def _same_names(target: Mapping[str, Any], given: Mapping[str, Any], file: Path | str) -> None:
@@ -249,6 +283,6 @@ def fingerprint(tensors: Mapping[str, Any], whole: bool = False) -> str:
     return h.hexdigest()
 
 
-def describe(model: Transformer) -> dict[str, Any]:
+def describe(model: Model) -> dict[str, Any]:
     """The shape and the number of parameters, for people."""
     return {**asdict(model.c), "parameters": sum(p.numel() for p in model.names().values())}

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from ..core import address
 from ..core.errors import BadCheckpoint, BadValue, nearest
 from . import files
+from .base import Model
 from .transformer import Attend, Transformer
 
 ALL = "all-linear"
@@ -127,12 +128,12 @@ class Adapted(nn.Module):
 # ---- adapted models
 
 
-def linears(model: Transformer) -> dict[str, nn.Linear]:
+def linears(model: Model) -> dict[str, nn.Linear]:
     """The linear layers that can be adapted, by name: the projections of every layer; embedding and head stand still."""
     return {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear) and n.startswith("model.layers.")}
 
 
-def targeted(lora: Lora, model: Transformer) -> list[str]:
+def targeted(lora: Lora, model: Model) -> list[str]:
     """The names of the linear layers that an adapter is for. Raises BadValue for a target that the model does not have."""
     have = linears(model)
     out: set[str] = set()
@@ -145,7 +146,7 @@ def targeted(lora: Lora, model: Transformer) -> list[str]:
     return [n for n in have if n in out]
 
 
-def adapt(base: Transformer, lora: Lora, seed: int = 0, given: Mapping[str, Tensor] | None = None) -> Transformer:
+def adapt(base: Model, lora: Lora, seed: int = 0, given: Mapping[str, Tensor] | None = None) -> Model:
     """The base with adapters, beginning at `given` or fresh. All but these is the base's own memory. Raises BadValue as `targeted` does.
 
     Fresh factors are a function of seed and layer alone: two models adapted alike begin alike, as two copies of a start would.
@@ -158,14 +159,20 @@ def adapt(base: Transformer, lora: Lora, seed: int = 0, given: Mapping[str, Tens
         layer = base.get_submodule(name)
         assert isinstance(layer, nn.Linear)
         setattr(model.get_submodule(where), leaf, Adapted(layer, name, lora, noise, seed))
-    for layer in model.model.layers:
+    for layer in _ours(model).model.layers:
         layer.register_forward_pre_hook(noise.enter)
     if given:
         files.fill(factors(model), given, "adapter")
     return model
 
 
-def _short(names: Sequence[str], base: Transformer) -> tuple[str, ...]:
+def _ours(model: Model) -> Transformer:
+    if not isinstance(model, Transformer):
+        raise BadValue("adapters are for models of selfteach's own families; this one runs through transformers: train all its weights")
+    return model
+
+
+def _short(names: Sequence[str], base: Model) -> tuple[str, ...]:
     """Targets that say the same: q_proj and so on where every layer's is meant, whole names where not."""
     leaves = tuple(dict.fromkeys(n.rpartition(".")[2] for n in names))
     every = [n for n in linears(base) if n.rpartition(".")[2] in leaves]
@@ -186,7 +193,7 @@ class Merged(Mapping[str, Tensor]):
     """A model's tensors with its adapters merged in, under the base's names, and others besides; each is made when asked for, so that
     they never all exist at once."""
 
-    def __init__(self, model: Transformer, more: Mapping[str, Tensor] | None = None):
+    def __init__(self, model: Model, more: Mapping[str, Tensor] | None = None):
         own = {n: p for n, p in model.names().items() if n.rpartition(".")[2] not in ("lora_A", "lora_B")}
         self.own = {n: p.detach() for n, p in {**own, **(more or {})}.items()}
         self.adapted = {f"{n}.weight": m for n, m in layers(model).items()}
@@ -201,7 +208,7 @@ class Merged(Mapping[str, Tensor]):
         return len(self.own)
 
 
-def plain(model: Transformer) -> Transformer:
+def plain(model: Model) -> Model:
     """A copy in memory of its own, adapters merged in."""
     whole = Transformer.bare(model.c).hold((n, t if n in found.adapted else t.clone()) for found in [Merged(model)] for n, t in found.items())
     return whole.to(model.lm_head.weight.device)  # the tables of rotary positions
@@ -248,7 +255,7 @@ def kept(marks: Tensor, layer: int, width: int, dropout: float) -> tuple[Tensor,
     return draws >= bound - 2**15, 1 - bound / 2**16
 
 
-def drop(model: Transformer, attend: Attend, marks: Tensor, *words: object) -> None:
+def drop(model: Model, attend: Attend, marks: Tensor, *words: object) -> None:
     """Let the forward of `model` that is handed this very `attend`, over the tokens of `marks` (i64[F]), have dropout, drawn at `words`."""
     noise = next(iter(layers(model).values())).noise
     noise.drawn[attend] = mix(marks + int(np.uint64(address.key(*words)).astype(np.int64)))
@@ -257,7 +264,7 @@ def drop(model: Transformer, attend: Attend, marks: Tensor, *words: object) -> N
 # ---- files
 
 
-def save(folder: Path, model: Transformer, base: str) -> None:
+def save(folder: Path, model: Model, base: str) -> None:
     """Write adapter_config.json and adapter_model.safetensors, which `peft.PeftModel.from_pretrained(base model, folder)` reads."""
     found = layers(model)
     lora = next(iter(found.values())).lora
@@ -299,7 +306,7 @@ init_lora_weights layers_to_transform layers_pattern peft_version megatron_core 
 NEUTRAL = set(NEUTRAL_KEYS.split())
 
 
-def read(folder: Path, base: Transformer, dropout: float | None = None) -> Adapter:
+def read(folder: Path, base: Model, dropout: float | None = None) -> Adapter:
     """An adapter in peft's layout, for a base; `dropout` None: as its file says. Raises BadCheckpoint naming the file, and the key or tensor that
     is not understood or does not fit the base."""
     file = folder / CONFIG
@@ -335,7 +342,7 @@ def read(folder: Path, base: Transformer, dropout: float | None = None) -> Adapt
     return Adapter(Lora(rank, alpha, targets, share, bool(said.get("use_rslora"))), tensors)
 
 
-def same_base(file: Path, base: Transformer, root: str = "start") -> None:
+def same_base(file: Path, base: Model, root: str = "start") -> None:
     """Raises BadCheckpoint where a checkpoint's learner.json says that its adapters are over other weights than these."""
     try:
         over = json.loads(file.read_text())["bases"].get(root)

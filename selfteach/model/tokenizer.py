@@ -219,7 +219,8 @@ class Tokenizer:
 
         file = folder / "tokenizer.json"
         if not file.is_file():
-            raise BadCheckpoint(f"{file}: there is no tokenizer beside the weights")
+            hint = "transformers may make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            raise BadCheckpoint(f"{file}: there is no tokenizer beside the weights; {hint}")
         try:
             inner = Inner.from_file(str(file))
         except Exception as error:

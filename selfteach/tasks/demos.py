@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..reward.answer import ABSTENTIONS
+from ..tools.search import NOTHING
 from .world import Chain, Hop, World
 
 TAGS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>")
@@ -54,6 +56,15 @@ class Writer:
         if text is None:
             return self._thought(chain.hops[0], 0) + answer(self._other(chain, draw)), "guess"
         return text, slip
+
+    def unknown(self, chain: Chain, at: int) -> str:
+        """The right thing to say where the fact of hop `at` is not to be had: searched for, not found, and owned to."""
+        query = search(self.world.query(chain.hops[at], chain.path[at]))
+        return self._steps(chain, at) + self._thought(chain.hops[at], at) + query + information(NOTHING) + abstention()
+
+    def timid(self, chain: Chain) -> str:
+        """A known answer that is not given: the last fact is found and not trusted."""
+        return self._steps(chain, len(chain.hops)) + abstention()
 
     def _hop(self, chain: Chain, i: int) -> str:
         return search(self.world.query(chain.hops[i], chain.path[i])) + information(self.world.sentence(chain.facts[i]))
@@ -135,6 +146,10 @@ def information(text: str) -> str:
 def answer(text: str) -> str:
     # The space makes the answer the same tokens here as in the middle of a sentence, so that it can be copied from one.
     return f"<answer> {text}</answer>"
+
+
+def abstention() -> str:
+    return think("I am not sure.") + answer(ABSTENTIONS[0])
 
 
 def _end(text: str) -> str:

@@ -11,7 +11,8 @@ from ..core.address import generator
 from ..core.errors import BadValue
 from ..core.registry import task
 from ..core.task import Source
-from .quiz import Quiz, check, number
+from .options import number
+from .quiz import Quiz, check
 from .world import Fact, Relation, World
 
 # In the order in which `relations` takes them, so that few of them already make chains.
@@ -48,6 +49,8 @@ def factworld(
     noise: float = 0.6,
     conflicts: float = 0.0,
     noisy: float = 0.0,
+    abstain: float = 0.0,
+    nobody: float = 0.0,
     top: int = 1,
     n_test: int = 400,
     seed: int = 0,
@@ -63,6 +66,8 @@ def factworld(
     noise      share of the demonstrations that are done wrong
     conflicts  share of facts that the search engine's documents also contradict
     noisy      distractors among the documents, as a share of the facts
+    abstain    share of the demonstrated questions that a withheld fact is needed for, which it is right to answer with: I don't know
+    nobody     share of all questions that are about somebody who does not exist, whose gold answer is: I don't know
     top        documents in an answer of the search tool
     n_test     test questions
     seed       of everything drawn, the world included
@@ -73,7 +78,7 @@ def factworld(
         raise BadValue(f"task factworld: entities must be from 40 to 100000, not {entities!r}")
     if not 2 <= number("factworld", "relations", relations) <= len(RELATIONS):
         raise BadValue(f"task factworld: relations must be from 2 to {len(RELATIONS)}, not {relations!r}")
-    quiz = Quiz(fiction(entities, relations, seed), seed, tuple(hops), held_out, withheld, mix, noise, n_test, conflicts, noisy)
+    quiz = Quiz(fiction(entities, relations, seed), seed, tuple(hops), held_out, withheld, mix, noise, n_test, conflicts, noisy, abstain, nobody)
     return quiz.source("factworld", knobs, top)
 
 

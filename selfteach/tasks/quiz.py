@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Any
@@ -14,12 +13,15 @@ import numpy as np
 from ..core.address import generator, key, uniform
 from ..core.errors import BadValue
 from ..core.task import Document, Source, Task
+from ..reward.answer import ABSTENTIONS
 from ..tools.search import search
 from .demos import SLIPS, TAGS, Writer
+from .options import least, number, share
 from .world import Chain, Fact, Hop, World
 
 TRIES = 400  # draws before a number of hops is given up for one question
 WARM = 16  # items in a step of the warm start
+TIMID = 0.2  # share of the slips that keep back a known answer, where abstaining is shown at all
 WORDED = 2000  # demonstrations that the tokenizer sees
 
 
@@ -34,6 +36,8 @@ class Quiz:
     noise      share of the demonstrated questions that are done wrong
     conflicts  share of the facts that the corpus also contradicts
     noisy      distractors in the corpus, as a share of the facts
+    abstain    share of the demonstrated questions that a fact is missing for, so that the right thing to say is: I don't know
+    nobody     share of all questions that are about somebody who does not exist: I don't know is the gold answer
     """
 
     world: World
@@ -46,6 +50,8 @@ class Quiz:
     n_test: int = 400
     conflicts: float = 0.0
     noisy: float = 0.0
+    abstain: float = 0.0
+    nobody: float = 0.0
 
     @cached_property
     def held(self) -> frozenset[str]:
@@ -114,9 +120,13 @@ class Quiz:
         raise BadValue(f"no training question of {listed(self.hops)} hops exists in this world; make it larger, or held_out or withheld smaller")
 
     def task(self, chain: Chain, name: str) -> Task:
-        """The task of a chain. tags: hops, kind, entities, chain (sentences), known, multiple, held_out, conflict, hint (the first step)."""
+        """The task of a chain. tags: hops, category, difficulty, kind, entities, chain (sentences), known, multiple, held_out, conflict,
+        hint (the first step), and answerable: False for a question about somebody who does not exist.
+        """
         tags = {
             "hops": len(chain.hops),
+            "category": f"{len(chain.hops)} hops",
+            "difficulty": len(chain.hops),
             "kind": " > ".join(h.relation if h.forward else f"{h.relation} of" for h in chain.hops),
             "entities": chain.path,
             "chain": tuple(self.world.sentence(i) for i in chain.facts),
@@ -124,9 +134,35 @@ class Quiz:
             "multiple": len(chain.golds) > 1,
             "held_out": bool(chain.reach & self.held),
             "conflict": bool(self.contradicted.intersection(chain.facts)),
+            "answerable": True,
             "hint": f"first look for the {self.world.query(chain.hops[0], chain.start)}.",
         }
-        return Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags)
+        made = Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags)
+        if not self._drawn("nobody", name, self.nobody):
+            return made
+        asked = self._invented(chain, name)
+        return replace(made, prompt=self.world.question(asked), answer=ABSTENTIONS, tags={**tags, **self._missing(asked)})
+
+    def _missing(self, asked: Chain) -> dict[str, Any]:
+        """The tags of a question about somebody who does not exist."""
+        return {
+            "entities": asked.path[:1],
+            "chain": (),
+            "known": False,
+            "multiple": False,
+            "conflict": False,
+            "answerable": False,
+            "hint": f"first look for the {self.world.query(asked.hops[0], asked.start)}.",
+        }
+
+    def _invented(self, chain: Chain, name: str) -> Chain:
+        """The same question about somebody who does not exist; of other names in the test than in training."""
+        start = nobody(self.seed, name, not name.startswith("test"), self.world.entities)
+        return chain._replace(start=start, path=(start, *chain.path[1:]))
+
+    def _drawn(self, purpose: str, name: str | int, share: float) -> bool:
+        """True for the share of the addresses."""
+        return share > 0 and float(uniform(key(self.seed, purpose, name), 0)) < share
 
     def train(self, i: int) -> Task:
         """The i-th training task."""
@@ -168,16 +204,35 @@ class Quiz:
             fact, hop = self.memories[_order(self.seed, lap, len(self.memories))[place]]
             prompt, completion = self.writer.memory(fact, hop)
             return Task(f"memory/{i}", prompt, data=(completion,), tags={"kind": "memory", "slip": ""})
-        chain = self._question("demo", i, shown=True)
-        task, slip = self.task(chain, f"demo/{i}"), ""
-        if float(uniform(key(self.seed, "noise", i), 0)) < self.noise:
-            draw = generator(self.seed, "slip", i)
-            share = np.array(list(SLIPS.values())) / sum(SLIPS.values())
-            slip = list(SLIPS)[int(draw.choice(len(SLIPS), p=share))]
-            text, slip = self.writer.wrong(chain, slip, draw)
-        else:
-            text = self.writer.right(chain)
+        missing = self._unknown(i) if self._drawn("abstain", i, self.abstain) else None
+        chain = missing or self._question("demo", i, shown=True)
+        task = self.task(chain, f"demo/{i}")
+        text, slip = self._told(chain, task, i)
         return Task(task.id, task.prompt, task.answer, (text,), {**task.tags, "kind": "demo", "slip": slip})
+
+    def _told(self, chain: Chain, task: Task, i: int) -> tuple[str, str]:
+        """The completion of the i-th demonstration, and its slip."""
+        draw, noisy = generator(self.seed, "slip", i), float(uniform(key(self.seed, "noise", i), 0)) < self.noise
+        gap = next((n for n, fact in enumerate(chain.facts) if fact in self.hidden), None)
+        if not task.tags["answerable"]:
+            chain, gap = self._invented(chain, task.id), 0
+        if not noisy:
+            return (self.writer.right(chain) if gap is None else self.writer.unknown(chain, gap)), ""
+        if gap is not None:
+            return self.writer.wrong(chain, "guess", draw)
+        if self._drawn("timid", i, TIMID if self.abstain or self.nobody else 0.0):
+            return self.writer.timid(chain), "timid"
+        share = np.array(list(SLIPS.values())) / sum(SLIPS.values())
+        return self.writer.wrong(chain, list(SLIPS)[int(draw.choice(len(SLIPS), p=share))], draw)
+
+    def _unknown(self, i: int) -> Chain | None:
+        """A training question that a withheld fact is needed for; None where none is found."""
+        draw = generator(self.seed, "unknown", i)
+        for _ in range(TRIES // 4):
+            chain = self.chain(draw, self.hops[int(draw.integers(len(self.hops)))])
+            if chain is not None and self.hidden.intersection(chain.facts):
+                return chain
+        return None
 
     def words(self) -> Iterator[str]:
         """Text for the tokenizer: every sentence and query, the test questions, and a stretch of the warm start."""
@@ -248,24 +303,15 @@ class Quiz:
 
 def check(task: str, **options: Any) -> None:
     """Check the options that worlds share. Raises BadValue naming the option, its value and the range."""
-    for name in ("held_out", "withheld", "mix", "noise", "conflicts"):
-        if not 0 <= number(task, name, options[name]) <= 1:
-            raise BadValue(f"task {task}: {name} must be a share from 0 to 1, not {options[name]!r}")
+    for name in ("held_out", "withheld", "mix", "noise", "conflicts", "abstain", "nobody"):
+        share(task, name, options[name])
     if number(task, "noisy", options["noisy"]) < 0:
         raise BadValue(f"task {task}: noisy must be 0 or more (distractors as a share of the facts), not {options['noisy']!r}")
     for name in ("n_test", "top"):
-        if number(task, name, options[name]) < 1:
-            raise BadValue(f"task {task}: {name} must be at least 1, not {options[name]!r}")
+        least(task, name, options[name], 1)
     hops = options["hops"]
     if not isinstance(hops, tuple | list) or not hops or any(h not in (1, 2, 3, 4) for h in hops) or len(set(hops)) != len(hops):
         raise BadValue(f"task {task}: hops must be different numbers from 1 to 4, such as (1, 2, 3), not {hops!r}")
-
-
-def number(task: str, name: str, value: Any) -> float:
-    """`value` if it is a finite number. Raises BadValue naming the option otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadValue(f"task {task}: {name} must be a number, not {value!r}")
-    return value
 
 
 def listed(hops: tuple[int, ...]) -> str:
@@ -281,6 +327,16 @@ def _distractor(world: World, fact: Fact, draw: np.random.Generator) -> str:
         "little has been written about {} so far.",
     )
     return forms[int(draw.integers(len(forms)))].format(about)
+
+
+def nobody(seed: int, address: str, learned: bool, taken: Sequence[str]) -> str:
+    """A name that nobody in the world bears, at an address; one for training or for the test by the name alone."""
+    draw = generator(seed, "nobody", address)
+    while True:
+        syllables = ["bdfgklmnprstvz"[int(draw.integers(14))] + "aeiou"[int(draw.integers(5))] for _ in range(3)]
+        name = "".join(syllables).capitalize()
+        if name not in taken and (float(uniform(key(seed, "nobody's side", name), 0)) >= 0.2) == learned:
+            return name
 
 
 @lru_cache(maxsize=16)

@@ -22,6 +22,7 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
     """work: kind, folder, variant; for rollouts `new` and `wave` (sequences at once), for learning what `peers.loop` reads."""
     torch.set_num_threads(work["threads"])
     model = files.load_model(Path(work["folder"]))
+    assert isinstance(model, Transformer)
     if work["kind"] == "learn":
         run, dtype = step_of(model, lambda ids: model(ids, causal), model.logits, work)
         return {"dtype": dtype}, run
