@@ -18,10 +18,11 @@ from .grpo import policy_method
         (
             Check("accuracy", "self", "grpo", by=-0.01),
             Check("pass@64", "self", "grpo", by=0.0),
+            Check("distinct@64", "self", "grpo", by=0.0),
             Check("late:nats", "self", "grpo", by=0.0),
         ),
         arms={"grpo": ("grpo", {"minibatches": 4})},
-        task="chain_sum",
+        task="countdown",
         steps=40,
         because="the value of acting at random is above 0 wherever a success lies below, so its softmax keeps every way that leads to one",
     ),
