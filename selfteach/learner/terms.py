@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -122,7 +123,7 @@ def total(update: Update, groups: Groups, batch: Batch, columns: Mapping[str, Te
         w = _tensor(part.columns[f"w{number}"].values, like)
         if not len(w):
             continue
-        loss = float(term.coef) * _sum(term, term.fn(**given), w, part.size(term.fn.unit))  # type: ignore[arg-type]
+        loss = float(term.coef) * _sum(term, term.fn(**given), w, part.size(term.fn.unit), told)  # type: ignore[arg-type]
         told.sum(name, loss)
         _tell(told, given)
         out = out + loss
@@ -157,15 +158,22 @@ def _tensor(values: np.ndarray, like: Tensor) -> Tensor:
     return torch.from_numpy(values).to(device=like.device, dtype=kind)
 
 
-def _sum(term: Term, result: Tensor | tuple[Tensor, Tensor], w: Tensor, size: int) -> Tensor:
-    """Sum of w * l; rows that the term did not keep count nothing, and under the denominator "kept" the others share their weight."""
-    loss, kept = result if isinstance(result, tuple) else (result, None)
+def _sum(term: Term, result: Any, w: Tensor, size: int, told: Told) -> Tensor:
+    """Sum of w * l; rows that the term did not keep count nothing, and under the denominator "kept" the others share their weight.
+
+    result: l, (l, kept) or (l, kept, figures). The share that is kept and the means of the figures are told.
+    """
+    loss, *rest = cast("tuple[Any, ...]", result) if isinstance(result, tuple) else (result,)
+    kept = rest[0] if rest else None
+    for name, values in (rest[1] if len(rest) > 1 else {}).items():
+        told.add(name, values.detach())
     if loss.shape != (size,):
         raise BadValue(f"term {term.fn.name}: it returned shape {tuple(loss.shape)}, its {size} {WORDS[term.fn.unit]} need ({size},)")
     if kept is None:
         if term.denominator == "kept":
             raise BadValue(f"term {term.fn.name}: its denominator is what is kept, but it does not return (l, kept)")
         return (w * loss).sum()
+    told.add("kept", kept.detach().to(w.dtype))
     left = w * kept.detach().to(w.dtype)
     if term.denominator == "kept" and (share := left.sum()) != 0:
         left = left * (w.sum() / share)
