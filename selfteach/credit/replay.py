@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core import BadValue, Column, Example, Group, Part, Ref, Segment, Seq, block, remembers
+from ..core import BadValue, Column, Example, Group, Part, Ref, Segment, Seq, block, holds_back, remembers
 from . import recipe
 from .compose import by_key
 
@@ -52,6 +52,7 @@ def replay(
 
 
 @block
+@holds_back("updates")
 @remembers(lambda: {"batches": []})
 def delayed(
     *,
