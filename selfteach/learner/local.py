@@ -73,11 +73,7 @@ class LocalLearner:
         Raises UnknownName for what is no quantity, BadValue for rows whose sampling cannot be replayed.
         """
         rows = np.ones(len(batch.place), bool)
-        tied = [column for column in want if of_groups(column, self.groups, batch)]
-        columns = self._columns(batch, dict.fromkeys([c for c in want if c not in tied], rows), partial=True)
-        for column in tied:
-            with fast():
-                columns[column] = group_column(self.groups, batch, column, self.settings.tokens)
+        columns = self._columns(batch, dict.fromkeys(want, rows), partial=True)
         for name, values in columns.items():
             batch.put(name, "token", values.cpu().numpy())
 
@@ -224,10 +220,14 @@ class LocalLearner:
 
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""
+        tied = [column for column in want if of_groups(column, self.groups, batch)]
+        each = {column: rows for column, rows in want.items() if column not in tied}
 
         def work(_: bool) -> dict[str, Tensor]:
             with fast():
-                return columns_by_parts(self.groups, batch, want, plan(batch, self.tokens, sharing=self.groups.sharing) or [], partial)
+                pieces = plan(batch, self.tokens, sharing=self.groups.sharing) or []
+                found = columns_by_parts(self.groups, batch, each, pieces, partial) if each else {}
+                return found | {column: group_column(self.groups, batch, column, self.tokens) for column in tied}
 
         return self._in_memory(batch, work)
 

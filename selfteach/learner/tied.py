@@ -57,10 +57,10 @@ def _values(groups: Groups, batch: Batch, name: Name, tokens: int) -> Tensor:
     hidden = columns_by_parts(groups, batch, every, plan(batch, tokens, sharing=groups.sharing) or [])[asked]
     trunk = groups.trunk(groups.seats[name.member or "policy"].trunk)
     ids = torch.from_numpy(batch.ids[batch.place].astype(np.int64)).to(hidden.device)
-    warm = 1.0 if (heat == 1).all() else torch.from_numpy(heat).to(hidden)
+    warm = None if (heat == 1).all() else torch.from_numpy(heat).to(hidden)
 
     def wide(at: slice) -> Tensor:
-        return logprobs(trunk.logits(hidden[at]), warm if isinstance(warm, float) else warm[at])
+        return logprobs(trunk.logits(hidden[at]), 1.0 if warm is None else warm[at])
 
     rows = Rows(hidden, ids, wide, chunk_rows(trunk.lm_head.weight.shape[0]))
     read = {c: torch.from_numpy(np.ascontiguousarray(batch.get(c, u))).to(hidden.device) for c, u in q.columns.items()}
