@@ -40,7 +40,7 @@ def majority(answers: Sequence[Any], weights: Sequence[float] | None = None, tie
 
     An answer that is none has no vote, but counts among those who were asked. ties: of equals the earliest, or none.
 
-    >>> majority(["7", "8", "7.0", None]), majority(["7", "8"], ties="none"), majority(["7", "8"], [0.2, 0.6])
+    >>> majority(["7", "8", "7.0", None]), majority(["7", "8"], ties="none"), majority(["7", "8"], [0.5, 1.5])
     (('7', 0.5), (None, 0.0), ('8', 0.75))
     """
     cast = [1.0] * len(answers) if weights is None else [float(w) for w in weights]

@@ -101,7 +101,7 @@ def keep_spread(
     alone = np.bincount(group, minlength=n) == 1
     unknown = np.isnan(seg.mean(reward, group, n))
     keep = np.where(unknown, np.nan, (spread >= bound) | alone)[group]
-    known = spread[np.isfinite(spread)]
+    known = spread[np.isfinite(spread) & ~alone]
     if len(known):
         weight = 1 / (state["steps"] + 1) if state["steps"] < warm else 1 - rate
         state = {"mean": float(state["mean"] + weight * (known.mean() - state["mean"])), "steps": state["steps"] + 1}

@@ -65,7 +65,7 @@ def _right(groups: Sequence[Group], truth: Mapping[Any, Score]) -> dict[str, boo
     for episode in (e for g in groups for e in g.episodes):
         name, verdict = canonical(episode.answer), next((truth[t.leaf].value for t in episode.trajectories if t.leaf in truth), None)
         if name is not None and verdict is not None:
-            out[name] = verdict >= 1.0
+            out[name] = out.get(name, False) or verdict >= 1.0  # however it was spelled
     return out
 
 
