@@ -5,6 +5,7 @@ Where it cannot be said, `keep` is NaN and the row stays, so that training on it
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,12 @@ def keep_first(*, group: Seq, most: int = 32) -> dict[str, Column]:
     >>> keep_first(group=[0, 1, 0, 0], most=2)["keep"].values
     array([1., 1., 1., 0.])
     """
-    group = np.asarray(group)
-    order = np.argsort(group, kind="stable")
-    begin = np.searchsorted(group[order], group[order])
-    rank = np.empty(len(group), np.int64)
-    rank[order] = np.arange(len(group)) - begin
-    return {"keep": Column("seq", (rank < most).astype(np.float64))}
+    seen: Counter[int] = Counter()
+    keep = np.ones(len(group))
+    for i, g in enumerate(np.asarray(group).tolist()):
+        keep[i] = seen[g] < most
+        seen[g] += 1
+    return {"keep": Column("seq", keep)}
 
 
 @block

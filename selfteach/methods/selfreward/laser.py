@@ -55,7 +55,7 @@ def laser(
     The paper begins the regression after 200 of 1000 steps and the mixture 200 later, here `verify_from` and `mix_from`. An answer that
     did not end by itself is not asked about and counts as 0. decode: `vote`, and `weighted_vote` in which each sample weighs its own s.
     """
-    verify = Term(verdict_regression(beta=beta, base=base), on="verify", weigh=class_balanced(), coef=from_step(step=verify_from, value=alpha))
+    verify = Term(verdict_regression(beta=beta, base=base), on=("verify",), weigh=class_balanced(), coef=from_step(step=verify_from, value=alpha))
     return (
         policy_method(
             credit=(each_probed(), norm(), self_mixed(share=share, gate=gate, step=mix_from)),
