@@ -125,17 +125,28 @@ def test_ttrl_with_every_vote_kept_and_labels_is_grpo_on_the_test_questions():
 # ---- RLSC
 
 
+def plain_logp(ids: Sequence[int]) -> np.ndarray:
+    """Log-probability of each token but the first, by a forward pass of its own."""
+    tokens = torch.tensor(list(ids))
+    with torch.no_grad():
+        model = start()
+        logp = model.logits(model(tokens[None], causal))[0].log_softmax(-1)
+    return logp[torch.arange(len(tokens) - 1), tokens[1:]].numpy()
+
+
 def test_the_weight_of_a_sample_is_its_own_probability():
     study = Study(of("rlsc", smooth=0.25), groups_of())
+    trees = {e.id: e.tree for g in groups_of() for e in g.episodes}
     for (name, _), values in study.columns().items():
-        tree = next(e.tree for g in groups_of() for e in g.episodes if e.id == name)
-        logp = tree.logp[tree.chosen].astype(np.float64)
+        tree = trees[name]
+        said = tree.places(len(tree.parent) - 1)
+        logp = plain_logp(tree.id[said].tolist())[tree.chosen[said][1:]]
         assert values[0] == pytest.approx(math.exp(logp.mean()) + 0.25)
         assert values[1] == pytest.approx(1 / 12)  # the log-likelihood is summed over tokens, averaged over the twelve samples
     same_gradient(study, Study(of("rlsc", smooth=0.25), groups_of(shift=3.0)), 0.0)  # no reward is read
     with pytest.raises(BadValue, match="length, group or none"):
-        own_probability(old_logp=[-1.0], seq=[0], group=[0], by="prompt")
-    assert np.isnan(own_probability(old_logp=[-1.0, np.nan, -1.0], seq=[0, 0, 1], group=[0, 1])["adv"].values).tolist() == [True, False]
+        own_probability(logp=[-1.0], seq=[0], group=[0], by="prompt")
+    assert np.isnan(own_probability(logp=[-1.0, np.nan, -1.0], seq=[0, 0, 1], group=[0, 1])["adv"].values).tolist() == [True, False]
 
 
 # ---- RLPR
@@ -310,15 +321,11 @@ def test_a_vote_in_which_each_sample_has_the_weight_of_its_own_word(tags):
 
 def test_the_question_s_share_of_the_perplexity_by_a_plain_forward_pass():
     groups = groups_of()
-    study, model = Study(of("sar", alpha=0.2), groups), copy.deepcopy(start())
-    total = {}
+    study, total = Study(of("sar", alpha=0.2), groups), {}
     for e, r in zip([e for g in groups for e in g.episodes], [s.value for g in groups for s in g.scores["reward"].values()], strict=True):
         places = e.tree.places(e.trajectories[0].leaf.node)
         said = places[e.tree.chosen[places]]
-        ids = torch.tensor([0, *e.tree.id[said].tolist()])
-        with torch.no_grad():
-            logp = model.logits(model(ids[None], causal))[0].log_softmax(-1)
-        blind = np.mean([float(logp[i, ids[i + 1]]) for i in range(len(said))])
+        blind = plain_logp([0, *e.tree.id[said].tolist()]).mean()
         ppl, ppl_blind = math.exp(-e.tree.logp[said].astype(np.float64).mean()), math.exp(-blind)
         total[e.id] = r + 0.2 * min(max((ppl_blind - ppl) / ppl_blind, -1), 1)
     for key in ("g0", "g1", "g2"):

@@ -12,23 +12,23 @@ from . import segments as seg
 
 @block
 def own_probability(
-    *, old_logp: Token, seq: Token, group: Seq, by: Literal["length", "group", "none"] = "length", smooth: float = 0.1
+    *, logp: Token, seq: Token, group: Seq, by: Literal["length", "group", "none"] = "length", smooth: float = 0.1
 ) -> dict[str, Column]:
-    """The probability with which a sequence was drawn, as its advantage: no label, no siblings' baseline (RLSC, 2506.06395, eq. 6 and 7).
+    """The probability of a sequence under the policy itself, as its advantage: no label, no siblings' baseline (RLSC, 2506.06395, eq. 6 and 7).
 
         A_i = p_i + smooth,    p = exp(1/L sum_t logp_t)  by length      p = exp(sum_t logp_t - max_j of the group)  by group
                                p = exp(sum_t logp_t)      by none, the paper's own, which is 0 for all but short answers
 
-    Args: old_logp f64[N], under the distribution that drew the tokens; seq i64[N]; group i64[S]. smooth: adds the likelihood of all
+    Args: logp f64[N], as the step began; seq i64[N]; group i64[S]. smooth: adds the likelihood of all
     samples alike, whose gradient is 0 on average. Returns: adv f64[S]; NaN where a log-probability is unknown. Scope: group.
 
     >>> half = np.log(0.5)
-    >>> rows = dict(old_logp=[half, half, half], seq=[0, 0, 1], group=[0, 0], smooth=0.0)
+    >>> rows = dict(logp=[half, half, half], seq=[0, 0, 1], group=[0, 0], smooth=0.0)
     >>> [own_probability(**rows, by=by)["adv"].values.tolist() for by in ("length", "group", "none")]
     [[0.5, 0.5], [0.5, 1.0], [0.25, 0.5]]
     """
     n = len(group)
-    total = seg.total(old_logp, seq, n)
+    total = seg.total(logp, seq, n)
     if by == "length":
         total = total / np.maximum(np.bincount(seq, minlength=n), 1)
     elif by == "group":

@@ -42,13 +42,13 @@ def rlsc(
         loss = -mean_i (p_old(y_i) + smooth) log p(y_i);   its aim F(p) = E_{y ~ p} p(y), the chance that two samples agree
 
     Li et al. 2025, equations 4 to 7 and algorithm 1: 16 samples a question at temperature 0.5, ten or twenty steps in all, no label, no
-    reward model, no KL, no clip. p_old of a long answer underflows, so it is taken per token here (by="length": the geometric mean),
-    within its group (over the group's largest) or as it is; the paper does not say. log p is summed over the tokens, under the
-    distribution that drew them. The reward is looked at only: it is the agreement with the majority. On and on, the policy closes up.
+    reward model, no KL, no clip. Both probabilities are the model's own, at temperature 1. p_old of a long answer underflows, so it is
+    taken per token here (by="length": the geometric mean), within its group (over the group's largest) or as it is; the paper does not
+    say. log p is summed over the tokens. The reward is looked at only: it is the agreement with the majority.
     """
     return policy_method(
-        credit=(each(), own_probability(by=by, smooth=smooth)),
-        term=Term(weighted_nll(), weigh=sequence_sum()),
+        credit=(each(), own_probability(by=by, smooth=smooth).reading(logp="raw_logp")),
+        term=Term(weighted_nll().reading(logp="raw_logp"), weigh=sequence_sum()),
         groups=groups,
         rollouts=rollouts,
     ).but(reward=(majority_vote(judge=exact_match()),), sampling=Sampling(temperature=temperature))
