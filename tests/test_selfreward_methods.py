@@ -115,7 +115,7 @@ def test_what_only_votes_is_in_no_baseline():
 
 def test_ttrl_with_every_vote_kept_and_labels_is_grpo_on_the_test_questions():
     same(of("ttrl", keep=99, labels=True), of("grpo"))
-    differ = {place for place, _, _ in of("ttrl", keep=99, labels=True).diff(of("grpo", groups=8, rollouts=16))}
+    differ = {place for place, _, _ in of("ttrl", keep=99, labels=True).diff(of("grpo", groups=16, rollouts=16))}
     assert differ == {"select", "credit.1", "credit.2", "sampling"}
     source = api.source_of("chain_sum", {"n_test": 8})
     asked, _ = of("ttrl").stage.select(n=8, rollouts=2, back=[], source=source, seed=0, state=0)
