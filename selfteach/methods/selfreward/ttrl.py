@@ -29,7 +29,7 @@ from ..objective.grpo import grpo
         because="a wrong majority still pays the many other wrong answers what they deserve, and the vote gets better with the policy",
     ),
 )
-def ttrl(groups: int = 8, votes: int = 16, keep: int = 8, questions: int = 400, temperature: float = 0.6, labels: bool = False) -> Method:
+def ttrl(groups: int = 16, votes: int = 16, keep: int = 8, questions: int = 400, temperature: float = 0.6, labels: bool = False) -> Method:
     """Test-time RL: learn on the test questions themselves, with the majority answer of a group in the place of the label.
 
         r_i = 1[answer_i = majority(answer_1 .. answer_votes)],  GRPO on the first `keep` of them
