@@ -7,27 +7,34 @@ An unknown score is NaN and stays NaN; nothing is filtered but by a composer's r
 
 from .baseline import batch_whiten, center, lowered, moving_baseline, norm, scale, tilted, whiten
 from .compose import each, pairs
-from .keep import drop_truncated, keep_balanced, keep_informative
+from .confidence import own_probability, self_mixed
+from .keep import drop_truncated, keep_balanced, keep_first, keep_informative, keep_spread
 from .replay import recall, replay
 from .returns import gae, gae_shaped, kl_per_token, paid_at_end, paid_at_steps
-from .shaping import kl_in_reward, overlong
+from .shaping import kl_in_reward, overlong, self_aligned
 from .values import remember_rewards, soft_advantage, success_rate
+from .views import each_blind, each_probed
 
 __all__ = [
     "batch_whiten",
     "center",
     "drop_truncated",
     "each",
+    "each_blind",
+    "each_probed",
     "gae",
     "gae_shaped",
     "keep_balanced",
+    "keep_first",
     "keep_informative",
+    "keep_spread",
     "kl_in_reward",
     "kl_per_token",
     "lowered",
     "moving_baseline",
     "norm",
     "overlong",
+    "own_probability",
     "paid_at_end",
     "paid_at_steps",
     "pairs",
@@ -35,6 +42,8 @@ __all__ = [
     "remember_rewards",
     "replay",
     "scale",
+    "self_aligned",
+    "self_mixed",
     "soft_advantage",
     "success_rate",
     "tilted",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..core import Group, Request, Source, Task, address, block, remembers
+from dataclasses import replace
+from typing import Any
+
+from ..core import BadValue, Group, Request, Source, Task, address, block, remembers
 
 
 @block
@@ -13,6 +16,31 @@ def uniform(*, n: int, rollouts: int, back: list[list[Group]], source: Source, s
         return [], state
     first = start(seed) + state
     return [Request(source.train(first + i), rollouts) for i in range(n)], state + n
+
+
+@block
+@remembers(int)
+def reworded(*, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int) -> tuple[list[Request], int]:
+    """The next n / 2 tasks of the source, each asked in both its wordings: the prompt, and the tag `paraphrase`.
+
+    The other wording is a task of its own, whose tag `same_as` names the first. Raises BadValue for a task that has no other wording.
+    """
+    if back:
+        return [], state
+    first, count = start(seed) + state, max(1, n // 2)
+    pairs = [source.train(first + i) for i in range(count)]
+    return [Request(t, rollouts) for task in pairs for t in (task, other_wording(task, source))], state + count
+
+
+def other_wording(task: Task, source: Source) -> Task:
+    """The same question in its other wording, put as the source puts its questions."""
+    if "paraphrase" not in task.tags:
+        raise BadValue(f"task {source.name}: its questions come in one wording (no tag `paraphrase`); take chain_sum or countdown")
+    told: Any = task.tags["paraphrase"]
+    other = replace(task, id=f"{task.id}/reworded", prompt=told, tags={**task.tags, "same_as": task.id})
+    if isinstance(task.prompt, str):
+        return other
+    return replace(other, prompt=source.chat(other) if source.chat else [{"role": "user", "content": told.strip()}])
 
 
 @block

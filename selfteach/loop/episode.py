@@ -125,6 +125,11 @@ class Cast:
 
         return call
 
+    @property
+    def spare(self) -> int:
+        """A token id that no text spells (Tokenizer.spare)."""
+        return self._table.tokenizer.spare
+
     def random(self, purpose: str) -> np.random.Generator:
         """A generator at this episode's own address."""
         return address.generator(*self._place, purpose)

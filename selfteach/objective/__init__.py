@@ -12,11 +12,11 @@ from .kl import kl
 from .likelihood import implicit_negative, nll, weighted_nll
 from .policy import clipped_importance, clipped_ratio, policy_gradient, sequence_ratio
 from .preference import dpo
-from .regression import advantage_regression
+from .regression import advantage_regression, verdict_regression
 from .schedules import after, before, cosine, every, from_step, linear
 from .segments import seq_mean, seq_sum
 from .value import clipped_value_loss, value_loss
-from .weigh import constant_length, prompt_mean, sequence_mean, sequence_sum, token_mean
+from .weigh import class_balanced, constant_length, prompt_mean, sequence_mean, sequence_sum, token_mean
 
 __all__ = [
     "advantage_regression",
@@ -24,6 +24,7 @@ __all__ = [
     "balanced_clip",
     "before",
     "bounded_moment",
+    "class_balanced",
     "clipped_importance",
     "clipped_ratio",
     "clipped_value_loss",
@@ -49,5 +50,6 @@ __all__ = [
     "token_mean",
     "uniform_bellman",
     "value_loss",
+    "verdict_regression",
     "weighted_nll",
 ]
