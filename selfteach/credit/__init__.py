@@ -7,8 +7,8 @@ An unknown score is NaN and stays NaN; nothing is filtered but by a composer's r
 
 from .baseline import batch_whiten, center, moving_baseline, norm, scale, whiten
 from .compose import each, pairs
-from .keep import drop_truncated, keep_informative
-from .replay import recall, replay
+from .keep import drop_truncated, keep_informative, mark_wrong
+from .replay import recall, recompose, replay
 from .returns import gae, gae_shaped, kl_per_token
 from .shaping import kl_in_reward, overlong
 
@@ -22,11 +22,13 @@ __all__ = [
     "keep_informative",
     "kl_in_reward",
     "kl_per_token",
+    "mark_wrong",
     "moving_baseline",
     "norm",
     "overlong",
     "pairs",
     "recall",
+    "recompose",
     "replay",
     "scale",
     "whiten",

@@ -6,8 +6,8 @@ one paper alone needs (that is in its method's file). NaN in a column comes out 
 """
 
 from .entropy import entropy_bonus
-from .kl import kl
-from .likelihood import nll, weighted_nll
+from .kl import kl, kl_where
+from .likelihood import nll, uncertain_nll, weighted_nll
 from .policy import clipped_importance, clipped_ratio, policy_gradient, sequence_ratio
 from .preference import dpo
 from .schedules import after, before, cosine, every, from_step, linear
@@ -28,6 +28,7 @@ __all__ = [
     "every",
     "from_step",
     "kl",
+    "kl_where",
     "linear",
     "nll",
     "policy_gradient",
@@ -38,6 +39,7 @@ __all__ = [
     "sequence_ratio",
     "sequence_sum",
     "token_mean",
+    "uncertain_nll",
     "value_loss",
     "weighted_nll",
 ]

@@ -18,3 +18,17 @@ def weighted_nll(*, logp: Token, adv: Token) -> Token:
     Args: logp, adv f[N]. Returns: l f[N]. Equals: `policy_gradient` where A > 0.
     """
     return -adv.clamp(min=0.0) * logp
+
+
+@block
+def uncertain_nll(*, logp: Token) -> Token:
+    """Likelihood of the tokens that are neither mastered nor alien: -sg(p (1 - p)) logp, p = exp(logp) (the phi of CHORD, 2508.11408).
+
+    The weight is largest at p = 1/2 and vanishes at 0 and 1; it is a constant to the gradient. Args: logp f[N]. Returns: l f[N].
+
+    >>> import torch
+    >>> uncertain_nll(logp=torch.tensor([0.5, 0.9]).log())  # 1/4 log 2, 0.09 * 0.1054
+    tensor([0.1733, 0.0095])
+    """
+    p = logp.detach().exp()
+    return -p * (1 - p) * logp
