@@ -14,12 +14,13 @@ from ..objective.grpo import grpo
     catalogue=160,
     claim=Claim(
         (
-            Check("length", "self", "grpo", by=0.40, relation="<", scale="ratio"),
+            # the paper's is 0.4 to 0.6; here a terse answer is but a third shorter than the mixture that the policy begins with
+            Check("length", "self", "grpo", by=0.20, relation="<", scale="ratio"),
             Check("accuracy", "self", "grpo", by=-0.01),
             Check("accuracy", "self", "fixed", by=0.0),
             Check("length", "self", "fixed", by=0.0, relation="<", scale="ratio"),
         ),
-        arms={"grpo": "grpo", "fixed": ("laser_d", {"target": 48})},
+        arms={"grpo": "grpo", "fixed": ("laser_d", {"target": 24})},
         task="chain_sum",
         steps=40,
         because="a bonus for what is short enough shortens without a price on what must be long, and the policy itself says what is short enough",
