@@ -58,7 +58,7 @@ def test_a_target_is_the_shortest_at_which_one_right_answer_is_expected():
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(1, 8), st.integers(1, 20), st.integers(1, 7))
 def test_no_shorter_target_of_the_grid_would_do(lengths, right, least, grid):
     found = adapted(lengths, right, least, grid)
-    expected = lambda l: sum(x <= l for x in lengths) / len(lengths) * right  # noqa: E731, E741
+    expected = lambda l: sum(x <= l for x in lengths) / len(lengths) * right  # noqa: E731
     assert found is not None and (found - least) % grid == 0
     assert expected(found) >= 1 - 1e-9
     assert found == least or expected(found - grid) < 1 - 1e-9

@@ -54,18 +54,18 @@ async def short_enough(
     drawn = {t.leaf: tokens_of(e, t) for g in groups for e in g.episodes for t in e.trajectories if t.leaf in found}
     kinds: dict[Ref, str] = {}
     rollouts = 1
-    lengths = {c: list(state["lengths"][c]) for c in CLASSES}
+    lengths: dict[str, list[int]] = {c: list(state["lengths"][c]) for c in CLASSES}
     for at in (_of_group(g, found) for g in groups):
         good = [a for a in at if (found[a].value or 0.0) >= right]
         kind = difficulty(len(good) / len(at)) if at else CLASSES[0]
         kinds |= dict.fromkeys(at, kind)
         lengths[kind] += [drawn[a] for a in good]
         rollouts = max(rollouts, len(at))
-    targets = state["targets"]
+    targets: dict[str, int | None] = state["targets"]
     if state["steps"] % every == 0:
         targets = {c: adapted(lengths[c], fewest_right(c, rollouts), least, grid) for c in CLASSES}
         lengths = {c: [] for c in CLASSES}
-    limits = targets if target is None else dict.fromkeys(CLASSES, target)
+    limits: dict[str, int | None] = targets if target is None else dict.fromkeys(CLASSES, target)
 
     def paid(at: Ref, have: Score) -> Score:
         if have.value is None:

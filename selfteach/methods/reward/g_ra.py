@@ -9,7 +9,7 @@ from ...reward.tags import action_score
 from ...rollout.search import search_agent
 from ..objective.grpo import grpo
 
-WORLD = {"entities": 100, "relations": 5, "hops": (1, 2), "withheld": 0.3}
+WORLD = {"hops": (1, 2), "withheld": 0.3}
 
 
 @method(

@@ -7,7 +7,7 @@ from ...reward.answer import truthful
 from ...rollout.search import self_search
 from ..objective.grpo import grpo
 
-WORLD = {"entities": 100, "relations": 5, "hops": (1, 2), "withheld": 0.3, "abstain": 0.3, "mix": 0.6}
+WORLD = {"hops": (1, 2), "withheld": 0.3, "abstain": 0.3}
 
 
 @method(
