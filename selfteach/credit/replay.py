@@ -88,7 +88,7 @@ def recompose(
     if by not in ("tokens", "turns"):
         raise BadValue(f"recompose: by must be tokens or turns, not {by!r}")
     found = recipe.examples(groups, None, mask, member)
-    adv = _advantages(found, credit or norm()).tolist() if found else []
+    adv: list[float] = _advantages(found, credit or norm()).tolist() if found else []
     made = [replace(e, given={**e.given, "adv": ("seq", np.float64(a))}) for e, a in zip(found, adv, strict=True)]
     trees = {e.id: e.tree for g in groups for e in g.episodes}
     length = [_length(e, trees, by) for e in found]
