@@ -1,8 +1,15 @@
-"""Tokens per second of the engine, beside a plain loop over a static cache written in torch alone, in one run.
+"""Tokens per second of the engine's ways to compute, beside a plain loop over a static cache written in torch alone, in one run.
 
-    python benchmarks/rollout.py --sequences 64 --new 128 --repeat 5 --json
+    python benchmarks/rollout.py                                  # tiny: 64 x 128 tokens after 32
+    python benchmarks/rollout.py --sequences 256 --slots 256
+    python benchmarks/rollout.py --model smollm2 --sequences 16 --new 64
+    python benchmarks/rollout.py --uneven                         # lengths drawn geometrically, mean a third of the limit
+    python benchmarks/rollout.py --ways float32,plain --json
 
-The plain loop does the least that can be done: one batch of equal prompts, one softmax, no stops, queue, slots or prefix cache.
+Ways: float32, bfloat16 (the native kernel), torch (the engine without it), plain. The plain loop does the least that can be done: one
+batch of equal prompts, one softmax, no stops, queue, slots or prefix cache. All take turns; the figures are medians, and ratios are those
+within a turn. On a machine with other work, tokens per second of a processor's time, at one thread, say more. With --uneven the plain
+loop runs on to the longest of its batch, as a fixed batch must, and only wanted tokens count.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +29,16 @@ from selfteach.core.task import Sampling
 from selfteach.engine import BuiltinEngine
 from selfteach.model.tokenizer import Tokenizer, make
 from selfteach.model.transformer import Config, Look, Transformer
+
+MODELS = {
+    "tiny": Config(512, width=256, layers=4, heads=8, kv_heads=2, head_dim=32, hidden=704, max_length=256),
+    "smollm2": Config(49152, width=576, layers=30, heads=9, kv_heads=3, head_dim=64, hidden=1536, max_length=256),
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": torch.bfloat16},
+    "torch": {"kernel": "torch"},
+}
 
 
 @torch.inference_mode()
@@ -50,60 +67,83 @@ def plain(model: Transformer, prompts: torch.Tensor, new: int) -> torch.Tensor:
     return torch.cat(out, 1)
 
 
-def seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+def in_waves(model: Transformer, prompts: np.ndarray, lengths: np.ndarray, slots: int) -> None:
+    """The plain loop over waves of `slots` sequences, each as long as its longest."""
+    for i in range(0, len(prompts), slots):
+        plain(model, torch.from_numpy(prompts[i : i + slots]), int(lengths[i : i + slots].max()))
+
+
+def by_engine(engine: BuiltinEngine, prompts: np.ndarray, lengths: np.ndarray, turn: int) -> None:
+    async def roll() -> None:
+        every = zip(prompts, lengths, strict=True)
+        await asyncio.gather(*[engine.generate("policy", p, Sampling(max_tokens=int(n)), turn * 100_000 + i) for i, (p, n) in enumerate(every)])
+
+    asyncio.run(roll())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in {"sequences": 64, "group": 8, "prompt": 32, "new": 128, "slots": 64, "repeat": 5, "threads": 2}.items():
+    for name, value in {"sequences": 64, "group": 8, "prompt": 32, "new": 128, "repeat": 5, "threads": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    for name, value in {"vocab": 512, "width": 256, "layers": 4, "heads": 8, "kv-heads": 2, "head-dim": 32, "hidden": 704}.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a line for people")
+    parser.add_argument("--slots", type=int, help="default: as many as sequences")
+    parser.add_argument("--model", choices=MODELS, default="tiny")
+    parser.add_argument("--ways", default=",".join([*WAYS, "plain"]))
+    parser.add_argument("--uneven", action="store_true", help="also with lengths drawn geometrically, mean a third of --new, at most --new")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines for people")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
+    slots, ways = a.slots or a.sequences, a.ways.split(",")
 
-    room = max(256, a.prompt + a.new)
-    config = Config(a.vocab, a.width, a.layers, a.heads, a.kv_heads, a.head_dim, a.hidden, max_length=room)
+    config = MODELS[a.model]
     model = Transformer(config).initialise(0)
-    engine = BuiltinEngine({"w": Transformer(config).initialise(0)}, {"policy": "w"}, _never_ending(a.vocab), slots=a.slots)
+    engines = {
+        w: BuiltinEngine({"w": Transformer(config).initialise(0)}, {"policy": "w"}, _never_ending(config.vocab), slots=slots, **WAYS[w])
+        for w in ways
+        if w in WAYS
+    }
     rng = np.random.default_rng(0)
-    groups = -(-a.sequences // a.group)
-    sampling = Sampling(max_tokens=a.new)
-    ours: list[float] = []
-    theirs: list[float] = []
-    drawn = 0
-    for turn in range(a.repeat + 1):  # in turns, so that a noisy neighbour hits both; the first turn only warms up
-        prompts = rng.integers(1, a.vocab, (groups, a.prompt)).repeat(a.group, 0)[: a.sequences]
-
-        async def roll(prompts: np.ndarray = prompts, turn: int = turn) -> int:
-            done = [engine.generate("policy", p, sampling, turn * 100_000 + i) for i, p in enumerate(prompts)]
-            return sum(len(c.ids) for c in await asyncio.gather(*done))
-
-        before = engine.counts["generated"]
-        own = seconds(lambda roll=roll: asyncio.run(roll()))
-        drawn = engine.counts["generated"] - before
-        waves = [torch.from_numpy(prompts[i : i + a.slots]) for i in range(0, a.sequences, a.slots)]
-        other = seconds(lambda waves=waves: [plain(model, w, a.new) for w in waves])
-        if turn:
-            ours.append(drawn / own)
-            theirs.append(a.sequences * a.new / other)
-    ratio = statistics.median(x / y for x, y in zip(ours, theirs, strict=True))
-    result = {"engine": statistics.median(ours), "plain": statistics.median(theirs), "ratio": ratio, "exact": engine.exact, "tokens": drawn}
-    result |= {"engine_range": [min(ours), max(ours)], "plain_range": [min(theirs), max(theirs)]}
+    rates: dict[str, list[float]] = {}
+    worked: dict[str, list[float]] = {}
+    for turn in range(a.repeat + 1):  # in turns, so that a noisy neighbour hits all; the first turn only warms up
+        prompts = rng.integers(1, config.vocab, (-(-a.sequences // a.group), a.prompt)).repeat(a.group, 0)[: a.sequences]
+        lengths = {"": np.full(a.sequences, a.new)}
+        if a.uneven:
+            lengths[" uneven"] = np.minimum(rng.geometric(3 / a.new, a.sequences), a.new)
+        for kind, n in lengths.items():
+            for way in ways:
+                start, busy = time.perf_counter(), time.process_time()
+                if way == "plain":
+                    in_waves(model, prompts, n, slots)
+                else:
+                    by_engine(engines[way], prompts, n, turn)
+                if turn:
+                    rates.setdefault(way + kind, []).append(float(n.sum()) / (time.perf_counter() - start))
+                    worked.setdefault(way + kind, []).append(float(n.sum()) / (time.process_time() - busy))
+    peer = rates.get("plain")
+    result: dict[str, Any] = {
+        way: {
+            "tokens/s": statistics.median(r),
+            "tokens/cpu s": statistics.median(worked[way]),
+            "range": [min(r), max(r)],
+            "of plain": statistics.median(x / y for x, y in zip(r, rates["plain"], strict=True)) if peer else None,
+        }
+        for way, r in rates.items()
+    }
+    told = {"model": a.model, "sequences": a.sequences, "new": a.new, "threads": a.threads, "exact": {w: e.exact for w, e in engines.items()}}
     if a.json:
-        print(json.dumps(result))
-    else:
-        print(f"engine {result['engine']:,.0f} tokens/s, plain loop {result['plain']:,.0f}, ratio {ratio:.2f} (median of {a.repeat}; {drawn} tokens)")
+        print(json.dumps({**told, "rates": result}))
+        return
+    print(f"{a.model}, {a.sequences} x {a.new} tokens after {a.prompt}, {slots} slots, {a.threads} threads; medians of {a.repeat}")
+    for way, r in result.items():
+        ratio = f", {r['of plain']:.2f} x plain" if r["of plain"] else ""
+        span = f"{r['range'][0]:,.0f} to {r['range'][1]:,.0f}"
+        print(f"  {way:17} {r['tokens/s']:8,.0f} tokens/s ({span}), {r['tokens/cpu s']:,.0f} a second of a processor's time{ratio}")
 
 
 def _never_ending(vocab: int) -> Tokenizer:
     """A tokenizer whose end token lies outside the model's vocabulary, so that every sequence has its full length."""
     tokenizer = make(["some text to cut into pieces"], (), vocab)
-    tokenizer.end = vocab
+    tokenizer.ends = (vocab,)
     return tokenizer
 
 

@@ -226,10 +226,12 @@ async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
     assemble.check(job.method, source)
     observer({"event": "source", "task": job.task, **source.about})
     start = await started_model(job, source, observer)
+    memory = assemble.memory(job.method, start, job.settings)
     session = session_of(job, source, start, out, observer)
     resumed = session.open()
     about = dict(start.about) | ({"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {})
-    observer({"event": "start", "folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": about})
+    told = {"folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": about}
+    observer({"event": "start", **told, "memory": memory})
     before = _told(out, "start")
     if before is None:
         before = await survey(session, job.survey, "start")
@@ -280,8 +282,8 @@ def _told(out: Path, when: str) -> dict[str, float] | None:
 async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] | None = None) -> dict[str, float]:
     """Measure the policy as it stands, by its own program and by every other way the method can decode.
 
-    Names: accuracy (mean over samples), greedy, pass@k, maj (of `ways` samples; maj@k of k), length, calls, accuracy/hops=2; of another
-    way: accuracy+search ...
+    Names: accuracy (mean over samples), greedy, pass@k, maj and distinct right answers (of `ways` samples; maj@k, distinct@k of k), length,
+    calls, accuracy/hops=2; of another way: accuracy+search ...
     """
     method, source = session.loop.method, session.loop.source
     tasks, tags = source.test, [source.defaults.get("by", "category")]
@@ -305,7 +307,8 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
         drawn = await measure(name, program, how.ways, how.tasks, False) if how.ways else {}
         if how.k and (not name or ways is not None):  # one way asked for by name is looked at as closely
             found = await measure(name, program, how.k, deep, False)
-            drawn |= {k: v for k, v in found.items() if k.startswith("pass@")} | {f"maj@{how.k}": found.get("maj", float("nan"))}
+            drawn |= {k: v for k, v in found.items() if k.startswith("pass@")}
+            drawn |= {f"{figure}@{how.k}": found.get(figure, float("nan")) for figure in ("maj", "distinct")}
         tail = f"+{name}" if name else ""
         out |= {f"{k.replace('accuracy', 'greedy')}{tail}": v for k, v in greedy.items() if k.startswith("accuracy")}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}

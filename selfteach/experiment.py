@@ -135,13 +135,13 @@ def check_names(method: str, check: Check, arms: Mapping[str, Arm]) -> None:
 
 
 def deepest(claim: Claim) -> int:
-    """How many samples a claim's checks ask of a question: 64, or none where no check reads pass@k or a majority.
+    """How many samples a claim's checks ask of a question: 64, or none where no check reads pass@k, a majority or distinct answers.
 
     Few different values, so that claims share runs.
     """
     words = [w for c in claim.checks for w in (c.measure, str(c.right).partition(" of ")[0])]
     asked = [int(w.partition("@")[2].partition("+")[0].partition("/")[0]) for w in words if w.startswith("pass@")]
-    return max([64, *asked]) if asked or any(w.startswith("maj") for w in words) else 0
+    return max([64, *asked]) if asked or any(w.startswith(("maj", "distinct")) for w in words) else 0
 
 
 def reproduce(

@@ -82,7 +82,9 @@ def varied(method: Method) -> Method:
 def test_a_short_real_run(name: str, tmp_path: Path):
     task, knobs = task_of(name)
     entry = registry.methods.get(name)
-    small = {k: v for k, v in {"groups": 3, "rollouts": 3, "batch": 6, "lessons": 1}.items() if k in entry.knobs and entry.knobs[k].default > 1}
+    small = {
+        k: v for k, v in {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "lessons": 1}.items() if k in entry.knobs and entry.knobs[k].default > 1
+    }
     job = api.plan(name, task, knobs, small, model="tiny-s", steps=2, max_tokens=20, eval_every=0, warm_steps=4, warm_batch=8, checkpoint_every=1)
     job = replace(job, method=varied(job.method), survey=api.Survey(tasks=2, deep=1, k=2, ways=1), settings=replace(job.settings, keep=9))
     run = api.train(job, tmp_path / "run")
@@ -90,7 +92,12 @@ def test_a_short_real_run(name: str, tmp_path: Path):
 
     steps = [e for e in read_events(run.folder / "log") if e["event"] == "step"]
     assert len(steps) == 2
+    learning = {s.name for s in job.method.stages if s.updates}
+    assert any(e["stage"] in learning for e in steps), "it only measured"
     for e in steps:
+        if e["stage"] not in learning:  # a stage that only measures
+            assert e["tokens/sampled"] > 0 and e["tokens/learned"] == 0
+            continue
         assert e["tokens/learned"] > 0 and e["tokens/sampled"] == e["tokens/learned"] + sum(v for k, v in e.items() if k.startswith("dropped/"))
         stored = Rollouts(run.folder / "log" / "rollouts" / f"{e['step']:06d}.npz").arrays
         assert stored["learned/length"].sum() == e["tokens/learned"] and e["tokens/sampled"] <= stored["chosen"].sum()
@@ -158,10 +165,13 @@ class Study:
                 gen = torch.Generator().manual_seed(len(name))
                 for p in learner.weights(name).values():
                     p.add_(0.05 * torch.randn(p.shape, generator=gen, dtype=p.dtype))
-        stage = next(s for s in method.stages if not s.data)
+        stage = next(s for s in method.stages if s.updates and not s.data)
         loop = Loop(method, None, None, learner, None, {}, lambda step: 1.0, 1)  # type: ignore[arg-type]
         table = Table(None, None, tuple(method.cast), {}, Sampling(), {}, limits=Limits())  # type: ignore[arg-type]
         table.trees.update({e.id: e.tree for g in groups for e in g.episodes})
+        for earlier in method.stages[: method.stages.index(stage)]:
+            if not earlier.updates:
+                loop._compose(earlier, table, groups)
         self.batch: Batch
         self.batch, self.dropped, self.sampled = loop._compose(stage, table, groups)
         self.weights: list[np.ndarray] = []
@@ -189,7 +199,10 @@ class Study:
         """By sequence and number of its learned token: advantage, and weight in every term that has one per token."""
         out = {}
         seq, seen = self.batch.get("seq"), dict[int, int]()
-        rows = [self.batch.get("adv"), *(w if len(w) == len(seq) else w[seq] for w in self.weights if len(w) in (len(seq), self.batch.size("seq")))]
+        rows = [
+            self.batch.get("adv" if "adv" in self.batch else "reward"),
+            *(w if len(w) == len(seq) else w[seq] for w in self.weights if len(w) in (len(seq), self.batch.size("seq"))),
+        ]
         for i, s in enumerate(seq.tolist()):
             n = seen[s] = seen.get(s, -1) + 1
             key = self.batch.names[s].rsplit(":", 1)[0]  # the episode: its leaf's number moves with what is inserted

@@ -14,6 +14,7 @@ from selfteach.core.errors import BadCheckpoint, BadValue, NotFinite, UnknownNam
 from selfteach.core.protocols import Completion
 from selfteach.core.task import Sampling
 from selfteach.engine import BuiltinEngine, ReferenceEngine, ScriptedEngine, exact, sampler
+from selfteach.engine.cache import Plain
 from selfteach.engine.stops import Stops
 from selfteach.model import files
 from selfteach.model.tokenizer import Tokenizer, make
@@ -122,11 +123,20 @@ async def crowd(engine: BuiltinEngine, seed: int, programs: int) -> list[Call]:
 
 
 @pytest.mark.parametrize(
-    ("shape", "slots", "chunk", "programs"),
-    [("grouped", 64, 512, 24), ("grouped", 7, 16, 24), ("grouped", 2, 5, 10), ("grouped", 1, 512, 6), ("alone", 6, 40, 16), ("qwen", 9, 30, 16)],
+    ("shape", "slots", "chunk", "programs", "kernel"),
+    [
+        ("grouped", 64, 512, 24, "auto"),
+        ("grouped", 7, 16, 20, "auto"),
+        ("grouped", 7, 16, 20, "torch"),
+        ("grouped", 2, 5, 8, "auto"),
+        ("grouped", 1, 512, 6, "torch"),
+        ("alone", 6, 40, 16, "auto"),
+        ("qwen", 9, 30, 16, "auto"),
+        ("qwen", 9, 30, 12, "torch"),
+    ],
 )
-def test_every_company_gives_what_the_reference_gives(shape: str, slots: int, chunk: int, programs: int) -> None:
-    engine, right, alone = builtin(shape, slots=slots, chunk=chunk), reference(shape), builtin(shape, slots=1)
+def test_every_company_gives_what_the_reference_gives(shape: str, slots: int, chunk: int, programs: int, kernel: str) -> None:
+    engine, right, alone = builtin(shape, slots=slots, chunk=chunk, kernel=kernel), reference(shape), builtin(shape, slots=1, kernel=kernel)
     assert engine.exact
     calls = run(crowd(engine, seed=slots, programs=programs))
 
@@ -435,14 +445,14 @@ def test_half_precision_runs_too() -> None:
 
 
 def test_the_probe_sees_a_machine_that_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert exact(model())
+    assert exact(Plain(model(), 4, 160))
     forward = Transformer.forward
 
     def uneven(self: Transformer, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         return forward(self, ids, *rest) * (1 + 1e-6 * ids.shape[1])
 
     monkeypatch.setattr(Transformer, "forward", uneven)
-    assert not exact(model())
+    assert not exact(Plain(model(), 4, 160))
 
 
 def test_a_scripted_engine_says_its_lines() -> None:

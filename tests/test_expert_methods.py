@@ -17,7 +17,7 @@ from test_objective import f64, slope
 from selfteach.core import BadValue, Method, Source, Task, Update, registry
 from selfteach.core.part import first_state
 from selfteach.core.protocols import History
-from selfteach.credit import keep, mark_wrong
+from selfteach.credit import mark_wrong, marks
 from selfteach.curriculum.select import experts, start, with_experts
 from selfteach.loop.books import summary
 from selfteach.objective import kl, kl_where, likelihood, nll, uncertain_nll
@@ -27,7 +27,7 @@ def of(name: str, **knobs: Any) -> Method:
     return registry.methods.get(name)(**knobs)
 
 
-@pytest.mark.parametrize("module", [likelihood, keep])
+@pytest.mark.parametrize("module", [likelihood, marks])
 def test_the_examples_in_the_docstrings_are_true(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

@@ -270,7 +270,7 @@ def test_gradient_equals_plain_autograd(name: str):
     run = learner()
     want = gradient_by_hand(run, batch, update)
     for tokens in (1, 25, 4096):  # each sequence alone; a few together, through pairs and groups; all at once
-        run.settings = Settings(tokens=tokens)
+        run.tokens = tokens
         same(gradient(run, batch, update), want)
 
 

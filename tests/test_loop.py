@@ -478,6 +478,7 @@ def test_measuring_counts_what_was_right_by_hand(tags):
     assert result.pass_at(2) == pytest.approx((1 + 5 / 6 + 0) / 3)  # of 6 pairs: 3 of one a and b hold a right one, all 6; 5; none
     assert result.by("hops") == {"1": 0.75, "2": 0.25}
     assert result.majority == pytest.approx(1 / 3)  # aaab: a; bbaa: b came first
+    assert result.distinct == pytest.approx(2 / 3)  # a, a and nothing: what is said twice counts once
     figures = result.figures(ks=(1, 4, 8))
     assert figures["pass@1"] == pytest.approx(result.accuracy) and figures["pass@4"] == pytest.approx(2 / 3) and "pass@8" not in figures
     assert figures["length"] == pytest.approx((4 + 4) * 3 / 12)  # three tokens and no end: the stop ends it; the failed have none

@@ -73,6 +73,8 @@ class Progress:
             size += f", which stand still, and {about['adapters'] / 1e6:.2f} M in adapters" if "adapters" in about else ""
             again = f": goes on after step {e['step']}" if e["resumed"] else ""
             self.view.say(f"run {e['folder']}{again}{size}")
+            if e.get("memory") and not self.inside:
+                self.view.say(f"memory: {e['memory']}")
         if not self.inside and (through := e.get("model", {}).get("through")):
             kind = e["model"]["kind"]
             self.view.say(f"model {kind}: none of selfteach's own families, so it runs through {through}; sampling and learning are slower")
@@ -99,6 +101,9 @@ class Progress:
 
     def _stopping(self, e: Event) -> None:
         self.view.say("stopping after this step (Ctrl-C once more stops at once)")
+
+    def _notice(self, e: Event) -> None:
+        self.view.say(f"step {e['step']}: {e['text']}")
 
     def _warm_stopping(self, e: Event) -> None:
         self.view.say("stopping; an unfinished warm start is not kept")

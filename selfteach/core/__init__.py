@@ -3,7 +3,7 @@
 from .batch import Batch, Column, Example, Segment, gather
 from .errors import BadCheckpoint, BadValue, NotFinite, NoVerdict, SelfteachError, Starved, UnknownName, Unproven
 from .method import Check, Claim, Entry, Member, Method, Stage, Term, Update, Weights, method
-from .part import Epi, Grp, Pair, Part, Seq, Step, Token, Unit, block, remembers, vanishes
+from .part import Epi, Grp, Pair, Part, Seq, Step, Token, Unit, block, holds_back, remembers, vanishes
 from .protocols import Completion, Context, Engine, History, Learner
 from .registry import task
 from .serial import from_json, to_json
@@ -61,6 +61,7 @@ __all__ = [
     "block",
     "from_json",
     "gather",
+    "holds_back",
     "method",
     "remembers",
     "task",

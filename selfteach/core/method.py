@@ -18,7 +18,8 @@ Knob = "float | Part"  # a number, or a schedule: a block of the history
 
 @dataclass(frozen=True)
 class Term:
-    """coef * sum over the rows of its unit of w * l. `fn` gives l, or (l, kept) where a mask depends on the live policy.
+    """coef * sum over the rows of its unit of w * l. `fn` gives l, or (l, kept) where a mask depends on the live policy, or
+    (l, kept, {name: values}): numbers whose means are told in the step's metrics, as is the share kept.
 
     on           the streams whose rows it reads
     weigh        the block that gives w, from the whole optimiser batch; None: the mean over the rows of its unit

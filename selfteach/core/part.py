@@ -192,6 +192,22 @@ def vanishes(column: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return mark
 
 
+def holds_back(knob: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Say that a composer gives nothing for as many steps as a hyper-parameter says, so that a run which waits is not taken for starved."""
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.holds_back = knob  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def waits(part: Part) -> int:
+    """How many steps a block gives nothing at first."""
+    knob = getattr(part.fn, "holds_back", None)
+    return int(part.knobs[knob]) if knob else 0
+
+
 def memory(part: Part, place: str) -> str:
     """Where a block's state is kept: under its place in the method, or under the name that it shares."""
     shared = getattr(part.fn, "shared_state", "")

@@ -5,12 +5,14 @@ Not here: torch, models, files, randomness without an address, and what one pape
 An unknown score is NaN and stays NaN; nothing is filtered but by a composer's rule, which the loop's account counts, or by a `keep` column.
 """
 
-from .baseline import batch_whiten, center, moving_baseline, norm, scale, whiten
+from .baseline import batch_whiten, center, lowered, moving_baseline, norm, scale, tilted, whiten
 from .compose import each, pairs
-from .keep import drop_truncated, keep_informative, mark_wrong
+from .keep import drop_truncated, keep_balanced, keep_informative
+from .marks import mark_wrong
 from .replay import recall, recompose, replay
-from .returns import gae, gae_shaped, kl_per_token
+from .returns import gae, gae_shaped, kl_per_token, paid_at_end, paid_at_steps
 from .shaping import kl_in_reward, overlong
+from .values import remember_rewards, soft_advantage, success_rate
 
 __all__ = [
     "batch_whiten",
@@ -19,17 +21,25 @@ __all__ = [
     "each",
     "gae",
     "gae_shaped",
+    "keep_balanced",
     "keep_informative",
     "kl_in_reward",
     "kl_per_token",
+    "lowered",
     "mark_wrong",
     "moving_baseline",
     "norm",
     "overlong",
+    "paid_at_end",
+    "paid_at_steps",
     "pairs",
     "recall",
     "recompose",
+    "remember_rewards",
     "replay",
     "scale",
+    "soft_advantage",
+    "success_rate",
+    "tilted",
     "whiten",
 ]

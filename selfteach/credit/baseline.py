@@ -115,6 +115,26 @@ def norm(*, reward: Seq, group: Seq, by: Over = "group", ddof: int = 1, eps: flo
 
 
 @block
+def lowered(*, adv: Seq, by: float = 0.1) -> dict[str, Column]:
+    """Advantage over a baseline that is lower by `by`: adv + by, so that good answers count for more than bad ones and a group of equals
+    is held to (Arnal et al. 2025, AsymRE, 2506.20520). Args: adv f64[S]. Returns: adv f64[S]."""
+    return {"adv": Column("seq", np.asarray(adv, np.float64) + by)}
+
+
+@block
+def tilted(*, adv: Seq, temperature: float = 1.0) -> dict[str, Column]:
+    """Advantage times exp(adv / temperature): good answers count for more (Yao et al. 2025, RED-Weight, 2509.24203).
+
+    Args: adv f64[S]. Returns: adv f64[S].
+
+    >>> tilted(adv=[np.log(2), -np.log(2)])["adv"].values.round(4)  # log 2 * 2, -log 2 / 2
+    array([ 1.3863, -0.3466])
+    """
+    adv = np.asarray(adv, np.float64)
+    return {"adv": Column("seq", adv * np.exp(adv / temperature))}
+
+
+@block
 def batch_whiten(*, adv: Seq, seq: Token, batch: Token, floor: float = 1e-8) -> dict[str, Column]:
     """Whiten sequence advantages over all tokens of the batch, so that a long answer counts as often as it has tokens.
 

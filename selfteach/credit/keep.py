@@ -5,11 +5,9 @@ Where it cannot be said, `keep` is NaN and the row stays, so that training on it
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-from ..core import BadValue, Column, Seq, block
+from ..core import Column, Seq, Token, address, block
 from . import segments as seg
 
 
@@ -40,18 +38,21 @@ def drop_truncated(*, truncated: Seq) -> dict[str, Column]:
 
 
 @block
-def mark_wrong(*, reward: Seq, group: Seq, by: Literal["seq", "group"] = "seq", right: float = 1.0) -> dict[str, Column]:
-    """Mark what was not solved, for a term that teaches there alone (KDRL's reward-guided masking, 2506.02208).
+def keep_balanced(*, reward: Seq, group: Seq, id: Token, seq: Token) -> dict[str, Column]:
+    """Keep no more answers below the group's mean than there are others: the rest are dropped (Yao et al. 2025, RED-Drop, 2509.24203).
 
-        where_i = [r_i < right]    by group: [r_j < right for all j of the group]
-
-    Args: reward f64[S]; group i64[S]. Returns: where f64[S], 1 or 0; NaN where a reward that decides is unknown. Scope: group.
-
-    >>> mark_wrong(reward=[1, 0, 0, 0], group=[0, 0, 1, 1], by="group")["where"].values
-    array([0., 0., 1., 1.])
+    Which, is drawn by the answer's own tokens, so that neither order nor names matter. Put it before what takes the baseline, which is
+    then that of those that stay. Args: reward f64[S]; group i64[S]; id, seq i64[N]. Returns: keep f64[S]; NaN for a group with an unknown reward.
     """
-    if by not in ("seq", "group"):
-        raise BadValue(f"mark_wrong: by must be seq or group, not {by!r}")
-    reward = np.asarray(reward, np.float64)
-    best = reward if by == "seq" else seg.greatest(reward, np.asarray(group), seg.count(group))[group]
-    return {"where": Column("seq", np.where(np.isnan(best), np.nan, best < right))}
+    reward, group = np.asarray(reward, np.float64), np.asarray(group)
+    mean = seg.mean(reward, group, seg.count(group))[group]
+    below = reward < mean
+    keep = np.where(np.isnan(mean), np.nan, 1.0)
+    ids = np.split(np.asarray(id), np.flatnonzero(np.diff(seq)) + 1)
+    for g in np.unique(group[below]):
+        bad = np.flatnonzero(below & (group == g))
+        spare = 2 * len(bad) - np.count_nonzero(group == g)
+        if spare > 0:
+            order = sorted(bad, key=lambda i: address.key("balance", *ids[i].tolist()))
+            keep[order[:spare]] = 0.0
+    return {"keep": Column("seq", keep)}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core import BadValue, Column, Example, Group, History, Part, Ref, Segment, Seq, Tree, block, remembers
+from ..core import BadValue, Column, Example, Group, History, Part, Ref, Segment, Seq, Tree, block, holds_back, remembers
 from . import recipe
 from .baseline import norm
 from .compose import by_key
@@ -124,6 +124,7 @@ def _length(example: Example, trees: Mapping[str, Tree], by: str) -> int:
 
 
 @block
+@holds_back("updates")
 @remembers(lambda: {"batches": []})
 def delayed(
     *,

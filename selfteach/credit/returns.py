@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import BadValue, Column, Seq, Token, block
+from ..core import BadValue, Column, Seq, Step, Token, block
 from ..core.part import Array
 from . import segments as seg
 
@@ -67,3 +67,22 @@ def kl_per_token(*, reward: Seq, old_logp: Token, ref_logp: Token, seq: Token, b
     """
     penalty = np.asarray(old_logp, np.float64) - np.asarray(ref_logp, np.float64)
     return {"token_reward": Column("token", _at_the_end(reward, seq) - beta * penalty)}
+
+
+@block
+def paid_at_end(*, reward: Seq, seq: Token) -> dict[str, Column]:
+    """The outcome as a reward per token: paid at the last, 0 before. Args: reward f64[S]; seq i64[N]. Returns: token_reward f64[N].
+
+    >>> paid_at_end(reward=[1.0, 3.0], seq=[0, 0, 1])["token_reward"].values
+    array([0., 1., 3.])
+    """
+    return {"token_reward": Column("token", _at_the_end(reward, seq))}
+
+
+@block
+def paid_at_steps(*, reward: Step, step: Token) -> dict[str, Column]:
+    """Rewards of turns per token: each paid at the last token of its step, for scores placed at the ends of turns; one that is unknown is 0.
+
+    Args: reward f64[K]; step i64[N]. Returns: token_reward f64[N].
+    """
+    return {"token_reward": Column("token", _at_the_end(np.nan_to_num(np.asarray(reward, np.float64)), step))}

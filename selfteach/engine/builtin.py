@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +17,11 @@ from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
-from .cache import Cache
+from ..model.transformer import Transformer
+from . import graphs
 from .exact import exact
 from .lane import Lane, Request
+from .runner import Kernel, runner
 from .stops import Stops
 from .weights import Weights, check
 
@@ -30,6 +33,8 @@ class BuiltinEngine(Weights):
     slots    sequences that run at once, per weight group
     length   tokens of a whole context (None: what the model allows)
     chunk    prompt tokens computed in one step, so that long prompts do not hold up those who are drawing
+    dtype    of weights and cache; kernel: what computes (runner.py), for each weight group told in `how`
+    reserve  bytes of a GPU's memory that the cache must leave to others: there may then be fewer slots, which `told` hears
     counts   tokens generated, prefilled, reused, copied, scored; steps
     """
 
@@ -44,26 +49,33 @@ class BuiltinEngine(Weights):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk: int = 512,
+        kernel: Kernel = "auto",
+        reserve: int = 0,
     ):
         super().__init__(models, members, tokenizer, length)
+        self.told: Callable[[str], object] = warnings.warn
         if slots < 1 or chunk < 1:
             raise BadValue(f"engine: slots ({slots}) and chunk ({chunk}) must be at least 1")
         self.counts: Counter[str] = Counter(generated=0, prefilled=0, reused=0, copied=0, scored=0, steps=0)
         self.lanes: dict[str, Lane] = {}
         stops: dict[int, Stops] = {}
         for group, model in self.models.items():
-            model.to(device, dtype)
+            assert isinstance(model, Transformer), group  # others are for engine/cohort.py
             n, vocab = self.lengths[group], model.c.vocab
-            cache = Cache(model.c, slots, n, device, dtype)
+            fit = self._fitting(model, slots, n, torch.device(device), dtype, reserve)
+            own = runner(model, fit, n, torch.device(device), dtype, kernel)
             tables = stops.setdefault(vocab, Stops(tokenizer.pieces, vocab))
-            self.lanes[group] = Lane(group, model, cache, slots, n, chunk, tables, tokenizer.ends, self.counts)
+            self.lanes[group] = Lane(group, own, fit, n, chunk, tables, tokenizer.ends, self.counts)
+        self.how = {group: lane.runner.how for group, lane in self.lanes.items()}
+        self.device = torch.device(device)
         self._pump: asyncio.Task[None] | None = None
         self._arrived = 0
 
     @cached_property
     def exact(self) -> bool:
         """Whether samples keep their bits in any company, as probed on this machine when first asked."""
-        return all(exact(model) for model in self.models.values())
+        # On a GPU products are computed one way or another by the number of rows, so company shows in the last bits.
+        return self.device.type == "cpu" and all(exact(lane.runner) for lane in self.lanes.values())
 
     async def generate(self, member: str, context: np.ndarray, sampling: Sampling, address: int) -> Completion:
         """Draw tokens after `context` (i32[L]) until a stop, `sampling.max_tokens`, or the context limit.
@@ -72,7 +84,7 @@ class BuiltinEngine(Weights):
         Raises UnknownName, BadValue; NotFinite where the weights give no distribution.
         """
         lane = self.lanes[self.group(member)]
-        ids = check(context, lane.model.c.vocab, sampling.record, sampling)
+        ids = check(context, lane.runner.model.c.vocab, sampling.record, sampling)
         if len(ids) >= lane.length:
             none = np.zeros(0, np.float32)
             return Completion(none.astype(np.int32), none, "limit", lane.version, dict.fromkeys(sampling.record, none))
@@ -84,8 +96,8 @@ class BuiltinEngine(Weights):
         Raises UnknownName; BadValue where context and tokens are more than the engine's context.
         """
         lane = self.lanes[self.group(member)]
-        start = len(check(context, lane.model.c.vocab, want))
-        ids = check(np.concatenate([context, tokens]), lane.model.c.vocab, ())
+        start = len(check(context, lane.runner.model.c.vocab, want))
+        ids = check(np.concatenate([context, tokens]), lane.runner.model.c.vocab, ())
         if len(ids) > lane.length:
             raise BadValue(f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {lane.length}")
         if len(ids) == start:
@@ -103,6 +115,7 @@ class BuiltinEngine(Weights):
             raise Unproven(f"weights of {group!r} cannot change while {len(lane.queue) + int(lane.running.sum())} of its requests run")
         fingerprint = super().load(group, weights, version)
         self.lanes[group].version = version
+        self.lanes[group].runner.load()
         self.lanes[group].forget()
         return fingerprint
 
@@ -130,7 +143,7 @@ class BuiltinEngine(Weights):
                 ended = False
                 for lane in self.lanes.values():
                     if lane.pending:
-                        ended |= lane.step()
+                        ended |= self._step(lane)
             self._pump = None
         except GeneratorExit:
             raise  # its loop was closed long ago; whoever waits now waits for another pump
@@ -138,6 +151,28 @@ class BuiltinEngine(Weights):
             self._give_up(error)
             if not isinstance(error, Exception):
                 raise
+
+    def _step(self, lane: Lane) -> bool:
+        """A step of a lane; where it finds no memory, with half the slots from then on."""
+        try:
+            return lane.step()
+        except torch.OutOfMemoryError as error:
+            said = str(error).splitlines()[0]
+        left = lane.shrink()  # not while the error is handled, which keeps alive what the step had made
+        if not left:
+            raise BadValue(f"engine: one sequence of {lane.length} tokens does not fit the memory ({said}); ask for a shorter context")
+        self.told(f"engine: memory is full; {left} sequences of {lane.name!r} are drawn at once from now on")
+        return False
+
+    def _fitting(self, model: Transformer, slots: int, length: int, device: torch.device, dtype: torch.dtype, reserve: int) -> int:
+        """How many slots there will be: those asked for, or what a GPU's memory holds."""
+        if device.type != "cuda":
+            return slots
+        model.to(device, dtype)
+        fit = graphs.fitting(slots, length, model, dtype, torch.cuda.mem_get_info(device)[0], reserve)
+        if fit < slots:
+            self.told(f"engine: memory for {fit} sequences of {length} tokens at once, not {slots}; a shorter context makes room for more")
+        return fit
 
     async def _settle(self, rounds: int) -> None:
         """Let ready coroutines run for some rounds of the event loop (a gather within a gather takes several), longer while requests come."""

@@ -9,16 +9,18 @@ of 4, and keys beyond a sequence's own, masked with -inf, change nothing if thei
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..model.base import Model
-from ..model.transformer import Config, Look
+from ..model import quantities
+from ..model.transformer import Config, Look, Transformer
+from . import sampler
+from .sampler import ROWS
 
-ROWS, KEYS = 8, 32
+KEYS = 32
 
 
 class Cache:
@@ -159,25 +161,57 @@ def _attend(look: Look, block: Block, mask: Tensor, q: Tensor, keys: Tensor, val
     return out.view(p, kv, t, -1, hd).transpose(1, 2).reshape(p * t, -1, hd)
 
 
-def forward(model: Model, cache: Cache, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, Step]:
-    """Put pieces of the slots' tokens (i64[slots, length]) through the model and into the cache -> hidden [N, width], N padded to 8."""
-    step = Step(cache, slots, start, take)
-    n = len(step.slot)
-    ids, position = np.zeros((2, 1, _up(n, ROWS)), np.int64)
-    ids[0, :n], position[0, :n] = tokens[step.slot, step.position], step.position
-    return model(step._to(ids), step, step._to(position))[0], step
+class Plain:
+    """A model and its cache of `slots` sequences, and steps over both, by torch: on any device, for every model."""
 
+    how = "torch"
 
-def logits(model: Model, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The hidden states of some rows and their logits, both padded to 8 by repeating the first: [R, width], [R, vocab]."""
-    if len(rows) != len(hidden) or (np.diff(rows) != 1).any():
-        hidden = hidden[torch.from_numpy(padded(rows)).to(hidden.device)]
-    return hidden, model.logits(hidden).float()
+    def __init__(self, model: Transformer, slots: int, length: int):
+        self.model, self.pads, self.length = model, True, length
+        self.resize(slots)
 
+    def resize(self, slots: int) -> None:
+        """Another number of slots, all of them empty."""
+        weight = self.model.lm_head.weight
+        self.cache: Any = None  # before the next one is had
+        self.cache = Cache(self.model.c, slots, self.length, weight.device, weight.dtype)
 
-def padded(rows: np.ndarray) -> np.ndarray:
-    """Rows, the first one repeated at the end until their number is a multiple of 8."""
-    return np.concatenate([rows, np.repeat(rows[:1], -len(rows) % ROWS)])
+    def fresh(self, slots: int, length: int) -> Plain:
+        """The same weights over another cache."""
+        return Plain(self.model, slots, length)
+
+    def load(self) -> None:
+        """The model's weights have changed in place: nothing to do."""
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        self.cache.copy(source, target, count)
+
+    def clear(self, upto: int) -> None:
+        self.cache.clear(upto)
+
+    def forward(self, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, np.ndarray]:
+        """Put pieces of the slots' tokens (i64[slots, length]) through the model and into the cache, from `start` on, `take` of each.
+
+        -> hidden [N, width] of every token, a piece's one after the other, and the row of each piece's last one.
+        """
+        step = Step(self.cache, slots, start, take)
+        n = len(step.slot)
+        ids, position = np.zeros((2, 1, _up(n, ROWS)), np.int64)
+        ids[0, :n], position[0, :n] = tokens[step.slot, step.position], step.position
+        return self.model(step._to(ids), step, step._to(position))[0], step.last
+
+    def logits(self, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The hidden states of some rows, padded, and their logits: [R, width], f32[R, vocab]."""
+        if len(rows) != len(hidden) or (np.diff(rows) != 1).any():
+            hidden = hidden[torch.from_numpy(rows).to(hidden.device)]
+        return hidden, self.model.logits(hidden).float()
+
+    def draw(self, logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray) -> sampler.Draw:
+        return sampler.draw(logits, temperature, top_k, top_p, uniform)
+
+    def logp(self, logits: Tensor, ids: np.ndarray) -> Tensor:
+        """Log-probabilities f32[R] of ids i64[R] at temperature 1: the bits that `draw` gives."""
+        return quantities.logprobs(logits, 1.0).gather(-1, torch.from_numpy(ids).to(logits.device)[:, None])[:, 0]
 
 
 def _up(n: int, unit: int) -> int:

@@ -19,7 +19,7 @@ from ..model import quantities
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
 from . import sampler
-from .cache import padded
+from .sampler import padded
 from .stops import Stops
 from .weights import Weights, check
 
@@ -189,7 +189,7 @@ class CohortEngine(Weights):
         ids, logp = drawn.ids.cpu().numpy(), drawn.logp.cpu().numpy()
         if not np.isfinite(logp[: len(rows)]).all():
             raise NotFinite(f"weights of {rows[0].group!r}: they give logits that are not finite, so no token can be drawn")
-        given = {"logits": logits, "logprobs": drawn.logprobs, "ids": drawn.ids, "hidden": hidden}
+        given = {"logits": logits, "logprobs": sampler.tempered(logits, heat), "ids": drawn.ids, "hidden": hidden}
         made = {name: quantities.compute(name, given).float().cpu().numpy() for name in sorted({n for r in rows for n in r.sampling.record})}
         for n, row in enumerate(rows):
             row.said.append(int(ids[n]))

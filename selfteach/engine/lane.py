@@ -15,9 +15,9 @@ from ..core.errors import NotFinite
 from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..model import quantities
-from ..model.base import Model
 from . import sampler
-from .cache import Cache, forward, logits, padded
+from .runner import Runner
+from .sampler import padded
 from .stops import Stops
 
 WORTH = 8  # tokens that a sibling must be about to compute for waiting on it to be worth a step
@@ -48,14 +48,17 @@ class Lane:
     longest prefix found in any slot. State stands in arrays over slots; Python touches a sequence when it comes, ends, or may have stopped.
     """
 
-    def __init__(
-        self, name: str, model: Model, cache: Cache, slots: int, length: int, chunk: int, stops: Stops, ends: Sequence[int], counts: Counter
-    ):
-        self.name, self.model, self.cache, self.stops, self.counts = name, model, cache, stops, counts
+    def __init__(self, name: str, runner: Runner, slots: int, length: int, chunk: int, stops: Stops, ends: Sequence[int], counts: Counter):
+        self.name, self.runner, self.stops, self.counts = name, runner, stops, counts
         self.ends = np.array(ends)
         self.length, self.chunk, self.version = length, chunk, 0
         self.queue: deque[Request] = deque()
         self.leaving: list[Request] = []
+        self._room(slots)
+
+    def _room(self, slots: int) -> None:
+        """Empty slots."""
+        length = self.length
         self.held: list[Request | None] = [None] * slots
         self.record: Counter[str] = Counter()  # how many running requests want each quantity
         self.tokens = np.zeros((slots, length), np.int64)
@@ -79,7 +82,7 @@ class Lane:
     def forget(self) -> None:
         """Drop what the slots hold: the weights changed."""
         self.filled[:] = 0
-        self.cache.clear(self.high)
+        self.runner.clear(self.high)
         self.high = 0
 
     def fail(self, error: BaseException) -> None:
@@ -93,6 +96,22 @@ class Lane:
         self.held = [None] * len(self.held)
         self.running[:] = False
         self.forget()
+
+    def shrink(self) -> int:
+        """Go on with half the slots, where memory has run out; what ran begins anew, and draws the same tokens.
+
+        -> how many there are now; 0: there was one only, and nothing was done.
+        """
+        slots = len(self.held) // 2
+        if slots:
+            begun = sorted(filter(None, self.held), key=lambda r: self.used[r.slot])
+            for request in begun:
+                request.slot = -1
+                request.scores.clear()
+            self.queue.extendleft(reversed(begun))
+            self.runner.resize(slots)
+            self._room(slots)
+        return slots
 
     @torch.inference_mode()
     def step(self) -> bool:
@@ -109,13 +128,13 @@ class Lane:
         self.counts["steps"] += 1
         self.counts["prefilled"] += int(take.sum() - (self.filled[slots] >= self.start[slots]).sum())
         self.high = max(self.high, int((self.filled[slots] + take).max()))
-        hidden, step = forward(self.model, self.cache, self.tokens, slots, self.filled[slots], take)
+        hidden, last = self.runner.forward(self.tokens, slots, self.filled[slots], take)
         self.filled[slots] += take
         ready = self.filled[slots] == self.known[slots]
         draws = self.draws[slots]
-        ended = [self._score(hidden, s, row, n) for s, row, n in zip(slots[~draws], step.last[~draws], take[~draws], strict=True)]
+        ended = [self._score(hidden, s, row, n) for s, row, n in zip(slots[~draws], last[~draws], take[~draws], strict=True)]
         if (ready & draws).any():
-            ended.append(self._draw(hidden, slots[ready & draws], step.last[ready & draws]))
+            ended.append(self._draw(hidden, slots[ready & draws], last[ready & draws]))
         return any(ended)
 
     def _pieces(self) -> tuple[np.ndarray, np.ndarray]:
@@ -131,19 +150,23 @@ class Lane:
 
     def _draw(self, hidden: torch.Tensor, slots: np.ndarray, rows: np.ndarray) -> bool:
         """Draw the next token of these slots from the hidden states in `rows`."""
-        n, known, wide = len(slots), self.known[slots], padded(slots)
-        hidden, wide_logits = logits(self.model, hidden, rows)
+        n, known, wide = len(slots), self.known[slots], slots
+        if self.record or self.runner.pads:
+            wide, rows = padded(slots), padded(rows)
+        hidden, wide_logits = self.runner.logits(hidden, rows)
         uniform = at.uniform(self.address[wide], self.known[wide] - self.start[wide])
-        drawn = sampler.draw(wide_logits, self.temperature[wide], self.top_k[wide], self.top_p[wide], uniform)
-        ids, logp = drawn.ids.cpu().numpy()[:n], drawn.logp.cpu().numpy()[:n]
+        drawn = self.runner.draw(wide_logits, self.temperature[wide], self.top_k[wide], self.top_p[wide], uniform)
+        columns = [*drawn]
+        if self.record:
+            given = {"logits": wide_logits, "logprobs": sampler.tempered(wide_logits, self.temperature[wide]), "ids": drawn.ids, "hidden": hidden}
+            columns += [quantities.compute(name, given).float() for name in self.record]
+        ids, logp, *told = torch.stack([c[:n].double() for c in columns]).cpu().numpy()  # the step's one wait for the device
         if not np.isfinite(logp).all():
             raise NotFinite(f"weights of {self.name!r}: they give logits that are not finite, so no token can be drawn")
+        ids = ids.astype(np.int64)
         self.tokens[slots, known], self.logp[slots, known] = ids, logp
-        if self.record:
-            given = {"logits": wide_logits, "logprobs": drawn.logprobs, "ids": drawn.ids, "hidden": hidden}
-            for name in self.record:
-                column = self.recorded.setdefault(name, np.zeros_like(self.logp))
-                column[slots, known] = quantities.compute(name, given).float().cpu().numpy()[:n]
+        for name, values in zip(self.record, told, strict=True):
+            self.recorded.setdefault(name, np.zeros_like(self.logp))[slots, known] = values
         self.known[slots] = known = known + 1
         self.counts["generated"] += n
         stop = np.isin(ids, self.ends)
@@ -174,10 +197,13 @@ class Lane:
         first = max(stop - count, request.start - 1)
         if first < stop:
             rows = np.arange(row - (stop - first) + 1, row + 1)
-            hidden, wide_logits = logits(self.model, hidden, rows)
-            ids = torch.from_numpy(request.tokens[padded(np.arange(first, stop)) - request.start + 1]).to(hidden.device)
-            given = {"logits": wide_logits, "logprobs": quantities.logprobs(wide_logits, 1.0), "ids": ids, "hidden": hidden}
-            request.scores.append({name: quantities.compute(name, given).float().cpu().numpy()[: len(rows)] for name in request.want})
+            ids = request.tokens[padded(np.arange(first, stop)) - request.start + 1]
+            hidden, wide_logits = self.runner.logits(hidden, padded(rows))
+            given = {"logits": wide_logits, "ids": torch.from_numpy(ids).to(hidden.device), "hidden": hidden}
+            if {*request.want} - {"logp"}:
+                given["logprobs"] = quantities.logprobs(wide_logits, 1.0)
+            told = {n: self.runner.logp(wide_logits, ids) if n == "logp" else quantities.compute(n, given).float() for n in request.want}
+            request.scores.append({name: values.cpu().numpy()[: len(rows)] for name, values in told.items()})
         if stop < self.known[slot]:
             return False
         self._release(slot)
@@ -224,7 +250,7 @@ class Lane:
             keep = idle[idle != source]
             slot = int(keep[np.lexsort((self.used[keep], self.filled[keep] > 0))[0]]) if len(keep) else source
         if share and slot != source:
-            self.cache.copy(source, slot, share)
+            self.runner.copy(source, slot, share)
             self.counts["copied"] += share
         self.counts["reused"] += share
         n = len(request.ids)

@@ -11,16 +11,26 @@ from torch import Tensor
 
 from ..model import quantities
 
+ROWS = 8  # rows of logits are padded to a multiple of it where torch works on them
 BLOCK = 256  # ids summed up before one of them is looked for
 LIKELY = 1024  # ids among which a truncation is sought before all are sorted
 
 
 class Draw(NamedTuple):
-    """ids i64[R], their logp f32[R] under the true sampling distribution, and the untruncated logprobs f32[R, V] at the temperature."""
+    """ids i64[R], and their logp f32[R] under the true sampling distribution."""
 
     ids: Tensor
     logp: Tensor
-    logprobs: Tensor
+
+
+def padded(rows: np.ndarray) -> np.ndarray:
+    """Rows, the first one repeated at the end until their number is a multiple of 8."""
+    return np.concatenate([rows, np.repeat(rows[:1], -len(rows) % ROWS)])
+
+
+def tempered(logits: Tensor, temperature: np.ndarray) -> Tensor:
+    """Log-probabilities f32[R, V] of logits [R, V] at a temperature for each row (0: at 1), before truncation."""
+    return quantities.logprobs(logits, torch.from_numpy(np.where(temperature == 0, 1, temperature).astype(np.float32)).to(logits.device))
 
 
 def draw(logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray) -> Draw:
@@ -30,8 +40,7 @@ def draw(logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.n
     """
     place = logits.device
     greedy = temperature == 0
-    t = torch.from_numpy(np.where(greedy, 1, temperature).astype(np.float32)).to(place)
-    whole = quantities.logprobs(logits, t)
+    whole = tempered(logits, temperature)
     kept = whole
     cut = np.flatnonzero((top_k > 0) | (top_p < 1))
     if len(cut):
@@ -44,7 +53,7 @@ def draw(logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.n
         top = torch.from_numpy(greedy).to(place)
         ids = torch.where(top, logits.argmax(-1), ids)
         logp = torch.where(top, torch.where(whole[:, 0].isnan(), whole[:, 0], 0.0), logp)  # logits that are not numbers stay seen
-    return Draw(ids, logp, whole)
+    return Draw(ids, logp)
 
 
 def invert(p: Tensor, uniform: Tensor) -> Tensor:

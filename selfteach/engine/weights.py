@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..core.errors import BadValue, unknown
 from ..core.registry import quantities
@@ -42,11 +43,17 @@ class Weights:
         return self.members[member]
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
-        """Copy a weight group in place. Returns the fingerprint of what is now held. Raises UnknownName, BadCheckpoint."""
-        model = self._model(group)
-        files.fill(model.names(), weights, f"weights of {group!r}")
+        """Copy a weight group in place. Returns the fingerprint of what is now held. Raises UnknownName, BadCheckpoint.
+
+        Of weights held in a shorter type, the fingerprint of those given, if what is held is these rounded.
+        """
+        held = self._model(group).names()
+        files.fill(held, weights, f"weights of {group!r}")
         self.versions[group] = version
-        return self.fingerprint(group)
+        own, dtype = self.fingerprint(group), next(iter(held.values())).dtype
+        if dtype not in (torch.bfloat16, torch.float16) or own != files.fingerprint(weights, dtype=dtype):
+            return own
+        return files.fingerprint(weights)
 
     def fingerprint(self, group: str) -> str:
         """A short hash of the weights held, comparable with the learner's."""

@@ -80,6 +80,7 @@ class Groups:
         still: Collection[str] = (),
         seed: int = 0,
         given: bool = False,
+        recompute: bool = False,
     ):
         self.specs = dict(weights)
         self._shared: set[str] = set()  # groups whose trunk is the start's tensors
@@ -88,6 +89,7 @@ class Groups:
         self.device = device
         self.dtype = dtype
         self.adapter, self.still, self.seed = adapter, frozenset(still), seed
+        self.recompute = recompute
         self.steps = 0  # of the optimisers: the address of dropout
         self._now: tuple[str, ...] = ()  # groups that are moving
         self._bases: dict[str, Transformer] = {}
@@ -197,6 +199,8 @@ class Groups:
         root = self.root(name)
         group = Group(None) if root == HEAD_ONLY else self._trunk(name, root)
         trunk = group.trunk
+        if trunk is not None:
+            trunk.recompute = self.recompute
         for seat in self.seats.values():
             for head, home in seat.heads.items():
                 if home == name and head not in group.heads:

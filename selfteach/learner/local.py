@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.batch import Batch
-from ..core.errors import BadCheckpoint, unknown
+from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import Member, Update, Weights
 from ..model import files, lora
 from ..model.base import Model
@@ -24,6 +25,13 @@ from .optimiser import Optimisers, named
 from .products import fast
 from .settings import Settings
 
+T = TypeVar("T")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """True for torch's complaint that memory is full, of a GPU or of this machine."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
 
 class LocalLearner:
     """core.protocols.Learner in this process.
@@ -31,7 +39,8 @@ class LocalLearner:
     `start` is the run's model: groups of source "start" are copies of it, made when first asked for, so it must stay as it is. Those in
     `still`, which nothing will write to, share its tensors. `given`: nobody else needs it, so that the only group of it may have them.
     `seed` is that of adapters and their dropout (scalar heads begin at zero).
-    The same inputs give the same bits on the same machine and number of threads; how a batch is cut changes rounding only.
+    The same inputs give the same bits on the same machine and number of threads; how a batch is cut changes rounding only. So where
+    memory runs out, micro-batches are halved from then on, and what was under way is done again (`told` hears of it).
     """
 
     def __init__(
@@ -46,8 +55,11 @@ class LocalLearner:
         given: bool = False,
     ):
         self.settings = settings or Settings()
+        self.tokens = self.settings.tokens  # of a micro-batch, now
+        self.told: Callable[[str], None] = warnings.warn
         self.seed = seed
-        self.groups = Groups(weights, cast, start, self.settings.device, self.settings.dtype, adapter, still, seed, given)
+        s = self.settings
+        self.groups = Groups(weights, cast, start, s.device, s.dtype, adapter, still, seed, given, s.recompute)
         self.optimisers = Optimisers(self.groups, self.settings)
         self.changed: set[str] = set()  # groups that are no longer as they began: what a checkpoint must hold
         self._since: list[tuple[Batch, Update]] = []  # what went into the gradient since the last step
@@ -71,8 +83,15 @@ class LocalLearner:
         Raises BadValue for columns that are missing or unknown on a row that is read; nothing has changed then.
         """
         self._known(update)
-        with fast():
-            metrics = accumulate(self.groups, batch, update, self.settings.tokens)
+
+        def work(again: bool) -> Mapping[str, float]:
+            for p in named(self.groups, tuple({g for _, u in self._since for g in u.params} | set(update.params))).values() if again else ():
+                p.grad = None
+            todo = [*(self._since if again else ()), (batch, update)]
+            with fast():
+                return [accumulate(self.groups, b, u, self.tokens) for b, u in todo][-1]
+
+        metrics = self._in_memory(batch, work)
         self._since.append((batch, update))
         self._finite = self._finite and bool(np.isfinite(metrics["loss"]))
         return metrics
@@ -152,7 +171,7 @@ class LocalLearner:
             if tensors:
                 files.write_tensors(folder / f"{group}.safetensors", tensors)
         files.write_tensors(folder / "optimiser.safetensors", self.optimisers.tensors())
-        said: dict[str, Any] = {"groups": sorted(self.changed), "skipped": sorted(set(skip) & self.changed)}
+        said: dict[str, Any] = {"groups": sorted(self.changed), "skipped": sorted(set(skip) & self.changed), "tokens": self.tokens}
         said |= {"steps": self.groups.steps, "bases": self._bases()}
         (folder / "learner.json").write_text(json.dumps(said, indent=2) + "\n")
 
@@ -166,7 +185,7 @@ class LocalLearner:
         try:
             said = json.loads(file.read_text())
             groups, skipped = set(said["groups"]), set(said["skipped"])
-            said = {"steps": 0, "bases": {}} | said
+            said = {"steps": 0, "bases": {}, "tokens": self.tokens} | said
         except FileNotFoundError:
             raise BadCheckpoint(f"{file}: missing; a learner's checkpoint holds learner.json and optimiser.safetensors") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -183,7 +202,7 @@ class LocalLearner:
             self.groups.own(group)
             files.fill(self._saved(group, skipped), tensors, folder / f"{group}.safetensors")
         self.optimisers.fill(moments, folder / "optimiser.safetensors")
-        self.changed, self.groups.steps = groups, said["steps"]
+        self.changed, self.groups.steps, self.tokens = groups, said["steps"], min(said["tokens"], self.tokens)
         self._since, self._finite = [], True
 
     def _saved(self, group: str, skip: Collection[str]) -> dict[str, Tensor]:
@@ -200,8 +219,32 @@ class LocalLearner:
 
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""
-        with fast():
-            return columns_by_parts(self.groups, batch, want, plan(batch, self.settings.tokens, sharing=self.groups.sharing) or [], partial)
+
+        def work(_: bool) -> dict[str, Tensor]:
+            with fast():
+                return columns_by_parts(self.groups, batch, want, plan(batch, self.tokens, sharing=self.groups.sharing) or [], partial)
+
+        return self._in_memory(batch, work)
+
+    def _in_memory(self, batch: Batch, work: Callable[[bool], T]) -> T:
+        """What work(again) gives, with smaller and smaller micro-batches as long as memory runs out. Raises BadValue where none is left."""
+        again = False
+        while True:
+            try:
+                return work(again)
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+            longest = int(np.diff(batch.start).max())
+            if self.tokens <= longest:  # a sequence alone
+                raise BadValue(
+                    f"learner: out of memory on {self.settings.device} with one sequence of {longest} tokens at a time; "
+                    "take --recompute, --dtype bfloat16, --optimiser adamw8bit, shorter --max-tokens or a smaller model"
+                )
+            self.tokens, again = self.tokens // 2, True
+            if self.settings.device.startswith("cuda"):
+                torch.cuda.empty_cache()
+            self.told(f"out of memory: micro-batches are of {self.tokens} tokens from here on; what was under way is done again")
 
     def _group(self, name: str):
         if name not in self.groups:

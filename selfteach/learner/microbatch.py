@@ -6,6 +6,7 @@ several sequences share (everything before their first learned token, in a group
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,7 @@ from ..core.errors import BadValue
 from ..core.part import Unit
 from ..model import lora
 from ..model.transformer import Attend, Look, causal, masked
+from .fused import kernels, pieces_of
 from .products import apart
 
 GRID = 64  # flat tokens come in multiples of this: oneDNN compiles and keeps a kernel for every size of product that it meets
@@ -205,7 +207,25 @@ def take(x: Tensor, rows: Tensor) -> Tensor:
 
 def attention(bases: np.ndarray, branches: np.ndarray, first: np.ndarray, context: np.ndarray, device: str) -> Attend:
     """Attention over flat tokens: causal texts of lengths `bases` [K], then branches of lengths [B], which begin at position `first` [B]
-    of a context that stands at `context` [B] in the flat tokens. Padding stands where no query that counts looks."""
+    of a context that stands at `context` [B] in the flat tokens."""
+    fast, size = kernels(), int(bases.sum() + branches.sum())
+    pieces = pieces_of(bases, branches, first, context)
+    plain = functools.cache(lambda: padded(bases, branches, first, context, device))
+
+    def attend(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if fast and (out := fast.attend(look, pieces, q[0], k[0], v[0])) is not None:
+            return out[None]
+        with torch.autocast(q.device.type, enabled=False):
+            # On a CPU torch's own attention in bf16 is worse, and several times slower.
+            own = [x[0, :size].float() if x.dtype == torch.bfloat16 and x.device.type == "cpu" else x[0, :size] for x in (q, k, v)]
+            out = plain()(look, *own)
+        return F.pad(out, (0, 0, 0, 0, 0, q.shape[1] - size))[None]
+
+    return attend
+
+
+def padded(bases: np.ndarray, branches: np.ndarray, first: np.ndarray, context: np.ndarray, device: str) -> Attend:
+    """The same by torch: q, k, v [F, H or KV, hd], texts and branches padded to their longest, where no query that counts looks."""
     to = lambda x: torch.from_numpy(x).to(device)  # noqa: E731
     pad, back = _padding(bases)
     split = int(bases.sum())
@@ -246,14 +266,7 @@ def attention(bases: np.ndarray, branches: np.ndarray, first: np.ndarray, contex
         more = apart(partial(branched, look), take(q[split:], pad_branch), take(k, keys), take(v, keys))
         return torch.cat([out, take(more.flatten(0, 1), back_branch)])
 
-    size = split + int(branches.sum())
-
-    def attend(look: Look, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with torch.autocast(q.device.type, enabled=False):  # attention in bf16 is worse, and on a CPU several times slower
-            out = flat(look, *(x[0, :size].float() if x.dtype == torch.bfloat16 else x[0, :size] for x in (q, k, v)))
-        return F.pad(out, (0, 0, 0, 0, 0, q.shape[1] - size))[None]
-
-    return attend
+    return flat
 
 
 def _padding(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

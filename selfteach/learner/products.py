@@ -1,14 +1,17 @@
-"""Matrix products in float32 on this processor, as fast as they can be had without rounding more."""
+"""Matrix products in float32 on this processor, and what stands between them, as fast as can be had without rounding more."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..model import lending
+from .fused import kernels
 
 # torch multiplies float32 matrices on a CPU by MKL, which on other makers' processors leaves half of their width unused, unless bf16
 # products are allowed: then by oneDNN, which rounds to bf16 only where the processor gains by it (AMX) and is exact, and on some
@@ -47,12 +50,14 @@ def exact() -> bool:
 
 @contextmanager
 def fast() -> Iterator[None]:
-    """Inside, float32 products take the faster way where it is exact; the setting is as it was before on the way out."""
-    if not exact():
-        yield
-        return
-    with _allowed("bf16"):
-        yield
+    """Inside, float32 products take the faster way where it is exact, and what stands between them goes by kernels of our own."""
+    found = kernels()
+    try:
+        with lending.lend(found), _allowed("bf16") if exact() else nullcontext():
+            yield
+    finally:
+        if found:
+            found.narrow.clear()  # weights may move now
 
 
 class _Switch(torch.autograd.Function):

@@ -10,6 +10,7 @@ from ..core.errors import BadValue
 
 Decay = Literal["constant", "linear", "cosine"]
 Precision = Literal["float32", "bfloat16"]
+Optimiser = Literal["adamw", "adamw8bit"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Settings:
     clip        largest global norm of a gradient; a longer one is scaled down to it
     dtype       bfloat16: linear layers of the trunk in bf16; weights, moments, residuals, attention, logits and heads stay float32
     tokens      tokens of a micro-batch: memory and cache, never the result
+    optimiser   adamw8bit: moments in 8 bits by blocks (Dettmers et al. 2022), by bitsandbytes; small tensors keep theirs in float32
+    recompute   layers are computed again on the way back instead of being kept: less memory, the same gradient, a third more work
     """
 
     lr: float = 1e-4
@@ -33,9 +36,11 @@ class Settings:
     dtype: Precision = "float32"
     tokens: int = 4096
     device: str = "cpu"
+    optimiser: Optimiser = "adamw"
+    recompute: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in (("decay", Decay), ("dtype", Precision)):
+        for name, kind in (("decay", Decay), ("dtype", Precision), ("optimiser", Optimiser)):
             if getattr(self, name) not in get_args(kind):
                 raise BadValue(f"learner: {name} must be one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}")
         if self.decay != "constant" and not self.decay_steps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,19 +23,28 @@ TIED: tuple[Unit, ...] = ("pair", "group", "episode", "batch")
 
 @dataclass
 class Told:
-    """Numbers gathered over the micro-batches of a backward: sums, counts and largest values."""
+    """Numbers gathered over the micro-batches of a backward: sums, counts and largest values. They are read at its end alone, since on
+    a GPU to read a number is to wait for it."""
 
-    total: dict[str, float] = field(default_factory=dict)
+    total: dict[str, Tensor | float] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
-    top: dict[str, float] = field(default_factory=dict)
+    top: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, name: str, values: Tensor) -> None:
         """Enter values into a mean."""
-        self.total[name] = self.total.get(name, 0.0) + float(values.sum())
+        self.sum(name, values.sum())
         self.count[name] = self.count.get(name, 0) + values.numel()
 
+    def sum(self, name: str, value: Tensor) -> None:
+        """Enter a number into a sum."""
+        self.total[name] = self.total.get(name, 0.0) + value.detach().double()
+
+    def most(self, name: str, value: Tensor) -> None:
+        """Enter a number into a maximum."""
+        self.top[name] = torch.maximum(self.top[name], value) if name in self.top else value
+
     def metrics(self) -> dict[str, float]:
-        return {n: v / max(1, self.count.get(n, 1)) for n, v in self.total.items()} | self.top
+        return {n: float(v) / max(1, self.count.get(n, 1)) for n, v in self.total.items()} | {n: float(v) for n, v in self.top.items()}
 
 
 def live_columns(update: Update, groups: Groups, batch: Batch) -> dict[str, np.ndarray]:
@@ -113,8 +123,8 @@ def total(update: Update, groups: Groups, batch: Batch, columns: Mapping[str, Te
         w = _tensor(part.columns[f"w{number}"].values, like)
         if not len(w):
             continue
-        loss = float(term.coef) * _sum(term, term.fn(**given), w, part.size(term.fn.unit))  # type: ignore[arg-type]
-        told.total[name] = told.total.get(name, 0.0) + float(loss.detach())
+        loss = float(term.coef) * _sum(term, term.fn(**given), w, part.size(term.fn.unit), told)  # type: ignore[arg-type]
+        told.sum(name, loss)
         _tell(told, given)
         out = out + loss
     return out
@@ -148,15 +158,22 @@ def _tensor(values: np.ndarray, like: Tensor) -> Tensor:
     return torch.from_numpy(values).to(device=like.device, dtype=kind)
 
 
-def _sum(term: Term, result: Tensor | tuple[Tensor, Tensor], w: Tensor, size: int) -> Tensor:
-    """Sum of w * l; rows that the term did not keep count nothing, and under the denominator "kept" the others share their weight."""
-    loss, kept = result if isinstance(result, tuple) else (result, None)
+def _sum(term: Term, result: Any, w: Tensor, size: int, told: Told) -> Tensor:
+    """Sum of w * l; rows that the term did not keep count nothing, and under the denominator "kept" the others share their weight.
+
+    result: l, (l, kept) or (l, kept, figures). The share that is kept and the means of the figures are told.
+    """
+    loss, *rest = cast("tuple[Any, ...]", result) if isinstance(result, tuple) else (result,)
+    kept = rest[0] if rest else None
+    for name, values in (rest[1] if len(rest) > 1 else {}).items():
+        told.add(name, values.detach())
     if loss.shape != (size,):
         raise BadValue(f"term {term.fn.name}: it returned shape {tuple(loss.shape)}, its {size} {WORDS[term.fn.unit]} need ({size},)")
     if kept is None:
         if term.denominator == "kept":
             raise BadValue(f"term {term.fn.name}: its denominator is what is kept, but it does not return (l, kept)")
         return (w * loss).sum()
+    told.add("kept", kept.detach().to(w.dtype))
     left = w * kept.detach().to(w.dtype)
     if term.denominator == "kept" and (share := left.sum()) != 0:
         left = left * (w.sum() / share)
@@ -169,6 +186,6 @@ def _tell(told: Told, given: Mapping[str, Tensor]) -> None:
         if "logp" in given and "old_logp" in given:
             d = given["logp"] - given["old_logp"]
             told.add("approx_kl", d.exp() - 1 - d)
-            told.top["ratio_max"] = max(told.top.get("ratio_max", 0.0), float(d.max().exp()))
+            told.most("ratio_max", d.max().exp())
         if "entropy" in given:
             told.add("entropy", given["entropy"])

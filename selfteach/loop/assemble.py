@@ -6,7 +6,9 @@ import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method, Stage
@@ -17,17 +19,20 @@ from ..engine.builtin import BuiltinEngine
 from ..engine.cohort import CohortEngine
 from ..learner.groups import twin
 from ..learner.local import LocalLearner
-from ..learner.settings import Decay, Precision, rate
+from ..learner.settings import Decay, Optimiser, rate
 from ..learner.settings import Settings as LearnerSettings
-from ..model import lora
+from ..model import devices, lora
 from ..model.base import Model
 from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
 from ..model.zoo import Start
 from .episode import Limits, Tool
+from .memory import groups_of, reckon
 from .run import Bounds, Loop
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LEARNING = 24  # bytes for each number that is learned, which a GPU must have left: gradient, moments, and room for activations
 CONTEXT = 2048  # a context unless another is asked for: a cache for all that some models can hold would not fit this memory
 
 
@@ -42,9 +47,13 @@ class Settings:
     warmup: int = 0
     grad_clip: float = 1.0
     weight_decay: float = 0.0
-    dtype: Precision = "float32"
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    optimiser: Optimiser = "adamw"
+    recompute: bool = False
     micro_tokens: int = 4096
     slots: int = 64
+    engine_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     context: int | None = None  # tokens of a whole context; None: the model's own, or 2048 where that is more
     threads: int = 0  # of matrix products: the same number gives the same bits; 0: as the process is set
     max_tokens: int | None = None
@@ -164,6 +173,33 @@ def lacking(program: Part, method: Method, source: Source) -> str | None:
     return wanted if isinstance(wanted, str) and wanted not in known else None
 
 
+def memory(method: Method, start: Start, settings: Settings) -> str | None:
+    """What a run will hold and what is free, in a line; None for a model that is not our own. Raises BadValue where it cannot fit."""
+    if not isinstance(start.model, Transformer):
+        return None
+    method = needed(method)
+    trunks, trained, speaking = groups_of(method)
+    device = devices.device_of(settings.device)
+    half, coded = devices.precision_of(settings.dtype, device) == "bfloat16", settings.optimiser == "adamw8bit"
+    plan = reckon(
+        start.model.c,
+        trunks & moving(method),
+        trained,
+        speaking,
+        tokens=settings.micro_tokens,
+        slots=settings.slots,
+        length=context_of(settings, start),
+        half=half,
+        recompute=settings.recompute,
+        coded=coded,
+        start=bool(trunks & still(method)),  # what stands still shares the start's tensors; what moves took them over, or copied them
+        rank=settings.lora_rank or (16 if settings.adapter else 0),  # of a stored adapter the usual one: it hardly weighs
+    )
+    free = devices.free_memory(device)
+    plan.check(free, "--optimiser adamw8bit " * coded + "--recompute" * settings.recompute)
+    return plan.line(free)
+
+
 def loop(
     method: Method,
     source: Source,
@@ -183,6 +219,7 @@ def loop(
     check(method, source)
     source = spoken(source, start.tokenizer)
     method = needed(method)
+    device = devices.device_of(settings.device)
     how = LearnerSettings(
         lr=settings.lr,
         clip=settings.grad_clip,
@@ -190,8 +227,11 @@ def loop(
         warmup=settings.warmup,
         decay=settings.decay,
         decay_steps=settings.steps,
-        dtype=settings.dtype,
+        dtype=devices.precision_of(settings.dtype, device),  # type: ignore[arg-type]
         tokens=settings.micro_tokens,
+        device=device,
+        optimiser=settings.optimiser,
+        recompute=settings.recompute,
     )
     fixed = still(method)
     adapter = adapter_for(settings, start.model)
@@ -224,8 +264,14 @@ def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Se
     speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: _spoken_by(trunk, group in still) for group, trunk in trunks.items() if trunk is not None}
-    kind = BuiltinEngine if all(model.pluggable for model in models.values()) else CohortEngine
-    return kind(models, speaking, start.tokenizer, slots=settings.slots, length=context_of(settings, start))
+    more: dict[str, Any] = {"slots": settings.slots, "length": context_of(settings, start)}
+    device = devices.device_of(settings.device)
+    if not all(model.pluggable for model in models.values()):
+        return CohortEngine(models, speaking, start.tokenizer, device=device, **more)
+    dtype = DTYPES[devices.precision_of(settings.engine_dtype, device)]
+    moved = {g for s in method.stages for u in s.updates for g in u.params}
+    learned = sum(p.numel() for g in moved for p in learner.groups[g].names().values())
+    return BuiltinEngine(models, speaking, start.tokenizer, device=device, dtype=dtype, reserve=LEARNING * learned, **more)
 
 
 def _spoken_by(trunk: Model, still: bool) -> Model:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.batch import Batch
 from ..core.protocols import History
-from ..core.tree import Group
+from ..core.tree import Episode, Group
 from .talk import rewrites
 
 
@@ -46,6 +46,12 @@ def _sizes(batch: Batch) -> dict[str, float]:
     return {task: sum(values) / len(values) for task, values in found.items()}
 
 
+def _surprise(episodes: Sequence[Episode]) -> np.ndarray:
+    """-logp of every token that was drawn: its mean is an unbiased estimate of the policy's entropy per token, in nats."""
+    drawn = [-e.tree.logp[e.tree.chosen & np.isfinite(e.tree.logp)] for e in episodes]
+    return np.concatenate(drawn).astype(np.float64) if drawn else np.zeros(0)
+
+
 def summary(groups: Sequence[Group]) -> dict[str, Any]:
     """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference."""
     closed = {g.key: [t.learn for e in g.episodes for t in e.trajectories] for g in groups}
@@ -62,6 +68,8 @@ def summary(groups: Sequence[Group]) -> dict[str, Any]:
         out |= {"reward": mean(known), "unscored": len(scores) - len(known)}
     out |= {f"reward/{p}": mean([s.parts[p] for s in scores if p in s.parts]) for p in parts}
     out["length"] = mean([e.cost.get("tokens", 0) for e in episodes])
+    if len(surprise := _surprise(episodes)):
+        out["nats"] = mean(surprise)
     out["turns"] = mean([e.cost.get("turns", 0) for e in episodes])
     out["calls"] = mean([e.cost.get("calls", 0) for e in episodes])
     statuses = Counter(t.status for e in episodes for t in e.trajectories)

@@ -28,6 +28,7 @@ class Result:
     answers: list[list[Any]]
     score: float = float("nan")  # mean verdict: what a task that is not just right or wrong is measured by
     majority: float = float("nan")  # share of tasks whose most frequent answer (the earliest of equals) is right
+    distinct: float = float("nan")  # right answers to a task that differ but for spaces, on average over tasks
     length: float = 0.0
     calls: float = 0.0
     rewritten: float = 0.0  # how often a chat template wrote a conversation anew, per episode
@@ -56,14 +57,14 @@ class Result:
         return {k: float(np.mean(v)) for k, v in sorted(found.items())}
 
     def figures(self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",)) -> dict[str, float]:
-        """Everything by name: accuracy, stderr, pass@k, maj@n, length, calls, accuracy/hops=2 ..."""
+        """Everything by name: accuracy, stderr, pass@k, maj@n, distinct, length, calls, accuracy/hops=2 ..."""
         out = {"accuracy": self.accuracy, "stderr": self.error(), "score": self.score, "length": self.length, "calls": self.calls}
         if self.rewritten:
             out["rewritten"] = self.rewritten
         most = max(self.asked, default=0)
         out |= {f"pass@{k}": self.pass_at(k) for k in ks if k <= most}
         if most > 1:
-            out["maj"] = self.majority
+            out |= {"maj": self.majority, "distinct": self.distinct}
         for tag in tags:
             out |= {f"accuracy/{tag}={v}": a for v, a in self.by(tag).items()}
         return out
@@ -85,7 +86,7 @@ async def evaluate(
     result = Result([], [], [], [])
     cost: Counter[str] = Counter()
     values: list[float] = []
-    played = majority = 0
+    played = majority = distinct = 0
     for at in range(0, len(tasks), wave):
         groups = await play(table, [Request(t, k, key=f"eval/{at + i}") for i, t in enumerate(tasks[at : at + wave])], round_=at)
         for group in groups:
@@ -96,6 +97,7 @@ async def evaluate(
             values += [v for _, v in known]
             result.right.append(sum(v >= 1.0 for _, v in known))
             result.answers.append([a for a, _ in verdicts])
+            distinct += len({"".join(str(a).split()) for a, v in known if v >= 1.0})
             votes = Counter(str(a) for a, _ in known if a is not None)
             if votes:
                 best = votes.most_common(1)[0][0]
@@ -109,7 +111,7 @@ async def evaluate(
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
     result.rewritten = sum(rewrites([cost]).values()) / max(1, played)
     result.score = float(np.mean(values)) if values else float("nan")
-    result.majority = majority / max(1, len(tasks))
+    result.majority, result.distinct = majority / max(1, len(tasks)), distinct / max(1, len(tasks))
     return result
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..core.batch import Batch, Example, gather
 from ..core.errors import BadValue, NoVerdict, Starved, Unproven
 from ..core.method import Method, Stage, Update
-from ..core.part import Part, first_state, memory
+from ..core.part import Part, first_state, memory, waits
 from ..core.protocols import Engine, History, Learner
 from ..core.scoring import score, whole_step
 from ..core.task import Request, Source
@@ -104,8 +104,8 @@ class Loop:
         metrics = summary(groups) | dict(dropped)
         self.under_way = groups, batch
         metrics |= {"tokens/sampled": sampled, "tokens/learned": sampled - sum(dropped.values())}
-        state.starved = 0 if batch.size("token") else state.starved + 1
-        if state.starved >= self.bounds.starved:
+        state.starved = 0 if batch.size("token") or not stage.updates else state.starved + 1  # a stage that only measures teaches nothing
+        if state.starved >= self.bounds.starved + sum(waits(p) for p in stage.credit):
             why = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items()) or "nothing was sampled"
             raise Starved(f"step {state.step}: {state.starved} steps in a row taught nothing (last: {why}); are all rewards of a group alike?")
         if batch.size("token"):

@@ -44,6 +44,11 @@ class Session:
     log: Log | None = field(default=None, init=False)
     stopping: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        for part in (self.loop.learner, self.loop.engine):
+            if hasattr(part, "told"):
+                part.told = lambda text: self._tell("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
+
     @property
     def model(self) -> Model:
         """The policy's trunk, as the learner has it."""

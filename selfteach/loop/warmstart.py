@@ -19,7 +19,7 @@ from ..core.errors import BadValue
 from ..core.method import Method
 from ..core.part import Part
 from ..core.task import Source
-from ..model import files
+from ..model import devices, files
 from ..model.zoo import Start
 from .assemble import Settings, loop
 from .session import Session
@@ -42,9 +42,14 @@ def key(source: Source, start: Start, warm: Warm, settings: Settings) -> str:
     if source.demos is None:
         raise BadValue(f"task {source.name}: it has no demonstrations to warm-start on; give --model FOLDER")
     shown = [[d.prompt, *map(str, d.data)] for d in map(source.demos, range(512))]
-    told = [VERSION, shown, start.tokenizer.fingerprint, files.fingerprint(start.model.names()), asdict(warm), settings.dtype, torch.__version__]
+    told = [VERSION, shown, start.tokenizer.fingerprint, files.fingerprint(start.model.names()), asdict(warm), precision(settings), torch.__version__]
     told.append(torch.get_num_threads())  # sums over threads differ in their last bits
     return hashlib.blake2b(json.dumps(told).encode(), digest_size=10).hexdigest()
+
+
+def precision(settings: Settings) -> str:
+    """What the settings' products are computed in, here."""
+    return devices.precision_of(settings.dtype, devices.device_of(settings.device))
 
 
 async def warm_start(
@@ -56,7 +61,14 @@ async def warm_start(
         observer({"event": "warm_found", "folder": str(folder)})
         return folder
     how = Settings(
-        seed=warm.seed, steps=warm.steps, lr=warm.lr, decay="cosine", warmup=max(1, warm.steps // 20), dtype=settings.dtype, weight_decay=0.0
+        seed=warm.seed,
+        steps=warm.steps,
+        lr=warm.lr,
+        decay="cosine",
+        warmup=max(1, warm.steps // 20),
+        device=settings.device,
+        dtype=settings.dtype,
+        recompute=settings.recompute,
     )
     made = loop(method, source, start, how, speak=False, given=True)
     session = Session(made, judge, None, rollouts=False, observer=lambda e: observer({**e, "event": "warm_" + str(e["event"])}))

@@ -17,12 +17,14 @@ class Model(nn.Module):
     lm_head     its output embedding, whose weight is [vocab, width]
     pluggable   attention is handed in, so that texts may lie flat, branch, or stand in slots; else each row is a whole text
     plain_head  logits are hidden @ lm_head.weight.T and nothing more, but for the soft-cap c.logit_cap
+    recompute   where a gradient is wanted, layers are computed again on the way back, not kept (Transformer alone heeds it)
     """
 
     c: Any
     lm_head: nn.Linear
     pluggable: ClassVar[bool]
     plain_head: bool
+    recompute: bool = False
 
     @abstractmethod
     def forward(self, ids: Tensor, attend: Callable[..., Tensor], positions: Tensor | None = None) -> Tensor:

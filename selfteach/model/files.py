@@ -270,8 +270,8 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         return {name: found.get_tensor(name).clone() for name in found.keys()}  # noqa: SIM118
 
 
-def fingerprint(tensors: Mapping[str, Any], whole: bool = False) -> str:
-    """A short hash of weights: 64 spread rows of every tensor (fast, at each delivery), or all of them (at checkpoints)."""
+def fingerprint(tensors: Mapping[str, Any], whole: bool = False, dtype: torch.dtype | None = None) -> str:
+    """A short hash of weights, rounded to a type: 64 spread rows of every tensor (fast, at each delivery), or all of them (at checkpoints)."""
     h = hashlib.blake2b(digest_size=8)
     for name in sorted(tensors):
         t = torch.as_tensor(tensors[name]).detach()
@@ -279,7 +279,7 @@ def fingerprint(tensors: Mapping[str, Any], whole: bool = False) -> str:
         if not whole and len(rows) > 64:
             rows = rows[torch.linspace(0, len(rows) - 1, 64).long()]
         h.update(name.encode())
-        h.update(np.ascontiguousarray(rows.float().cpu().numpy()).tobytes())
+        h.update(np.ascontiguousarray(rows.to(dtype or rows.dtype).float().cpu().numpy()).tobytes())
     return h.hexdigest()
 
 

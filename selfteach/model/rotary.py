@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from . import lending
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -76,6 +78,8 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
     """Turn x [B, T, H, hd] by its positions' angles ([B or 1, T, hd]); None: leave it."""
     if rotary is None:
         return x
+    if lending.lent and (out := lending.lent.rotate(x, *rotary)) is not None:
+        return out
     cos, sin = rotary[0][:, :, None].to(x.dtype), rotary[1][:, :, None].to(x.dtype)
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat([-b, a], -1) * sin

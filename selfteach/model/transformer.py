@@ -15,8 +15,10 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..core.errors import BadValue
+from . import lending
 from .base import Model
 from .rotary import Scaling, rotary_table, rotate
 
@@ -102,6 +104,11 @@ class Linear(nn.Linear):
     def reset_parameters(self) -> None:
         """Nothing: `initialise` or `hold` gives the weights."""
 
+    def forward(self, input: Tensor) -> Tensor:
+        if lending.lent and (out := lending.lent.linear(input, self.weight, self.bias)) is not None:
+            return out
+        return F.linear(input, self.weight, self.bias)
+
 
 class Embedding(nn.Embedding):
     """An embedding that waits for its weights, as Linear does."""
@@ -111,18 +118,34 @@ class Embedding(nn.Embedding):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019); `centred`: times 1 + weight."""
+    """x / rms(x) * weight, computed in float32 at least (Zhang & Sennrich 2019); `centred`: times 1 + weight.
 
-    def __init__(self, width: int, c: Config):
+    Under autocast it gives what the products after it take; the `last` one, which heads read, keeps all its bits.
+    """
+
+    def __init__(self, width: int, c: Config, last: bool = False):
         super().__init__()
+        self.last = last
         self.centred = c.centred_norms
         self.weight = nn.Parameter(torch.zeros(width) if self.centred else torch.ones(width))
         self.eps = c.norm_eps
 
     def forward(self, x: Tensor) -> Tensor:
+        kind = x.device.type
+        narrow = not self.last and torch.is_autocast_enabled(kind)
+        if lending.lent and (out := lending.lent.norm(x, self.weight, self.eps, float(self.centred), narrow)) is not None:
+            return out
         wide = x if x.dtype == torch.float64 else x.float()
         weight = self.weight.to(wide.dtype)
-        return F.rms_norm(wide, weight.shape, 1 + weight if self.centred else weight, self.eps).to(x.dtype)
+        out = F.rms_norm(wide, weight.shape, 1 + weight if self.centred else weight, self.eps)
+        return out.to(torch.get_autocast_dtype(kind) if narrow else x.dtype)
+
+
+def add(x: Tensor, z: Tensor) -> Tensor:
+    """x + z, or the way lent: the residual is float32 where what is added to it is bf16."""
+    if lending.lent and (out := lending.lent.add(x, z)) is not None:
+        return out
+    return x + z
 
 
 class Attention(nn.Module):
@@ -157,13 +180,16 @@ class MLP(nn.Module):
 
     def __init__(self, c: Config):
         super().__init__()
-        self.activation = ACTIVATIONS[c.activation]
+        self.kind = c.activation
         self.gate_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
         self.up_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
         self.down_proj = Linear(c.hidden, c.width, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if lending.lent and (both := lending.lent.gated(self.kind, gate, up)) is not None:
+            return self.down_proj(both)
+        return self.down_proj(ACTIVATIONS[self.kind](gate) * up)
 
 
 class Layer(nn.Module):
@@ -183,10 +209,10 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
         seen = self.self_attn(self.input_layernorm(x), rotary, attend)
         if self.sandwich:
-            x = x + self.post_attention_layernorm(seen)
-            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
-        x = x + seen
-        return x + self.mlp(self.post_attention_layernorm(x))
+            x = add(x, self.post_attention_layernorm(seen))
+            return add(x, self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))))
+        x = add(x, seen)
+        return add(x, self.mlp(self.post_attention_layernorm(x)))
 
 
 class Trunk(nn.Module):
@@ -194,7 +220,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.embed_tokens = Embedding(c.vocab, c.width)
         self.layers = nn.ModuleList(Layer(c, n) for n in range(c.layers))
-        self.norm = RMSNorm(c.width, c)
+        self.norm = RMSNorm(c.width, c, last=True)
 
 
 class Transformer(Model):
@@ -250,7 +276,10 @@ class Transformer(Model):
         if self.c.scaled_embedding:
             x = x * torch.tensor(self.c.width**0.5).to(x.dtype)  # rounded to the weights' type, as the model was trained
         for turn, layer in zip(self.turned, self.model.layers, strict=True):
-            x = layer(x, rotary[turn], attend)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(layer, x, rotary[turn], attend, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = layer(x, rotary[turn], attend)
         return self.model.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -5,19 +5,25 @@ Not here: reductions (the learner sums w * l, and no function here takes the mea
 one paper alone needs (that is in its method's file). NaN in a column comes out as NaN.
 """
 
+from .bellman import soft_bellman, uniform_bellman
+from .bounds import balanced_clip, bounded_moment, ranged_reinforce
 from .entropy import entropy_bonus
 from .kl import kl, kl_where
-from .likelihood import nll, uncertain_nll, weighted_nll
+from .likelihood import implicit_negative, nll, uncertain_nll, weighted_nll
 from .policy import clipped_importance, clipped_ratio, policy_gradient, sequence_ratio
 from .preference import dpo
+from .regression import advantage_regression
 from .schedules import after, before, cosine, every, from_step, linear
 from .segments import seq_mean, seq_sum
 from .value import clipped_value_loss, value_loss
 from .weigh import constant_length, prompt_mean, sequence_mean, sequence_sum, token_mean
 
 __all__ = [
+    "advantage_regression",
     "after",
+    "balanced_clip",
     "before",
+    "bounded_moment",
     "clipped_importance",
     "clipped_ratio",
     "clipped_value_loss",
@@ -27,19 +33,23 @@ __all__ = [
     "entropy_bonus",
     "every",
     "from_step",
+    "implicit_negative",
     "kl",
     "kl_where",
     "linear",
     "nll",
     "policy_gradient",
     "prompt_mean",
+    "ranged_reinforce",
     "seq_mean",
     "seq_sum",
     "sequence_mean",
     "sequence_ratio",
     "sequence_sum",
+    "soft_bellman",
     "token_mean",
     "uncertain_nll",
+    "uniform_bellman",
     "value_loss",
     "weighted_nll",
 ]

@@ -7,7 +7,7 @@ from typing import Literal
 from ...core import Check, Claim, Member, Method, Stage, Term, Update, Weights, method
 from ...credit.baseline import norm
 from ...credit.compose import each
-from ...credit.keep import mark_wrong
+from ...credit.marks import mark_wrong
 from ...curriculum.select import experts
 from ...objective.kl import kl, kl_where
 from ...objective.likelihood import nll

@@ -1,0 +1,720 @@
+// One forward pass of the transformer over rows of many sequences, and the drawing of tokens, for processors.
+//
+// Built at first use by native.py and called through ctypes; cache.py and sampler.py say the same in torch, and stand in where no compiler
+// is. Rows are tokens; each knows its slot in the cache and its position. Every number of a row is summed in an order that depends on that
+// row alone, so a row has the same bits in whatever company, in whatever pieces, and on however many threads it is computed.
+//
+// Layouts (W numbers to a vector):
+//   weights     panels of 2 W output columns: [panel][k][2 W]; in bf16 pairs of k stand together: [panel][k / 2][2 W][2]
+//   inputs      of products: [k / KB][row][KB], so that a tile of rows is one stretch of memory
+//   keys        [layer][slot][head][position / W][d][W]: a query meets W keys at once, without sums across a vector
+//   values      [layer][slot][head][position][d]
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int W = 16, MR = 12;
+#elif defined(__AVX__)
+constexpr int W = 8, MR = 6;
+#elif defined(__aarch64__)
+constexpr int W = 4, MR = 12;
+#else
+constexpr int W = 4, MR = 6;
+#endif
+constexpr int NR = 2 * W, KB = 32, TILES = 8;
+constexpr float INF = std::numeric_limits<float>::infinity();
+
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef int32_t vi __attribute__((vector_size(4 * W)));
+typedef uint32_t vu __attribute__((vector_size(4 * W)));
+typedef uint16_t vh __attribute__((vector_size(2 * W)));
+typedef uint16_t half; // a bf16 number
+
+inline long up(long n, long unit) { return (n + unit - 1) / unit * unit; }
+inline vf splat(float x) { return x - vf{}; }
+inline vf load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
+inline vf load(const half *p) {
+    vh v;
+    memcpy(&v, p, sizeof v);
+    return (vf)(__builtin_convertvector(v, vu) << 16);
+}
+inline void store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+inline void store(half *p, vf v) { // to the nearest, ties to even; not a number stays one
+    vu u = (vu)v, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+    r = v == v ? r : (vu)((u >> 16) | 0x40);
+    vh h = __builtin_convertvector(r, vh);
+    memcpy(p, &h, sizeof h);
+}
+inline half round_half(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return x == x ? (half)((u + 0x7fff + ((u >> 16) & 1)) >> 16) : (half)((u >> 16) | 0x40);
+}
+inline void put(float *p, float x) { *p = x; }
+inline void put(half *p, float x) { *p = round_half(x); }
+
+inline float total(vf v) {
+    float s = 0;
+    for (int i = 0; i < W; i++) s += v[i];
+    return s;
+}
+
+inline vf most(vf a, vf b) { return a > b ? a : b; }
+
+// e^x to two units in the last place; 0 below -87
+inline vf exp_(vf x) {
+    vf y = x > 88.3f ? splat(88.3f) : x;
+    y = y < -87.3f ? splat(-87.3f) : y;
+    vf t = y * 1.44269504f + 12582912.0f; // 1.5 * 2^23: rounds to a whole number in the low bits
+    vi n = (vi)t - 0x4B400000;
+    t = t - 12582912.0f;
+    vf r = y - t * 0.693359375f;
+    r = r - t * -2.12194440e-4f;
+    vf p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    vf out = p * (vf)((n + 127) << 23);
+    out = x < -87.3f ? vf{} : out;
+    return x == x ? out : x;
+}
+
+inline vf tanh_(vf x) { return 1.0f - 2.0f / (exp_(2.0f * x) + 1.0f); }
+inline vf cap_(vf x, float cap) { return cap > 0 ? tanh_(x / cap) * cap : x; }
+
+enum Activation { SILU, GELU, GELU_TANH };
+
+inline vf activate(vf x, int kind) {
+    if (kind == SILU) return x / (1.0f + exp_(-x));
+    if (kind == GELU_TANH) return 0.5f * x * (1.0f + tanh_(0.7978845608f * (x + 0.044715f * x * x * x)));
+    vf out;
+    for (int i = 0; i < W; i++) out[i] = 0.5f * x[i] * (1.0f + std::erf(x[i] * 0.70710678f));
+    return out;
+}
+
+// ---- threads
+//
+// All run the same work, which is made of phases: `each` deals out a phase's pieces to whoever comes, and a phase is over when its pieces are
+// done, not when all threads have arrived: one that the system has put aside is waited for only while it holds a piece. Those of the pool
+// spin for a moment after their work, since the next is mostly near, and then sleep.
+
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+class Pool {
+  public:
+    void run(int count, const std::function<void(int)> &work) {
+        std::lock_guard<std::mutex> one(_calls);
+        if (_pid != getpid()) { // threads do not survive a fork
+            _pid = getpid();
+            _threads = 0;
+        }
+        {
+            std::lock_guard<std::mutex> lock(_mutex);
+            _size = count < 1 ? 1 : count;
+            _work = &work;
+            for (; _threads < _size - 1; _threads++) std::thread(&Pool::_wait, this, _threads + 1, _epoch.load()).detach();
+            _first = _ticket >> BITS;
+            _open = true;
+            _epoch++;
+        }
+        if (_size > 1) _wake.notify_all();
+        phase = _first;
+        work(0);
+        {
+            std::lock_guard<std::mutex> lock(_mutex);
+            _open = false; // who has not come by now need not
+        }
+        for (int i = 0; _inside; i++) _pause(i);
+    }
+
+    // f(i) for i in 0 .. count - 1, whichever thread comes first; all have ended when it returns. Called by all threads alike.
+    template <class F> void each(uint64_t count, F f) {
+        if (!count) return;
+        uint64_t mine = phase++, ticket = _ticket;
+        while (ticket >> BITS == mine) {
+            uint64_t i = ticket & MASK;
+            if (i >= count) {
+                for (int n = 0; (ticket = _ticket) >> BITS == mine; n++) _pause(n);
+                break;
+            }
+            if (!_ticket.compare_exchange_weak(ticket, ticket + 1)) continue;
+            f((long)i);
+            if (_done.fetch_add(1) + 1 == count) {
+                _done = 0;
+                _ticket = (mine + 1) << BITS;
+            }
+            ticket = _ticket;
+        }
+    }
+
+  private:
+    static void _pause(int i) { i < 2000 ? relax() : (void)std::this_thread::yield(); }
+
+    void _wait(int mine, uint64_t seen) {
+        for (;;) {
+            for (int i = 0; i < 4000 && _epoch == seen; i++) relax();
+            std::unique_lock<std::mutex> lock(_mutex);
+            _wake.wait(lock, [&] { return _epoch != seen; });
+            seen = _epoch;
+            if (mine >= _size || !_open) continue;
+            _inside++;
+            phase = _first;
+            lock.unlock();
+            (*_work)(mine);
+            _inside--;
+        }
+    }
+
+    static constexpr int BITS = 24; // of a ticket: the next piece; above them the phase
+    static constexpr uint64_t MASK = (1 << BITS) - 1;
+    static thread_local uint64_t phase; // the one that this thread is at
+    int _size = 1, _threads = 0;
+    bool _open = false;
+    uint64_t _first = 0; // the phase that the work begins with
+    pid_t _pid = 0;
+    const std::function<void(int)> *_work = nullptr;
+    std::atomic<uint64_t> _ticket{0}, _done{0}, _epoch{0};
+    std::atomic<int> _inside{0};
+    std::mutex _calls, _mutex;
+    std::condition_variable _wake;
+};
+
+thread_local uint64_t Pool::phase = 0;
+Pool &pool = *new Pool; // never destroyed: its threads may outlive static objects
+
+// ---- products
+
+// Large pages where the system has them: half of the time that is spent waiting for memory is spent on looking up small ones.
+void large(void *at, size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+    uintptr_t from = up((uintptr_t)at, 4096), to = ((uintptr_t)at + bytes) / 4096 * 4096;
+    if (bytes >= (4 << 20)) madvise((void *)from, to - from, MADV_HUGEPAGE);
+#else
+    (void)at, (void)bytes;
+#endif
+}
+
+template <class T> struct Scratch {
+    T *at = nullptr;
+    size_t room = 0;
+    Scratch() = default;
+    Scratch(const Scratch &) = delete;
+    ~Scratch() { free(at); }
+    T *of(size_t count) {
+        if (count <= room) return at;
+        free(at);
+        size_t bytes = up(count * sizeof(T), 64);
+        at = (T *)aligned_alloc(bytes >= (4 << 20) ? 2 << 20 : 64, up(bytes, bytes >= (4 << 20) ? 2 << 20 : 64));
+        if (!at) throw std::bad_alloc();
+        room = count;
+        large(at, bytes);
+        return at;
+    }
+};
+
+template <class T> struct Linear {
+    long out = 0, k = 0; // padded to whole panels and blocks
+    Scratch<T> weights;
+    std::vector<float> bias;
+};
+
+// Apart from what is done with its result, for which the compiler would take registers away.
+template <int R> __attribute__((noinline)) void tile(const float *x, long block, const float *w, long k, vf (&out)[R][2]) {
+    vf acc[R][2];
+    for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = vf{};
+    for (long b = 0; b < k; b += KB, x += block)
+        for (int i = 0; i < KB; i++, w += NR) {
+            vf w0 = load(w), w1 = load(w + W);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) {
+                vf a = splat(x[r * KB + i]);
+                acc[r][0] += a * w0;
+                acc[r][1] += a * w1;
+            }
+        }
+    memcpy(out, acc, sizeof out);
+}
+
+template <int R> __attribute__((noinline)) void tile(const half *x, long block, const half *w, long k, vf (&out)[R][2]) {
+    vf acc[R][2];
+    for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = vf{};
+    for (long b = 0; b < k; b += KB, x += block)
+        for (int i = 0; i < KB; i += 2, w += 2 * NR) {
+#if defined(__AVX512BF16__)
+            __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + NR);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) {
+                int32_t pair;
+                memcpy(&pair, x + r * KB + i, 4);
+                __m512bh a = (__m512bh)_mm512_set1_epi32(pair);
+                acc[r][0] = (vf)_mm512_dpbf16_ps((__m512)acc[r][0], w0, a);
+                acc[r][1] = (vf)_mm512_dpbf16_ps((__m512)acc[r][1], w1, a);
+            }
+#else
+            vu u0, u1;
+            memcpy(&u0, w, sizeof u0);
+            memcpy(&u1, w + NR, sizeof u1);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) {
+                uint32_t pair;
+                memcpy(&pair, x + r * KB + i, 4);
+                vf a = (vf)((pair << 16) + vu{}), b = (vf)((pair & 0xffff0000u) + vu{});
+                acc[r][0] += a * (vf)(u0 << 16);
+                acc[r][0] += b * (vf)(u0 & 0xffff0000u);
+                acc[r][1] += a * (vf)(u1 << 16);
+                acc[r][1] += b * (vf)(u1 & 0xffff0000u);
+            }
+#endif
+        }
+    memcpy(out, acc, sizeof out);
+}
+
+// Rows a .. a + R - 1 times one panel; done(row, columns' vector pair) takes what comes out.
+template <int R, class T, class F> void rows_of(const T *x, long n, const Linear<T> &l, long panel, long a, F &done) {
+    vf acc[R][2];
+    tile<R>(x + a * KB, n * KB, l.weights.at + panel * l.k * NR, l.k, acc);
+    const float *bias = l.bias.empty() ? nullptr : l.bias.data() + panel * NR;
+    for (int r = 0; r < R; r++) {
+        if (bias) acc[r][0] += load(bias), acc[r][1] += load(bias + W);
+        done(a + r, panel, acc[r][0], acc[r][1]);
+    }
+}
+
+template <class T, class F> void product(const T *x, long n, const Linear<T> &l, F done) {
+    long tiles = up(n, MR) / MR, chunks = up(tiles, TILES) / TILES, panels = l.out / NR;
+    pool.each(panels * chunks, [&](long i) {
+        long panel = i / chunks, first = i % chunks * tiles / chunks, last = (i % chunks + 1) * tiles / chunks;
+        for (long t = first; t < last; t++) {
+            long a = t * n / tiles;
+            switch ((t + 1) * n / tiles - a) {
+#define CASE(R) case R: if (R <= MR) rows_of<(R <= MR ? R : 1), T>(x, n, l, panel, a, done); break;
+                CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#undef CASE
+            }
+        }
+    });
+}
+
+// A row of numbers into the layout of products' inputs, from column `k` on.
+template <class T> void lay(T *x, long n, long row, long k, const float *from, long count) {
+    for (long i = 0; i < count;) {
+        long at = (k + i) % KB, m = std::min(KB - at, count - i);
+        T *to = x + (k + i) / KB * n * KB + row * KB + at;
+        for (long j = 0; j < m; j++) put(to + j, from[i + j]);
+        i += m;
+    }
+}
+
+template <class T> inline void fetch(const T *at, long count) {
+    for (long i = 0; i < std::min<long>(count, 16384); i += 64 / (long)sizeof(T)) __builtin_prefetch(at + i, 0, 2);
+}
+
+// ---- attention: G query heads of one row over one key-value head
+
+template <int G, int B, class T> inline void meet(const float *q, long hd, const T *k, float *scores, long room) {
+    vf acc[G][B];
+    for (int g = 0; g < G; g++)
+        for (int b = 0; b < B; b++) acc[g][b] = vf{};
+    for (long d = 0; d < hd; d++) {
+        vf near[B];
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) near[b] = load(k + (b * hd + d) * W);
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) {
+            vf a = splat(q[g * hd + d]);
+#pragma GCC unroll 4
+            for (int b = 0; b < B; b++) acc[g][b] += a * near[b];
+        }
+    }
+    for (int g = 0; g < G; g++)
+        for (int b = 0; b < B; b++) store(scores + g * room + b * W, acc[g][b]);
+}
+
+template <int G, int B, class T> inline void gather(const float *p, long room, long first, long last, const T *v, long hdp, float *out) {
+    vf acc[G][B];
+    for (int g = 0; g < G; g++)
+        for (int b = 0; b < B; b++) acc[g][b] = vf{};
+    for (long j = first; j < last; j++) {
+        vf seen[B];
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) seen[b] = load(v + j * hdp + b * W);
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) {
+            vf a = splat(p[g * room + j]);
+#pragma GCC unroll 4
+            for (int b = 0; b < B; b++) acc[g][b] += a * seen[b];
+        }
+    }
+    for (int g = 0; g < G; g++)
+        for (int b = 0; b < B; b++) store(out + g * hdp + b * W, acc[g][b]);
+}
+
+// q [G][hd] (scaled) over positions first .. last - 1 of k, v -> out [G][hdp]; scores [G][room] is scratch.
+template <int G, class T>
+void attend(const float *q, long hd, const T *k, const T *v, long hdp, long first, long last, float cap, float *scores, long room, float *out) {
+    long low = first / W * W, b = low;
+    for (; b + 4 * W <= last; b += 4 * W) meet<G, 4>(q, hd, k + b * hd, scores + b, room);
+    for (; b < last; b += W) meet<G, 1>(q, hd, k + b * hd, scores + b, room);
+    vi lane;
+    for (int i = 0; i < W; i++) lane[i] = i;
+    float sums[G];
+    for (int g = 0; g < G; g++) {
+        float *s = scores + g * room;
+        vf top = splat(-INF), sum{};
+        for (long j = low; j < last; j += W) {
+            vf x = load(s + j);
+            if (cap > 0) x = cap_(x, cap);
+            if (j < first || j + W > last) x = (lane >= (int)(first - j)) & (lane < (int)(last - j)) ? x : splat(-INF);
+            store(s + j, x);
+            top = most(x, top);
+        }
+        float m = -INF;
+        for (int i = 0; i < W; i++) m = top[i] > m ? top[i] : m;
+        for (long j = low; j < last; j += W) {
+            vf e = exp_(load(s + j) - m);
+            store(s + j, e);
+            sum += e;
+        }
+        sums[g] = 1.0f / total(sum);
+    }
+    long d = 0;
+    for (; d + 4 * W <= hdp; d += 4 * W) gather<G, 4>(scores, room, first, last, v + d, hdp, out + d);
+    for (; d + 2 * W <= hdp; d += 2 * W) gather<G, 2>(scores, room, first, last, v + d, hdp, out + d);
+    for (; d < hdp; d += W) gather<G, 1>(scores, room, first, last, v + d, hdp, out + d);
+    for (int g = 0; g < G; g++)
+        for (long i = 0; i < hdp; i++) out[g * hdp + i] *= sums[g];
+}
+
+// ---- the model
+
+struct Shape { // as native.py fills it
+    int64_t vocab, width, layers, heads, kv_heads, head_dim, hidden, activation, sandwich, qk_norm;
+    double eps, scale, score_cap, logit_cap, embedding_scale;
+};
+
+enum Norm { BEFORE, BETWEEN, BEFORE_MLP, AFTER_MLP, QUERY, KEY, NORMS };
+enum Matrix { QKV, OUT, GATE_UP, DOWN, MATRICES };
+
+template <class T> struct Layer {
+    Linear<T> matrix[MATRICES];
+    std::vector<float> norm[NORMS];
+    long window = 0;
+    const float *cos = nullptr, *sin = nullptr;
+};
+
+struct Abstract {
+    Shape s;
+    virtual ~Abstract() = default;
+    virtual void matrix(long layer, int which, const float *w, long out, long k, const float *bias, int threads) = 0;
+    virtual void norm(long layer, int which, const float *w, long count) = 0;
+    virtual void layer(long layer, long window, const float *cos, const float *sin) = 0;
+    virtual void forward(void *k, void *v, long slots, long room, const int64_t *ids, const int64_t *slot, const int64_t *position, long n,
+                         float *hidden, int threads) = 0;
+    virtual void logits(const float *hidden, const int64_t *rows, long n, float *out, int threads) = 0;
+    const float *embedding = nullptr;
+};
+
+template <class T> struct Model : Abstract {
+    std::deque<Layer<T>> layers;
+    Linear<T> head;
+    std::vector<float> last;
+    Scratch<float> x_, qkv_, wide_;
+    Scratch<T> in_, mid_;
+
+    void matrix(long layer, int which, const float *w, long out, long k, const float *bias, int threads) override {
+        Linear<T> &l = layer < 0 ? head : layers[layer].matrix[which];
+        l.out = up(out, NR);
+        l.k = up(k, KB);
+        constexpr int P = sizeof(T) == 2 ? 2 : 1; // numbers of k that stand together
+        T *to = l.weights.of(l.out * l.k);
+        l.bias.assign(bias ? l.out : 0, 0.0f);
+        if (bias) memcpy(l.bias.data(), bias, out * sizeof(float));
+        pool.run(threads, [&](int) {
+            pool.each(l.out / NR, [&](long p) {
+                T *panel = to + p * l.k * NR;
+                for (long kb = 0; kb < l.k; kb += KB)
+                    for (long c = 0; c < NR; c++)
+                        for (long i = kb; i < kb + KB; i++)
+                            put(panel + i / P * P * NR + c * P + i % P, i < k && p * NR + c < out ? w[(p * NR + c) * k + i] : 0.0f);
+            });
+        });
+    }
+
+    void norm(long layer, int which, const float *w, long count) override {
+        (layer < 0 ? last : layers[layer].norm[which]).assign(w, w + count);
+    }
+
+    void layer(long layer, long window, const float *cos, const float *sin) override {
+        layers[layer].window = window;
+        layers[layer].cos = cos;
+        layers[layer].sin = sin;
+    }
+
+    // x / rms(x) * weight
+    void rms(const float *x, const float *weight, long count, float *out) const {
+        vf squares{};
+        long i = 0;
+        for (; i + W <= count; i += W) squares += load(x + i) * load(x + i);
+        float sum = total(squares);
+        for (; i < count; i++) sum += x[i] * x[i];
+        float by = 1.0f / std::sqrt(sum / count + (float)s.eps);
+        for (i = 0; i < count; i++) out[i] = x[i] * by * weight[i];
+    }
+
+    void forward(void *kc, void *vc, long slots, long room, const int64_t *ids, const int64_t *slot, const int64_t *position, long n,
+                 float *hidden, int threads) override {
+        const long d = s.width, ld = up(d, NR), hd = s.head_dim, hdp = up(hd, W), kv = s.kv_heads, groups = s.heads / kv;
+        const long ldq = up((s.heads + 2 * kv) * hd, NR), deep = up(std::max<long>(d, s.heads * hd), KB), hid = up(up(s.hidden, W), KB);
+        float *x = x_.of(n * ld), *qkv = qkv_.of(n * ldq), *wide = wide_.of(s.sandwich ? n * ld : 0);
+        T *in = in_.of(n * deep), *mid = mid_.of(n * hid), *keys = (T *)kc, *values = (T *)vc;
+        // Beyond the last column the inputs of products are zero, for they meet weights that are zero, and 0 * NaN is NaN.
+        pool.run(threads, [&](int) {
+            std::vector<float> row_(std::max<long>({up(d, KB), hd, 4 * hdp})), scores_(4 * (room + 4 * W)), q_(4 * hd);
+            float *row = row_.data(), *scores = scores_.data(), *q = q_.data();
+            auto normed = [&](long r, const std::vector<float> &weight) {
+                rms(x + r * ld, weight.data(), d, row);
+                for (long i = d; i < up(d, KB); i++) row[i] = 0;
+                lay(in, n, r, 0, row, up(d, KB));
+            };
+            auto add = [&](long r, long panel, vf a, vf b) {
+                float *to = (s.sandwich ? wide : x) + r * ld + panel * NR;
+                if (s.sandwich) store(to, a), store(to + W, b);
+                else store(to, load(to) + a), store(to + W, load(to + W) + b);
+            };
+            auto settle = [&](long r, const std::vector<float> &weight) { // in a sandwich what a block gives is normed, then added
+                rms(wide + r * ld, weight.data(), d, row);
+                for (long i = 0; i < d; i++) x[r * ld + i] += row[i];
+            };
+            pool.each(n, [&](long r) {
+                for (long i = 0; i < d; i++) x[r * ld + i] = embedding[ids[r] * d + i] * (float)s.embedding_scale;
+                for (long i = d; i < ld; i++) x[r * ld + i] = 0;
+                normed(r, layers[0].norm[BEFORE]);
+            });
+            for (long l = 0; l < s.layers; l++) {
+                const Layer<T> &layer = layers[l];
+                product(in, n, layer.matrix[QKV], [&](long r, long panel, vf a, vf b) {
+                    float *to = qkv + r * ldq + panel * NR;
+                    store(to, a), store(to + W, b);
+                });
+                auto place = [&](long r, long h) { return ((l * slots + slot[r]) * kv + h) * room; };
+                auto turn = [&](float *y, long r) {
+                    if (!layer.cos) return;
+                    const float *cos = layer.cos + position[r] * hd, *sin = layer.sin + position[r] * hd;
+                    for (long i = 0; i < hd / 2; i++) {
+                        float a = y[i], b = y[i + hd / 2];
+                        y[i] = a * cos[i] - b * sin[i];
+                        y[i + hd / 2] = b * cos[i + hd / 2] + a * sin[i + hd / 2];
+                    }
+                };
+                pool.each(n, [&](long r) {
+                    float *y = qkv + r * ldq;
+                    for (long h = 0; h < s.heads + kv; h++, y += hd) {
+                        if (s.qk_norm) rms(y, layer.norm[h < s.heads ? QUERY : KEY].data(), hd, y);
+                        turn(y, r);
+                        if (h < s.heads) {
+                            for (long i = 0; i < hd; i++) y[i] *= (float)s.scale;
+                            continue;
+                        }
+                        T *to = keys + place(r, h - s.heads) * hd + position[r] / W * W * hd + position[r] % W;
+                        for (long i = 0; i < hd; i++) put(to + i * W, y[i]);
+                    }
+                    for (long h = 0; h < kv; h++, y += hd) {
+                        T *to = values + (place(r, h) + position[r]) * hdp;
+                        for (long i = 0; i < hd; i++) put(to + i, y[i]);
+                    }
+                });
+                pool.each(n * kv, [&](long i) {
+                    if (long next = i + threads; next < n * kv) {
+                        long r = next / kv, past = position[r] + 1, from = layer.window && past > layer.window ? (past - layer.window) / W * W : 0;
+                        fetch(keys + (place(r, next % kv) + from) * hd, (past - from) * hd);
+                    }
+                    long r = i / kv, h = i % kv, end = position[r] + 1, begin = layer.window && end > layer.window ? end - layer.window : 0;
+                    for (long g = 0; g < groups; g += 4) {
+                        const float *from = qkv + r * ldq + (h * groups + g) * hd;
+                        const T *k = keys + place(r, h) * hd, *v = values + place(r, h) * hdp;
+                        long many = std::min<long>(4, groups - g), space = room + 4 * W;
+                        memcpy(q, from, many * hd * sizeof(float));
+                        if (g == 0) fetch(v + begin * hdp, (end - begin) * hdp);
+                        switch (many) {
+                        case 1: attend<1>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
+                        case 2: attend<2>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
+                        case 3: attend<3>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
+                        default: attend<4>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row);
+                        }
+                        for (long e = 0; e < many; e++) lay(in, n, r, (h * groups + g + e) * hd, row + e * hdp, hd);
+                    }
+                    if (h == kv - 1) {
+                        static const float zeros[KB] = {};
+                        lay(in, n, r, s.heads * hd, zeros, up(s.heads * hd, KB) - s.heads * hd);
+                    }
+                });
+                product(in, n, layer.matrix[OUT], add);
+                pool.each(n, [&](long r) {
+                    if (s.sandwich) settle(r, layer.norm[BETWEEN]);
+                    normed(r, layer.norm[s.sandwich ? BEFORE_MLP : BETWEEN]);
+                });
+                product(in, n, layer.matrix[GATE_UP], [&](long r, long panel, vf a, vf b) {
+                    long at = panel * W;
+                    store(mid + at / KB * n * KB + r * KB + at % KB, activate(a, (int)s.activation) * b);
+                });
+                if (long have = layer.matrix[GATE_UP].out / 2; have < layer.matrix[DOWN].k)
+                    pool.each(n, [&](long r) {
+                        static const float zeros[KB] = {};
+                        lay(mid, n, r, have, zeros, layer.matrix[DOWN].k - have);
+                    });
+                product(mid, n, layer.matrix[DOWN], add);
+                pool.each(n, [&](long r) {
+                    if (s.sandwich) settle(r, layer.norm[AFTER_MLP]);
+                    if (l + 1 < s.layers) normed(r, layers[l + 1].norm[BEFORE]);
+                    else rms(x + r * ld, last.data(), d, hidden + r * d);
+                });
+            }
+        });
+    }
+
+    void logits(const float *hidden, const int64_t *rows, long n, float *out, int threads) override {
+        const long d = s.width, ld = head.out;
+        T *in = in_.of(n * up(d, KB));
+        pool.run(threads, [&](int) {
+            pool.each(n, [&](long r) {
+                static const float zeros[KB] = {};
+                lay(in, n, r, 0, hidden + rows[r] * d, d);
+                lay(in, n, r, d, zeros, up(d, KB) - d);
+            });
+            product(in, n, head, [&](long r, long panel, vf a, vf b) {
+                float *to = out + r * ld + panel * NR;
+                store(to, cap_(a, (float)s.logit_cap)), store(to + W, cap_(b, (float)s.logit_cap));
+            });
+        });
+    }
+};
+
+// ---- drawing
+
+constexpr long SPAN = 32 * W; // ids whose chances are summed together
+
+// log(sum(exp(x / t))) of a row, and the sums of its spans in order
+double spread(const float *x, long vocab, float t, float &top, std::vector<double> &spans) {
+    vf high = splat(-INF);
+    long i = 0;
+    for (; i + W <= vocab; i += W) high = most(load(x + i), high);
+    top = -INF;
+    for (int j = 0; j < W; j++) top = high[j] > top ? high[j] : top;
+    for (; i < vocab; i++) top = x[i] > top ? x[i] : top;
+    top /= t;
+    double whole = 0;
+    spans.clear();
+    for (long a = 0; a < vocab; a += SPAN) {
+        vf sum{};
+        for (i = a; i + W <= vocab && i < a + SPAN; i += W) sum += exp_(load(x + i) / t - top);
+        if (i < vocab && i < a + SPAN) {
+            vf rest = splat(-INF);
+            for (int j = 0; i + j < vocab; j++) rest[j] = x[i + j];
+            sum += exp_(rest / t - top);
+        }
+        spans.push_back(total(sum));
+        whole += spans.back();
+    }
+    return whole;
+}
+
+// Row r: the id by inverse CDF at uniform[r] (temperature 0: the greatest) unless `given`, and its log-probability.
+void draw_row(const float *x, long vocab, float t, double uniform, bool given, int64_t &id, float &logp) {
+    static thread_local std::vector<double> spans;
+    float top, by = t == 0 ? 1 : t;
+    double whole = spread(x, vocab, by, top, spans);
+    if (!given && t == 0) {
+        for (id = 0; id < vocab - 1 && x[id] / by != top;) id++;
+        logp = std::isfinite(whole) ? 0.0f : std::nanf("");
+        return;
+    }
+    if (!given) {
+        double target = uniform * whole, upto = 0;
+        long span = 0, count = (long)spans.size();
+        while (span < count - 1 && !(upto + spans[span] > target)) upto += spans[span++];
+        id = -1;
+        while (id < 0 && span >= 0) { // rounding may leave nothing above the target in the span: then its last id that has a chance
+            for (long a = span * SPAN; a < vocab && a < (span + 1) * SPAN; a += W) {
+                vf chunk = splat(-INF);
+                for (int j = 0; j < W && a + j < vocab; j++) chunk[j] = x[a + j];
+                vf e = exp_(chunk / by - top);
+                int64_t found = -1;
+                for (int j = 0; j < W && found < 0; j++) {
+                    if (!(e[j] > 0)) continue;
+                    id = a + j;
+                    if ((upto += e[j]) > target) found = id;
+                }
+                if (found >= 0) break;
+            }
+            span--;
+        }
+        id = id < 0 ? 0 : id;
+    }
+    logp = x[id] / by - top - (float)std::log(whole);
+}
+
+} // namespace
+
+extern "C" {
+
+int64_t lanes() { return W; }
+void large_pages(void *at, int64_t bytes) { large(at, bytes); }
+
+void *model_new(const Shape *shape, int64_t narrow) {
+    auto made = [&](auto *m) {
+        m->s = *shape;
+        m->layers.resize(shape->layers);
+        return (Abstract *)m;
+    };
+    return narrow ? made(new Model<half>) : made(new Model<float>);
+}
+void model_free(void *m) { delete (Abstract *)m; }
+void model_embedding(void *m, const float *w) { ((Abstract *)m)->embedding = w; }
+void model_matrix(void *m, int64_t layer, int64_t which, const float *w, int64_t out, int64_t k, const float *bias, int64_t threads) {
+    ((Abstract *)m)->matrix(layer, (int)which, w, out, k, bias, (int)threads);
+}
+void model_norm(void *m, int64_t layer, int64_t which, const float *w, int64_t count) { ((Abstract *)m)->norm(layer, (int)which, w, count); }
+void model_layer(void *m, int64_t layer, int64_t window, const float *cos, const float *sin) { ((Abstract *)m)->layer(layer, window, cos, sin); }
+void model_forward(void *m, void *k, void *v, int64_t slots, int64_t room, const int64_t *ids, const int64_t *slot, const int64_t *position,
+                   int64_t n, float *hidden, int64_t threads) {
+    ((Abstract *)m)->forward(k, v, slots, room, ids, slot, position, n, hidden, (int)threads);
+}
+void model_logits(void *m, const float *hidden, const int64_t *rows, int64_t n, float *out, int64_t threads) {
+    ((Abstract *)m)->logits(hidden, rows, n, out, (int)threads);
+}
+void draw(const float *logits, int64_t stride, int64_t vocab, const float *temperature, const double *uniform, int64_t given, int64_t n, int64_t *ids,
+          float *logp, int64_t threads) {
+    pool.run((int)threads, [&](int) {
+        pool.each(n, [&](long r) {
+            draw_row(logits + r * stride, vocab, temperature[r], given ? 0 : uniform[r], given, ids[r], logp[r]);
+        });
+    });
+}
+}

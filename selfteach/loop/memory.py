@@ -1,0 +1,141 @@
+"""What a run will hold in memory, reckoned before it starts from shapes alone, and refused where it cannot fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ..core.errors import BadValue
+from ..core.method import Method
+from ..learner.columns import CHUNK, HELD, ROWS
+from ..model.transformer import Config
+
+MEGA = 1 << 20
+# What lowers each part, as the command line calls it.
+LEVERS = {
+    "weights": "a smaller --model, or a method without a second model",
+    "gradients": "a smaller --model",
+    "moments": "--optimiser adamw8bit",
+    "activations": "a lower --micro-tokens, or --recompute",
+    "vocabulary": "a lower --micro-tokens",
+    "engine": "a lower --slots or --context",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bytes by part, and what they were reckoned for."""
+
+    parts: Mapping[str, int]
+    tokens: int  # of the largest micro-batch
+    slots: int
+    length: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+    def line(self, free: int | None) -> str:
+        """One short line for people."""
+        more = {"activations": f" ({self.tokens:,} tokens)", "engine": f" ({self.slots} x {self.length:,} tokens)"}
+        told = ", ".join(f"{name} {size_of(n)}{more.get(name, '')}" for name, n in self.parts.items() if n >= MEGA)
+        return f"about {size_of(self.total)}{'' if free is None else f' of {size_of(free)} free'}: {told}"
+
+    def check(self, free: int | None, said: str = "") -> None:
+        """Raises BadValue naming the largest part that something can be done about, where it all does not fit."""
+        if free is None or self.total <= free:
+            return
+        worst = max(self.parts, key=lambda n: self.parts[n])
+        done = {"moments": "--optimiser adamw8bit", "activations": "--recompute"}.get(worst)
+        lever = LEVERS[worst]
+        if done and done in said:
+            lever = "a lower --micro-tokens" if worst == "activations" else "a smaller --model"
+        raise BadValue(
+            f"memory: this run needs about {size_of(self.total)} and {size_of(free)} are free; "
+            f"most is for {worst} ({size_of(self.parts[worst])}): take {lever}"
+        )
+
+
+def size_of(n: int) -> str:
+    """1536 MB -> 1.5 GB; to two figures or so."""
+    return f"{n / (1 << 30):.1f} GB" if n >= 1 << 30 else f"{n / MEGA:.0f} MB"
+
+
+def parameters(c: Config) -> tuple[int, int]:
+    """(all, those of the linear layers) of a model of this shape; biases are left out of the account."""
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    linear = c.layers * (c.width * (2 * q + 2 * kv) + 3 * c.width * c.hidden)
+    norms = c.width * (1 + c.layers * (4 if c.sandwich else 2)) + (2 * c.layers * c.head_dim if c.qk_norm else 0)
+    return linear + norms + c.vocab * c.width * (1 if c.tied else 2), linear
+
+
+def activations(c: Config, tokens: int, half: bool, recompute: bool) -> int:
+    """Bytes that a forward over `tokens` keeps for the way back, and what the way back needs beside them.
+
+    A token keeps in each layer, with D the width, Q and K the widths of queries and keys, F the MLP's, s = 2 in bf16 and else 4 bytes:
+    the residual before both norms (8 D), what the norms gave (2 s D), q, k, v and the attention's output (s (2 Q + 2 K)), log-sums
+    (4 per head), gate, up and their product (3 s F). Recomputed, it keeps the layer's input alone (4 D), and all the rest for one layer. Before and
+    behind the layers stand three more residuals (12 D).
+    The way back holds the gradients of all that in one layer: s (2 D + 2 Q + 2 K + 3 F) + 8 D.
+    """
+    s, q, k = 2 if half else 4, c.heads * c.head_dim, c.kv_heads * c.head_dim
+    layer = 8 * c.width + s * (2 * c.width + 2 * q + 2 * k + 3 * c.hidden)
+    kept = c.layers * 4 * c.width + layer if recompute else c.layers * (layer + 4 * c.heads)
+    return tokens * (kept + layer + 12 * c.width)
+
+
+def vocabulary(c: Config, tokens: int) -> int:
+    """Bytes for logits: those kept for the way back, a chunk that is worked on twice, and the gradient of the head's weights."""
+    kept = tokens * c.vocab if tokens * c.vocab <= HELD else 0
+    return 4 * (kept + 2 * max(CHUNK, ROWS * c.vocab) + c.vocab * c.width)
+
+
+def reckon(
+    c: Config,
+    trunks: Collection[str],
+    trained: Collection[Collection[str]],
+    speaking: Collection[str],
+    *,
+    tokens: int,
+    slots: int,
+    length: int,
+    half: bool = False,
+    recompute: bool = False,
+    coded: bool = False,
+    start: bool = True,
+    rank: int = 0,
+    engine_bytes: int = 4,
+) -> Plan:
+    """The plan of a run.
+
+    trunks     weight groups that hold a model of shape `c`, each once;  trained: those of each update, by update
+    speaking   groups of which the engine holds a copy, each with a cache of `slots` sequences of `length` tokens
+    half       products in bf16: the linear layers once more in 2 bytes;  coded: moments in 8 bits, one scale per 256
+    start      the model that the run began from is held beside the groups
+    rank       of adapters on every linear layer, which then alone move, over one base that is the start itself; 0: none
+    """
+    every, linear = parameters(c)
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    sides = c.layers * (4 * c.width + 2 * q + 2 * kv + 3 * (c.width + c.hidden))  # in and out of each linear layer, added up
+    size, held = (rank * sides, 1) if rank else (every, len(trunks) + start)
+    moving = [len(set(groups) & set(trunks)) * size for groups in {tuple(sorted(g)) for g in trained}]
+    tokens = max(tokens, min(length, c.max_length))
+    cache = 2 * c.layers * slots * c.kv_heads * (math.ceil(length / 32) * 32) * c.head_dim * engine_bytes
+    parts = {
+        "weights": held * every * 4 + rank * sides * 4 * len(trunks) + (linear * 2 * (1 if rank else len(trunks)) if half else 0),
+        "gradients": 4 * max(moving, default=0),
+        "moments": sum((2 * n + 8 * n // 256) if coded else 8 * n for n in moving),
+        "activations": activations(c, tokens, half, recompute),
+        "vocabulary": vocabulary(c, tokens),
+        "engine": len(speaking) * (every * engine_bytes + cache),
+    }
+    return Plan(parts, tokens, slots, length)
+
+
+def groups_of(method: Method) -> tuple[set[str], list[tuple[str, ...]], set[str]]:
+    """(groups with a trunk, groups that each update moves, groups that speak) of a method that holds only what is needed."""
+    trunks = {name for name, w in method.weights.items() if w.source != "new:head"}
+    trained = [u.params for stage in method.stages for u in stage.updates]
+    speaking = {m.weights[0] for m in method.cast.values() if "vocab" in m.heads}
+    return trunks, trained, speaking

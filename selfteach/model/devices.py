@@ -1,0 +1,69 @@
+"""Which device computes, and in which precision where neither was said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from ..core.errors import BadValue
+
+
+def device_of(name: str) -> str:
+    """ "cpu", "cuda" or "cuda:N" of what was asked for; "auto" is a GPU where there is one. Raises BadValue for one that is not here."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
+        raise BadValue(f"device: must be auto, cpu, cuda or cuda:N, not {name!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise BadValue(f"device {name}: no GPU that torch {torch.__version__} can use; ask for cpu, or install a CUDA build of torch")
+    if number and int(number) >= torch.cuda.device_count():
+        raise BadValue(f"device {name}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0")
+    return name
+
+
+def precision_of(dtype: str, device: str) -> str:
+    """float32 or bfloat16; "auto" is bfloat16 on a GPU that has it, else float32, in which a run can be resumed bit for bit."""
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device.startswith("cuda") and torch.cuda.is_bf16_supported() else "float32"
+
+
+def free_memory(device: str) -> int | None:
+    """Bytes that can still be had: the device's, or this machine's within the limit of its control group; None where nothing tells."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = [n for n in (_available(), _group_left()) if n is not None]
+    return min(found) if found else None
+
+
+def _available() -> int | None:
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _group_left() -> int | None:
+    """What the memory limit of a container leaves; pages of files that can be dropped count as free."""
+    for limit, used, stat, word in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    ):
+        root = Path("/sys/fs/cgroup")
+        try:
+            most = (root / limit).read_text().strip()
+            if most == "max" or int(most) >= 1 << 60:
+                continue
+            files = next((int(line.split()[1]) for line in (root / stat).read_text().splitlines() if line.startswith(word + " ")), 0)
+            return max(0, int(most) - int((root / used).read_text()) + files)
+        except (OSError, ValueError):
+            continue
+    return None

@@ -1,0 +1,282 @@
+"""The learner for real models: kernels of its own against torch, recomputed layers, memory that runs out, moments in 8 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_learner import BOTH, CAST, SHAPE, UPDATES, WEIGHTS, collect, gradient, learner, made, model, weigh
+
+from selfteach.core import BadCheckpoint, BadValue, Member, Weights
+from selfteach.learner import LocalLearner, Settings, fused, local, microbatch, products
+from selfteach.learner.fused import SOURCE, kernels, pieces_of
+from selfteach.learner.microbatch import padded
+from selfteach.loop import memory
+from selfteach.model import devices
+from selfteach.model.native import library
+from selfteach.model.transformer import Config, Look, Transformer
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def native() -> fused.Fused:
+    if isinstance(why := library(SOURCE), str):
+        pytest.skip(f"no kernels here: {why}")
+    found = kernels()
+    assert found is not None
+    return found
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).float()
+
+
+def compared(ours, plain, inputs: list[torch.Tensor], tol: float) -> None:
+    """Values and gradients of two functions of the same tensors, the second one in float64."""
+    a = [x.clone().requires_grad_(True) for x in inputs]
+    b = [x.double().requires_grad_(True) for x in inputs]
+    y, z = ours(*a), plain(*b)
+    g = noise(*y.shape, seed=9).to(y.dtype)
+    y.backward(g)
+    z.backward(g.double())
+    for found, want in [(y, z), *((p.grad, q.grad) for p, q in zip(a, b, strict=True))]:
+        assert found is not None and want is not None
+        assert float((found.detach().double() - want.detach()).norm() / want.detach().norm()) < tol
+
+
+# ---- kernels
+
+
+@pytest.mark.parametrize("kind, tol", [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("width", [24, 32, 50])
+def test_kernels_say_what_torch_says(kind: torch.dtype, tol: float, width: int):
+    k = native()
+    x, z, w = noise(1, 7, width).to(kind), noise(1, 7, width, seed=1).to(kind), noise(width, seed=2)
+    for shift in (0.0, 1.0):
+        compared(
+            lambda x, w, s=shift: k.norm(x, w, 1e-5, s, False),
+            lambda x, w, s=shift: x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * (s + w),
+            [x, w],
+            tol,
+        )
+    compared(lambda a, b: k.gated("silu", a, b), lambda a, b: torch.nn.functional.silu(a) * b, [5 * x, z], tol)
+    turned = x.view(1, 7, 1, width)
+    angle = noise(1, 7, width // 2, seed=3).repeat(1, 1, 2)
+    cos, sin = angle.cos(), angle.sin()
+
+    def by_hand(x: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, -1)
+        return x * cos.double()[:, :, None] + torch.cat([-b, a], -1) * sin.double()[:, :, None]
+
+    compared(lambda x: k.rotate(x, cos, sin), by_hand, [turned], tol)
+
+
+@pytest.mark.parametrize("kind, tol", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("heads, kv, hd, window", [(4, 2, 8, 0), (3, 1, 32, 0), (6, 6, 24, 3), (2, 1, 64, 40)])
+def test_attention_over_texts_and_branches(kind: torch.dtype, tol: float, heads: int, kv: int, hd: int, window: int):
+    """Three texts, the second with three branches and the third with one, uneven and longer than a block of rows."""
+    k = native()
+    bases, branches = np.array([5, 61, 2]), np.array([1, 33, 7, 4])
+    context = np.array([5, 5, 5, 66])
+    first = np.array([61, 61, 61, 2])
+    look = Look(0, hd**-0.5, window)
+    n = int(bases.sum() + branches.sum())
+    q, kk, v = (noise(n, h, hd, seed=h + i).to(kind) for i, h in enumerate((heads, kv, kv)))
+    plain = padded(bases, branches, first, context, "cpu")
+    pieces = pieces_of(bases, branches, first, context)
+    compared(lambda q, kk, v: k.attend(look, pieces, q, kk, v), lambda q, kk, v: plain(look, q, kk, v), [q, kk, v], tol)
+    spare = torch.cat([q, q[:3]])
+    out = k.attend(look, pieces, spare, *(torch.cat([x, x[:3]]) for x in (kk, v)))
+    assert out is not None and (out[n:] == 0).all()
+
+
+def test_what_kernels_cannot_do_is_done_by_torch(monkeypatch: pytest.MonkeyPatch):
+    k = native()
+    x = noise(1, 2, 8)
+    assert k.gated("gelu", x, x) is None and k.norm(x.double(), noise(8), 1e-5, 0.0, False) is None
+    assert k.attend(Look(0, 1.0, 0, 30.0), pieces_of(np.array([2]), *[np.zeros(0, np.int64)] * 3), *[x.view(2, 1, 8)] * 3) is None
+    update = UPDATES["value, shared trunk"]
+    batch = weigh(made(), update)
+    for dtype, tol in (("float32", 1e-5), ("bfloat16", 0.05)):
+        with_them = gradient(learner(start=model(double=False), dtype=dtype), batch, update)
+        with monkeypatch.context() as patch:
+            patch.setattr(products, "kernels", lambda: None)
+            patch.setattr(microbatch, "kernels", lambda: None)
+            without = gradient(learner(start=model(double=False), dtype=dtype), batch, update)
+        assert all(float((with_them[n] - without[n]).norm()) <= tol * float(without[n].norm()) for n in without)
+
+
+def test_not_a_number_is_not_hidden():
+    k = native()
+    q = noise(6, 2, 8)
+    pieces = pieces_of(np.array([6]), *[np.zeros(0, np.int64)] * 3)
+    bad = q.clone()
+    bad[3, 0, 2] = torch.nan
+    out = k.attend(Look(0, 1.0), pieces, bad, q[:, :1].contiguous(), q[:, :1].contiguous())
+    assert out is not None and out[3, 0].isnan().all() and out[:3].isfinite().all() and out[4:].isfinite().all()
+
+
+def test_threads_change_no_bit_of_attention():
+    k = native()
+    none = np.zeros(0, np.int64)
+    pieces = pieces_of(np.array([40, 3, 17]), none, none, none)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        q, kk, v = (noise(60, h, 16, seed=h).requires_grad_(True) for h in (4, 2, 2))
+        out = k.attend(Look(0, 0.25), pieces, q, kk, v)
+        assert out is not None
+        out.backward(noise(60, 4, 16, seed=5))
+        found.append([out, q.grad, kk.grad, v.grad])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))  # type: ignore[arg-type]
+
+
+# ---- less memory
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["value, shared trunk", "sequence"])
+def test_recomputed_layers_give_the_same_bits(dtype: str, name: str):
+    update = UPDATES[name]
+    batch = weigh(made(), update)
+    kept, anew = (gradient(learner(60, start=model(double=False), dtype=dtype, recompute=r), batch, update) for r in (False, True))
+    assert kept.keys() == anew.keys() and all(torch.equal(kept[n], anew[n]) for n in kept)
+
+
+def test_out_of_memory_halves_the_micro_batch_and_begins_the_gradient_again(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    update = UPDATES["token"]
+    batch = weigh(made(), update)
+    want = gradient(learner(), batch, update)
+    for name in want:
+        want[name] = 2 * want[name] if name != "loss" else want[name]
+    run = learner()
+    said: list[str] = []
+    run.told = said.append
+    run.backward(batch, update)  # part of the same step: it is done again too
+    whole, calls = local.accumulate, []
+
+    def full(*given):
+        out = whole(*given)  # the gradient is in already, wholly or in part, when memory runs out
+        calls.append(given[3])
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return out
+
+    monkeypatch.setattr(local, "accumulate", full)
+    metrics = run.backward(batch, update)
+    assert calls == [4096, 2048, 2048] and said == ["out of memory: micro-batches are of 2048 tokens from here on; what was under way is done again"]
+    found = collect(run, update) | {"loss": torch.tensor(metrics["loss"], dtype=torch.float64)}
+    assert all(torch.allclose(found[n], want[n], rtol=1e-9, atol=1e-12) for n in want)
+    run.save(tmp_path)
+    again = LocalLearner(WEIGHTS, CAST, model(), 0, run.settings)
+    again.load(tmp_path)
+    assert again.tokens == 2048  # so that a resumed run cuts its batches as this one would have
+
+    def never(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(local, "accumulate", never)
+    with pytest.raises(BadValue, match=r"out of memory on cpu with one sequence of \d+ tokens at a time; take --recompute"):
+        run.backward(batch, update)
+    assert local.out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")) and not local.out_of_memory(
+        RuntimeError("x")
+    )
+
+
+def test_moments_in_8_bits_are_saved_and_resumed_exactly(tmp_path):
+    pytest.importorskip("bitsandbytes", reason="needs the extra selfteach[int8]")
+    update = UPDATES["value, shared trunk"]
+    batch = weigh(made(), update)
+    wide = Transformer(Config(**{**vars(SHAPE), "width": 64, "hidden": 128})).initialise(0)  # matrices of 4096 numbers and more are coded
+
+    def new() -> LocalLearner:
+        return LocalLearner(WEIGHTS, CAST, wide, 0, Settings(optimiser="adamw8bit", weight_decay=0.1))
+
+    def steps(run: LocalLearner, n: int) -> None:
+        for _ in range(n):
+            run.backward(batch, update)
+            run.step(update, 1e-2)
+
+    one = new()
+    steps(one, 2)
+    one.save(tmp_path)
+    kinds = {k.split("|")[2]: t.dtype for k, t in one.optimisers.tensors().items()}
+    assert kinds["absmax1"] == torch.float32 and any(t.dtype == torch.uint8 for t in one.optimisers.tensors().values())
+    two = new()
+    two.load(tmp_path)
+    steps(one, 2)
+    steps(two, 2)
+    for group in ("policy", "value_head"):
+        assert all(torch.equal(p, two.weights(group)[n]) for n, p in one.weights(group).items())
+    with pytest.raises(BadCheckpoint, match="is not one of the optimiser adamw"):
+        LocalLearner(WEIGHTS, CAST, wide, 0).load(tmp_path)
+
+
+def test_8_bits_without_the_package_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
+    with pytest.raises(BadValue, match=r"needs the package bitsandbytes .*selfteach\[int8\]"):
+        learner(optimiser="adamw8bit")
+
+
+# ---- what a run will hold
+
+
+def test_memory_by_hand():
+    # width 8, 2 heads of 4, 1 kv head of 4, MLP 16, 2 layers, 10 ids, tied:
+    # linear: 2 x (8 x (2 x 8 + 2 x 4) + 3 x 8 x 16) = 2 x (192 + 384) = 1152; norms 8 x (1 + 4) = 40; embedding 80. Together 1272.
+    c = Config(vocab=10, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, hidden=16, max_length=64)
+    assert memory.parameters(c) == (1272, 1152)
+    assert sum(p.numel() for p in Transformer(c).parameters()) == 1272
+    # A token and layer in float32: 8 x 8 + 4 x (16 + 16 + 8 + 48) = 416, and 8 for its log-sums; 2 layers 848, the way back 416, ends 96.
+    assert memory.activations(c, 1, half=False, recompute=False) == 848 + 416 + 96
+    # Recomputed: the inputs of two layers 2 x 32, one layer 416, the way back 416, ends 96.
+    assert memory.activations(c, 10, half=False, recompute=True) == 10 * (64 + 416 + 416 + 96)
+    # In bf16: 64 + 2 x 88 = 240, twice with log-sums 496, the way back 240, ends 96.
+    assert memory.activations(c, 1, half=True, recompute=False) == 496 + 240 + 96
+    plan = memory.reckon(c, ["policy", "ref"], [("policy",), ("policy", "value_head")], ["policy"], tokens=100, slots=3, length=40)
+    assert plan.parts["weights"] == 3 * 1272 * 4  # the start, policy, ref
+    assert plan.parts["gradients"] == 1272 * 4 and plan.parts["moments"] == 2 * 8 * 1272  # two updates, each with moments of its own
+    assert plan.parts["engine"] == 4 * (1272 + 2 * 2 * 3 * 1 * 64 * 4)  # 40 tokens in rooms of 32
+    coded = memory.reckon(c, ["policy"], [("policy",)], [], tokens=100, slots=1, length=40, coded=True, half=True)
+    assert coded.parts["moments"] == 2 * 1272 + 8 * 1272 // 256 and coded.parts["weights"] == 2 * 1272 * 4 + 1152 * 2
+    # Adapters of rank 2: sides of q 8 + 8, k and v 8 + 4, o 8 + 8, three of the MLP 8 + 16: 128 a layer, 256 in all, so 512 numbers.
+    thin = memory.reckon(c, ["policy", "ref"], [("policy",)], [], tokens=100, slots=1, length=40, rank=2)
+    assert thin.parts["weights"] == 4 * (1272 + 2 * 512) and thin.parts["moments"] == 8 * 512 and thin.parts["gradients"] == 4 * 512
+    long = memory.reckon(c, ["policy"], [("policy",)], [], tokens=10, slots=1, length=40)
+    assert long.tokens == 40  # a sequence is never cut
+
+
+def test_what_does_not_fit_is_refused_with_a_way_out():
+    plan = memory.Plan({"weights": 2 << 30, "activations": 3 << 30, "engine": 1 << 20}, 4096, 64, 1024)
+    assert plan.line(8 << 30) == "about 5.0 GB of 8.0 GB free: weights 2.0 GB, activations 3.0 GB (4,096 tokens), engine 1 MB (64 x 1,024 tokens)"
+    plan.check(6 << 30)
+    plan.check(None)
+    with pytest.raises(BadValue, match=r"needs about 5\.0 GB and 4\.0 GB are free; most is for activations \(3\.0 GB\): take a lower --micro-tokens"):
+        plan.check(4 << 30)
+
+
+def test_devices_are_named_once():
+    assert devices.device_of("cpu") == "cpu" and devices.precision_of("bfloat16", "cpu") == "bfloat16"
+    assert devices.precision_of("auto", "cpu") == "float32"
+    assert (devices.free_memory("cpu") or 0) > 1 << 20
+    for wrong in ("gpu", "cpu:1", "cuda:x", "cuda:99"):
+        with pytest.raises(BadValue, match="device"):
+            devices.device_of(wrong)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype, tol", [("float32", 1e-3), ("bfloat16", 0.05)])
+def test_a_gpu_gives_the_same_gradient(dtype: str, tol: float):
+    update = UPDATES["token"]
+    batch = weigh(made(), update)
+    want = gradient(learner(start=model(double=False)), batch, update)
+    run = LocalLearner({"policy": Weights()}, {"policy": Member()}, model(double=False), 0, Settings(dtype=dtype, device="cuda"))
+    run.backward(batch, update)
+    found = collect(run, update)
+    assert all(float((g.cpu() - want[n]).norm()) <= tol * float(want[n].norm()) for n, g in found.items())
+    assert BOTH and found
