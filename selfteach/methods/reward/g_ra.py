@@ -20,8 +20,8 @@ WORLD = {"hops": (1, 2), "withheld": 0.3}
         (
             Check("accuracy", "self", "direct", by=0.0),
             Check("accuracy", "self", "start", by=0.0),
-            Check("late:reward/completed", "self", "early:reward/completed of self", by=0.0),
-            Check("late:reward/completed", "self", "direct", by=0.0),
+            # nearly all episodes are completed from the start here, so that completing can only fall
+            Check("late:reward/completed", "self", "early:reward/completed of self", by=-0.02),
             Check("late:reward/steps", "direct", "late:reward/steps of self", by=0.0),
         ),
         arms={"direct": ("g_ra", {"gate": False})},

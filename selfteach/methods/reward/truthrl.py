@@ -7,7 +7,7 @@ from ...reward.answer import truthful
 from ...rollout.search import self_search
 from ..objective.grpo import grpo
 
-WORLD = {"hops": (1, 2), "withheld": 0.3, "abstain": 0.3}
+WORLD = {"hops": (1,), "withheld": 0.3, "abstain": 0.15, "noise": 0.2}
 
 
 @method(
@@ -35,7 +35,8 @@ def truthrl(groups: int = 24, rollouts: int = 8, abstained: float = 0.0, wrong: 
 
     Wei et al. 2025: G = 8, beta 0.001, the group's mean and standard deviation as in GRPO. abstained=-1 is their binary reward. What is
     right, abstained and wrong is logged as reward/right, reward/abstained, reward/wrong, for questions of training; the paper's
-    truthfulness is their reward itself, accuracy minus hallucinations. Answers come from the policy's own memory, in the tags of SSRL.
+    truthfulness is their reward itself, accuracy minus hallucinations. Where the policy is right less than half of the time it knows best to
+    abstain altogether, so it must know something to begin with. Answers come from the policy's own memory, in the tags of SSRL.
     """
     return grpo(groups=groups, rollouts=rollouts, beta=beta).but(
         programs={"main": self_search()}, reward=(truthful(abstained=abstained, wrong=wrong),)
