@@ -7,8 +7,6 @@ from ...reward.answer import truthful
 from ...rollout.search import self_search
 from ..objective.grpo import grpo
 
-WORLD = {"hops": (1,), "withheld": 0.3, "abstain": 0.15, "noise": 0.2}
-
 
 @method(
     family="reward",
@@ -22,8 +20,8 @@ WORLD = {"hops": (1,), "withheld": 0.3, "abstain": 0.15, "noise": 0.2}
             Check("accuracy", "self", "binary", by=-0.02),
         ),
         arms={"binary": ("truthrl", {"abstained": -1.0})},
-        task="factworld",
-        knobs=WORLD,
+        task="atlas",
+        knobs={"abstain": 0.1},
         steps=40,
         because="where a guess and an abstention are worth the same, guessing is free; where a guess costs, it is kept for what is known",
     ),
