@@ -19,7 +19,7 @@ import torch
 from conftest import mini
 
 from selfteach import api
-from selfteach.core import Batch, Episode, Group, Method, Ref, Request, Sampling, Score, Task, Trajectory, Tree, from_json, registry, to_json
+from selfteach.core import Batch, Episode, Group, Method, Part, Ref, Request, Sampling, Score, Task, Trajectory, Tree, from_json, registry, to_json
 from selfteach.core.errors import SelfteachError
 from selfteach.core.scoring import whole_step
 from selfteach.learner.local import LocalLearner
@@ -72,6 +72,9 @@ def varied(method: Method) -> Method:
     for stage in method.stages:
         if stage.reward and not any(whole_step(r) for r in stage.reward):
             stage = replace(stage, reward=(weighted(parts=(*((1.0, r) for r in stage.reward), (1.0, spread()))),))
+        elif any(isinstance(v, Part) for r in stage.reward for v in r.args.values()):  # waiting for the whole step, but made of others
+            inner = [{k: weighted(parts=((1.0, v), (1.0, spread()))) for k, v in r.args.items() if isinstance(v, Part)} for r in stage.reward]
+            stage = replace(stage, reward=tuple(r.but(**given) for r, given in zip(stage.reward, inner, strict=True)))
         elif stage.reward:  # which cannot be part of another: what it gave is changed where it is read
             first = next(i for i, p in enumerate(stage.credit) if "groups" not in p.needs)
             stage = replace(stage, credit=(*stage.credit[:first], registry.blocks.get("spread_out")(), *stage.credit[first:]))
@@ -83,7 +86,9 @@ def varied(method: Method) -> Method:
 def test_a_short_real_run(name: str, tmp_path: Path):
     task, knobs = task_of(name)
     entry = registry.methods.get(name)
-    small = {k: v for k, v in {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3}.items() if k in entry.knobs and entry.knobs[k].default > 1}
+    small = {
+        k: v for k, v in {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "lessons": 1}.items() if k in entry.knobs and entry.knobs[k].default > 1
+    }
     job = api.plan(name, task, knobs, small, model="tiny-s", steps=2, max_tokens=20, eval_every=0, warm_steps=4, warm_batch=8, checkpoint_every=1)
     job = replace(job, method=varied(job.method), survey=api.Survey(tasks=2, deep=1, k=2, ways=1), settings=replace(job.settings, keep=9))
     run = api.train(job, tmp_path / "run")

@@ -9,7 +9,8 @@ from .baseline import batch_whiten, center, lowered, moving_baseline, norm, scal
 from .compose import each, pairs
 from .confidence import own_probability, self_mixed
 from .keep import drop_truncated, keep_balanced, keep_first, keep_informative, keep_spread
-from .replay import recall, replay
+from .marks import mark_wrong
+from .replay import recall, recompose, replay
 from .returns import gae, gae_shaped, kl_per_token, paid_at_end, paid_at_steps
 from .shaping import kl_in_reward, overlong, self_aligned
 from .values import remember_rewards, soft_advantage, success_rate
@@ -31,6 +32,7 @@ __all__ = [
     "kl_in_reward",
     "kl_per_token",
     "lowered",
+    "mark_wrong",
     "moving_baseline",
     "norm",
     "overlong",
@@ -39,6 +41,7 @@ __all__ = [
     "paid_at_steps",
     "pairs",
     "recall",
+    "recompose",
     "remember_rewards",
     "replay",
     "scale",

@@ -7,6 +7,8 @@ from typing import Any
 
 from ..core import BadValue, Group, Request, Source, Task, address, block, remembers
 
+LOOK = 64  # demonstrations looked at to see which styles a task shows
+
 
 @block
 @remembers(int)
@@ -51,6 +53,61 @@ def demonstrations(*, n: int, rollouts: int, back: list[list[Group]], source: So
     if back or source.demos is None:
         return [], state
     return [Request(source.demos(state + i), 1) for i in range(n)], state + n
+
+
+@block
+@remembers(lambda: {"taken": 0, "seen": 0, "known": []})
+def experts(
+    *, n: int, back: list[list[Group]], source: Source, state: dict[str, Any], pool: int = 512, style: str = "", program: str = "main"
+) -> tuple[list[Request], dict[str, Any]]:
+    """The next `n` demonstrations of an expert, for a program that reads.
+
+    The expert's set is the first `pool` demonstrations that are right (tag `slip` empty) and, where the task shows several styles, of one
+    `style`; it is gone round and round. Raises BadValue where the source has none.
+    """
+    if back:
+        return [], state
+    wanted = range(state["taken"], state["taken"] + n)
+    state = _more_experts(source, state, min(wanted.stop, pool), style)
+    assert source.demos is not None
+    return [Request(source.demos(state["known"][i % pool]), 1, program) for i in wanted], {**state, "taken": wanted.stop}
+
+
+@block
+@remembers(lambda: {"asked": 0, "taken": 0, "seen": 0, "known": []})
+def with_experts(
+    *,
+    n: int,
+    rollouts: int,
+    back: list[list[Group]],
+    source: Source,
+    seed: int,
+    state: dict[str, Any],
+    batch: int = 32,
+    pool: int = 512,
+    style: str = "",
+    program: str = "expert",
+) -> tuple[list[Request], dict[str, Any]]:
+    """The next `n` tasks as `uniform` asks them, and beside them `batch` demonstrations as `experts` does, for the program `program`."""
+    asked, count = uniform(n=n, rollouts=rollouts, back=back, source=source, seed=seed, state=state["asked"])
+    shown, state = experts(n=batch, back=back, source=source, state=state, pool=pool, style=style, program=program)
+    return [*asked, *shown], {**state, "asked": count}
+
+
+def _more_experts(source: Source, state: dict[str, Any], count: int, style: str) -> dict[str, Any]:
+    """Go on through the demonstrations until `count` of the expert's are known: numbers, and how many were looked at."""
+    if source.demos is None:
+        raise BadValue(f"task {source.name}: has no demonstrations, and the method learns from an expert's")
+    known, seen = list(state["known"]), state["seen"]
+    styles = {source.demos(i).tags.get("style") for i in range(LOOK)} if style and len(known) < count else set[Any]()
+    while len(known) < count:
+        tags = source.demos(seen).tags
+        if not tags.get("slip") and (style not in styles or tags.get("style") == style):
+            known.append(seen)
+        seen += 1
+        if seen > 1000 * (len(known) + 1):
+            raise BadValue(f"task {source.name}: only {len(known)} of {seen} demonstrations are an expert's (no slip, style {style or 'any'})")
+    return {**state, "known": known, "seen": seen}
 
 
 @block

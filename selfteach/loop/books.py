@@ -56,6 +56,7 @@ def summary(groups: Sequence[Group]) -> dict[str, Any]:
     """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference."""
     closed = {g.key: [t.learn for e in g.episodes for t in e.trajectories] for g in groups}
     groups = [g for g in groups if any(closed[g.key]) or not closed[g.key]]  # what pilots, judges and checkers do is not the figure
+    groups = [g for g in groups if any(e.cost.get("turns") for e in g.episodes)] or groups  # nor are demonstrations that stand beside rollouts
     scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
     known = [s.value for s in scores if s.value is not None]
     episodes = [e for g in groups for e in g.episodes]

@@ -8,8 +8,8 @@ one paper alone needs (that is in its method's file). NaN in a column comes out 
 from .bellman import soft_bellman, uniform_bellman
 from .bounds import balanced_clip, bounded_moment, ranged_reinforce
 from .entropy import entropy_bonus
-from .kl import kl
-from .likelihood import implicit_negative, nll, weighted_nll
+from .kl import kl, kl_where
+from .likelihood import implicit_negative, nll, uncertain_nll, weighted_nll
 from .policy import clipped_importance, clipped_ratio, policy_gradient, sequence_ratio
 from .preference import dpo
 from .regression import advantage_regression, verdict_regression
@@ -36,6 +36,7 @@ __all__ = [
     "from_step",
     "implicit_negative",
     "kl",
+    "kl_where",
     "linear",
     "nll",
     "policy_gradient",
@@ -48,6 +49,7 @@ __all__ = [
     "sequence_sum",
     "soft_bellman",
     "token_mean",
+    "uncertain_nll",
     "uniform_bellman",
     "value_loss",
     "verdict_regression",

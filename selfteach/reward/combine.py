@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core import Group, Part, Ref, Score, Scores, block
@@ -27,6 +28,30 @@ async def gate(*, group: Group, cast: Any, deadline: float, by: Part | None = No
         raise ValueError("gate needs both by= and then=")
     found = [await score(by, [group], cast, deadline), await score(then, [group], cast, deadline)]
     return _joined(found, lambda values: values[1] if values[0] > above else 0.0)
+
+
+@block
+async def gated(*, group: Group, cast: Any, deadline: float, levels: tuple[tuple[Part, float], ...] = ()) -> Scores:
+    """Rewards by rank, each counted only where all above it reach their thresholds: gated(levels=((exact_match(), 1.0), (form(), 0.0))).
+
+        R = R_1 + sum over j > 1 of [R_i >= threshold_i for all i < j] R_j      (gated accumulation, G-RA, arXiv 2508.10548)
+
+    The last threshold is never asked. The part `open` says how many levels counted. Unknown where any level is unknown.
+    """
+    if not levels:
+        raise ValueError("gated needs levels=((reward, threshold), ...), the most important first")
+    found = [await score(part, [group], cast, deadline) for part, _ in levels]
+
+    def counted(values: list[float]) -> int:
+        shut = (n for n, (value, (_, threshold)) in enumerate(zip(values, levels, strict=True)) if value < threshold)
+        return min(next(shut, len(levels)) + 1, len(levels))
+
+    out = _joined(found, lambda values: sum(values[: counted(values)]))
+    for at, have in out["reward"].items():
+        if have.value is not None:
+            values = [f["reward"][at].value or 0.0 for f in found]
+            out["reward"][at] = replace(have, parts={**have.parts, "open": float(counted(values))})
+    return out
 
 
 @block
