@@ -8,6 +8,7 @@ An unknown score is NaN and stays NaN; nothing is filtered but by a composer's r
 from .baseline import batch_whiten, center, lowered, moving_baseline, norm, scale, tilted, whiten
 from .compose import each, pairs
 from .keep import drop_truncated, keep_balanced, keep_informative
+from .prompts import first_rows, group_mean
 from .replay import recall, replay
 from .returns import gae, gae_shaped, kl_per_token, paid_at_end, paid_at_steps
 from .shaping import kl_in_reward, overlong
@@ -18,8 +19,10 @@ __all__ = [
     "center",
     "drop_truncated",
     "each",
+    "first_rows",
     "gae",
     "gae_shaped",
+    "group_mean",
     "keep_balanced",
     "keep_informative",
     "kl_in_reward",
