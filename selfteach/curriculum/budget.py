@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..core import Group, History, Request, Source, block, remembers
+from ..core import BadValue, Group, History, Request, Source, block, remembers
 from .select import round_of
 
 
@@ -25,12 +25,14 @@ def worth(n: int, p: float) -> float:
 
 
 def allocate(rates: Sequence[float], total: int, low: int, high: int, enough: float = 0.99) -> list[int]:
-    """Rollouts per prompt, low <= n_i <= high, sum = total as far as the bounds allow, so that sum_i worth(n_i, p_i) is largest.
+    """Rollouts per prompt, 1 <= low <= n_i <= high, sum = total as far as the bounds allow, so that sum_i worth(n_i, p_i) is largest.
 
-    Worth is concave in n, so that giving rollouts one by one to where the next is worth most is optimal (at enough = 1). A prompt is
+    Worth is concave from n = 1 on, so that giving rollouts one by one to where the next is worth most is optimal (at enough = 1). A prompt is
     saturated where a gradient is as sure as `enough`. What is then left goes to never-solved prompts in turn, whose worth as estimated
     is 0 but which only more tries can open; then to solved ones' betters again, and to solved ones last.
     """
+    if low < 1:
+        raise BadValue(f"allocate: low must be at least 1 rollout, not {low}")
     given = [low] * len(rates)
     left = max(0, total - low * len(rates))
     inside = [i for i, p in enumerate(rates) if 0.0 < p < 1.0]
