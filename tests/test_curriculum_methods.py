@@ -28,6 +28,7 @@ from selfteach.curriculum.select import pool
 from selfteach.loop import assemble
 from selfteach.loop.books import remember, summary
 from selfteach.loop.episode import play
+from selfteach.model.transformer import causal
 from selfteach.model.zoo import Start
 from selfteach.objective.policy import clipped_ratio
 from selfteach.objective.value import success_loss
@@ -59,7 +60,7 @@ def asked(part: Any, back: list[list[Group]], state: Any, where: Source | None =
     return requests, state, ear
 
 
-def answered(request: Request, rewards: Sequence[float], key: str | None = None, answer: Any = None) -> Group:
+def answered(request: Request, rewards: Sequence[float | None], key: str | None = None, answer: Any = None) -> Group:
     """What comes back of a request."""
     group = said_group([(5 + i,) for i in range(len(rewards))], rewards, key=key or request.key or request.task.id)
     for episode in group.episodes:
@@ -138,7 +139,6 @@ def test_the_pool_shares_out_exactly_what_a_uniform_one_would_spend():
     part = budgeted_pool(size=6, low=2, high=64)
     first, state, told = asked(part, [], 0, n=4, rollouts=8)
     assert [r.n for r in first] == [8] * 4 and told == {"most": 8, "unsolved": 0, "solved": 0}
-    # the second step meets two old tasks at most twice over 6; give all that was seen a rate
     rates = dict(zip([r.task.id for r in first], [0.0, 1.0, 0.5, 0.125], strict=True))
     history = History(tasks={t: {"reward": p} for t, p in rates.items()})
     again, _, told = asked(part, [], 0, n=4, rollouts=8, history=history)
@@ -154,7 +154,7 @@ def test_equal_bounds_are_grpo_on_a_pool():
     plain, _, _ = asked(pool(size=9), [], 5, n=6, rollouts=8)
     assert mine == plain
     method, parent = registry.methods.get("knapsack")(), registry.methods.get("grpo")()
-    assert {place for place, _, _ in method.diff(parent)} == {"select", "method"} - {"method"}
+    assert {place for place, _, _ in method.diff(parent)} == {"select"}
 
 
 # ---- prompts by prediction
@@ -164,10 +164,7 @@ def test_the_prompts_nearest_to_a_coin_flip_are_asked():
     part = nearest_predicted(candidates=2)
     first, state, _ = asked(part, [], {"next": 0, "predicted": {}}, n=2)
     assert [(r.program, r.n) for r in first] == [("predict", 1)] * 4 and state["next"] == 4
-    back = [answered(r, [], answer=p) for r, p in zip(first, (0.9, 0.45, 0.1, 0.6), strict=True)]
-    for g, r in zip(back, first, strict=True):
-        g.episodes.append(said_group([(5,)], [None], key=r.key or "")[0:2][1][0])
-        g.episodes[0].answer = {0: 0.9, 1: 0.45, 2: 0.1, 3: 0.6}[first.index(r)]
+    back = [answered(r, [None], answer=p) for r, p in zip(first, (0.9, 0.45, 0.1, 0.6), strict=True)]
     then, state, told = asked(part, [back], state, n=2)
     assert [r.task.id for r in then] == [first[1].task.id, first[3].task.id] and [r.n for r in then] == [4, 4]
     assert told["predicted"] == pytest.approx(0.525) and "off" not in told
@@ -200,14 +197,15 @@ def test_the_value_model_learns_a_prompt_s_success_at_its_last_token():
 
 def test_guidance_never_gives_the_answer_away():
     where = source()
-    assert guidance(where.train(0)) == " 1 + 1 = 2. 2 + 1 = 3.\n" and guidance(where.train(0), 1) == " 1 + 1 = 2.\n"  # neither the answer nor the step that makes it
+    # neither the answer nor the step that makes it
+    assert guidance(where.train(0)) == " 1 + 1 = 2. 2 + 1 = 3.\n" and guidance(where.train(0), 1) == " 1 + 1 = 2.\n"
     long = source(("<think> 1 + 6 = 7.", " 7 - 2 = 5.", " 5 + 1 = 6.", " 6 + 1 = 7.", "</think><answer> 7</answer>"))
     assert guidance(long.train(0)) == "", "the first step already says 7"
     later = source(("<think> 1 + 1 = 2.", " 2 + 5 = 7.", " 7 - 1 = 6.", " 6 + 1 = 7.", "</think><answer> 7</answer>")).train(0)
     assert guidance(later) == " 1 + 1 = 2.\n" and guidance(replace(later, tags={})) == ""
     for name, knobs in (("chain_sum", {"terms": (2, 5)}), ("strings", {}), ("countdown", {})):
         made = registry.tasks.get(name)(**knobs)
-        hints = [(guidance(made.train(i)), made.train(i)) for i in range(40)]
+        hints = [(guidance(made.train(i)), made.train(i)) for i in range(20)]
         assert any(h for h, _ in hints)
         assert not [t.id for h, t in hints for gold in t.answer if f" {gold}." in h or f" {gold} " in h or f"= {gold}" in h.split(".")[-1]]
 
@@ -255,8 +253,6 @@ def test_the_ratio_is_plain_over_guided(letters):
     assert (batch.get("moved", "seq") == 1).all() and loop._gap(batch) == {}, "drawn elsewhere is not the sampler's fault"
     loop.learner.forward(batch, ["logp"])
     text = torch.tensor(letters.encode("q?xyz").tolist() + [letters.end])
-    from selfteach.model.transformer import causal
-
     model = mini(264)
     with torch.no_grad():
         plain = model.logits(model(text[None], causal))[0].log_softmax(-1)
@@ -327,6 +323,22 @@ def test_a_hint_may_begin_the_answer(letters):
     table = table_of(single(), ["12</answer>"], letters)
     (group,) = asyncio.run(play(table, [Request(Task("t", "q?"), 1, help={"hint": "<answer> "})]))
     assert group.episodes[0].answer == "12"
+
+
+def test_a_select_tells_numbers_and_the_step_logs_them(letters):
+    method = registry.methods.get("knapsack")(groups=2, rollouts=4, size=2)
+    loop = assemble.loop(method, registry.tasks.get("bandit")(), Start(mini(264), letters, False, {}), assemble.Settings(steps=2, max_tokens=3))
+    metrics, groups, _ = asyncio.run(loop.advance())
+    assert metrics["select/most"] == 4 and [len(g.episodes) for g in groups] == [4, 4]
+    assert loop.state.history.scalars["select/most"] == [4.0]
+
+
+def test_demonstrations_with_hints_are_the_others_asked_otherwise():
+    for name, knobs in (("chain_sum", {"terms": (2, 5)}), ("strings", {"depth": (1, 3)})):
+        plain, hinted = registry.tasks.get(name)(**knobs), registry.tasks.get(name)(**knobs, hinted=0.5)
+        pairs = [(plain.demos(i), hinted.demos(i)) for i in range(30)]
+        assert all(a.data == b.data and b.prompt in (a.prompt, a.prompt + guidance(a)) for a, b in pairs)
+        assert 0.1 < np.mean([a.prompt != b.prompt for a, b in pairs]) < 0.5
 
 
 def test_tasks_that_were_only_looked_at_are_not_in_the_books(letters):

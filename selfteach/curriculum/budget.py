@@ -83,7 +83,7 @@ def budgeted_pool(
     seed: int,
     tell: Callable[..., None],
     state: int,
-    size: int = 64,
+    size: int = 128,
     low: int = 2,
     high: int = 128,
     enough: float = 0.99,

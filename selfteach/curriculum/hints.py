@@ -86,7 +86,7 @@ def responsive_hints(
     state: dict[str, Any],
     rounds: int = 4,
     target: float = 0.5,
-    size: int = 64,
+    size: int = 256,
     first: float = 0.0,
     highest: float = 0.95,
     fixed: float | None = None,

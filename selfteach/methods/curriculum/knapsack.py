@@ -23,7 +23,7 @@ from ..objective.grpo import grpo
         because="rollouts that solved prompts do not need make gradients where success is rare",
     ),
 )
-def knapsack(groups: int = 16, rollouts: int = 8, size: int = 64, low: int = 2, high: int = 128, enough: float = 0.99) -> Method:
+def knapsack(groups: int = 16, rollouts: int = 8, size: int = 128, low: int = 2, high: int = 128, enough: float = 0.99) -> Method:
     """Knapsack RL: a fixed number of rollouts is shared out over prompts by what they are worth at each prompt's success rate p.
 
         max sum_i worth(n_i, p_i),  sum_i n_i = groups * rollouts,  low <= n_i <= high        worth = [1 - p^n - (1-p)^n] p (1-p)^2

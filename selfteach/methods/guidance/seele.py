@@ -25,7 +25,7 @@ from ..objective.grpo import grpo
     ),
 )
 def seele(
-    groups: int = 16, rollouts: int = 8, rounds: int = 4, target: float = 0.5, size: int = 64, highest: float = 0.95, fixed: float | None = None
+    groups: int = 16, rollouts: int = 8, rounds: int = 4, target: float = 0.5, size: int = 256, highest: float = 0.95, fixed: float | None = None
 ) -> Method:
     """Capability-adaptive hints: each problem's rollouts come in rounds, each with a prefix of the solution that a fitted curve asks for.
 
