@@ -192,6 +192,26 @@ def test_the_value_model_learns_a_prompt_s_success_at_its_last_token():
     assert value.params == ("critic",) and str(value.where) == "first_rows()"
 
 
+def test_what_is_predicted_is_what_the_critic_learns(letters):
+    """The number asked in the first round is the sigmoid of the value that the update reads, under the weights of that moment."""
+    method = registry.methods.get("pcl")(groups=2, rollouts=2, candidates=2, critic_lr=0.05)
+    loop = assemble.loop(method, source(), Start(mini(264), letters, False, {}), assemble.Settings(steps=9, max_tokens=3))
+    found = []
+    for _ in range(2):
+        asyncio.run(loop.advance())
+        table = loop._table(method.stage)
+        groups = asyncio.run(loop._collect(method.stage, table))
+        said = {g.request.task.id: g.episodes[0].answer for g in groups if g.request.program == "predict"}
+        batch, _, _ = loop._compose(method.stage, table, groups)
+        loop.learner.forward(batch, ["critic_value"])
+        rows = first_rows(seq=batch.get("seq"))
+        value = batch.get("critic_value")[rows]
+        assert [said[t] for t in batch.get("task")[rows]] == pytest.approx(1 / (1 + np.exp(-value)), abs=1e-5)
+        assert len(said) == 4 and summary(groups)["groups"] == 2 and summary(groups)["episodes"] == 4
+        found.append(value.mean())
+    assert found[0] != found[1], "it learned nothing"
+
+
 # ---- hints after failure
 
 
