@@ -253,6 +253,8 @@ def test_failed_and_guided_answers_are_one_group():
     # mean 1/8, variance (7/64 + 49/64) / 7 = 1/8: 7/8 and -1/8 over sqrt(1/8); without the hint all eight would be 0
     assert adv == pytest.approx([-0.35355] * 4 + [2.47487] + [-0.35355] * 3, abs=1e-5)
     assert summary(both)["groups/mixed"] == 1.0 and summary(both)["groups"] == 1 and summary([plain])["groups/mixed"] == 0.0
+    alone = [said_group([(5,)] * 2, [1.0, 1.0], key="two"), said_group([(5,)] * 6, [1.0] * 5 + [0.0], key="six")]
+    assert (summary(alone)["groups/mixed"], summary(alone)["episodes/mixed"]) == (1 / 2, 6 / 8)
 
 
 def replace_id(episode: Any, name: str) -> Any:

@@ -83,7 +83,7 @@ def budgeted_pool(
     seed: int,
     tell: Callable[..., None],
     state: int,
-    size: int = 128,
+    size: int = 256,
     low: int = 2,
     high: int = 128,
     enough: float = 0.99,

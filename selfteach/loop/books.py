@@ -61,7 +61,8 @@ def told(groups: Sequence[Group]) -> list[Group]:
 def summary(groups: Sequence[Group]) -> dict[str, Any]:
     """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference.
 
-    Rounds of requests that share a key are one group.
+    Rounds of requests that share a key are one group. groups/mixed: the share of groups whose rewards differ; episodes/mixed: of the
+    episodes, those in such a group, which is what teaches where groups differ in size.
     """
     groups = told(groups)
     scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
@@ -72,7 +73,9 @@ def summary(groups: Sequence[Group]) -> dict[str, Any]:
     values: dict[str, set[float]] = {g.key: set() for g in groups}
     for g in groups:
         values[g.key] |= {s.value for s in g.scores.get("reward", {}).values() if s.value is not None}
-    out: dict[str, Any] = {"episodes": len(episodes), "groups": len(values), "groups/mixed": mean([len(v) > 1 for v in values.values()])}
+    mixed = {key for key, v in values.items() if len(v) > 1}
+    out: dict[str, Any] = {"episodes": len(episodes), "groups": len(values), "groups/mixed": mean([key in mixed for key in values])}
+    out["episodes/mixed"] = mean([g.key in mixed for g in groups for _ in g.episodes])
     if scores:
         out |= {"reward": mean(known), "unscored": len(scores) - len(known)}
     out |= {f"reward/{p}": mean([s.parts[p] for s in scores if p in s.parts]) for p in parts}

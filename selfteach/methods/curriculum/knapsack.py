@@ -13,17 +13,18 @@ from ..objective.grpo import grpo
     catalogue=241,
     claim=Claim(
         (
-            Check("late:groups/mixed", "self", "uniform", by=0.20, scale="ratio"),
+            Check("late:episodes/mixed", "self", "uniform", by=0.20, scale="ratio"),
             Check("accuracy", "self", "uniform", by=0.02),
             Check("late:select/most", "self", 24.0),
         ),
         arms={"uniform": ("knapsack", {"low": 8, "high": 8})},
         task="chain_sum",
-        steps=40,
+        knobs={"terms": (2, 8), "style": "terse"},
+        steps=60,
         because="rollouts that solved prompts do not need make gradients where success is rare",
     ),
 )
-def knapsack(groups: int = 16, rollouts: int = 8, size: int = 128, low: int = 2, high: int = 128, enough: float = 0.99) -> Method:
+def knapsack(groups: int = 16, rollouts: int = 8, size: int = 256, low: int = 2, high: int = 128, enough: float = 0.99) -> Method:
     """Knapsack RL: a fixed number of rollouts is shared out over prompts by what they are worth at each prompt's success rate p.
 
         max sum_i worth(n_i, p_i),  sum_i n_i = groups * rollouts,  low <= n_i <= high        worth = [1 - p^n - (1-p)^n] p (1-p)^2

@@ -28,7 +28,8 @@ from ..objective.grpo import policy_method
         ),
         arms={"uniform": ("pcl", {"candidates": 1})},
         task="chain_sum",
-        steps=40,
+        knobs={"terms": (2, 8), "style": "terse"},
+        steps=60,
         because="half of the answers right is where a group teaches most, and one forward pass over prompts finds where that is",
     ),
 )

@@ -13,13 +13,14 @@ from ..objective.grpo import grpo
     catalogue=137,
     claim=Claim(
         (
-            Check("accuracy/depth=3", "self", "grpo", by=0.10, scale="ratio"),
+            Check("accuracy/terms=8", "self", "grpo", by=0.10, scale="ratio"),
             Check("late:select/difficulty", "self", "early:select/difficulty of self", by=0.0),
             Check("accuracy", "self", "grpo", by=0.0),
         ),
         arms={"grpo": "grpo"},
-        task="strings",
-        steps=40,
+        task="chain_sum",
+        knobs={"terms": (2, 8), "style": "terse"},
+        steps=60,
         because="advantages are largest where half of the answers are right, so a bandit on them asks what is neither known nor out of reach",
     ),
 )

@@ -13,14 +13,15 @@ from ..objective.grpo import grpo
     catalogue=30,
     claim=Claim(
         (
-            Check("mean:reward", "self", 0.5, by=0.15, relation="~"),
-            Check("accuracy", "self", "grpo", by=0.10),
+            Check("late:reward", "self", 0.5, by=0.15, relation="~"),
+            Check("accuracy/terms=8", "self", "grpo", by=0.10),
             Check("late:select/hint", "self", "early:select/hint of self", by=0.0, relation="<"),
             Check("accuracy", "self", "half", by=0.0),
         ),
         arms={"grpo": "grpo", "half": ("seele", {"fixed": 0.5})},
-        task="countdown",
-        steps=40,
+        task="chain_sum",
+        knobs={"terms": (2, 8), "style": "terse"},
+        steps=60,
         because="half of the answers right is where a step gains most, and an item-response curve finds the hint that leaves them so",
     ),
 )
