@@ -10,6 +10,7 @@ from .compose import each, pairs
 from .confidence import own_probability, self_mixed
 from .keep import drop_truncated, keep_balanced, keep_first, keep_informative, keep_spread
 from .marks import mark_wrong
+from .prompts import first_rows, group_mean
 from .replay import recall, recompose, replay
 from .returns import gae, gae_shaped, kl_per_token, paid_at_end, paid_at_steps
 from .shaping import kl_in_reward, overlong, self_aligned
@@ -23,8 +24,10 @@ __all__ = [
     "each",
     "each_blind",
     "each_probed",
+    "first_rows",
     "gae",
     "gae_shaped",
+    "group_mean",
     "keep_balanced",
     "keep_first",
     "keep_informative",

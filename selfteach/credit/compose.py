@@ -34,7 +34,7 @@ def each(
         steps   scores that are per step even in a batch that has them at leaves only
         tokens  scores that are per token, and stand in every batch, also in one that has none of them
         without spans that are left out altogether, so that what was drawn with a ("hint",) is learned as if there had been none;
-                old_logp stays what drew it
+                old_logp stays what drew it, and the column `moved` is 1 for the sequences that had any
 
     Left out: trajectories that teach nothing (learn None), and those whose reward is None. Columns: every score, per seq where all its
     places are leaves, per step where the others end a node, else per token (at the last learned token before its place), NaN where there

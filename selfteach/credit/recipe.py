@@ -36,6 +36,8 @@ def examples(
             continue
         parts, learned = _segments(episode, t, stream or t.learn, mask, turns, without)
         given: dict[str, tuple[Unit, Any]] = {"truncated": ("seq", float(t.status in ("length", "limit")))}
+        if without and _left_out(episode, t, without):
+            given["moved"] = ("seq", 1.0)
         for name, places in scores.items():
             values = _given(episode, t, name, units[name], places, learned)
             if values is not None:
@@ -43,6 +45,13 @@ def examples(
         if parts:
             out.append(Example(parts, member or t.role, t.key, f"{episode.id}:{t.leaf.node}", given=given, labels=labels(group, t)))
     return out
+
+
+def _left_out(episode: Episode, trajectory: Trajectory, without: tuple[str, ...]) -> bool:
+    """True where a path has tokens of these spans, so that without them what was drawn stands in another context."""
+    tree = episode.tree
+    gone = [i for i, s in enumerate(tree.spans) if s in without]
+    return bool(np.isin(tree.span[tree.places(trajectory.leaf.node, trajectory.leaf.offset)], gone).any())
 
 
 def labels(group: Group, trajectory: Trajectory) -> dict[str, str]:

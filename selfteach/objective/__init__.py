@@ -15,7 +15,7 @@ from .preference import dpo
 from .regression import advantage_regression, verdict_regression
 from .schedules import after, before, cosine, every, from_step, linear
 from .segments import seq_mean, seq_sum
-from .value import clipped_value_loss, value_loss
+from .value import clipped_value_loss, success_loss, value_loss
 from .weigh import class_balanced, constant_length, prompt_mean, sequence_mean, sequence_sum, token_mean
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "sequence_ratio",
     "sequence_sum",
     "soft_bellman",
+    "success_loss",
     "token_mean",
     "uncertain_nll",
     "uniform_bellman",
