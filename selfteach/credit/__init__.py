@@ -34,6 +34,7 @@ __all__ = [
     "recall",
     "remember_rewards",
     "replay",
+    "role_baseline",
     "scale",
     "soft_advantage",
     "success_rate",

@@ -60,6 +60,7 @@ class Table:
     at_once: int = 1024
     trees: dict[str, Tree] = field(default_factory=dict)
     find: Callable[[str], Tree] | None = None  # trees of earlier steps, from the log
+    made: dict[str, asyncio.Future[Any]] = field(default_factory=dict)  # what its episodes share (Cast.once)
 
     def tree(self, episode: str) -> Tree:
         """The tree of an episode, of this step or an earlier one. Raises UnknownName where there is none."""
@@ -124,6 +125,13 @@ class Cast:
                 raise SelfteachError(f"tool {name}: no answer within {wait:g} s") from None
 
         return call
+
+    async def once(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        """What all episodes of a table share, such as a figure of the policy as it stands: made by the first that asks, awaited by the others."""
+        made = self._table.made
+        if name not in made:
+            made[name] = asyncio.ensure_future(make())
+        return await asyncio.shield(made[name])
 
     def random(self, purpose: str) -> np.random.Generator:
         """A generator at this episode's own address."""
