@@ -148,6 +148,11 @@ class Cast:
         """How members speak here unless a program says otherwise."""
         return self._request.sampling or self._table.sampling
 
+    @property
+    def spent(self) -> int:
+        """Tokens that the episode has drawn so far."""
+        return int(self._episode.cost.get("tokens", 0))
+
     def lots(self, *words: object) -> int:
         """An address of the run's own, for draws that are to be the same in every step that names it."""
         return address.key(self._table.seed, "lots", *words)

@@ -15,7 +15,7 @@ from .preference import dpo
 from .regression import advantage_regression
 from .schedules import after, before, cosine, every, from_step, linear
 from .segments import seq_mean, seq_sum
-from .value import clipped_value_loss, value_loss
+from .value import clipped_value_loss, score_fit, value_loss
 from .weigh import constant_length, prompt_mean, sequence_mean, sequence_sum, token_mean
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "policy_gradient",
     "prompt_mean",
     "ranged_reinforce",
+    "score_fit",
     "seq_mean",
     "seq_sum",
     "sequence_mean",

@@ -24,3 +24,12 @@ def clipped_value_loss(*, critic_value: Token, prox_critic_value: Token, returns
     """
     held = prox_critic_value + (critic_value - prox_critic_value).clamp(-clip, clip)
     return torch.maximum((critic_value - returns) ** 2, (held - returns) ** 2)
+
+
+@block
+def score_fit(*, vm_scalar_after: Token, target: Token) -> Token:
+    """(sigmoid(s) - y)^2: a value model's score after a token, fitted to a value between 0 and 1 (ReST-MCTS*, 2406.03816, section 3.3).
+
+    Args: vm_scalar_after, the scalar head of the member vm; target f[N]. Returns: l f[N].
+    """
+    return (torch.sigmoid(vm_scalar_after) - target) ** 2
