@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...core import Check, Claim, Method, method
 from ...curriculum.select import pool, revisit
 from ...rollout.drafts import from_draft
-from ...rollout.single import single
 from ..objective.grpo import grpo
 
 
@@ -27,7 +26,7 @@ from ..objective.grpo import grpo
         because="between two epochs a policy moves little, so most of what it said it would say again",
     ),
 )
-def spec_rl(groups: int = 16, rollouts: int = 8, size: int = 64, lenience: float = 1.6487, reuse: bool = True) -> Method:
+def spec_rl(groups: int = 16, rollouts: int = 8, size: int = 128, lenience: float = 1.6487, reuse: bool = True) -> Method:
     """Speculative rollouts: what was said at a question's last visit is read in one pass, kept as far as the policy accepts it, and gone on from.
 
         lenience above 1: token t is kept with chance min(1, lenience pi(x_t) / pi_then(x_t)); the rest is drawn by the policy
@@ -42,4 +41,4 @@ def spec_rl(groups: int = 16, rollouts: int = 8, size: int = 64, lenience: float
     made = grpo(groups=groups, rollouts=rollouts)
     if not reuse:
         return made.but(select=pool(size=size))
-    return made.but(select=revisit(size=size), programs={"main": from_draft(lenience=lenience)}).with_(decode={"answer": single()})
+    return made.but(select=revisit(size=size), programs={"main": from_draft(lenience=lenience)})
