@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+
 import numpy as np
 import pytest
 from conftest import table_of
@@ -46,8 +47,8 @@ def test_without_roles_a_zero_sum_game_has_no_baseline_at_all():
 
 textarena = pytest.importorskip("textarena", reason="the extra selfteach[games] is not installed")
 
-from selfteach.tools import exploit, kuhn  # noqa: E402
 from selfteach.tasks.games import games  # noqa: E402
+from selfteach.tools import exploit, kuhn  # noqa: E402
 from selfteach.tools.games import Match, match  # noqa: E402
 
 

@@ -62,12 +62,13 @@ def test_demonstrations_show_what_the_engine_finds_and_no_test_question(source):
     ask, facts = source.tools["search"](source=source), facts_of(source)
     tested = {t.prompt.strip().removeprefix("question: ") for t in source.test}
     assert state == 60 and len({r.task.id for r in requests}) == 60
-    for r in requests[::2]:
+    for r in requests[::4]:
         said = r.task.data[0]
         question = re.findall("<question> (.*?)</question>", said)[0]
         assert all(ask(q) == found for q, found in re.findall("<search>(.*?)</search><information>(.*?)</information>", said))
         assert bears_out(facts, question, r.task.answer) and question not in tested
-    assert all(r.task.prompt.startswith("read: ") and r.task.data[0] == f"<answer> {r.task.answer[0]}</answer>" for r in requests[1::2])
+    for r in (r for i, r in enumerate(requests) if i % 4):
+        assert r.task.data[0].endswith(f"<answer> {r.task.answer[0]}</answer>") and f"is {r.task.answer[0]}." in r.task.prompt
 
 
 def test_what_a_demonstration_found_is_not_taught(tags):
@@ -86,8 +87,8 @@ def answers(text: str, address: int) -> str:
         if "<information>" in text:
             return {"Ulm": "<question> what is the home of Ann?</question>", "Bo": "<question> what is the guild of Cid?</question>"}[who]
         return "<question> what is the home of Eve?</question>" if who == "Rhon" else f"<search>home is {who}</search>"
-    if text.startswith("read"):
-        return " Ulm</answer>" if "home of Ann?" in text else " nothing</answer>"
+    if text.endswith("so it is"):
+        return " Ulm.</think><answer> Ulm</answer>" if "home of Ann?" in text else " no.</think><answer> nothing</answer>"
     return "<answer> Ulm</answer>" if address % 2 else "<answer> Bonn</answer>"
 
 
@@ -117,7 +118,7 @@ def rounds(tags, check=True, pool=()):
 
 
 def test_a_step_proposes_checks_and_solves(tags):
-    back, state, _, table = rounds(tags, pool=[["what is the old one?", ["Ulm"]]])
+    back, state, _, _ = rounds(tags, pool=[["what is the old one?", ["Ulm"]]])
     assert [g.request.program for r in back for g in r] == ["propose"] * 3 + ["check"] * 2 + ["main"] * 2
     evidence = [told(g.episodes[0], tags) for g in back[1]]
     assert all("home of Ann is Ulm." in t and "guild of Cid is Dom." in t for t in evidence), "the other's evidence is the noise"
@@ -130,7 +131,7 @@ def test_a_step_proposes_checks_and_solves(tags):
 
 
 def test_without_the_check_a_question_that_is_not_true_is_asked(tags):
-    back, _, scores, _ = rounds(tags, check=False)
+    back, _, _, _ = rounds(tags, check=False)
     assert [g.request.task.tags["true"] for g in back[1]] == [True, False]
     parts = [next(iter(g.scores["reward"].values())).parts for g in back[0]]
     assert [p.get("true") for p in parts] == [1.0, 0.0, None] and [p["valid"] for p in parts] == [1.0, 1.0, 0.0]

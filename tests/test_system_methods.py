@@ -69,7 +69,8 @@ class Enumerable:
 
 def visit(engine, tokenizer, lenience, n, drafts=(), find=None, step=0, sampling=None):
     """One request of n episodes; (ids said, Ref) of each."""
-    table = Table(engine, tokenizer, ("policy",), {}, sampling or Sampling(max_tokens=2), {"main": from_draft(lenience=lenience, stop=())}, where=("train", step))  # fmt: skip
+    programs = {"main": from_draft(lenience=lenience, stop=())}
+    table = Table(engine, tokenizer, ("policy",), {}, sampling or Sampling(max_tokens=2), programs, where=("train", step))
     table.find = find
     (group,) = asyncio.run(play(table, [Request(Task("t", PROMPT), n, help={"lots": "t/0", "drafts": drafts})]))
     assert {e.status for e in group.episodes} == {"done"}, group.episodes[0].why
@@ -148,7 +149,7 @@ def test_a_real_engine_draws_on_where_a_draft_is_left(letters):
         with torch.no_grad():
             for i, p in enumerate(model.names().values()):
                 p.add_(0.15 * seed * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
-        return BuiltinEngine({"policy": model}, {m: "policy" for m in members}, letters, slots=8)
+        return BuiltinEngine({"policy": model}, dict.fromkeys(members, "policy"), letters, slots=8)
 
     _, refs, old, _ = visit(engine(0), letters, 1.0, 24, sampling=sampling)
     said, _, _, group = visit(engine(1), letters, 1.0, 24, refs, old.tree, step=1, sampling=sampling)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_urgency_is_uct_and_backing_up_is_the_mean_by_visits():
 class Judged(ScriptedEngine):
     """Writes lines from a table of what may follow; its judge likes every `2`."""
 
-    NEXT = {"": ["<think> 1 + 1 = 2.", "<think> 1 + 1 = 3."], "2.": ["</think><answer> 2</answer>"], "3.": ["</think><answer> 3</answer>"]}
+    NEXT: ClassVar = {"": ["<think> 1 + 1 = 2.", "<think> 1 + 1 = 3."], "2.": ["</think><answer> 2</answer>"], "3.": ["</think><answer> 3</answer>"]}
 
     def __init__(self, tokenizer):
         super().__init__(self.reply, tokenizer)
@@ -77,7 +78,7 @@ TASK = Task("t", "compute: 1 + 1 =\n", ("2",))
 class Endless(Judged):
     """The wrong way goes on and on."""
 
-    NEXT = Judged.NEXT | {"3.": [" 3 + 0 = 3."]}
+    NEXT: ClassVar = Judged.NEXT | {"3.": [" 3 + 0 = 3."]}
 
 
 def searched(program, tokenizer, n=1, engine=Judged):
@@ -99,7 +100,7 @@ def test_a_search_finds_the_answer_that_the_judge_likes_and_stops_there(tags):
 
 def test_a_search_keeps_to_its_tokens_as_does_best_of(tags):
     for program, most in ((line_search(tokens=60, whole=True, rounds=99), 260), (best_of(tokens=60, n=99), 100)):
-        table, groups = searched(program, tags)
+        _, groups = searched(program, tags)
         spent = groups[0].episodes[0].cost["tokens"]
         assert 60 <= spent <= most
     assert searched(best_of(n=4), tags)[1][0].episodes[0].cost["turns"] == 4

@@ -119,9 +119,7 @@ class Context(Protocol):
         writes what was said so far otherwise than it stands. reply: the last reply as a message, where it is more than its text."""
         ...
 
-    def adopt(
-        self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "", status: str | None = None
-    ) -> None:
+    def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "", status: str | None = None) -> None:
         """Add tokens chosen elsewhere (a graft, a cached draft); logp unknown unless given, origin kept; status: why they ended."""
         ...
 

@@ -5,7 +5,7 @@ Not here: torch, models, files, randomness without an address, and what one pape
 An unknown score is NaN and stays NaN; nothing is filtered but by a composer's rule, which the loop's account counts, or by a `keep` column.
 """
 
-from .baseline import batch_whiten, center, lowered, moving_baseline, norm, scale, tilted, whiten
+from .baseline import batch_whiten, center, lowered, moving_baseline, norm, role_baseline, scale, tilted, whiten
 from .compose import each, pairs
 from .keep import drop_truncated, keep_balanced, keep_informative
 from .replay import recall, replay

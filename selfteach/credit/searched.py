@@ -47,7 +47,7 @@ def inferred_values(parent: Sequence[int], right: Sequence[bool | None]) -> Arra
 
 
 @block
-def line_values(*, groups: Sequence[Group], member: str = "vm", stream: str = "value", above: float = 0.5) -> list[Example]:
+def line_values(*, groups: Sequence[Group], member: str = "policy", stream: str = "value", above: float = 0.5) -> list[Example]:
     """One example per line of the searched trees whose value can be inferred: the text up to its end, whose last token is the row.
 
     Each line counts once, however many answers pass through it. Column `target` per seq. above: the reward of a right answer.
@@ -93,5 +93,3 @@ def right_only(*, reward: Seq, above: float = 0.5) -> dict[str, Column]:
     reward = np.asarray(reward, np.float64)
     right = reward > above
     return {"adv": Column("seq", right.astype(np.float64)), "keep": Column("seq", (right | np.isnan(reward)).astype(np.float64))}
-
-

@@ -34,7 +34,7 @@ def propose_check_solve(
     words: int = 4,
     fresh: int = 10,
 ) -> tuple[list[Request], dict[str, Any]]:
-    """Three rounds in a step: n questions proposed, those that pass the rules checked, n asked of the solver (Lu et al. 2025, SSP, 2510.18821, section 3).
+    """Three rounds in a step: n questions proposed, those that pass the rules checked, n asked of the solver (SSP, 2510.18821, section 3).
 
     Of a training task only the answer and the number of hops are used. A question is asked if the check, which answers from the proposer's
     own evidence among that of `noise` other proposals, comes to the answer (check=False: if it passes the rules). What is missing to n is
@@ -63,7 +63,7 @@ def propose_check_solve(
 @block
 @remembers(int)
 def proposing(*, n: int, back: list[list[Group]], source: Source, seed: int, state: int, noise: int = 4) -> tuple[list[Request], int]:
-    """Demonstrations from the task's own corpus, for a model too small to propose unasked: proposing, and reading evidence, by turns.
+    """Demonstrations from the task's own corpus, for a model too small to propose unasked: proposing, and three times as often reading evidence.
 
     A fact is searched for from its end ("home is Klitre"), its subject from there where two are asked for, and what was found is put as a
     question. Facts whose object has a fact of the same kind are left out, since that is what a search would find.
@@ -82,11 +82,14 @@ def proposing(*, n: int, back: list[list[Group]], source: Source, seed: int, sta
         draw, question, answer, evidence = address.generator(seed, "proposing", i), "", "", list[str]()
         while not question or question in tested:
             question, answer, evidence = _backwards(first, draw)
-        if i % 2:
+        if i % 4:
             others = list(facts.items())
             lent = [others[int(k)] for k in draw.integers(len(others), size=noise)]
             lines = [*evidence, *(_sentence(*about, end) for about, end in lent)]
-            prompt, said = reading(question, [lines[int(k)] for k in draw.permutation(len(lines))]), f"<answer> {answer}</answer>"
+            prompt, said = (
+                reading(question, [lines[int(k)] for k in draw.permutation(len(lines))]),
+                f"<think>so it is {answer}.</think><answer> {answer}</answer>",
+            )
         else:
             steps = (f"<search>{m[1]} is {m[3]}</search><information>{m[0]}</information>" for m in map(_FACT.fullmatch, evidence) if m)
             prompt, said = proposal(answer, len(evidence)), f"{''.join(steps)}<question> {question}</question>"
@@ -120,7 +123,7 @@ def proposal(answer: str, hops: int) -> str:
 
 def reading(question: str, evidence: Sequence[str]) -> str:
     """How a question is put to somebody who has the evidence before them."""
-    return f"read: {' '.join(evidence)}\nquestion: {question}\n"
+    return f"question: {question}\n<information>{' '.join(evidence)}</information>"
 
 
 def passes(said: Mapping[str, Any], answer: Sequence[str], searches: int = 1, words: int = 4) -> bool:
@@ -182,7 +185,9 @@ def _solving(
     out: list[Request] = []
     for question, answer, cause in [*fresh, *old]:
         tags = {"category": "solve", "true": bears_out(facts, question, answer)}
-        out.append(Request(Task(f"solve/{question}", _put(source, f"question: {question}\n"), tuple(answer), tags=tags), rollouts, SOLVE, cause=cause))
+        out.append(
+            Request(Task(f"solve/{question}", _put(source, f"question: {question}\n"), tuple(answer), tags=tags), rollouts, SOLVE, cause=cause)
+        )
     return out, {**state, "pool": [*pool, *([q, a] for q, a, _ in fresh)]}
 
 

@@ -309,9 +309,7 @@ class LiveContext:
             cost[f"{ANEW}/{why}"] = cost.get(f"{ANEW}/{why}", 0) + 1
         cast._talks[self.node] = Talk((*talk.messages, reply, message), left)
 
-    def adopt(
-        self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "", status: str | None = None
-    ) -> None:
+    def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "", status: str | None = None) -> None:
         """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless given.
 
         status: why the turn that they are ended (stop, length), where nothing is sampled after them."""

@@ -99,7 +99,9 @@ async def line_search(
 
 
 @block
-async def best_of(*, request: Request, cast: Any, judge: str = "vm", n: int = 8, tokens: int = 0, stop: tuple[str, ...] = ("</answer>",)) -> str | None:
+async def best_of(
+    *, request: Request, cast: Any, judge: str = "vm", n: int = 8, tokens: int = 0, stop: tuple[str, ...] = ("</answer>",)
+) -> str | None:
     """Whole answers, of which the worthiest counts: `n` at most, and none is begun once so many `tokens` were drawn (0: no such bound)."""
     start, worth = cast.policy.begin(request.task.prompt), valued(request, cast, judge)
     found: list[tuple[float, int, Any]] = []

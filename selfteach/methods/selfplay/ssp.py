@@ -30,12 +30,19 @@ from ...rollout.search import search_agent
         ),
         arms={"fixed": ("ssp", {"fixed": True}), "no_check": ("ssp", {"check": False})},
         task="factworld",
-        steps=80,
+        steps=120,
         because="a proposer that is paid for what its solver fails, held to questions with evidence, keeps asking what is just being learned",
     ),
 )
 def ssp(
-    groups: int = 16, rollouts: int = 5, check: bool = True, fixed: bool = False, noise: int = 4, teach: int = 40, beta: float = 0.01, high: float = 0.285
+    groups: int = 16,
+    rollouts: int = 5,
+    check: bool = True,
+    fixed: bool = False,
+    noise: int = 4,
+    teach: int = 80,
+    beta: float = 0.01,
+    high: float = 0.285,
 ) -> Method:
     """Search self-play: from an answer alone the policy searches out a question, checks that its evidence answers it, and answers it by searching.
 
