@@ -32,7 +32,7 @@ from ...rollout.single import single
         because="lines that a right answer was reached from say where answers go wrong, so search finds what sampling misses and its finds teach",
     ),
 )
-def rest_mcts(groups: int = 16, tokens: int = 240, branch: int = 3, iteration: int = 5, value_lr: float = 1e-3, search: bool = True) -> Method:
+def rest_mcts(groups: int = 16, tokens: int = 160, branch: int = 3, iteration: int = 5, value_lr: float = 1e-3, search: bool = True) -> Method:
     """Self-training on searched traces: the policy imitates right answers of a tree search, a value model learns what its lines were worth.
 
         v_k = max(0, v_{k-1} + (1 - v_{k-1}) r_k / m_k)        losses: -log pi(right traces);  (sigmoid(V(x, lines)) - v)^2
