@@ -39,6 +39,11 @@ def uniform(keys: np.ndarray | int, count: np.ndarray | int) -> np.ndarray:
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def skipped(key: int, count: int) -> int:
+    """The key whose draws are those of another after its first `count`: uniform(skipped(k, c), n) == uniform(k, c + n)."""
+    return (key + count * int(_GOLDEN)) % 2**64
+
+
 def generator(*words: object) -> np.random.Generator:
     """A NumPy generator at an address, for the rare place that needs more than uniforms (a permutation, a choice)."""
     return np.random.Generator(np.random.Philox(key=key(*words)))

@@ -102,8 +102,8 @@ class Context(Protocol):
     @property
     def at(self) -> Ref: ...
 
-    async def sample(self, sampling: Sampling | None = None, **change: Any) -> Turn:
-        """Let the member speak. `change` alters the stage's sampling: stop=..., max_tokens=..., temperature=..."""
+    async def sample(self, sampling: Sampling | None = None, *, lots: int | None = None, **change: Any) -> Turn:
+        """Let the member speak. `change` alters the stage's sampling: stop=..., max_tokens=..., temperature=...; lots: the address to draw at"""
         ...
 
     async def score(self, tokens: Sequence[int] | str, want: tuple[str, ...] = ("logp",)) -> Mapping[str, np.ndarray]:
@@ -119,8 +119,8 @@ class Context(Protocol):
         writes what was said so far otherwise than it stands. reply: the last reply as a message, where it is more than its text."""
         ...
 
-    def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "") -> None:
-        """Add tokens chosen elsewhere (a graft, a cached draft); logp unknown unless given, origin kept."""
+    def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "", status: str | None = None) -> None:
+        """Add tokens chosen elsewhere (a graft, a cached draft); logp unknown unless given, origin kept; status: why they ended."""
         ...
 
     def mark(self, turn: Turn, tag: str) -> None:

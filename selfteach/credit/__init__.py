@@ -5,7 +5,7 @@ Not here: torch, models, files, randomness without an address, and what one pape
 An unknown score is NaN and stays NaN; nothing is filtered but by a composer's rule, which the loop's account counts, or by a `keep` column.
 """
 
-from .baseline import batch_whiten, center, lowered, moving_baseline, norm, scale, tilted, whiten
+from .baseline import batch_whiten, center, lowered, moving_baseline, norm, role_baseline, scale, tilted, whiten
 from .compose import each, pairs
 from .confidence import own_probability, self_mixed
 from .keep import drop_truncated, keep_balanced, keep_first, keep_informative, keep_spread
@@ -47,6 +47,7 @@ __all__ = [
     "recompose",
     "remember_rewards",
     "replay",
+    "role_baseline",
     "scale",
     "self_aligned",
     "self_mixed",

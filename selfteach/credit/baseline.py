@@ -203,3 +203,35 @@ def moving_baseline(*, reward: Seq, state: dict[str, Any], rate: float | None = 
     new = float(reward.sum() / len(reward))
     share = 1 / (state["batches"] + 1) if rate is None or not state["batches"] else rate
     return adv, {"mean": state["mean"] + share * (new - state["mean"]), "batches": state["batches"] + 1}
+
+
+@block
+@remembers(dict)
+def role_baseline(
+    *, reward: Seq, category: Seq, role: Seq, state: dict[str, float], decay: float = 0.95, by: tuple[str, ...] = ("category", "role")
+) -> tuple[dict[str, Column], dict[str, float]]:
+    """REINFORCE's advantage over a moving average of its own for each game and role (Liu et al. 2025, SPIRAL, 2506.24119, eq. 5 and 6).
+
+        A_i = r_i - b[game, role];   then b <- d^n b + (1 - d^n) mean of its n rewards of this batch, from b = 0
+
+    which is n steps of b <- d b + (1 - d) r with the batch's mean in the place of each r, so that the order of a batch does not matter and
+    b never holds the reward that it is taken from. by: what a baseline is kept for; () is one for all.
+
+    Args: reward f64[S]; category, role words[S]; state: name -> b. Returns: (adv f64[S], the next state). Scope: token.
+
+    >>> role_baseline(reward=[1.0, -1.0], category=["kuhn", "kuhn"], role=["first", "second"], state={"kuhn/first": 0.5}, decay=0.5)
+    ({'adv': Column(unit='seq', values=array([ 0.5, -1. ]))}, {'kuhn/first': 0.75, 'kuhn/second': -0.5})
+    """
+    columns = {"category": category, "role": role}
+    for name in by:
+        if name not in columns:
+            raise BadValue(f"role_baseline: by must hold category, role or both, not {name!r}")
+    reward = np.asarray(reward, np.float64)
+    names = np.array(["/".join(str(columns[c][i]) for c in by) for i in range(len(reward))], object)
+    adv = reward - np.array([state.get(n, 0.0) for n in names])
+    after = dict(state)
+    for name in sorted(set(names.tolist())):
+        new = reward[(names == name) & ~np.isnan(reward)]
+        held = decay ** len(new)
+        after[name] = held * state.get(name, 0.0) + (1 - held) * (float(new.sum()) / max(1, len(new)))
+    return {"adv": Column("seq", adv)}, after

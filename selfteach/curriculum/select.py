@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..core import BadValue, Group, Request, Source, Task, address, block, remembers
+from ..core import BadValue, Group, Ref, Request, Source, Task, address, block, remembers
 
 LOOK = 64  # demonstrations looked at to see which styles a task shows
 
@@ -136,6 +136,27 @@ def pool(
     if back:
         return [], state
     return [Request(task, rollouts) for task in round_of(source, seed, state, n, size, held_out)], state + n
+
+
+@block
+@remembers(lambda: {"asked": 0, "last": {}})
+def revisit(
+    *, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: dict[str, Any], size: int = 128
+) -> tuple[list[Request], dict[str, Any]]:
+    """As `pool`, and with what was said at a task's last visit, for programs that begin with drafts.
+
+    A request's help: `lots`, a name that is the same at every visit (of a task that is twice in a step the second has another), and `drafts`,
+    for each episode the Ref of what it came to at the last visit, None where there is none. The state holds Refs into the run's log.
+    """
+    if back:
+        last = {g.request.help["lots"]: [list(e.trajectories[-1].leaf) if e.trajectories else None for e in g.episodes] for g in back[0]}
+        return [], {**state, "last": {**state["last"], **last}}
+    out: list[Request] = []
+    for task in round_of(source, seed, state["asked"], n, size):
+        lots = f"{task.id}/{sum(r.task.id == task.id for r in out)}"
+        drafts = [Ref(*d) if d else None for d in state["last"].get(lots, ())]
+        out.append(Request(task, rollouts, help={"lots": lots, "drafts": (*drafts, *[None] * (rollouts - len(drafts)))}))
+    return out, {**state, "asked": state["asked"] + n}
 
 
 def round_of(source: Source, seed: int, first: int, n: int, size: int, held_out: bool = False) -> list[Task]:

@@ -168,9 +168,9 @@ def check(method: Method, source: Source) -> None:
 
 def lacking(program: Part, method: Method, source: Source) -> str | None:
     """What a program asks that is neither a tool of the task or method nor a member of the cast; None where it can run."""
-    wanted = program.knobs.get("answerer")
     known = {**source.tools, **method.tools, **method.cast, "own memory": None}
-    return wanted if isinstance(wanted, str) and wanted not in known else None
+    wanted = [program.knobs.get(name) for name in ("answerer", "tool")]
+    return next((w for w in wanted if isinstance(w, str) and w not in known), None)
 
 
 def memory(method: Method, start: Start, settings: Settings) -> str | None:

@@ -36,12 +36,13 @@ class Limits:
 
 
 class PathView(NamedTuple):
-    """The tokens from a root to a place: ids i32[L], chosen bool[L], span name per token, and how many belong to the prompt."""
+    """The tokens from a root to a place: ids i32[L], chosen bool[L], span name per token, how many belong to the prompt, and logp f32[L]."""
 
     ids: np.ndarray
     chosen: np.ndarray
     spans: list[str]
     prompt: int
+    logp: np.ndarray
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Table:
     at_once: int = 1024
     trees: dict[str, Tree] = field(default_factory=dict)
     find: Callable[[str], Tree] | None = None  # trees of earlier steps, from the log
+    made: dict[str, asyncio.Future[Any]] = field(default_factory=dict)  # what its episodes share (Cast.once)
 
     def tree(self, episode: str) -> Tree:
         """The tree of an episode, of this step or an earlier one. Raises UnknownName where there is none."""
@@ -74,7 +76,7 @@ class Table:
         places = tree.places(at.node, at.offset)
         nodes = tree.path(at.node, at.offset)
         prompt = nodes[0][1] if tree.sampling[nodes[0][0]] < 0 else 0
-        return PathView(tree.id[places], tree.chosen[places], [tree.spans[s] for s in tree.span[places]], prompt)
+        return PathView(tree.id[places], tree.chosen[places], [tree.spans[s] for s in tree.span[places]], prompt, tree.logp[places])
 
     def text(self, at: Ref) -> str:
         """The text from after the prompt (the root) to a place."""
@@ -130,13 +132,47 @@ class Cast:
         """A token id that no text spells (Tokenizer.spare)."""
         return self._table.tokenizer.spare
 
+    async def once(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        """What all episodes of a table share, such as a figure of the policy as it stands: made by the first that asks, awaited by the others."""
+        made = self._table.made
+        if name not in made:
+            made[name] = asyncio.ensure_future(make())
+        return await asyncio.shield(made[name])
+
     def random(self, purpose: str) -> np.random.Generator:
         """A generator at this episode's own address."""
         return address.generator(*self._place, purpose)
 
+    @property
+    def number(self) -> int:
+        """Which of its request's episodes this is, from 0."""
+        return int(str(self._place[-1]))
+
+    @property
+    def sampling(self) -> Sampling:
+        """How members speak here unless a program says otherwise."""
+        return self._request.sampling or self._table.sampling
+
+    @property
+    def spent(self) -> int:
+        """Tokens that the episode has drawn so far."""
+        return int(self._episode.cost.get("tokens", 0))
+
+    def lots(self, *words: object) -> int:
+        """An address of the run's own, for draws that are to be the same in every step that names it."""
+        return address.key(self._table.seed, "lots", *words)
+
     def text(self, at: Ref) -> str:
         """The text from after the prompt to a place."""
         return self._table.text(at)
+
+    def path(self, at: Ref) -> PathView:
+        """The tokens from a root to a place of this step or, where the run keeps a log, of an earlier one."""
+        return self._table.path(at)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Tokens as text."""
+        return self._table.tokenizer.decode(ids)
 
 
 @dataclass(frozen=True)
@@ -183,8 +219,11 @@ class LiveContext:
         """i32[L]: everything said so far."""
         return self.tree.id[self.tree.places(self.node, self.offset)]
 
-    async def sample(self, sampling: Sampling | None = None, **change: Any) -> Turn:
-        """Let the member speak. A spent limit gives an empty turn with the status `limit`; asked on and on, it ends the episode."""
+    async def sample(self, sampling: Sampling | None = None, *, lots: int | None = None, **change: Any) -> Turn:
+        """Let the member speak. A spent limit gives an empty turn with the status `limit`; asked on and on, it ends the episode.
+
+        lots: the address that its tokens are drawn at; None: the turn's own place in the run.
+        """
         cast, table = self.cast, self.cast._table
         if table.engine is None:
             raise BadValue("this stage only reads data: its programs cannot sample")
@@ -200,7 +239,7 @@ class LiveContext:
         room = int(table.limits.tokens - spent)
         if how.max_tokens is None or how.max_tokens > room:
             how = replace(how, max_tokens=room)
-        place = address.key(*cast._place, *self._line, self._turn)
+        place = address.key(*cast._place, *self._line, self._turn) if lots is None else lots
         done = await table.engine.generate(self.member, self.ids, how, place)
         return self._add(done, how)
 
@@ -275,8 +314,11 @@ class LiveContext:
             cost[f"{ANEW}/{why}"] = cost.get(f"{ANEW}/{why}", 0) + 1
         cast._talks[self.node] = Talk((*talk.messages, reply, message), left)
 
-    def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "") -> None:
-        """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless given."""
+    def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "", status: str | None = None) -> None:
+        """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless given.
+
+        status: why the turn that they are ended (stop, length), where nothing is sampled after them."""
+        self._status = status or self._status
         origin = None
         if isinstance(source, Turn):
             tree = self.cast._table.tree(source.at.episode)

@@ -105,6 +105,7 @@ class Loop:
         metrics = summary(groups) | {f"select/{name}": value for name, value in self.told.items()} | dict(dropped)
         self.under_way = groups, batch
         metrics |= {"tokens/sampled": sampled, "tokens/learned": sampled - sum(dropped.values())}
+        metrics["tokens/drawn"] = sum(e.cost.get("tokens", 0) for g in groups for e in g.episodes)  # less than sampled where drafts were adopted
         state.starved = 0 if batch.size("token") or not stage.updates else state.starved + 1  # a stage that only measures teaches nothing
         if state.starved >= self.bounds.starved + sum(waits(p) for p in stage.credit):
             why = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items()) or "nothing was sampled"

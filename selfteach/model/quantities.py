@@ -103,6 +103,13 @@ def entropy(*, logprobs: Tensor) -> Tensor:
 
 
 @quantity
+def cdf_below(*, logprobs: Tensor, ids: Tensor) -> Tensor:
+    """Probability of all ids before the token: a uniform draw u gives this token where cdf_below <= u < cdf_below + exp(logp)."""
+    before = torch.arange(logprobs.shape[-1], device=logprobs.device) < ids[:, None]
+    return torch.where(before, logprobs, -torch.inf).exp().sum(-1, dtype=torch.float64)
+
+
+@quantity
 def mean_logp(*, logprobs: Tensor) -> Tensor:
     """Mean log-probability over the vocabulary (self-certainty, uniform cross-entropy)."""
     return logprobs.mean(-1)

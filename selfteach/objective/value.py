@@ -28,7 +28,8 @@ def clipped_value_loss(*, critic_value: Token, prox_critic_value: Token, returns
 
 @block
 def success_loss(*, critic_value: Token, target: Token) -> Token:
-    """(sigmoid(V) - p)^2 per token: a critic that predicts a share of successes (Gao et al. 2025, PCL, 2510.01135, algorithm 1).
+    """(sigmoid(V) - p)^2 per token: a critic that predicts a share of successes (Gao et al. 2025, PCL, 2510.01135, algorithm 1), or the worth of
+    what is written so far (Zhang et al. 2024, ReST-MCTS*, 2406.03816, section 3.3).
 
     Args: critic_value f[N], before the sigmoid; target f[N] in 0 to 1. Returns: l f[N].
 

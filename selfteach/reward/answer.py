@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..core import Score, Task, block
+from ..core.text import last_between
 from ..core.votes import normalise
 
 
@@ -25,6 +26,12 @@ def exact_match(*, answer: Any, task: Task) -> Score:
         return Score.of(task.verifier(**{n: given[n] for n in task.verifier.needs}))
     right = answer is not None and normalise(str(answer)) in {normalise(g) for g in golds(task)}
     return Score(float(right), {"answer": float(right)}, "" if right else f"wanted {' | '.join(golds(task)[:3])}")
+
+
+@block
+def answered(*, text: str, task: Task) -> Score:
+    """`exact_match` of what stands in the last <answer> of the trajectory itself: for episodes that close several answers."""
+    return exact_match(answer=last_between(text, "answer", None), task=task)
 
 
 @block

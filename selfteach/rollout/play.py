@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..core import Request, block
@@ -47,6 +48,41 @@ async def play(
         context.close(key=SEATS[seat], learn="main" if seated[seat] == "policy" else None, role=SEATS[seat])
     own = match.payoffs[0 if seated == (first, second) else 1]
     return "win" if own > 0 else "loss" if own < 0 else "draw"
+
+
+@block
+async def exploitability(*, request: Request, cast: Any, member: str = "policy", tool: str = "situations") -> str:
+    """How little a player can be exploited in Kuhn poker: minus its exploitability in chips, exact, as the payoff of a game that is not played.
+
+    The chance of a move is that of its text after what its seat was told, shared among the moves that are allowed there. Figured out once
+    for all episodes of a table; `score` in an evaluation is the figure, which 0 would be an equilibrium's.
+    """
+
+    async def figure() -> float:
+        found = await cast.tool(tool)(request.task)
+        chances: dict[tuple[int, str], list[float]] = {}
+        for at in found.situations:
+            logp = [await _logp(request, cast, member, at.texts, move) for move in at.moves]
+            chances.setdefault((at.seat, at.card), [0.0, 0.0])[at.called] = 1 / (1 + math.exp(logp[0] - logp[1]))
+        return float(found.exploitability(chances))
+
+    value = await cast.once(f"exploitability of {member}", figure)
+    context = cast.member(member).begin(request.task.prompt)
+    context.note(payoff=-value)
+    context.close(learn=None)
+    return f"{value:.4f}"
+
+
+async def _logp(request: Request, cast: Any, member: str, texts: tuple[str, ...], move: str) -> float:
+    """log P(move) after what a seat was told and said in turns."""
+    context = cast.member(member).begin(_prompt(request, texts[0]))
+    for own, told in zip(texts[1::2], texts[2::2], strict=True):
+        context.append(own)
+        if isinstance(request.task.prompt, str):
+            context.append(told)
+        else:
+            context.say("user", told.strip())
+    return float((await context.score(move))["logp"].sum())
 
 
 def _prompt(request: Request, told: str) -> Any:

@@ -11,6 +11,7 @@ from ..core.errors import BadValue, unknown
 from ..core.registry import task
 from ..core.task import Source, Task
 from ..reward.noted import noted
+from ..tools.exploit import situations
 from ..tools.games import GAMES, PLAYERS, SEATS, Match, match
 from .options import least, share
 
@@ -97,7 +98,7 @@ def games(games: tuple[str, ...] = ("kuhn",), noise: float = 0.5, full: bool = F
         test=deals.test,
         demos=deals.demo,
         words=deals.words,
-        tools={"match": match(full=full)},
+        tools={"match": match(full=full), **({"situations": situations(full=full)} if "kuhn" in games else {})},
         defaults={
             "judge": noted(),
             "max_tokens": max(LONGEST[g] for g in games),
