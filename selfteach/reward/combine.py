@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,14 +42,14 @@ async def gated(*, group: Group, cast: Any, deadline: float, levels: tuple[tuple
         raise ValueError("gated needs levels=((reward, threshold), ...), the most important first")
     found = [await score(part, [group], cast, deadline) for part, _ in levels]
 
-    def counted(values: list[float]) -> int:
-        shut = (n for n, (value, (_, threshold)) in enumerate(zip(values, levels, strict=True)) if value < threshold)
+    def counted(values: Mapping[int, float]) -> int:
+        shut = (n for n, (_, threshold) in enumerate(levels) if values[n] < threshold)
         return min(next(shut, len(levels)) + 1, len(levels))
 
-    out = _joined(found, lambda values: sum(values[: counted(values)]))
+    out = _joined(found, lambda values: sum(values[n] for n in range(counted(values))))
     for at, have in out["reward"].items():
         if have.value is not None:
-            values = [f["reward"][at].value or 0.0 for f in found]
+            values = {n: f["reward"][at].value or 0.0 for n, f in enumerate(found)}
             out["reward"][at] = replace(have, parts={**have.parts, "open": float(counted(values))})
     return out
 
