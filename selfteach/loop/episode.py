@@ -133,6 +133,11 @@ class Cast:
         """The text from after the prompt to a place."""
         return self._table.text(at)
 
+    def said(self, at: Ref) -> np.ndarray:
+        """i32[n]: the tokens from after the prompt to a place, of this episode or an earlier round's."""
+        path = self._table.path(at)
+        return path.ids[path.prompt :]
+
 
 @dataclass(frozen=True)
 class Speaker:
