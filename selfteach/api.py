@@ -24,7 +24,7 @@ from .loop.log import Shelf, plain, read_events
 from .loop.session import Session
 from .loop.warmstart import Warm, warm_start
 from .model import files, lora
-from .model.zoo import Start, build
+from .model.zoo import Start, build, suited
 from .reward.answer import exact_match
 
 Observer = Callable[[Mapping[str, Any]], None]
@@ -151,7 +151,10 @@ def plan(
     made = entry(**{**rest, **(args or {})}) if entry else method
     if not isinstance(made, Method):
         raise BadValue(f"a method is a name or a Method, not {type(method).__name__}")
-    settings = {"threads": torch.get_num_threads(), **defaults, **settings}
+    suggested = suited(own.get("model", Job.model))
+    if settings.get("lora_rank") or settings.get("adapter"):
+        suggested = {n: 10 * v if n == "lr" else v for n, v in suggested.items()}  # adapters begin at nothing and take larger steps
+    settings = {"threads": torch.get_num_threads(), **defaults, **suggested, **settings}
     return Job(made, task, dict(knobs or {}), settings=Settings(**settings), warm=Warm(**warm), survey=Survey(**survey), **own)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import numpy as np
@@ -350,6 +351,30 @@ def test_scores_are_the_reference_s_and_continue_what_is_cached() -> None:
         assert again["logp"].tobytes() == done.logp.tobytes()  # at temperature 1 the sampler's own record, bit for bit
 
     run(everything())
+
+
+def test_scalar_heads_answer_for_their_members() -> None:
+    torch.manual_seed(0)
+    made = {kind: torch.nn.Linear(32, 1) for kind in ("value", "scalar")}
+    where = {"heads": {"w": {"scalar": made["scalar"]}, "v": {"value": made["value"]}}, "asked": {"judge": {"scalar": "w"}, "critic": {"value": "v"}}}
+    members, rng = {"policy": "w", "judge": "w", "critic": "w"}, np.random.default_rng(3)
+    context, tokens = ids(rng, 9), ids(rng, 70)
+    ours = BuiltinEngine({"w": model()}, members, TOKENIZER, chunk=16, **copy.deepcopy(where))
+    plain = ReferenceEngine({"w": model()}, members, TOKENIZER, **copy.deepcopy(where))
+    hidden = plain._hidden("w", [*context.tolist(), *tokens.tolist()])
+    with torch.no_grad():
+        value, scalar = (made[h](hidden)[:, 0].numpy() for h in ("value", "scalar"))
+    for engine in (ours, plain):
+        before = run(engine.score("critic", context, tokens, ("value",)))["value"]
+        both = run(engine.score("judge", context, tokens, ("scalar_after", "logp")))
+        assert np.allclose(before, value[8:-1], atol=1e-4) and np.allclose(both["scalar_after"], scalar[9:], atol=1e-4)
+        assert np.allclose(both["logp"], run(engine.score("judge", context, tokens))["logp"], atol=1e-5)
+        with pytest.raises(UnknownName, match="value"):
+            run(engine.score("judge", context, tokens, ("value",)))
+        assert engine.groups == ["v", "w"]
+        given = {"value_head.weight": torch.ones(1, 32), "value_head.bias": torch.zeros(1)}
+        assert engine.load("v", given, 1) == files.fingerprint(given)
+        assert np.allclose(run(engine.score("critic", context, tokens, ("value",)))["value"], hidden[8:-1].sum(-1), atol=1e-3)
 
 
 def test_loading_drops_what_was_cached_and_shows_its_fingerprint() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from selfteach import api
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.model import files, quantities
 from selfteach.model.tokenizer import END, Tokenizer, make
@@ -301,3 +302,11 @@ def test_a_short_window_is_attended_in_blocks_as_under_a_mask(window: int, lengt
     torch.testing.assert_close(got, want)
     for a, b in zip(torch.autograd.grad(got.sin().sum(), (q, k, v)), torch.autograd.grad(want.sin().sum(), (q, k, v)), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_real_weights_suggest_small_steps():
+    assert api.plan("grpo", "chain_sum").settings.lr >= 1e-4  # the task's, for a tiny model
+    real = {"model": "smollm2-135m"}
+    assert api.plan("grpo", "chain_sum", **real).settings.lr == 1e-5
+    assert api.plan("grpo", "chain_sum", lora_rank=8, **real).settings.lr == pytest.approx(1e-4)
+    assert api.plan("grpo", "chain_sum", lr=3e-6, **real).settings.lr == 3e-6

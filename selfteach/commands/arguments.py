@@ -17,7 +17,7 @@ from ..core.errors import BadValue, nearest, unknown
 SETTINGS = {
     "seed": "of everything drawn; the same seed gives the same weights, bit for bit",
     "steps": "steps of the loop (default: what the method's claim says on its own task)",
-    "lr": "peak learning rate",
+    "lr": "peak learning rate (default: the task's for tiny models, 1e-5 for real ones, ten times that for adapters)",
     "decay": "how the learning rate falls",
     "warmup": "steps over which the learning rate rises",
     "grad_clip": "largest global norm of a gradient",

@@ -31,8 +31,8 @@ class Engine(Protocol):
     """Turns contexts into tokens. A sample is a function of (weights, context, sampling, address), never of its neighbours."""
 
     @property
-    def models(self) -> Mapping[str, Any]:
-        """The weight groups that it holds, by name."""
+    def groups(self) -> Sequence[str]:
+        """Names of the weight groups that it holds."""
         ...
 
     async def generate(self, member: str, context: np.ndarray, sampling: Sampling, address: int) -> Completion:
@@ -40,7 +40,7 @@ class Engine(Protocol):
         ...
 
     async def score(self, member: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)) -> Mapping[str, np.ndarray]:
-        """Quantities of given tokens (i32[n]) after a context: name -> f32[n], at temperature 1."""
+        """Quantities of given tokens (i32[n]) after a context: name -> f32[n], at temperature 1; also of a member's scalar heads."""
         ...
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from ..core.errors import BadValue, Unproven
 from ..core.protocols import Completion
@@ -23,7 +24,7 @@ from .exact import exact
 from .lane import Lane, Request
 from .runner import Kernel, runner
 from .stops import Stops
-from .weights import Weights, check
+from .weights import Weights, aligned, beyond, check
 
 
 class BuiltinEngine(Weights):
@@ -34,6 +35,7 @@ class BuiltinEngine(Weights):
     length   tokens of a whole context (None: what the model allows)
     chunk    prompt tokens computed in one step, so that long prompts do not hold up those who are drawing
     dtype    of weights and cache; kernel: what computes (runner.py), for each weight group told in `how`
+    heads    scalar heads and who may be asked for them: as Weights has them
     reserve  bytes of a GPU's memory that the cache must leave to others: there may then be fewer slots, which `told` hears
     counts   tokens generated, prefilled, reused, copied, scored; steps
     """
@@ -51,8 +53,10 @@ class BuiltinEngine(Weights):
         chunk: int = 512,
         kernel: Kernel = "auto",
         reserve: int = 0,
+        heads: Mapping[str, Mapping[str, nn.Linear]] | None = None,
+        asked: Mapping[str, Mapping[str, str]] | None = None,
     ):
-        super().__init__(models, members, tokenizer, length)
+        super().__init__(models, members, tokenizer, length, heads, asked)
         self.told: Callable[[str], object] = warnings.warn
         if slots < 1 or chunk < 1:
             raise BadValue(f"engine: slots ({slots}) and chunk ({chunk}) must be at least 1")
@@ -65,7 +69,7 @@ class BuiltinEngine(Weights):
             fit = self._fitting(model, slots, n, torch.device(device), dtype, reserve)
             own = runner(model, fit, n, torch.device(device), dtype, kernel)
             tables = stops.setdefault(vocab, Stops(tokenizer.pieces, vocab))
-            self.lanes[group] = Lane(group, own, fit, n, chunk, tables, tokenizer.ends, self.counts)
+            self.lanes[group] = Lane(group, own, fit, n, chunk, tables, tokenizer.ends, self.counts, self.said)
         self.how = {group: lane.runner.how for group, lane in self.lanes.items()}
         self.device = torch.device(device)
         self._pump: asyncio.Task[None] | None = None
@@ -96,14 +100,18 @@ class BuiltinEngine(Weights):
         Raises UnknownName; BadValue where context and tokens are more than the engine's context.
         """
         lane = self.lanes[self.group(member)]
-        start = len(check(context, lane.runner.model.c.vocab, want))
+        start = len(check(context, lane.runner.model.c.vocab, want, known=self.known(member)))
         ids = check(np.concatenate([context, tokens]), lane.runner.model.c.vocab, ())
         if len(ids) > lane.length:
             raise BadValue(f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {lane.length}")
         if len(ids) == start:
             return {name: np.zeros(0, np.float32) for name in want}
         self.counts["scored"] += len(ids) - start
-        return await self._ask(lane, Request(ids[:-1], start, _future(), tokens=ids[start:], want=tuple(want)))
+        if not any(map(beyond, want)):
+            request = Request(ids[:-1], start, _future(), tokens=ids[start:], want=tuple(want), member=member)
+            return await self._ask(lane, request)
+        whole = np.append(ids[start:], 0)  # the last state comes before no token here
+        return aligned(await self._ask(lane, Request(ids, start, _future(), tokens=whole, want=tuple(want), member=member)))
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
         """Copy a weight group in place and drop what was cached under the old one. Returns the fingerprint of what is now held.
@@ -114,9 +122,10 @@ class BuiltinEngine(Weights):
         if lane is not None and lane.pending:
             raise Unproven(f"weights of {group!r} cannot change while {len(lane.queue) + int(lane.running.sum())} of its requests run")
         fingerprint = super().load(group, weights, version)
-        self.lanes[group].version = version
-        self.lanes[group].runner.load()
-        self.lanes[group].forget()
+        if lane is not None:
+            lane.version = version
+            lane.runner.load()
+            lane.forget()
         return fingerprint
 
     async def _ask(self, lane: Lane, request: Request) -> Any:

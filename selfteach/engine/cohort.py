@@ -21,7 +21,7 @@ from ..model.tokenizer import Tokenizer
 from . import sampler
 from .sampler import padded
 from .stops import Stops
-from .weights import Weights, check
+from .weights import Weights, aligned, check
 
 ROWS = 512  # rows of logits that a score makes at a time
 
@@ -64,8 +64,10 @@ class CohortEngine(Weights):
         length: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        heads: Mapping[str, Mapping[str, torch.nn.Linear]] | None = None,
+        asked: Mapping[str, Mapping[str, str]] | None = None,
     ):
-        super().__init__(models, members, tokenizer, length)
+        super().__init__(models, members, tokenizer, length, heads, asked)
         if slots < 1:
             raise BadValue(f"engine: slots ({slots}) must be at least 1")
         self.slots, self.device = slots, torch.device(device)
@@ -99,25 +101,26 @@ class CohortEngine(Weights):
         """As BuiltinEngine.score; one text at a time."""
         group = self.group(member)
         model, start = self.models[group], len(context)
-        check(context, model.c.vocab, want)
+        check(context, model.c.vocab, want, known=self.known(member))
         ids = check(np.concatenate([context, tokens]), model.c.vocab, ())
         if len(ids) > self.lengths[group]:
             raise BadValue(f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {self.lengths[group]}")
         if len(ids) == start:
             return {name: np.zeros(0, np.float32) for name in want}
         self.counts["scored"] += len(ids) - start
-        return self._scored(model, ids, start, want)
+        return self._scored(member, model, ids, start, want)
 
     @torch.inference_mode()
-    def _scored(self, model: Model, ids: np.ndarray, start: int, want: Sequence[str]) -> Mapping[str, np.ndarray]:
-        hidden = model.extend(self._to(ids[None, :-1]))[0][0, start - 1 :]
+    def _scored(self, member: str, model: Model, ids: np.ndarray, start: int, want: Sequence[str]) -> Mapping[str, np.ndarray]:
+        hidden = model.extend(self._to(ids[None]))[0][0, start - 1 :]
+        ids = np.append(ids, 0)  # the last state comes before no token here
         parts: list[dict[str, np.ndarray]] = []
         for a in range(0, len(hidden), ROWS):
             logits = model.logits(hidden[a : a + ROWS]).float()
             given = {"logits": logits, "logprobs": quantities.logprobs(logits, 1.0), "hidden": hidden[a : a + ROWS]}
-            given["ids"] = self._to(ids[start + a : start + a + ROWS])
+            given |= {"ids": self._to(ids[start + a : start + a + ROWS]), **self.said(member, hidden[a : a + ROWS])}
             parts.append({name: quantities.compute(name, given).float().cpu().numpy() for name in want})
-        return {name: np.concatenate([part[name] for part in parts]) for name in want}
+        return aligned({name: np.concatenate([part[name] for part in parts]) for name in want})
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
         """As Weights.load. Raises Unproven while requests of the group run: their tokens would be of two versions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,7 @@ class Request:
     address: int = 0
     tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     want: tuple[str, ...] = ()
+    member: str = ""
     scores: list[dict[str, np.ndarray]] = field(default_factory=list)
     slot: int = -1
 
@@ -48,8 +49,19 @@ class Lane:
     longest prefix found in any slot. State stands in arrays over slots; Python touches a sequence when it comes, ends, or may have stopped.
     """
 
-    def __init__(self, name: str, runner: Runner, slots: int, length: int, chunk: int, stops: Stops, ends: Sequence[int], counts: Counter):
-        self.name, self.runner, self.stops, self.counts = name, runner, stops, counts
+    def __init__(
+        self,
+        name: str,
+        runner: Runner,
+        slots: int,
+        length: int,
+        chunk: int,
+        stops: Stops,
+        ends: Sequence[int],
+        counts: Counter,
+        said: Callable[[str, torch.Tensor], dict[str, torch.Tensor]] = lambda member, hidden: {},
+    ):
+        self.name, self.runner, self.stops, self.counts, self.said = name, runner, stops, counts, said
         self.ends = np.array(ends)
         self.length, self.chunk, self.version = length, chunk, 0
         self.queue: deque[Request] = deque()
@@ -201,6 +213,7 @@ class Lane:
             hidden, wide_logits = self.runner.logits(hidden, padded(rows))
             given = {"logits": wide_logits, "ids": torch.from_numpy(ids).to(hidden.device), "hidden": hidden}
             if {*request.want} - {"logp"}:
+                given |= self.said(request.member, hidden)
                 given["logprobs"] = quantities.logprobs(wide_logits, 1.0)
             told = {n: self.runner.logp(wide_logits, ids) if n == "logp" else quantities.compute(n, given).float() for n in request.want}
             request.scores.append({name: values.cpu().numpy()[: len(rows)] for name, values in told.items()})

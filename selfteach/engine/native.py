@@ -25,6 +25,7 @@ ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")  # in the order of decode.cp
 QKV, OUT, GATE_UP, DOWN = range(4)
 BEFORE, BETWEEN, BEFORE_MLP, AFTER_MLP, QUERY, KEY = range(6)
 DTYPES = (torch.float32, torch.bfloat16)
+PAGED = 1 << 28  # bytes of a cache up to which it lies in large pages: faster, but a page is memory as soon as one of its slots is used
 WHOLE = 64  # the room of a cache is a multiple of it, and so of every vector's width
 
 WHOLES = ("vocab", "width", "layers", "heads", "kv_heads", "head_dim", "hidden", "activation", "sandwich", "qk_norm")
@@ -155,8 +156,9 @@ class Native:
         self.slots, self.k, self.v = slots, torch.empty(0), torch.empty(0)  # before the next are had
         self.k = zeros((*shape, c.head_dim), "cpu", dtype)
         self.v = zeros((*shape, self._up(c.head_dim)), "cpu", dtype)
-        for x in (self.k, self.v):
-            self.lib.large_pages(x.data_ptr(), x.nbytes)
+        if self.k.nbytes <= PAGED:
+            for x in (self.k, self.v):
+                self.lib.large_pages(x.data_ptr(), x.nbytes)
 
     def fresh(self, slots: int, length: int) -> Native:
         """The same weights over another cache."""

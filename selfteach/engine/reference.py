@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..model import quantities
 from ..model.transformer import causal
-from .weights import Weights, check
+from .weights import Weights, aligned, check
 
 
 class ReferenceEngine(Weights):
@@ -46,19 +47,20 @@ class ReferenceEngine(Weights):
 
     async def score(self, member: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)) -> Mapping[str, np.ndarray]:
         group = self.group(member)
-        check(np.concatenate([context, tokens]), self.models[group].c.vocab, want)
+        check(np.concatenate([context, tokens]), self.models[group].c.vocab, want, known=self.known(member))
         start = len(check(context, self.models[group].c.vocab, ()))
         if start + len(tokens) > self.lengths[group]:
             raise BadValue(f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {self.lengths[group]}")
-        hidden = self._hidden(group, [*context, *tokens])[start - 1 : -1]
-        return self._quantities(hidden, self.models[group].logits(hidden).float(), np.asarray(tokens), 1.0, want)
+        hidden = self._hidden(group, [*context, *tokens])[start - 1 :]
+        ids = np.append(np.asarray(tokens, np.int64), 0)  # the last state comes before no token here
+        return aligned(self._quantities(hidden, self.models[group].logits(hidden).float(), ids, 1.0, want, self.said(member, hidden)))
 
     @torch.inference_mode()
     def _hidden(self, group: str, ids: Sequence[int]) -> torch.Tensor:
         return self.models[group](torch.tensor([[int(i) for i in ids]]), causal)[0]
 
-    def _quantities(self, hidden: torch.Tensor, logits: torch.Tensor, ids: np.ndarray, temperature: object, want: Sequence[str]):
-        given = {"hidden": hidden, "logits": logits, "logprobs": quantities.logprobs(logits, float(temperature))}  # type: ignore[arg-type]
+    def _quantities(self, hidden: torch.Tensor, logits: torch.Tensor, ids: np.ndarray, temperature: object, want: Sequence[str], more: Any = None):
+        given = {**(more or {}), "hidden": hidden, "logits": logits, "logprobs": quantities.logprobs(logits, float(temperature))}  # type: ignore[arg-type]
         given["ids"] = torch.as_tensor(ids.astype(np.int64))
         return {name: quantities.compute(name, given).float().numpy() for name in want}
 

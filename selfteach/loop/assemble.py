@@ -259,19 +259,31 @@ def loop(
 
 
 def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Settings, still: Collection[str] = ()) -> BuiltinEngine | CohortEngine:
-    """The engine, holding its own copy of every group that a speaking member uses (with adapters merged in: why, says model/lora.py), but for
-    those that stay as they are: the built-in one, or where a model's attention cannot be handed in, the one of cohorts."""
-    speaking = {name: m.weights[0] for name, m in method.cast.items() if "vocab" in m.heads}
+    """The engine, holding its own copy of every group that a member uses who speaks or is asked for what its scalar heads say (with adapters
+    merged in: why, says model/lora.py), but for those that stay as they are: the built-in one, or where a model's attention cannot be handed
+    in, the one of cohorts."""
+    seats, named = learner.groups.seats, spoken_of(method)
+    speaking = {name: seats[name].trunk for name, m in method.cast.items() if "vocab" in m.heads or name in named}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: _spoken_by(trunk, group in still) for group, trunk in trunks.items() if trunk is not None}
-    more: dict[str, Any] = {"slots": settings.slots, "length": context_of(settings, start)}
     device = devices.device_of(settings.device)
+    asked = {name: dict(seats[name].heads) for name in speaking if seats[name].heads and name in named}
+    homes = {g for own in asked.values() for g in own.values()} | {g for g in models if learner.groups[g].heads}
+    heads = {group: {h: copy.deepcopy(layer).to(device) for h, layer in learner.groups[group].heads.items()} for group in sorted(homes)}
+    more: dict[str, Any] = {"slots": settings.slots, "length": context_of(settings, start), "heads": heads, "asked": asked}
     if not all(model.pluggable for model in models.values()):
         return CohortEngine(models, speaking, start.tokenizer, device=device, **more)
     dtype = DTYPES[devices.precision_of(settings.engine_dtype, device)]
     moved = {g for s in method.stages for u in s.updates for g in u.params}
     learned = sum(p.numel() for g in moved for p in learner.groups[g].names().values())
     return BuiltinEngine(models, speaking, start.tokenizer, device=device, dtype=dtype, reserve=LEARNING * learned, **more)
+
+
+def spoken_of(method: Method) -> set[str]:
+    """The members that a program, a reward or a way to decode names: those whose scalar heads may be asked in an episode."""
+    parts = [*method.decode.values(), *(p for s in method.stages for p in (s.select, *s.programs.values(), *s.reward))]
+    parts += [n for p in parts for n in nested(p)]
+    return {v for p in parts for v in p.knobs.values() if isinstance(v, str) and v in method.cast}
 
 
 def _spoken_by(trunk: Model, still: bool) -> Model:

@@ -302,13 +302,13 @@ class Loop:
 
     def deliver_all(self) -> None:
         """Hand the engine every group it holds, as the learner has them now: at the start and after a checkpoint is read."""
-        self._hand_over(() if self.engine is None else self.engine.models, keep=True)
+        self._hand_over(() if self.engine is None else self.engine.groups, keep=True)
 
     def _hand_over(self, names: Collection[str], keep: bool = False) -> None:
         """Deliver groups under the version of now, or (keep) under the one that they had, and call it settled."""
         state = self.state
         if self.engine is not None:
-            for group in sorted(set(names) & set(self.engine.models)):
+            for group in sorted(set(names) & set(self.engine.groups)):
                 state.versions[group] = state.versions.get(group, 0) if keep else state.version
                 deliver(self.learner, self.engine, group, state.versions[group])
         state.delivered = state.version
