@@ -27,10 +27,10 @@ async def appraised(*, groups: Sequence[Group], cast: Any, deadline: float, besi
     answers = [g for g in groups if "output" not in g.request.help]
     shown = {name: (await score(part, answers, cast, deadline))["reward"] for name, part in beside}
     for at in [t.leaf for g in answers for e in g.episodes for t in e.trajectories if t.learn is not None]:
-        parts = {name: found[at].value for name, found in shown.items()}
+        parts = {name: value for name, found in shown.items() if (value := found[at].value) is not None}
         value = worth.get(at)
-        if value is not None and parts.get("right") is not None:
+        if value is not None and "right" in parts:
             parts["agreed"] = float((value > 0.5) == (parts["right"] >= 1.0))
         error = None if value is not None else "no episode about this answer noted its worth"
-        out[at] = Score(value, {k: v for k, v in parts.items() if v is not None}, error=error)
+        out[at] = Score(value, parts, error=error)
     return {"reward": out}
