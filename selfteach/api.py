@@ -291,7 +291,7 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
     method, source = session.loop.method, session.loop.source
     tasks, tags = source.test, [source.defaults.get("by", "category")]
     last = method.stages[-1]
-    main = next(iter(method.decode.values())) if last.data else last.programs["main"]
+    main = method.measured(last)
     out: dict[str, float] = {}
 
     def told(what: str) -> Callable[[int, int], None]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from selfteach.core import Method, Score, Source, Task, Term, block, method, task
+import numpy as np
+
+from selfteach.core import Column, Method, Score, Seq, Source, Task, Term, Token, block, method, task
 from selfteach.core.address import key, uniform
 from selfteach.credit.baseline import center
 from selfteach.credit.compose import each
@@ -44,6 +46,14 @@ def spread(*, path: Any) -> Score:
     """A number made of what was said, so that the rewards of a group differ."""
     value = float(uniform(key("spread", *path.ids.tolist()), 0))
     return Score(value, {"spread": value})
+
+
+@block
+def spread_out(*, reward: Seq, id: Token, seq: Token) -> dict[str, Column]:
+    """Rewards made to differ by what was said, for what scores whole steps."""
+    ids = np.split(np.asarray(id), np.flatnonzero(np.diff(seq)) + 1)
+    more = [float(uniform(key("spread", *said.tolist()), 0)) for said in ids]
+    return {"reward": Column("seq", np.asarray(reward, np.float64) + more)}
 
 
 @method(family="test", paper="none")

@@ -171,13 +171,23 @@ def test_checkpoints_are_kept_by_count(whole: tuple[api.Job, Path]):
     assert {"model.safetensors", "config.json", "tokenizer.json", "state.json"} <= {p.name for p in (out / "last").iterdir()}
 
 
-@pytest.mark.parametrize("name", ["ppo", "reinforce", "rloo", "grpo"])
+@pytest.mark.parametrize("name", ["ppo", "reinforce", "rloo", "grpo", "laser_d", "rorecomp", "chord", "kdrl"])
 def test_every_kind_of_state_comes_back(name: str, tmp_path: Path, mini_folder: Path):
-    """A critic with its own optimiser, a moving baseline, a reference, minibatches: stopped after two of four steps, and not."""
-    knobs = {"ppo": {"groups": 6, "minibatches": 2}, "reinforce": {"groups": 6, "beta": 0.1}, "rloo": {"groups": 3, "beta": 0.1}}.get(
-        name, {"groups": 3, "beta": 0.1, "minibatches": 2, "epochs": 2}
-    )
-    method = registry.methods.get(name)(**knobs).but(reward=(registry.blocks.get("evens")(),))
+    """A critic with its own optimiser, a moving baseline, a reference, minibatches, a reward that remembers, a store of earlier answers,
+    demonstrations beside rollouts, a stage for a teacher: stopped after two of four steps, and not."""
+    knobs = {
+        "ppo": {"groups": 6, "minibatches": 2},
+        "reinforce": {"groups": 6, "beta": 0.1},
+        "rloo": {"groups": 3, "beta": 0.1},
+        "grpo": {"groups": 3, "beta": 0.1, "minibatches": 2, "epochs": 2},
+        "laser_d": {"groups": 3, "every": 3},
+        "rorecomp": {"groups": 4, "rollouts": 4, "capacity": 2, "take": 2},
+        "chord": {"groups": 3, "batch": 2, "pool": 3},
+        "kdrl": {"groups": 3, "lessons": 1, "batch": 3, "beta": 0.1},
+    }[name]
+    method, evens = registry.methods.get(name)(**knobs), registry.blocks.get("evens")()
+    (reward,) = method.stage.reward
+    method = method.but(reward=(reward.but(reward=evens, right=0.5) if "reward" in reward.knobs else evens,))
     job = job_of(mini_folder, method, steps=4, eval_every=0, checkpoint_every=2)
     assert api.train(job, tmp_path / "whole").done
 

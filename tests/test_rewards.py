@@ -17,12 +17,13 @@ from selfteach.core import BadValue, NoVerdict, Part, Ref, Request, Score, Task,
 from selfteach.core.part import block as registry_block
 from selfteach.core.registry import tasks
 from selfteach.core.scoring import nested, score, whole_step
+from selfteach.core.votes import normalise
 from selfteach.loop import assemble
 from selfteach.loop.episode import play
 from selfteach.loop.run import summary
 from selfteach.methods.objective.grpo import grpo
 from selfteach.model.zoo import Start
-from selfteach.reward.answer import ABSTENTIONS, abstains, exact_match, f1, normalise, same_text, truthful
+from selfteach.reward.answer import ABSTENTIONS, abstains, exact_match, f1, same_text, truthful
 from selfteach.reward.combine import clip, gate, weighted
 from selfteach.reward.isolated import isolated
 from selfteach.reward.tags import search_format

@@ -139,6 +139,10 @@ class Method:
         """The last stage, which most methods have alone."""
         return self.stages[-1]
 
+    def measured(self, stage: Stage) -> Part:
+        """The program that a policy is measured by: the way to decode called `main`, else the stage's own (of a data stage: the first way)."""
+        return self.decode.get("main") or (next(iter(self.decode.values())) if stage.data else stage.programs["main"])
+
     def but(self, stage: int = -1, **change: Any) -> Method:
         """The method with some slots of one stage changed. Raises UnknownName for what a stage does not have."""
         known = [f.name for f in fields(Stage)]

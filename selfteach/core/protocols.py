@@ -127,6 +127,10 @@ class Context(Protocol):
         """Name what stands inside <tag>...</tag> of a turn, tags included, as the span `tag`."""
         ...
 
+    def pieces(self, turn: Turn) -> list[bytes]:
+        """What each token of a turn adds to its text."""
+        ...
+
     def fork(self, at: Ref | None = None) -> Context:
         """Another context that shares everything up to here, or up to an earlier place."""
         ...

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,3 +28,19 @@ def step_ends(text: str) -> list[int]:
     [18, 26]
     """
     return [m.end() for m in re.finditer(r"\.(?=\s|<|$)", text)]
+
+
+def cuts(pieces: Sequence[bytes], pattern: str, before: bool = False) -> list[int]:
+    """After how many tokens a text is cut at each match of a pattern: behind it (a token that holds its end belongs to what comes first), or
+    `before` it (a token that holds its beginning belongs to what follows). Ascending, without the text's beginning and end.
+
+    >>> cuts([b"1 +", b" 1", b" = 2", b".", b" so", b" 2"], r"[.](?=\\s)"), cuts([b"1", b" wait", b" 2"], r"wait", before=True)
+    ([4], [1])
+    """
+    text = b"".join(pieces)
+    ends = list(itertools.accumulate(len(p) for p in pieces))
+    found = set[int]()
+    for match in re.finditer(pattern.encode(), text):
+        at = match.start() if before else match.end()
+        found.add(sum(e <= at for e in ends) if before else sum(e < at for e in ends) + 1)
+    return sorted(n for n in found if 0 < n < len(pieces))

@@ -48,6 +48,11 @@ def _centred(rewards: Array, group: Array, by: str, singleton: str) -> Array:
     return _alone(adv, reward, index, n, singleton)
 
 
+def leave_one_out(values: Array, index: Array) -> Array:
+    """Each value over the mean of the others of its segment; exactly 0 where they agree, or where there are no others."""
+    return _centred(values, index, "leave_one_out", "zero")
+
+
 def _scaled(adv: Array, reward: Array, group: Array, by: str, ddof: int, eps: float, singleton: str) -> Array:
     adv, reward = np.asarray(adv, np.float64), np.asarray(reward, np.float64)
     if by == "none":

@@ -20,6 +20,7 @@ def each(
     roles: tuple[str, ...] = (),
     turns: int | None = None,
     steps: tuple[str, ...] = (),
+    tokens: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
 ) -> list[Example]:
     """Learn from each closed trajectory: its path as it was, its sampled tokens learned, its scores as columns.
@@ -31,8 +32,9 @@ def each(
         roles   only these; none named: all
         turns   learn only the last so many sampled turns
         steps   scores that are per step even in a batch that has them at leaves only
+        tokens  scores that are per token, and stand in every batch, also in one that has none of them
         without spans that are left out altogether, so that what was drawn with a ("hint",) is learned as if there had been none;
-                old_logp stays what drew it
+                old_logp stays what drew it, and the column `moved` is 1 for the sequences that had any
 
     Left out: trajectories that teach nothing (learn None), and those whose reward is None. Columns: every score, per seq where all its
     places are leaves, per step where the others end a node, else per token (at the last learned token before its place), NaN where there
@@ -40,7 +42,7 @@ def each(
     (of the task's tags) and `role` per seq, words for what keeps books by name.
     Example.name is episode:leaf, key the trajectory's.
     """
-    return recipe.examples(groups, stream, mask, member, roles, turns, steps, without)
+    return recipe.examples(groups, stream, mask, member, roles, turns, steps, without, tokens)
 
 
 @block

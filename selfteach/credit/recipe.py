@@ -21,19 +21,23 @@ def examples(
     turns: int | None = None,
     steps: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
+    tokens: tuple[str, ...] = (),
 ) -> list[Example]:
     """One Example per closed trajectory that learns and has its verdict, in the order of groups, episodes and closing. See `each`."""
-    scores = {name: places_of(groups, name) for name in sorted({name for g in groups for name in g.scores})}
+    scores = {name: places_of(groups, name) for name in sorted({*tokens, *(name for g in groups for name in g.scores)})}
     units: dict[str, Unit] = {name: unit_of(groups, places) for name, places in scores.items()}
     for name in steps:
         if units.get(name) == "seq":
             units[name] = "step"
+    units |= dict.fromkeys(tokens, "token")
     out: list[Example] = []
     for group, episode, t in [(g, e, t) for g in groups for e in g.episodes for t in e.trajectories]:
         if t.learn is None or (roles and t.role not in roles) or unscored(episode, t, scores.get("reward", {}), units.get("reward", "seq")):
             continue
         parts, learned = _segments(episode, t, stream or t.learn, mask, turns, without)
         given: dict[str, tuple[Unit, Any]] = {"truncated": ("seq", float(t.status in ("length", "limit")))}
+        if without and _left_out(episode, t, without):
+            given["moved"] = ("seq", 1.0)
         for name, places in scores.items():
             values = _given(episode, t, name, units[name], places, learned)
             if values is not None:
@@ -41,6 +45,13 @@ def examples(
         if parts:
             out.append(Example(parts, member or t.role, t.key, f"{episode.id}:{t.leaf.node}", given=given, labels=labels(group, t)))
     return out
+
+
+def _left_out(episode: Episode, trajectory: Trajectory, without: tuple[str, ...]) -> bool:
+    """True where a path has tokens of these spans, so that without them what was drawn stands in another context."""
+    tree = episode.tree
+    gone = [i for i, s in enumerate(tree.spans) if s in without]
+    return bool(np.isin(tree.span[tree.places(trajectory.leaf.node, trajectory.leaf.offset)], gone).any())
 
 
 def labels(group: Group, trajectory: Trajectory) -> dict[str, str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ..core import BadValue, Column, Example, Group, Part, Ref, Segment, Seq, block, holds_back, remembers
+from ..core import BadValue, Column, Example, Group, History, Part, Ref, Segment, Seq, Tree, block, holds_back, remembers
 from . import recipe
+from .baseline import norm
 from .compose import by_key
 
 
@@ -49,6 +52,75 @@ def replay(
         examples = [_dump(found[i], None if past is None else float(past[i])) for i in rows]
         fresh.append({"key": f"{key}@{found[rows[0]].name}", "examples": examples})
     return out, {"groups": [*rest, *fresh][-size:] if size else []}
+
+
+@block
+@remembers(lambda: {"store": [], "owed": 0.0})
+def recompose(
+    *,
+    groups: Sequence[Group],
+    history: History,
+    state: dict[str, Any],
+    credit: Part | None = None,
+    share: float = 0.5,
+    capacity: int = 128,
+    take: int = 64,
+    often: float | Part = 1.0,
+    by: Literal["tokens", "turns"] = "tokens",
+    right: float = 1.0,
+    late: str = "comp",
+    mask: tuple[str, ...] = (),
+    member: str | None = "policy",
+) -> tuple[list[Example], dict[str, Any]]:
+    """Learn first from short right and long wrong answers; the rest waits in a store and comes back later (RoRecomp, arXiv 2509.25958).
+
+    Within a group the right answers (reward of at least `right`) are ranked by length ascending, the wrong ones descending, and the top
+    `share` of each, rounded up, is the priority batch. The others are kept by Ref with their advantage, in order; once `capacity` of them
+    wait, the `take` oldest come back as examples of the stream `late`, in the share `often` of the steps (a number, or a schedule of the
+    history; what it comes to is saved up, so that nothing is drawn). Beyond `capacity` + `take` the oldest are lost.
+
+    credit   an assigner of (reward, group), as norm() (which it is where none is given), run on the whole group before it is divided:
+             the column `adv` of every example
+    by       length in tokens that are learned, or in turns
+
+    Answers without an advantage (0) are not kept: they teach nothing. What is kept in a step comes back in the next at the earliest.
+    """
+    if by not in ("tokens", "turns"):
+        raise BadValue(f"recompose: by must be tokens or turns, not {by!r}")
+    found = recipe.examples(groups, None, mask, member)
+    adv: list[float] = _advantages(found, credit or norm()).tolist() if found else []
+    made = [replace(e, given={**e.given, "adv": ("seq", np.float64(a))}) for e, a in zip(found, adv, strict=True)]
+    trees = {e.id: e.tree for g in groups for e in g.episodes}
+    length = [_length(e, trees, by) for e in found]
+    first: set[int] = set()
+    for rows in by_key(found).values():
+        good = {i: float(np.asarray(found[i].given.get("reward", ("seq", 0.0))[1])) >= right for i in rows}
+        for want in (True, False):
+            ranked = sorted((i for i in rows if good[i] is want), key=lambda i: (length[i] if good[i] else -length[i], found[i].name))
+            first.update(ranked[: math.ceil(share * len(ranked))])
+    owed = min(state["owed"] + float(often(history=history) if isinstance(often, Part) else often), 1.0)
+    store: list[dict[str, Any]] = state["store"]
+    back: list[Example] = []
+    if owed >= 1.0 - 1e-9 and len(store) >= capacity:
+        back, store, owed = [_load(e, f"{e['key']}@{e['name']}") for e in store[:take]], store[take:], owed - 1.0
+    rest = [_dump(_taught(made[i], late), None) | {"key": made[i].key} for i in range(len(made)) if i not in first and adv[i]]
+    return [made[i] for i in sorted(first)] + back, {"store": [*store, *rest][-capacity - take :], "owed": owed}
+
+
+def _taught(example: Example, stream: str) -> Example:
+    """The example with what it learns in another stream."""
+    return replace(example, parts=tuple(p._replace(learn=stream) if p.learn else p for p in example.parts))
+
+
+def _length(example: Example, trees: Mapping[str, Tree], by: str) -> int:
+    learned = [p for p in example.parts if p.learn and isinstance(p.source, Ref)]
+    if by == "turns":
+        return len({p.source for p in learned})
+    total = 0
+    for source, _, start, stop, _ in learned:
+        tree = trees[source.episode]  # type: ignore[union-attr]
+        total += int(tree.chosen[tree.begin[source.node] : tree.stop(source.node)][start:stop].sum())  # type: ignore[union-attr]
+    return total
 
 
 @block

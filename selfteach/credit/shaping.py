@@ -39,3 +39,25 @@ def overlong(*, reward: Seq, seq: Token, limit: int = 512, cache: int = 128, sca
         raise BadValue(f"overlong: cache must be above 0 and at most the limit {limit}, not {cache}")
     length = np.bincount(seq, minlength=len(reward))
     return {"reward": Column("seq", np.asarray(reward, np.float64) + scale * np.clip((limit - cache - length) / cache, -1.0, 0.0))}
+
+
+@block
+def self_aligned(
+    *, reward: Seq, logp: Token, logp_blind: Token, seq: Token, alpha: float = 0.2, low: float = -1.0, high: float = 1.0
+) -> dict[str, Column]:
+    """Add the share of the answer's perplexity that the question takes away: answers that only this question explains, and no more than that
+    (SAR, 2509.05489, eq. 3 and 4).
+
+        R = r + alpha clip((ppl(a) - ppl(a|q)) / ppl(a), low, high)
+        ppl(a|q) = exp(-1/n sum_t logp_t),   ppl(a) the same without the question;   so it is 1 - exp(mean (logp_blind - logp))
+
+    Args: reward f64[S]; logp, logp_blind f64[N] (of `each_blind`); seq i64[N]. Returns: reward f64[S]. Scope: seq.
+
+    >>> rows = dict(logp=[-1.0, -1.0], logp_blind=[-1.0 - np.log(4), -1.0], seq=[0, 0])  # mean difference log 2: 1 - 1/2
+    >>> self_aligned(reward=[1.0], **rows)["reward"].values
+    array([1.1])
+    """
+    gap = seg.mean(np.asarray(logp_blind, np.float64) - np.asarray(logp, np.float64), seq, len(reward))
+    with np.errstate(over="ignore"):
+        own = np.clip(1.0 - np.exp(gap), low, high)
+    return {"reward": Column("seq", np.asarray(reward, np.float64) + alpha * own)}

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ..core import Group, Request, Source, Task, address, block, remembers
+from dataclasses import replace
+from typing import Any
+
+from ..core import BadValue, Group, Request, Source, Task, address, block, remembers
+
+LOOK = 64  # demonstrations looked at to see which styles a task shows
 
 
 @block
@@ -17,12 +22,92 @@ def uniform(*, n: int, rollouts: int, back: list[list[Group]], source: Source, s
 
 @block
 @remembers(int)
+def reworded(*, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int) -> tuple[list[Request], int]:
+    """The next n / 2 tasks of the source, each asked in both its wordings: the prompt, and the tag `paraphrase`.
+
+    The other wording is a task of its own, whose tag `same_as` names the first. Raises BadValue for a task that has no other wording.
+    """
+    if back:
+        return [], state
+    first, count = start(seed) + state, max(1, n // 2)
+    pairs = [source.train(first + i) for i in range(count)]
+    return [Request(t, rollouts) for task in pairs for t in (task, other_wording(task, source))], state + count
+
+
+def other_wording(task: Task, source: Source) -> Task:
+    """The same question in its other wording, put as the source puts its questions."""
+    if "paraphrase" not in task.tags:
+        raise BadValue(f"task {source.name}: its questions come in one wording (no tag `paraphrase`); take chain_sum or countdown")
+    told: Any = task.tags["paraphrase"]
+    other = replace(task, id=f"{task.id}/reworded", prompt=told, tags={**task.tags, "same_as": task.id})
+    if isinstance(task.prompt, str):
+        return other
+    return replace(other, prompt=source.chat(other) if source.chat else [{"role": "user", "content": told.strip()}])
+
+
+@block
+@remembers(int)
 def demonstrations(*, n: int, rollouts: int, back: list[list[Group]], source: Source, state: int) -> tuple[list[Request], int]:
     """The next `n` demonstrations of the source, for programs that read."""
     del rollouts
     if back or source.demos is None:
         return [], state
     return [Request(source.demos(state + i), 1) for i in range(n)], state + n
+
+
+@block
+@remembers(lambda: {"taken": 0, "seen": 0, "known": []})
+def experts(
+    *, n: int, back: list[list[Group]], source: Source, state: dict[str, Any], pool: int = 512, style: str = "", program: str = "main"
+) -> tuple[list[Request], dict[str, Any]]:
+    """The next `n` demonstrations of an expert, for a program that reads.
+
+    The expert's set is the first `pool` demonstrations that are right (tag `slip` empty) and, where the task shows several styles, of one
+    `style`; it is gone round and round. Raises BadValue where the source has none.
+    """
+    if back:
+        return [], state
+    wanted = range(state["taken"], state["taken"] + n)
+    state = _more_experts(source, state, min(wanted.stop, pool), style)
+    assert source.demos is not None
+    return [Request(source.demos(state["known"][i % pool]), 1, program) for i in wanted], {**state, "taken": wanted.stop}
+
+
+@block
+@remembers(lambda: {"asked": 0, "taken": 0, "seen": 0, "known": []})
+def with_experts(
+    *,
+    n: int,
+    rollouts: int,
+    back: list[list[Group]],
+    source: Source,
+    seed: int,
+    state: dict[str, Any],
+    batch: int = 32,
+    pool: int = 512,
+    style: str = "",
+    program: str = "expert",
+) -> tuple[list[Request], dict[str, Any]]:
+    """The next `n` tasks as `uniform` asks them, and beside them `batch` demonstrations as `experts` does, for the program `program`."""
+    asked, count = uniform(n=n, rollouts=rollouts, back=back, source=source, seed=seed, state=state["asked"])
+    shown, state = experts(n=batch, back=back, source=source, state=state, pool=pool, style=style, program=program)
+    return [*asked, *shown], {**state, "asked": count}
+
+
+def _more_experts(source: Source, state: dict[str, Any], count: int, style: str) -> dict[str, Any]:
+    """Go on through the demonstrations until `count` of the expert's are known: numbers, and how many were looked at."""
+    if source.demos is None:
+        raise BadValue(f"task {source.name}: has no demonstrations, and the method learns from an expert's")
+    known, seen = list(state["known"]), state["seen"]
+    styles = {source.demos(i).tags.get("style") for i in range(LOOK)} if style and len(known) < count else set[Any]()
+    while len(known) < count:
+        tags = source.demos(seen).tags
+        if not tags.get("slip") and (style not in styles or tags.get("style") == style):
+            known.append(seen)
+        seen += 1
+        if seen > 1000 * (len(known) + 1):
+            raise BadValue(f"task {source.name}: only {len(known)} of {seen} demonstrations are an expert's (no slip, style {style or 'any'})")
+    return {**state, "known": known, "seen": seen}
 
 
 @block

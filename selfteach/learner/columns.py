@@ -101,6 +101,8 @@ def _passes(groups: Groups, batch: Batch, want: Mapping[str, np.ndarray], partia
         if name is None:
             raise unknown("quantity of a member here", column, [*quantities, *(f"{m}_logp" for m in groups.seats)])
         q = quantities.get(name.quantity)
+        if q.scope == "group":
+            raise BadValue(f"column {column}: it looks at a whole group and has no gradient; name it in an assigner, not in a term")
         if name.view is not None and partial:
             rows = rows & np.array([p is not None for p in batch.prefixes[name.view]], bool)[seq]
         able = 0
@@ -179,7 +181,7 @@ def _vocabulary(trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids:
 
 def _by_chunks(trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
     weight = trunk.lm_head.weight
-    step = max(ROWS, CHUNK // weight.shape[0] // ROWS * ROWS)
+    step = chunk_rows(weight.shape[0])
     tracked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     names = sorted(wide)
     if tracked and trunk.plain_head and wide.keys() <= {"logp", "entropy"}:
@@ -198,6 +200,11 @@ def _by_chunks(trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids: 
         piece = hidden[a : a + step], ids[a : a + step], _cut(heat, a, step)
         parts.append(checkpoint(part, *piece, use_reentrant=False, preserve_rng_state=False) if anew else part(*piece))
     return {n: torch.cat([p[i] for p in parts]) for i, n in enumerate(names)}
+
+
+def chunk_rows(vocabulary: int) -> int:
+    """How many rows of logits are made at a time."""
+    return max(ROWS, CHUNK // vocabulary // ROWS * ROWS)
 
 
 def _cut(heat: Tensor | None, a: int, step: int) -> Tensor | float:

@@ -24,6 +24,7 @@ from .microbatch import plan
 from .optimiser import Optimisers, named
 from .products import fast
 from .settings import Settings
+from .tied import group_column, of_groups
 
 T = TypeVar("T")
 
@@ -219,10 +220,14 @@ class LocalLearner:
 
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""
+        tied = [column for column in want if of_groups(column, self.groups, batch)]
+        each = {column: rows for column, rows in want.items() if column not in tied}
 
         def work(_: bool) -> dict[str, Tensor]:
             with fast():
-                return columns_by_parts(self.groups, batch, want, plan(batch, self.tokens, sharing=self.groups.sharing) or [], partial)
+                pieces = plan(batch, self.tokens, sharing=self.groups.sharing) or []
+                found = columns_by_parts(self.groups, batch, each, pieces, partial) if each else {}
+                return found | {column: group_column(self.groups, batch, column, self.tokens) for column in tied}
 
         return self._in_memory(batch, work)
 

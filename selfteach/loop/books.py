@@ -17,7 +17,7 @@ from .talk import rewrites
 def remember(history: History, step: int, groups: Sequence[Group], batch: Batch, metrics: Mapping[str, Any]) -> None:
     """Enter a step in the books: by task what `History.tasks` says, and every number of the metrics."""
     visits: dict[str, list[float]] = {}
-    for g in groups:
+    for g in told(groups):
         known = [s.value for s in g.scores.get("reward", {}).values() if s.value is not None]
         visits.setdefault(g.request.task.id, []).extend(known)
     for task, values in visits.items():
@@ -52,17 +52,31 @@ def _surprise(episodes: Sequence[Episode]) -> np.ndarray:
     return np.concatenate(drawn).astype(np.float64) if drawn else np.zeros(0)
 
 
+def told(groups: Sequence[Group]) -> list[Group]:
+    """The groups that are asked to learn from: what pilots, judges and checkers do is not the figure."""
+    closed = [[t.learn for e in g.episodes for t in e.trajectories] for g in groups]
+    return [g for g, streams in zip(groups, closed, strict=True) if any(streams) or not streams]
+
+
 def summary(groups: Sequence[Group]) -> dict[str, Any]:
-    """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference."""
-    closed = {g.key: [t.learn for e in g.episodes for t in e.trajectories] for g in groups}
-    groups = [g for g in groups if any(closed[g.key]) or not closed[g.key]]  # what pilots, judges and checkers do is not the figure
+    """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a difference.
+
+    Rounds of requests that share a key are one group. groups/mixed: the share of groups whose rewards differ; episodes/mixed: of the
+    episodes, those in such a group, which is what teaches where groups differ in size.
+    """
+    groups = told(groups)
+    groups = [g for g in groups if any(e.cost.get("turns") for e in g.episodes)] or groups  # nor are demonstrations that stand beside rollouts
     scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
     known = [s.value for s in scores if s.value is not None]
     episodes = [e for g in groups for e in g.episodes]
     parts = sorted({p for s in scores for p in s.parts})
     mean = lambda xs: float(np.mean(xs)) if len(xs) else float("nan")  # noqa: E731
-    mixed = [len({s.value for s in g.scores.get("reward", {}).values() if s.value is not None}) > 1 for g in groups]
-    out: dict[str, Any] = {"episodes": len(episodes), "groups": len(groups), "groups/mixed": mean(mixed)}
+    values: dict[str, set[float]] = {g.key: set() for g in groups}
+    for g in groups:
+        values[g.key] |= {s.value for s in g.scores.get("reward", {}).values() if s.value is not None}
+    mixed = {key for key, v in values.items() if len(v) > 1}
+    out: dict[str, Any] = {"episodes": len(episodes), "groups": len(values), "groups/mixed": mean([key in mixed for key in values])}
+    out["episodes/mixed"] = mean([g.key in mixed for g in groups for _ in g.episodes])
     if scores:
         out |= {"reward": mean(known), "unscored": len(scores) - len(known)}
     out |= {f"reward/{p}": mean([s.parts[p] for s in scores if p in s.parts]) for p in parts}

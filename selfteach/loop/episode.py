@@ -125,6 +125,11 @@ class Cast:
 
         return call
 
+    @property
+    def spare(self) -> int:
+        """A token id that no text spells (Tokenizer.spare)."""
+        return self._table.tokenizer.spare
+
     def random(self, purpose: str) -> np.random.Generator:
         """A generator at this episode's own address."""
         return address.generator(*self._place, purpose)
@@ -299,10 +304,7 @@ class LiveContext:
 
     def mark(self, turn: Turn, tag: str) -> None:
         """Name what stands inside <tag>...</tag> of a turn, tags included, as the span `tag`. A tag left open runs to the turn's end."""
-        pieces = self.cast._table.tokenizer.pieces
-        tree, node = self.tree, turn.at.node
-        ids = tree.id[tree.begin[node] : tree.stop(node)].tolist()
-        said = [pieces[i] if i < len(pieces) else b"" for i in ids]  # a model may have rows beyond its tokenizer's ids
+        tree, node, said = self.tree, turn.at.node, self.pieces(turn)
         ends = np.cumsum([len(s) for s in said])
         text = b"".join(said)
         opening, closing = f"<{tag}>".encode(), f"</{tag}>".encode()
@@ -313,6 +315,10 @@ class LiveContext:
             first, last = int(np.searchsorted(ends, at, "right")), int(np.searchsorted(ends, stop, "left"))
             tree.mark(node, first, last + 1, tag)
             at = text.find(opening, stop)
+
+    def pieces(self, turn: Turn) -> list[bytes]:
+        """What each token of a turn adds to its text: to find the token that a place in the text falls on (core.text.cuts)."""
+        return self.cast._table.tokenizer.spelled(self.tree.id[self.tree.begin[turn.at.node] : self.tree.stop(turn.at.node)])
 
     def fork(self, at: Ref | None = None) -> LiveContext:
         """Another context that shares everything up to here, or up to an earlier place of this episode."""

@@ -77,6 +77,7 @@ class Loop:
     budget: int | None = None  # sampled tokens after which the run is done
     state: State = field(default_factory=State)
     under_way: tuple[list[Group], Batch | None] = field(default=([], None), init=False)  # of the step that is being learned from
+    told: dict[str, float] = field(default_factory=dict, init=False)  # numbers that select told in this step
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -101,7 +102,7 @@ class Loop:
         rolled = time.perf_counter()
         self._verdicts(groups)
         batch, dropped, sampled = self._compose(stage, table, groups)
-        metrics = summary(groups) | dict(dropped)
+        metrics = summary(groups) | {f"select/{name}": value for name, value in self.told.items()} | dict(dropped)
         self.under_way = groups, batch
         metrics |= {"tokens/sampled": sampled, "tokens/learned": sampled - sum(dropped.values())}
         state.starved = 0 if batch.size("token") or not stage.updates else state.starved + 1  # a stage that only measures teaches nothing
@@ -138,6 +139,7 @@ class Loop:
     async def _collect(self, stage: Stage, table: Table) -> list[Group]:
         """Rounds of requests, until select asks for nothing more; rewards as each group comes in, those of the whole step last."""
         state, back = self.state, list[list[Group]]()
+        self.told = {}
         early = [p for p in stage.reward if not whole_step(p)]
 
         async def scored(group: Group) -> None:
@@ -154,6 +156,7 @@ class Loop:
                 "source": self.source,
                 "step": state.step,
                 "seed": self.seed,
+                "tell": self.told.update,
             }
             requests: list[Request] = self._call(f"{stage.name}/select", stage.select, given)
             if not requests:
@@ -288,7 +291,10 @@ class Loop:
 
     def _gap(self, batch: Batch) -> dict[str, float]:
         """How far sampler and learner disagree, on a few sequences of every step; above the bound the run stops."""
-        now = np.unique(batch.get("seq")[batch.get("version") == self.state.version])  # not what was replayed
+        same = batch.get("version") == self.state.version  # not what was replayed
+        if "moved" in batch:  # nor what is learned in another context than it was drawn in
+            same &= batch.get("moved") != 1
+        now = np.unique(batch.get("seq")[same])
         if not len(now):
             return {}
         few = batch.take_sequences(now[:8])

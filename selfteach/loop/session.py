@@ -145,7 +145,7 @@ class Session:
         loop = self.loop
         stage = loop.stages[min(loop.state.place, len(loop.stages) - 1)]
         sampling = Sampling(temperature=0.0 if greedy else 1.0, max_tokens=loop.max_tokens)
-        main = program or (next(iter(loop.method.decode.values())) if stage.data else stage.programs["main"])
+        main = program or loop.method.measured(stage)
         table = Table(loop.engine, loop.tokenizer, tuple(loop.method.cast), loop.tools, sampling, {"main": main}, loop.seed, where, loop.limits)
         return await evaluate(table, list(tasks), self.judge, k, max(1, wave // k), told)
 

@@ -6,19 +6,23 @@ A quantity is a function of what it names (N rows, one per token asked about):
     ids         [N]     the tokens themselves
     hidden      [N, D]  the last hidden state before the token; hidden_after: the one that the token made
     value, scalar ...   [N] a head's output before the token; value_after ...: after it
+
+A quantity of scope group looks at all learned rows of a group together. It names `rows` (Rows: their hidden states and ids, and their
+log-probabilities a chunk at a time, as often as it likes) and columns of the batch, read at the unit of their annotation. It has no gradient:
+an assigner may name it, a term may not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
-from ..core.errors import unknown
-from ..core.part import Unit, signature
+from ..core.errors import BadValue, unknown
+from ..core.part import Seq, Token, Unit, signature
 from ..core.registry import quantities
 
 HEADS = ("value", "scalar")  # scalar heads that a member can have besides the vocabulary
@@ -31,10 +35,18 @@ class Quantity:
     name: str
     fn: Callable[..., Tensor]
     unit: Unit = "token"
+    scope: Literal["token", "group"] = "token"
 
     @property
     def needs(self) -> set[str]:
-        return set(signature(self.fn).parameters)
+        """What of a forward pass it reads."""
+        return {"logits", "rows"} if self.scope == "group" else set(signature(self.fn).parameters)
+
+    @property
+    def columns(self) -> dict[str, Unit]:
+        """Column of the batch -> unit, of what a quantity of scope group reads besides its rows."""
+        named = signature(self.fn).parameters.values() if self.scope == "group" else ()
+        return {p.name: getattr(p.annotation, "unit", "token") for p in named if p.name != "rows"}
 
     @property
     def vocabulary(self) -> bool:
@@ -42,10 +54,34 @@ class Quantity:
         return bool(self.needs & {"logits", "logprobs"})
 
 
-def quantity(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+@dataclass(frozen=True)
+class Rows:
+    """The learned rows of one group under one model: `hidden` [n, D] before each token, `ids` [n], and log-probabilities by chunks."""
+
+    hidden: Tensor
+    ids: Tensor
+    logprobs: Callable[[slice], Tensor]
+    step: int
+
+    def chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """(which rows, their log-probabilities [c, V]), in order; nothing wider is ever held."""
+        for a in range(0, len(self.ids), self.step):
+            at = slice(a, min(a + self.step, len(self.ids)))
+            yield at, self.logprobs(at)
+
+
+@overload
+def quantity(fn: Callable[..., Tensor]) -> Callable[..., Tensor]: ...
+@overload
+def quantity(*, scope: Literal["token", "group"]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]: ...
+def quantity(fn: Callable[..., Tensor] | None = None, *, scope: Literal["token", "group"] = "token") -> Any:
     """Register a function as a quantity under its own name."""
-    quantities.add(fn.__name__, Quantity(fn.__name__, fn))
-    return fn
+
+    def register(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        quantities.add(fn.__name__, Quantity(fn.__name__, fn, scope=scope))
+        return fn
+
+    return register if fn is None else register(fn)
 
 
 @quantity
@@ -96,6 +132,32 @@ def scalar_after(*, scalar_after: Tensor) -> Tensor:
     return scalar_after
 
 
+@quantity(scope="group")
+def influence(*, rows: Rows, reward: Seq, seq: Token) -> Tensor:
+    """First-order effect of making a token likelier, by the output layer, on the log-likelihood of the group's right answers (2510.03669, eq. 4).
+
+        s_n = sum over tokens m of right answers of <g_m, g_n> <h_m, h_n> = g_n' M h_n,   M = sum_m g_m h_m' [V, D],   g = onehot - softmax
+
+    Right is a reward above the group's mean. Two passes over chunks of rows, in float32 at least.
+    """
+    hidden = rows.hidden if rows.hidden.dtype == torch.float64 else rows.hidden.float()
+    right = (reward > reward.mean())[seq]
+    if not right.any():
+        return hidden.new_zeros(len(hidden))
+    along: Tensor | None = None
+    for at, wide in rows.chunks():
+        mine = right[at]
+        part = _error(wide, rows.ids[at])[mine].to(hidden.dtype).T @ hidden[at][mine]
+        along = part if along is None else along.add_(part)
+    assert along is not None
+    return torch.cat([((_error(wide, rows.ids[at]).to(hidden.dtype) @ along) * hidden[at]).sum(-1) for at, wide in rows.chunks()])
+
+
+def _error(logprobs: Tensor, ids: Tensor) -> Tensor:
+    """onehot - softmax, [n, V]."""
+    return logprobs.exp().neg_().scatter_add_(-1, ids[:, None], torch.ones_like(ids[:, None], dtype=logprobs.dtype))
+
+
 class Name(NamedTuple):
     """A column's name taken apart: `[member_]quantity[_view]`. member None: the example's own."""
 
@@ -126,6 +188,8 @@ def parse(column: str, members: Collection[str], views: Collection[str] = ()) ->
 def compute(name: str, given: dict[str, Tensor]) -> Tensor:
     """A quantity from what stands ready in `given`. Raises UnknownName where the model lacks the head it reads."""
     q = quantities.get(name)
+    if q.scope == "group":
+        raise BadValue(f"quantity {name}: it looks at a whole group and has no gradient; name it in an assigner (credit, or an update's assign)")
     for need in q.needs:
         if need not in given:
             raise unknown(f"input of the quantity {name}", need, given)

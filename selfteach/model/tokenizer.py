@@ -105,8 +105,11 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of ids; end tokens, and ids that only fill up a model's vocabulary, left out."""
-        pieces = self.pieces
-        return b"".join(pieces[i] for i in np.asarray(ids).tolist() if i < len(pieces)).decode("utf-8", "replace")
+        return b"".join(self.spelled(ids)).decode("utf-8", "replace")
+
+    def spelled(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
+        """What each id adds to the text; nothing for ids that only fill up a model's vocabulary."""
+        return [self.pieces[i] if i < len(self.pieces) else b"" for i in np.asarray(ids).tolist()]
 
     def render(self, prompt: Any) -> np.ndarray:
         """The ids a context begins with: text (after the token that begins one, where the model has it), messages, or ids as they are.
@@ -121,10 +124,37 @@ class Tokenizer:
             return np.asarray(prompt, np.int32)
         if self.chat is None:
             raise BadValue(f"prompt: this tokenizer takes text or token ids, not {type(prompt).__name__}; it has no chat template for messages")
-        if not isinstance(prompt, list | tuple) or not all(isinstance(m, Mapping) and "role" in m for m in prompt):
+        if not is_talk(prompt):
             raise BadValue(f"prompt: text, token ids, or messages with a role and content, not {type(prompt).__name__}")
         mark = _mark(prompt)
         return np.array(self._read(self.chat.text(self._cut(prompt, mark)), mark), np.int32)
+
+    def blank(self, prompt: Any) -> np.ndarray:
+        """The ids of a prompt with nothing asked in it: messages as the template writes them where the user says nothing, or what any text
+        begins with. An end where that would be nothing at all."""
+        asked = [m if m["role"] == "system" else {**m, "content": ""} for m in prompt] if is_talk(prompt) else ""
+        try:
+            ids = self.render(asked)
+        except BadValue:  # a template that refuses to write nothing
+            ids = self.render("")
+        return ids if len(ids) else np.array([self.end], np.int32)
+
+    @cached_property
+    def spare(self) -> int:
+        """An id that no text and no template spells, for what is read or written beside all text: an unused special token, else a token of
+        a byte that UTF-8 never has. Raises BadValue where there is neither."""
+        told = " ".join(str(v) for k, v in (self.config or {}).items() if k.endswith("_token"))
+        known = told + (self.chat.template if self.chat else "")
+        free = {t.content: i for i, t in self.inner.get_added_tokens_decoder().items() if t.special and i in self._special and t.content not in known}
+        free = {content: i for content, i in free.items() if i not in self.ends}
+        named = sorted((not any(w in c.lower() for w in ("reserved", "unused", "extra")), i) for c, i in free.items())
+        if named:
+            return named[0][1]
+        never = {bytes([b]) for b in (*range(0xF5, 0x100), 0xC0, 0xC1)}
+        found = [i for i, piece in enumerate(self.pieces) if piece in never]
+        if not found:
+            raise BadValue("tokenizer: it has no token that is never used; name one (token=ID)")
+        return found[-1]
 
     def said(self, message: Message, after: int | None) -> np.ndarray:
         """The ids that a message adds to a conversation of which nothing is known but its last id, `after`, with the beginning of the next reply.
@@ -249,6 +279,11 @@ def _ends(folder: Path, inner: Any, config: Mapping[str, Any]) -> list[int]:
     token = config.get("eos_token")
     named = [token.get("content") if isinstance(token, Mapping) else token, *([] if found or token else [END])]
     return list(dict.fromkeys([*found, *(i for t in named if t and (i := inner.token_to_id(t)) is not None)]))
+
+
+def is_talk(prompt: Any) -> bool:
+    """True for messages: a list of mappings with a role."""
+    return isinstance(prompt, list | tuple) and bool(prompt) and all(isinstance(m, Mapping) and "role" in m for m in prompt)
 
 
 def _json(file: Path) -> dict[str, Any] | None:

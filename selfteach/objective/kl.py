@@ -50,3 +50,9 @@ def kl(*, logp: Token, ref_logp: Token, kind: Kind = "k3", grad: Literal["value"
     # x - sg(x) is 0 exactly and brings the other estimator's gradient.
     other = _estimate(gap, grad)
     return value.detach() + (other - other.detach())
+
+
+@block
+def kl_where(*, logp: Token, ref_logp: Token, where: Token, kind: Kind = "k2", grad: Literal["value", "k1", "k2", "k3"] = "value") -> Token:
+    """`kl` on the rows that a column marks, times the mark; 0 on the others. Args: logp, ref_logp, where f[N]. Returns: l f[N]."""
+    return where * kl(logp=logp, ref_logp=ref_logp, kind=kind, grad=grad)

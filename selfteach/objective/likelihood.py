@@ -60,3 +60,17 @@ def implicit_negative(
     # of a right answer only the first logarithm is asked for, since the other may be that of nothing
     negative = torch.log(torch.where(reward == 1, 1.0, left)) * (1 - reward)
     return -weights[scale] * (reward * gap + neg_weight * negative)
+
+
+@block
+def uncertain_nll(*, logp: Token) -> Token:
+    """Likelihood of the tokens that are neither mastered nor alien: -sg(p (1 - p)) logp, p = exp(logp) (the phi of CHORD, 2508.11408).
+
+    The weight is largest at p = 1/2 and vanishes at 0 and 1; it is a constant to the gradient. Args: logp f[N]. Returns: l f[N].
+
+    >>> import torch
+    >>> uncertain_nll(logp=torch.tensor([0.5, 0.9]).log())  # 1/4 log 2, 0.09 * 0.1054
+    tensor([0.1733, 0.0095])
+    """
+    p = logp.detach().exp()
+    return -p * (1 - p) * logp

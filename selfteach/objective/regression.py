@@ -1,4 +1,4 @@
-"""Terms that fit a sequence's log-ratio to its advantage, instead of following a gradient: squared, so that they know where to stop."""
+"""Terms that fit a log-probability to a number, instead of following a gradient: squared, so that they know where to stop."""
 
 from __future__ import annotations
 
@@ -20,3 +20,17 @@ def advantage_regression(*, logp: Token, ref_logp: Token, adv: Seq, seq: Token, 
     tensor([0.2500])
     """
     return (beta * seq_sum(logp - ref_logp, seq, len(adv)) - adv) ** 2
+
+
+@block
+def verdict_regression(*, raw_logp: Token, reward: Token, beta: float = 0.1, base: float = -20.0) -> Token:
+    """A token's log-probability, scaled, against the reward: (beta (log pi - base) - r)^2 (LaSeR, 2510.14943, eq. 11).
+
+    With base the reference's log-probability it is the optimum of verifying under a KL penalty, beta log(pi / ref) = r, as the partition
+    function of a token that is never said is 1. Args: raw_logp f[N], at temperature 1; reward f[N]. Returns: l f[N].
+
+    >>> import torch
+    >>> verdict_regression(raw_logp=torch.tensor([-14.0]), reward=torch.tensor([1.0]), base=-20.0)  # (0.6 - 1)^2
+    tensor([0.1600])
+    """
+    return (beta * (raw_logp - base) - reward) ** 2

@@ -24,3 +24,15 @@ def clipped_value_loss(*, critic_value: Token, prox_critic_value: Token, returns
     """
     held = prox_critic_value + (critic_value - prox_critic_value).clamp(-clip, clip)
     return torch.maximum((critic_value - returns) ** 2, (held - returns) ** 2)
+
+
+@block
+def success_loss(*, critic_value: Token, target: Token) -> Token:
+    """(sigmoid(V) - p)^2 per token: a critic that predicts a share of successes (Gao et al. 2025, PCL, 2510.01135, algorithm 1).
+
+    Args: critic_value f[N], before the sigmoid; target f[N] in 0 to 1. Returns: l f[N].
+
+    >>> success_loss(critic_value=torch.tensor([0.0]), target=torch.tensor([0.75]))  # (1/2 - 3/4)^2
+    tensor([0.0625])
+    """
+    return (critic_value.sigmoid() - target) ** 2

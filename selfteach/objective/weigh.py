@@ -52,3 +52,17 @@ def prompt_mean(*, length: Seq, group: Seq) -> Seq:
     """
     tokens = np.bincount(group, weights=length)
     return 1.0 / (np.count_nonzero(tokens) * tokens[group])
+
+
+@block
+def class_balanced(*, reward: Seq, length: Seq, above: float = 0.5) -> Seq:
+    """Right and wrong answers weigh the same together, however few there are of one kind: 1 / (2 n_class len) (LaSeR, 2510.14943, section 3.4).
+
+    Args: reward f64[S], right from `above` on; length i64[S]. Returns: f64[S], per token. Where all are of one kind they weigh 1/2 together.
+
+    >>> class_balanced(reward=np.array([1.0, 0.0, 0.0]), length=np.array([1, 1, 1]))
+    array([0.5 , 0.25, 0.25])
+    """
+    right = reward >= above
+    of_kind = np.where(right, np.count_nonzero(right), np.count_nonzero(~right))
+    return 1.0 / (2 * of_kind * length)

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import string
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from ..core import Score, Task, block
-
-
-def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and doubled spaces (Rajpurkar et al. 2016).
-
-    >>> normalise("The  U.S. Dollar!")
-    'us dollar'
-    """
-    text = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+from ..core.votes import normalise
 
 
 def golds(task: Task) -> list[str]:

@@ -66,3 +66,21 @@ def _fault(row: list[Piece], thoughts: int) -> str:
         f"more than {thoughts} thoughts": tags.count("think") > thoughts,
     }
     return next((fault for fault, true in faults.items() if true), "")
+
+
+@block
+def action_score(*, text: str, formed: float = 0.1, found: float = 0.1, nothing: str = "nothing found.") -> Score:
+    """Immediate rewards of an episode that searches, summed over its actions: for each that is well formed, and each search that finds.
+
+        R = formed (well-formed actions - [it ends without an answer]) + found (searches that found something)
+
+    A well-formed action is a closed <search> of one line that was answered, or a closed <answer>, neither of them empty; `nothing` is the
+    answer of a search that found nothing. It pays for more searches whether they help or not, which is what a gate is for.
+    Parts: steps (R), completed (it ends with an answer).
+    """
+    asked = re.findall(r"<search>((?:(?!</?search>)[^\n])*)</search>\s*<information>(.*?)</information>", text, flags=re.DOTALL)
+    informed = [answer.strip() for query, answer in asked if query.strip()]
+    answers = [a for a in re.findall(r"<answer>((?:(?!</?answer>).)*)</answer>", text, flags=re.DOTALL) if a.strip()]
+    done = bool(answers) and text.rstrip().endswith("</answer>")
+    value = formed * (len(informed) + len(answers) - (not done)) + found * sum(a != nothing for a in informed)
+    return Score(value, {"steps": value, "completed": float(done)})

@@ -13,14 +13,15 @@ from ..core.text import last_between
 async def single(*, request: Request, cast: Any, member: str = "policy", prefix: str = "", stop: tuple[str, ...] = ("</answer>",)) -> str:
     """One turn, begun with `prefix`. The answer stands in the last <answer>...</answer>; where there is none, it is the whole turn.
 
-    A request's help may hold a `hint`: it follows the prompt as the span `hint`.
+    A request's help may hold a `hint`: it follows the prompt as the span `hint`, and may begin the answer.
     """
     context = cast.member(member).begin(request.task.prompt)
-    context.append(request.help.get("hint", ""), span="hint")
+    hint = request.help.get("hint", "")
+    context.append(hint, span="hint")
     context.append(prefix)
     turn = await context.sample(stop=stop)
     context.close()
-    return last_between(prefix + turn.text, "answer", turn.text.strip())
+    return last_between(hint + prefix + turn.text, "answer", turn.text.strip())
 
 
 @block

@@ -12,7 +12,7 @@ from ..core.address import generator
 from ..core.errors import BadValue
 from ..core.registry import task
 from ..core.task import Source, Task
-from .drawn import TESTED, THINKING, Drawn, solved
+from .drawn import TESTED, THINKING, Drawn, helped, solved
 from .options import least, number, share, span
 
 STYLES = ("terse", "verbose", "mixed")
@@ -59,6 +59,7 @@ class Writer:
     style: Literal["terse", "verbose", "mixed"] = "mixed"
     noise: float = 0.5
     reworded: float = 0.0
+    hinted: float = 0.0
     seed: int = 0
 
     def ask(self, chain: Sum, name: str) -> Task:
@@ -82,6 +83,7 @@ class Writer:
         slip = "arithmetic" if draw.random() < self.noise else ""
         lines = steps(chain, slip_at=int(draw.integers(len(chain.rest))), by=_error(draw)) if slip else steps(chain)
         prompt = task.tags["paraphrase"] if draw.random() < self.reworded else task.prompt
+        prompt = helped(task, prompt, self.hinted, draw)
         return Task(task.id, prompt, task.answer, ("".join(pieces(lines, style)),), {**task.tags, "kind": "demo", "style": style, "slip": slip})
 
 
@@ -120,6 +122,7 @@ def chain_sum(
     style: Literal["terse", "verbose", "mixed"] = "mixed",
     noise: float = 0.5,
     reworded: float = 0.0,
+    hinted: float = 0.0,
     n_test: int = 400,
     seed: int = 0,
 ) -> Source:
@@ -130,6 +133,7 @@ def chain_sum(
     style     how demonstrations are worded: terse, verbose, or mixed (half of each)
     noise     share of the demonstrations with an arithmetic slip, which is gone on from
     reworded  share of the demonstrations that ask in the other wording, which every task carries as the tag `paraphrase`
+    hinted    share of the demonstrations that are asked with the first steps told, but for those that give the answer away
     n_test    test expressions at most; a fifth of all expressions are kept for the test
     seed      of everything drawn
     """
@@ -140,7 +144,7 @@ def chain_sum(
     if style not in STYLES:
         raise BadValue(f"task chain_sum: style must be terse, verbose or mixed, not {style!r}")
     least("chain_sum", "n_test", n_test, 1)
-    writer = Writer(style, share("chain_sum", "noise", noise), share("chain_sum", "reworded", reworded), seed)
+    writer = Writer(style, share("chain_sum", "noise", noise), share("chain_sum", "reworded", reworded), share("chain_sum", "hinted", hinted), seed)
     kinds, draw = tuple(range(fewest, most + 1)), partial(draw_sum, digits=digits)
     sums = Drawn("chain_sum", kinds, draw, lambda chain: chain.text, writer.ask, "terms", n_test, seed)
     numbers = " ".join(str(n) for n in range(min(most * 10**digits, 1000)))  # up to the largest total

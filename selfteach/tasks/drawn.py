@@ -13,6 +13,7 @@ import numpy as np
 from ..core.address import generator, key, uniform
 from ..core.errors import BadValue
 from ..core.task import Task
+from ..curriculum.hints import guidance
 
 T = TypeVar("T")
 
@@ -85,6 +86,11 @@ class Drawn(Generic[T]):
         for i in range(WORDED):
             item = demo(i)
             yield item.prompt + item.data[0]
+
+
+def helped(task: Task, prompt: str, share: float, draw: np.random.Generator) -> str:
+    """A demonstration's prompt, in this share of the cases with the task's guidance behind it, so that a model learns what such help is."""
+    return prompt + guidance(task) if share and draw.random() < share else prompt
 
 
 def solved(*pieces: str) -> dict[str, Any]:

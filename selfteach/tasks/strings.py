@@ -14,7 +14,7 @@ from ..core.errors import BadValue, unknown
 from ..core.registry import task
 from ..core.task import Source, Task
 from ..reward.answer import same_text
-from .drawn import TESTED, THINKING, TRIES, Drawn, solved
+from .drawn import TESTED, THINKING, TRIES, Drawn, helped, solved
 from .options import least, share, span
 
 LETTERS = "abcdeghilmnorstu"
@@ -73,6 +73,7 @@ class Calls:
     shown: int = 2
     held_out: float = 0.2
     noise: float = 0.3
+    hinted: float = 0.0
     seed: int = 0
 
     def draw(self, draw: np.random.Generator, depth: int) -> Call:
@@ -116,7 +117,8 @@ class Calls:
         slip, text = "", task.tags["solution"]
         if draw.random() < self.noise:
             slip, text = self.wrong(call, draw)
-        return Task(task.id, task.prompt, task.answer, (text,), {**task.tags, "kind": "demo", "slip": slip}, task.verifier)
+        prompt = helped(task, task.prompt, self.hinted, draw)
+        return Task(task.id, prompt, task.answer, (text,), {**task.tags, "kind": "demo", "slip": slip}, task.verifier)
 
     def wrong(self, call: Call, draw: np.random.Generator) -> tuple[str, str]:
         """(slip, completion): a function left out, the order turned round, or a letter wrong. One that would still be right is a wrong letter."""
@@ -147,6 +149,7 @@ def strings(
     length: tuple[int, int] = (3, 5),
     held_out: float = 0.2,
     noise: float = 0.3,
+    hinted: float = 0.0,
     n_test: int = 400,
     seed: int = 0,
 ) -> Source:
@@ -158,6 +161,7 @@ def strings(
     length     fewest and most letters of the string in a question
     held_out   share of the ordered pairs of functions that only test questions compose
     noise      share of the demonstrations that are done wrong
+    hinted     share of the demonstrations that are asked with the first steps told, but for those that give the answer away
     n_test     test questions at most; a fifth of all questions are kept for the test, besides those that compose a held-out pair
     seed       of everything drawn
     """
@@ -171,8 +175,9 @@ def strings(
     if len(set(functions)) < 2:
         raise BadValue(f"task strings: functions must be two or more different ones, not {functions!r}")
     least("strings", "n_test", n_test, 1)
-    calls = Calls(tuple(functions), span("strings", "length", length, 2, 8), shown, share("strings", "held_out", held_out), noise, seed)
+    calls = Calls(tuple(functions), span("strings", "length", length, 2, 8), shown, share("strings", "held_out", held_out), noise, hinted, seed)
     share("strings", "noise", noise)
+    share("strings", "hinted", hinted)
     drawn = Drawn("strings", tuple(range(fewest, most + 1)), calls.draw, lambda c: c.text, calls.ask, "deep", n_test, seed, calls.apart)
     demo = partial(calls.demo, drawn)
     return Source(

@@ -1,0 +1,1 @@
+"""Methods of the family credit."""

@@ -1,0 +1,99 @@
+"""TruthRL and G-RA by hand: three outcomes in a group, and immediate rewards behind the outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_rewards import ask, by_sample
+
+from selfteach.core import Score, Task, registry
+from selfteach.credit import norm
+from selfteach.reward.combine import gated, weighted
+from selfteach.reward.tags import action_score
+
+
+def of(name: str, **knobs: Any) -> Any:
+    return registry.methods.get(name)(**knobs)
+
+
+def reward(name: str, **knobs: Any) -> Any:
+    return of(name, **knobs).stage.reward[0]
+
+
+# ---- TruthRL
+
+
+@pytest.mark.parametrize(
+    "answers,ternary,binary",
+    [
+        (("Paris", "I don't know"), (1, -1), (1, -1)),  # what is known is to be answered, under both
+        (("Rome", "I don't know"), (-1, 1), (0, 0)),  # what is not known is to be left, which two values cannot say
+        (("Paris", "Rome", "I don't know"), (1, -1, 0), (2, -1, -1)),
+    ],
+)
+def test_in_a_group_abstaining_is_better_than_wrong_and_worse_than_right(answers, ternary, binary):
+    task = Task("t", "the capital of France?", ("Paris",))
+    for knobs, signs in (({}, ternary), ({"abstained": -1.0}, binary)):
+        paid = np.array([reward("truthrl", **knobs)(answer=a, task=task).value for a in answers])
+        adv = norm(reward=paid, group=np.zeros(len(answers), int))["adv"].values
+        assert np.sign(adv).tolist() == np.sign(signs).tolist()
+    assert reward("truthrl")(answer="Rome", task=task).parts == {"right": 0.0, "abstained": 0.0, "wrong": 1.0}
+
+
+# ---- G-RA
+
+
+def test_a_level_counts_only_behind_all_above_it():
+    first, second, third = by_sample(1, 0, 1, 0.6), by_sample(0.5, 0.5, 0.1, 0.5), by_sample(0.2, 0.2, 0.2, 0.2)
+    got = ask(gated(levels=((first, 0.6), (second, 0.3), (third, 9.0))))
+    # open: all | the first alone | two, since .1 < .3 | all, since .6 reaches .6; the last threshold is never asked
+    assert [s.value for s in got] == pytest.approx([1.7, 0.0, 1.1, 1.3])
+    assert [s.parts["open"] for s in got] == [3, 1, 2, 3]
+
+
+def test_gates_that_are_always_open_accumulate_directly_and_closed_ones_leave_the_outcome():
+    outcome, steps = by_sample(1, 0, 0, 1), by_sample(0.5, 0.4, -0.1, 0)
+    direct = ask(weighted(parts=((1.0, outcome), (1.0, steps))))
+    assert [s.value for s in ask(gated(levels=((outcome, -1.0), (steps, 0.0))))] == [s.value for s in direct]
+    assert [s.value for s in ask(gated(levels=((outcome, 2.0), (steps, 0.0))))] == [1, 0, 0, 1]
+    assert [s.value for s in ask(gated(levels=((outcome, 1.0),)))] == [1, 0, 0, 1]
+
+
+def test_an_unknown_level_makes_the_whole_unknown_and_no_level_is_refused():
+    got = ask(gated(levels=((by_sample(1, 0, 1, Score(None)), 1.0), (by_sample(1, 1, None, 1), 0.0))))
+    assert [s.value for s in got] == [2.0, 0.0, None, None]
+    assert all("gated needs levels" in (s.error or "") for s in ask(gated()))
+
+
+def searched(query: str = "home of Al", found: str = "the home of Al is Ur.") -> str:
+    return f"<think>first.</think><search>{query}</search><information>{found}</information>"
+
+
+ANSWER = "<answer> Ur</answer>"
+
+
+@pytest.mark.parametrize(
+    "text,value,completed",
+    [
+        (searched() + ANSWER, 0.1 * 2 + 0.5, 1),  # two actions, one of which found something
+        (searched(found="nothing found.") + ANSWER, 0.2, 1),
+        (searched() * 3 + ANSWER, 0.4 + 1.5, 1),  # searching on pays, whatever for
+        (searched(" ") + ANSWER, 0.1, 1),  # an empty query is no action
+        (searched("two\nlines") + ANSWER, 0.1, 1),
+        (searched() + "<answer> Ur", 0.1 - 0.1 + 0.5, 0),  # ended without an answer
+        (searched() + "<answer> </answer>", 0.1 - 0.1 + 0.5, 0),
+        ("<search>home of Al", -0.1, 0),
+        ("", -0.1, 0),
+        (ANSWER + " and more", 0.0, 0),
+    ],
+)
+def test_actions_are_paid_by_their_form_and_by_what_they_find(text, value, completed):
+    got = action_score(text=text, formed=0.1, found=0.5)
+    assert got.value == pytest.approx(value) and got.parts == {"steps": got.value, "completed": completed}
+
+
+def test_the_gate_is_what_g_ra_adds_to_direct_accumulation():
+    assert {row[0] for row in of("g_ra").diff(of("g_ra", gate=False))} == {"reward.0"}
+    assert reward("g_ra").name == "gated" and reward("g_ra", gate=False).name == "weighted"
