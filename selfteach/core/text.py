@@ -21,6 +21,15 @@ def last_between(text: str, tag: str, otherwise: T) -> str | T:
     return found[-1] if found else otherwise
 
 
+def step_ends(text: str) -> list[int]:
+    """Where the steps of a worked-out text end: after each full stop that ends a sentence, in characters.
+
+    >>> step_ends("<think> 3 + 4 = 7. so 1.5.</think>")
+    [18, 26]
+    """
+    return [m.end() for m in re.finditer(r"\.(?=\s|<|$)", text)]
+
+
 def cuts(pieces: Sequence[bytes], pattern: str, before: bool = False) -> list[int]:
     """After how many tokens a text is cut at each match of a pattern: behind it (a token that holds its end belongs to what comes first), or
     `before` it (a token that holds its beginning belongs to what follows). Ascending, without the text's beginning and end.

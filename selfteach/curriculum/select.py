@@ -126,6 +126,41 @@ def refill(*, n: int, rollouts: int, back: list[list[Group]], source: Source, se
 
 @block
 @remembers(int)
+def reviewed(
+    *,
+    n: int,
+    rollouts: int,
+    back: list[list[Group]],
+    source: Source,
+    seed: int,
+    step: int,
+    state: int,
+    program: str = "review",
+    times: int = 1,
+    every: int = 1,
+) -> tuple[list[Request], int]:
+    """As `uniform`, and in a second round `times` episodes of another program about each answer (one in the steps between each `every`).
+
+    Such a request's help holds `output`, where the answer ends, and `reward`, its reward if it is known by then; its cause is the answer's
+    group. Those about one answer are a group.
+    """
+    if len(back) > 1:
+        return [], state
+    if not back:
+        first = start(seed) + state
+        return [Request(source.train(first + i), rollouts) for i in range(n)], state + n
+    often = 1 if step % every else times
+    out: list[Request] = []
+    for group in back[0]:
+        scores = group.scores.get("reward", {})
+        for leaf in [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]:
+            known = scores[leaf].value if leaf in scores else None
+            out.append(Request(group.request.task, often, program, help={"output": leaf, "reward": known}, cause=group.key))
+    return out, state
+
+
+@block
+@remembers(int)
 def pool(
     *, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int, size: int = 128, held_out: bool = False
 ) -> tuple[list[Request], int]:

@@ -174,6 +174,11 @@ class Cast:
         """Tokens as text."""
         return self._table.tokenizer.decode(ids)
 
+    def said(self, at: Ref) -> np.ndarray:
+        """i32[n]: the tokens from after the prompt to a place, of this episode or an earlier round's."""
+        path = self._table.path(at)
+        return path.ids[path.prompt :]
+
 
 @dataclass(frozen=True)
 class Speaker:

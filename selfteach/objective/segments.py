@@ -24,3 +24,14 @@ def seq_mean(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.
     """[S]: mean of x [N] over the rows of each sequence; NaN for a sequence without rows."""
     total = seq_sum(x, seq, n)
     return total / torch.bincount(seq, minlength=len(total)).to(x.dtype)
+
+
+def seq_last(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.Tensor:
+    """[S]: x [N] at the last row of each sequence, rows in the order they stand. Every sequence must have a row.
+
+    >>> seq_last(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 1, 0]))
+    tensor([4., 2.])
+    """
+    rows = torch.arange(len(seq), device=seq.device)
+    last = torch.zeros(count(seq) if n is None else n, dtype=torch.int64, device=seq.device).scatter_reduce(0, seq, rows, "amax")
+    return x[last]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core import Group, Part, Ref, Score, Scores, block
+from ..core import BadValue, Group, Part, Ref, Score, Scores, block
 from ..core.scoring import score
 
 
@@ -28,6 +28,15 @@ async def gate(*, group: Group, cast: Any, deadline: float, by: Part | None = No
         raise ValueError("gate needs both by= and then=")
     found = [await score(by, [group], cast, deadline), await score(then, [group], cast, deadline)]
     return _joined(found, lambda values: values[1] if values[0] > above else 0.0)
+
+
+@block
+async def by_program(*, group: Group, cast: Any, deadline: float, parts: tuple[tuple[str, Part], ...] = ()) -> Scores:
+    """The reward of the program that a group's episodes ran: by_program(parts=(("main", exact_match()), ("review", noted())))."""
+    part = dict(parts).get(group.request.program)
+    if part is None:
+        raise BadValue(f"by_program: no reward for the program {group.request.program!r}; it has {', '.join(n for n, _ in parts)}")
+    return await score(part, [group], cast, deadline)
 
 
 @block

@@ -99,3 +99,27 @@ def preferred(*, first: Any, second: Any, task: Task, address: tuple[object, ...
     gap = float(true_worth(answer=first, task=task).value) - float(true_worth(answer=second, task=task).value) + bias
     chance = 1 / (1 + math.exp(-max(min(gap / noise, 50.0), -50.0))) if noise else 0.5 + 0.5 * ((gap > 0) - (gap < 0))
     return float(uniform(key("judge", *address), 0)) < chance
+
+
+@block
+def preferred_by(*, first: Any, second: Any, task: Task, address: tuple[object, ...], noise: float = 0.15) -> float:
+    """The judge of `preferred` who also says by how much: sigmoid(r(first) - r(second) over noise, plus a standard logistic draw), from 0 to 1.
+
+    Above a half exactly where `preferred` (without bias) says True at the same address.
+    """
+    gap = float(true_worth(answer=first, task=task).value) - float(true_worth(answer=second, task=task).value)
+    u = min(max(float(uniform(key("judge", *address), 0)), 1e-12), 1 - 1e-12)
+    seen = gap / noise + math.log((1 - u) / u) if noise else math.inf * ((gap > 0) - (gap < 0)) if gap else 0.0
+    return 1 / (1 + math.exp(-max(min(seen, 50.0), -50.0)))
+
+
+@block
+def coarse_worth(*, answer: Any, task: Task, path: Any, noise: float = 0.15, levels: int = 4) -> Score:
+    """A judge who looks at one answer at a time: the true reward plus a Gumbel draw of scale `noise`, rounded to `levels` marks from 0 to 1.
+
+    Unrounded, whose mark is higher has Bradley and Terry's chance at `noise`: it sees as well as `preferred` does, and says less. The draw
+    is by the answer's tokens: asked the same again it gives the same mark.
+    """
+    u = min(max(float(uniform(key("mark", task.id, path.ids.tobytes().hex()), 0)), 1e-12), 1 - 1e-12)
+    seen = float(true_worth(answer=answer, task=task).value) - noise * math.log(-math.log(u))
+    return Score(round(min(max(seen, 0.0), 1.0) * (levels - 1)) / (levels - 1))
