@@ -13,7 +13,7 @@ import torch
 
 from selfteach.core import Episode, Group, Part, Ref, Request, Sampling, Score, Task, Trajectory, Tree, registry
 from selfteach.engine.scripted import ScriptedEngine
-from selfteach.loop.episode import Limits, Table
+from selfteach.loop.table import Limits, Table
 from selfteach.model import files
 from selfteach.model.tokenizer import Tokenizer, make
 from selfteach.model.transformer import Config, Transformer

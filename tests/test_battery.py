@@ -25,9 +25,9 @@ from selfteach.core.scoring import whole_step
 from selfteach.learner.local import LocalLearner
 from selfteach.learner.settings import Settings as LearnerSettings
 from selfteach.loop.assemble import check, needed
-from selfteach.loop.episode import Limits, Table
 from selfteach.loop.log import Rollouts, read_events
 from selfteach.loop.run import Loop, without_silent
+from selfteach.loop.table import Limits, Table
 from selfteach.loop.weighing import weights
 from selfteach.model import files
 from selfteach.model.quantities import parse

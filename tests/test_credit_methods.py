@@ -24,8 +24,9 @@ from selfteach.engine.builtin import BuiltinEngine
 from selfteach.learner.local import LocalLearner
 from selfteach.learner.settings import Settings as LearnerSettings
 from selfteach.loop.assemble import needed
-from selfteach.loop.episode import Limits, Table, play
+from selfteach.loop.episode import play
 from selfteach.loop.run import Loop
+from selfteach.loop.table import Limits, Table
 from selfteach.model.transformer import causal
 from selfteach.objective.likelihood import nll
 from selfteach.objective.outcome import outcome_cross_entropy

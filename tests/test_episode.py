@@ -15,7 +15,8 @@ from conftest import spans, table_of, told
 
 from selfteach.core import BadValue, Part, Ref, Request, Sampling, Task, UnknownName
 from selfteach.core.address import generator
-from selfteach.loop.episode import Limits, play
+from selfteach.loop.episode import play
+from selfteach.loop.table import Limits
 from selfteach.model.tokenizer import END, Tokenizer, make
 from selfteach.rollout.search import entropy_guided, query_uncertainty, search_agent, self_search
 from selfteach.rollout.single import read, single

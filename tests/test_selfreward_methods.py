@@ -24,7 +24,8 @@ from selfteach.credit import confidence, keep, own_probability, self_mixed, shap
 from selfteach.credit.keep import keep_spread
 from selfteach.credit.views import each_blind, each_probed
 from selfteach.curriculum.select import reworded
-from selfteach.loop.episode import Table, play
+from selfteach.loop.episode import play
+from selfteach.loop.table import Table
 from selfteach.model.tokenizer import Tokenizer, make
 from selfteach.model.transformer import causal
 from selfteach.objective import regression, verdict_regression, weigh

@@ -19,8 +19,9 @@ from selfteach.core.task import Request
 from selfteach.curriculum.select import revisit
 from selfteach.engine.builtin import BuiltinEngine
 from selfteach.engine.reference import draw
-from selfteach.loop.episode import Table, play
+from selfteach.loop.episode import play
 from selfteach.loop.log import read_events
+from selfteach.loop.table import Table
 from selfteach.rollout.drafts import from_draft, half_stopped
 
 # Logits of three ids: the first token, then the second given the first. An answer is two tokens: nine of them.

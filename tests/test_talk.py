@@ -25,8 +25,9 @@ from selfteach.engine.scripted import ScriptedEngine
 from selfteach.learner import LocalLearner, Settings
 from selfteach.loop.account import account
 from selfteach.loop.books import summary
-from selfteach.loop.episode import Table, play
+from selfteach.loop.episode import play
 from selfteach.loop.log import Rollouts, pack
+from selfteach.loop.table import Table
 from selfteach.model import chat
 from selfteach.model.tokenizer import CUT, Tokenizer
 from selfteach.model.transformer import causal

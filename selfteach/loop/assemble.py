@@ -27,9 +27,9 @@ from ..model.quantities import parse
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
 from ..model.zoo import Start
-from .episode import Limits, Tool
 from .memory import groups_of, reckon
 from .run import Bounds, Loop
+from .table import Limits, Tool
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LEARNING = 24  # bytes for each number that is learned, which a GPU must have left: gradient, moments, and room for activations

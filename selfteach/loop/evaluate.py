@@ -14,7 +14,8 @@ from ..core.part import Part
 from ..core.scoring import score
 from ..core.task import Request, Task
 from ..core.tree import Group
-from .episode import Table, play
+from .episode import play
+from .table import Table
 from .talk import rewrites
 
 

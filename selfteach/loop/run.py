@@ -24,7 +24,8 @@ from .account import account
 from .admission import admit
 from .books import remember, summary
 from .cuts import deal, without, without_silent
-from .episode import Limits, Table, Tool, play
+from .episode import play
+from .table import Limits, Table, Tool
 from .weighing import weights
 
 ROUNDS = 64  # a select that asks more often than this in one step will never have enough

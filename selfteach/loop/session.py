@@ -19,10 +19,10 @@ from ..model import files, lora
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
 from . import checkpoint
-from .episode import Table
 from .evaluate import Result, evaluate
 from .log import Log
 from .run import Loop, State
+from .table import Table
 
 Observer = Callable[[Mapping[str, Any]], None]
 
