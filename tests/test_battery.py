@@ -72,12 +72,12 @@ def varied(method: Method) -> Method:
     for stage in method.stages:
         if stage.reward and not any(whole_step(r) for r in stage.reward):
             stage = replace(stage, reward=(weighted(parts=(*((1.0, r) for r in stage.reward), (1.0, spread()))),))
-        elif any(isinstance(v, Part) for r in stage.reward for v in r.args.values()):  # waiting for the whole step, but made of others
+        elif stage.reward:  # which cannot be part of another: what it is made of is changed, and what it gave where an assigner reads it
             inner = [{k: weighted(parts=((1.0, v), (1.0, spread()))) for k, v in r.args.items() if isinstance(v, Part)} for r in stage.reward]
             stage = replace(stage, reward=tuple(r.but(**given) for r, given in zip(stage.reward, inner, strict=True)))
-        elif stage.reward:  # which cannot be part of another: what it gave is changed where it is read
-            first = next(i for i, p in enumerate(stage.credit) if "groups" not in p.needs)
-            stage = replace(stage, credit=(*stage.credit[:first], registry.blocks.get("spread_out")(), *stage.credit[first:]))
+            first = next((i for i, p in enumerate(stage.credit) if "reward" in p.columns), None)
+            if first is not None:
+                stage = replace(stage, credit=(*stage.credit[:first], registry.blocks.get("spread_out")(), *stage.credit[first:]))
         stages.append(stage)
     return replace(method, stages=tuple(stages))
 
