@@ -29,6 +29,7 @@ from ..model.transformer import Transformer
 from ..model.zoo import Start
 from .memory import groups_of, reckon
 from .run import Bounds, Loop
+from .speaking import named_members, speakers
 from .table import Limits, Tool
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -262,8 +263,8 @@ def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Se
     """The engine, holding its own copy of every group that a member uses who speaks or is asked for what its scalar heads say (with adapters
     merged in: why, says model/lora.py), but for those that stay as they are: the built-in one, or where a model's attention cannot be handed
     in, the one of cohorts."""
-    seats, named = learner.groups.seats, spoken_of(method)
-    speaking = {name: seats[name].trunk for name, m in method.cast.items() if "vocab" in m.heads or name in named}
+    seats, named = learner.groups.seats, named_members(method)
+    speaking = {name: seats[name].trunk for name in speakers(method)}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
     models = {group: _spoken_by(trunk, group in still) for group, trunk in trunks.items() if trunk is not None}
     device = devices.device_of(settings.device)
@@ -277,13 +278,6 @@ def engine_for(method: Method, learner: LocalLearner, start: Start, settings: Se
     moved = {g for s in method.stages for u in s.updates for g in u.params}
     learned = sum(p.numel() for g in moved for p in learner.groups[g].names().values())
     return BuiltinEngine(models, speaking, start.tokenizer, device=device, dtype=dtype, reserve=LEARNING * learned, **more)
-
-
-def spoken_of(method: Method) -> set[str]:
-    """The members that a program, a reward or a way to decode names: those whose scalar heads may be asked in an episode."""
-    parts = [*method.decode.values(), *(p for s in method.stages for p in (s.select, *s.programs.values(), *s.reward))]
-    parts += [n for p in parts for n in nested(p)]
-    return {v for p in parts for v in p.knobs.values() if isinstance(v, str) and v in method.cast}
 
 
 def _spoken_by(trunk: Model, still: bool) -> Model:

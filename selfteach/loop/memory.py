@@ -10,6 +10,7 @@ from ..core.errors import BadValue
 from ..core.method import Method
 from ..learner.columns import CHUNK, HELD, ROWS
 from ..model.transformer import Config
+from .speaking import speakers
 
 MEGA = 1 << 20
 # What lowers each part, as the command line calls it.
@@ -137,5 +138,5 @@ def groups_of(method: Method) -> tuple[set[str], list[tuple[str, ...]], set[str]
     """(groups with a trunk, groups that each update moves, groups that speak) of a method that holds only what is needed."""
     trunks = {name for name, w in method.weights.items() if w.source != "new:head"}
     trained = [u.params for stage in method.stages for u in stage.updates]
-    speaking = {m.weights[0] for m in method.cast.values() if "vocab" in m.heads}
+    speaking = {method.cast[name].weights[0] for name in speakers(method)}
     return trunks, trained, speaking
