@@ -1,14 +1,15 @@
 // One forward pass of the transformer over rows of many sequences, and the drawing of tokens, for processors.
 //
 // Built at first use by native.py and called through ctypes; cache.py and sampler.py say the same in torch, and stand in where no compiler
-// is. Rows are tokens; each knows its slot in the cache and its position. Every number of a row is summed in an order that depends on that
-// row alone, so a row has the same bits in whatever company, in whatever pieces, and on however many threads it is computed.
+// is. Rows are tokens; each knows its slot and its position. Every number of a row is summed in an order that depends on that row alone, so a
+// row has the same bits in whatever company, in whatever pieces, on whatever pages, and on however many threads it is computed.
 //
 // Layouts (W numbers to a vector):
 //   weights     panels of 2 W output columns: [panel][k][2 W]; in bf16 pairs of k stand together: [panel][k / 2][2 W][2]
 //   inputs      of products: [k / KB][row][KB], so that a tile of rows is one stretch of memory
-//   keys        [layer][slot][head][position / W][d][W]: a query meets W keys at once, without sums across a vector
-//   values      [layer][slot][head][position][d]
+//   keys        [layer][page][head][position / W][d][W]: a query meets W keys at once, without sums across a vector
+//   values      [layer][page][head][position][d]
+// A page is PAGE positions of a slot's sequence, or of several slots' (pages.py): table[slot][i] is the page of positions i PAGE and on.
 
 #include <algorithm>
 #include <atomic>
@@ -24,6 +25,7 @@
 #include <new>
 #include <sys/mman.h>
 #include <thread>
+#include <type_traits>
 #include <unistd.h>
 #include <vector>
 #if defined(__AVX512F__)
@@ -41,7 +43,8 @@ constexpr int W = 4, MR = 12;
 #else
 constexpr int W = 4, MR = 6;
 #endif
-constexpr int NR = 2 * W, KB = 32, TILES = 8;
+constexpr int NR = 2 * W, KB = 32, TILES = 8, PAGE = 64;
+static_assert(PAGE % (4 * W) == 0, "whole blocks to a page");
 constexpr float INF = std::numeric_limits<float>::infinity();
 
 typedef float vf __attribute__((vector_size(4 * W)));
@@ -336,8 +339,12 @@ template <class T> inline void fetch(const T *at, long count) {
     for (long i = 0; i < std::min<long>(count, 16384); i += 64 / (long)sizeof(T)) __builtin_prefetch(at + i, 0, 2);
 }
 
-// ---- attention: G query heads of one row over one key-value head
+// ---- attention: rows that begin on the same pages, over one key-value head
+//
+// A page is met by all that look at it before the next one is: what several rows share is loaded once. For each query and page the sums go on
+// where those of the page before ended, so it is the same whoever looks besides.
 
+// Scores of G queries [G][hd] with the keys of B blocks.
 template <int G, int B, class T> inline void meet(const float *q, long hd, const T *k, float *scores, long room) {
     vf acc[G][B];
     for (int g = 0; g < G; g++)
@@ -357,11 +364,12 @@ template <int G, int B, class T> inline void meet(const float *q, long hd, const
         for (int b = 0; b < B; b++) store(scores + g * room + b * W, acc[g][b]);
 }
 
-template <int G, int B, class T> inline void gather(const float *p, long room, long first, long last, const T *v, long hdp, float *out) {
+// out [G][B W] += chances [G][count] times values
+template <int G, int B, class T> inline void gather(const float *p, long room, long count, const T *v, long hdp, float *out) {
     vf acc[G][B];
     for (int g = 0; g < G; g++)
-        for (int b = 0; b < B; b++) acc[g][b] = vf{};
-    for (long j = first; j < last; j++) {
+        for (int b = 0; b < B; b++) acc[g][b] = load(out + g * hdp + b * W);
+    for (long j = 0; j < count; j++) {
         vf seen[B];
 #pragma GCC unroll 4
         for (int b = 0; b < B; b++) seen[b] = load(v + j * hdp + b * W);
@@ -376,40 +384,96 @@ template <int G, int B, class T> inline void gather(const float *p, long room, l
         for (int b = 0; b < B; b++) store(out + g * hdp + b * W, acc[g][b]);
 }
 
-// q [G][hd] (scaled) over positions first .. last - 1 of k, v -> out [G][hdp]; scores [G][room] is scratch.
-template <int G, class T>
-void attend(const float *q, long hd, const T *k, const T *v, long hdp, long first, long last, float cap, float *scores, long room, float *out) {
-    long low = first / W * W, b = low;
-    for (; b + 4 * W <= last; b += 4 * W) meet<G, 4>(q, hd, k + b * hd, scores + b, room);
-    for (; b < last; b += W) meet<G, 1>(q, hd, k + b * hd, scores + b, room);
+// f(G, first) for `count` queries by fours and a rest
+template <class F> inline void by_four(long count, F f) {
+    long g = 0;
+    for (; g + 4 <= count; g += 4) f(std::integral_constant<int, 4>{}, g);
+    switch (count - g) {
+    case 3: f(std::integral_constant<int, 3>{}, g); break;
+    case 2: f(std::integral_constant<int, 2>{}, g); break;
+    case 1: f(std::integral_constant<int, 1>{}, g);
+    }
+}
+
+// Scores [many][room] of positions from .. to - 1 of a page; `from` begins a block.
+template <class T> void score(const float *q, long many, long hd, const T *k, long from, long to, float *scores, long room) {
+    by_four(many, [&](auto G, long g) {
+        long b = from;
+        for (; b + 4 * W <= to; b += 4 * W) meet<G.value, 4>(q + g * hd, hd, k + b * hd, scores + g * room + b, room);
+        for (; b < to; b += W) meet<G.value, 1>(q + g * hd, hd, k + b * hd, scores + g * room + b, room);
+    });
+}
+
+// What positions from .. to - 1 of a page, with chances p [many][room], add to out [many][hdp].
+template <class T> void weigh(const float *p, long room, long many, long from, long to, const T *v, long hdp, float *out) {
+    by_four(many, [&](auto G, long g) {
+        const float *x = p + g * room + from;
+        const T *y = v + from * hdp;
+        float *z = out + g * hdp;
+        long d = 0;
+        for (; d + 4 * W <= hdp; d += 4 * W) gather<G.value, 4>(x, room, to - from, y + d, hdp, z + d);
+        for (; d + 2 * W <= hdp; d += 2 * W) gather<G.value, 2>(x, room, to - from, y + d, hdp, z + d);
+        for (; d < hdp; d += W) gather<G.value, 1>(x, room, to - from, y + d, hdp, z + d);
+    });
+}
+
+// e^(score - the highest) for positions first .. last - 1, 0 for the others of their blocks; -> 1 over their sum
+float soften(float *s, long first, long last, float cap) {
+    long low = first / W * W;
     vi lane;
     for (int i = 0; i < W; i++) lane[i] = i;
-    float sums[G];
-    for (int g = 0; g < G; g++) {
-        float *s = scores + g * room;
-        vf top = splat(-INF), sum{};
-        for (long j = low; j < last; j += W) {
-            vf x = load(s + j);
-            if (cap > 0) x = cap_(x, cap);
-            if (j < first || j + W > last) x = (lane >= (int)(first - j)) & (lane < (int)(last - j)) ? x : splat(-INF);
-            store(s + j, x);
-            top = most(x, top);
-        }
-        float m = -INF;
-        for (int i = 0; i < W; i++) m = top[i] > m ? top[i] : m;
-        for (long j = low; j < last; j += W) {
-            vf e = exp_(load(s + j) - m);
-            store(s + j, e);
-            sum += e;
-        }
-        sums[g] = 1.0f / total(sum);
+    vf top = splat(-INF), sum{};
+    for (long j = low; j < last; j += W) {
+        vf x = load(s + j);
+        if (cap > 0) x = cap_(x, cap);
+        if (j < first || j + W > last) x = (lane >= (int)(first - j)) & (lane < (int)(last - j)) ? x : splat(-INF);
+        store(s + j, x);
+        top = most(x, top);
     }
-    long d = 0;
-    for (; d + 4 * W <= hdp; d += 4 * W) gather<G, 4>(scores, room, first, last, v + d, hdp, out + d);
-    for (; d + 2 * W <= hdp; d += 2 * W) gather<G, 2>(scores, room, first, last, v + d, hdp, out + d);
-    for (; d < hdp; d += W) gather<G, 1>(scores, room, first, last, v + d, hdp, out + d);
-    for (int g = 0; g < G; g++)
-        for (long i = 0; i < hdp; i++) out[g * hdp + i] *= sums[g];
+    float m = -INF;
+    for (int i = 0; i < W; i++) m = top[i] > m ? top[i] : m;
+    for (long j = low; j < last; j += W) {
+        vf e = exp_(load(s + j) - m);
+        store(s + j, e);
+        sum += e;
+    }
+    return 1.0f / total(sum);
+}
+
+// Which rows attend together: `count` of them from `first` on in an order that brings those together whose sequences begin alike. All see the
+// positions before `common`, on the same pages; none sees any from `end` on.
+struct Party {
+    long first, count, common, end;
+};
+
+constexpr long QUERIES = 32; // of a party: with a page of keys and its scores they stay in the first cache
+
+std::vector<Party> parties(std::vector<long> &order, const int64_t *table, long each, const int64_t *slot, const int64_t *position, long n, long most) {
+    auto differ = [&](long a, long b) { // the first page of two rows that is not the same, or the number of those that both look at
+        long upto = std::min(position[a], position[b]) / PAGE + 1, i = 0;
+        const int64_t *x = table + slot[a] * each, *y = table + slot[b] * each;
+        if (x != y) while (i < upto && x[i] == y[i]) i++;
+        return x == y ? upto : i;
+    };
+    order.resize(n);
+    for (long i = 0; i < n; i++) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](long a, long b) {
+        long i = differ(a, b);
+        bool alike = i * PAGE > std::min(position[a], position[b]);
+        return alike ? position[a] < position[b] : table[slot[a] * each + i] < table[slot[b] * each + i];
+    });
+    std::vector<Party> out;
+    for (long i = 0; i < n; i += out.back().count) {
+        long a = order[i], common = position[a] + 1, end = common, count = 1;
+        for (; count < most && i + count < n; count++) {
+            long b = order[i + count], same = std::min({common, position[b] + 1, differ(a, b) * PAGE}) / W * W;
+            if (!same || 2 * same < common) break; // what they share is little of what they look at
+            common = same;
+            end = std::max<long>(end, position[b] + 1);
+        }
+        out.push_back({i, count, count > 1 ? common : 0, end});
+    }
+    return out;
 }
 
 // ---- the model
@@ -435,8 +499,8 @@ struct Abstract {
     virtual void matrix(long layer, int which, const float *w, long out, long k, const float *bias, int threads) = 0;
     virtual void norm(long layer, int which, const float *w, long count) = 0;
     virtual void layer(long layer, long window, const float *cos, const float *sin) = 0;
-    virtual void forward(void *k, void *v, long slots, long room, const int64_t *ids, const int64_t *slot, const int64_t *position, long n,
-                         float *hidden, int threads) = 0;
+    virtual void forward(void *k, void *v, long pages, const int64_t *table, long each, const int64_t *ids, const int64_t *slot,
+                         const int64_t *position, long n, float *hidden, int threads) = 0;
     virtual void logits(const float *hidden, const int64_t *rows, long n, float *out, int threads) = 0;
     const float *embedding = nullptr;
 };
@@ -445,7 +509,8 @@ template <class T> struct Model : Abstract {
     std::deque<Layer<T>> layers;
     Linear<T> head;
     std::vector<float> last;
-    Scratch<float> x_, qkv_, wide_;
+    Scratch<float> x_, qkv_, wide_, scores_;
+    std::vector<long> order;
     Scratch<T> in_, mid_;
 
     void matrix(long layer, int which, const float *w, long out, long k, const float *bias, int threads) override {
@@ -488,16 +553,21 @@ template <class T> struct Model : Abstract {
         for (i = 0; i < count; i++) out[i] = x[i] * by * weight[i];
     }
 
-    void forward(void *kc, void *vc, long slots, long room, const int64_t *ids, const int64_t *slot, const int64_t *position, long n,
-                 float *hidden, int threads) override {
+    void forward(void *kc, void *vc, long pages, const int64_t *table, long each, const int64_t *ids, const int64_t *slot, const int64_t *position,
+                 long n, float *hidden, int threads) override {
         const long d = s.width, ld = up(d, NR), hd = s.head_dim, hdp = up(hd, W), kv = s.kv_heads, groups = s.heads / kv;
         const long ldq = up((s.heads + 2 * kv) * hd, NR), deep = up(std::max<long>(d, s.heads * hd), KB), hid = up(up(s.hidden, W), KB);
         float *x = x_.of(n * ld), *qkv = qkv_.of(n * ldq), *wide = wide_.of(s.sandwich ? n * ld : 0);
         T *in = in_.of(n * deep), *mid = mid_.of(n * hid), *keys = (T *)kc, *values = (T *)vc;
+        // Parties of several rows where that leaves every thread some pieces.
+        const long most = std::max<long>(1, std::min(QUERIES / groups, n * kv / (4 * threads))), queries = most * groups;
+        const std::vector<Party> party = parties(order, table, each, slot, position, n, most);
+        const long room = up(*std::max_element(position, position + n) + 1, PAGE) + 4 * W;
+        scores_.of(threads * queries * room);
         // Beyond the last column the inputs of products are zero, for they meet weights that are zero, and 0 * NaN is NaN.
-        pool.run(threads, [&](int) {
-            std::vector<float> row_(std::max<long>({up(d, KB), hd, 4 * hdp})), scores_(4 * (room + 4 * W)), q_(4 * hd);
-            float *row = row_.data(), *scores = scores_.data(), *q = q_.data();
+        pool.run(threads, [&](int mine) {
+            std::vector<float> row_(std::max<long>(up(d, KB), hd)), q_(queries * hd), out_(queries * hdp), by(queries);
+            float *row = row_.data(), *q = q_.data(), *out = out_.data(), *scores = scores_.at + mine * queries * room;
             auto normed = [&](long r, const std::vector<float> &weight) {
                 rms(x + r * ld, weight.data(), d, row);
                 for (long i = d; i < up(d, KB); i++) row[i] = 0;
@@ -523,7 +593,7 @@ template <class T> struct Model : Abstract {
                     float *to = qkv + r * ldq + panel * NR;
                     store(to, a), store(to + W, b);
                 });
-                auto place = [&](long r, long h) { return ((l * slots + slot[r]) * kv + h) * room; };
+                auto place = [&](long r, long h, long at) { return ((l * pages + table[slot[r] * each + at / PAGE]) * kv + h) * PAGE; };
                 auto turn = [&](float *y, long r) {
                     if (!layer.cos) return;
                     const float *cos = layer.cos + position[r] * hd, *sin = layer.sin + position[r] * hd;
@@ -542,37 +612,66 @@ template <class T> struct Model : Abstract {
                             for (long i = 0; i < hd; i++) y[i] *= (float)s.scale;
                             continue;
                         }
-                        T *to = keys + place(r, h - s.heads) * hd + position[r] / W * W * hd + position[r] % W;
+                        long at = position[r] % PAGE;
+                        T *to = keys + (place(r, h - s.heads, position[r]) + at / W * W) * hd + at % W;
                         for (long i = 0; i < hd; i++) put(to + i * W, y[i]);
                     }
                     for (long h = 0; h < kv; h++, y += hd) {
-                        T *to = values + (place(r, h) + position[r]) * hdp;
+                        T *to = values + (place(r, h, position[r]) + position[r] % PAGE) * hdp;
                         for (long i = 0; i < hd; i++) put(to + i, y[i]);
                     }
                 });
-                pool.each(n * kv, [&](long i) {
-                    if (long next = i + threads; next < n * kv) {
-                        long r = next / kv, past = position[r] + 1, from = layer.window && past > layer.window ? (past - layer.window) / W * W : 0;
-                        fetch(keys + (place(r, next % kv) + from) * hd, (past - from) * hd);
+                auto begin = [&](long end) { return layer.window && end > layer.window ? end - layer.window : 0; };
+                auto ahead = [&](const T *from, long r, long h, long first, long last, long wide) { // fetch keys or values, as many as are worth it
+                    last = std::min(last, first + 16384 / wide);
+                    for (long at = first / PAGE * PAGE; at < last; at += PAGE) fetch(from + place(r, h, at) * wide, std::min<long>(PAGE, last - at) * wide);
+                };
+                pool.each(party.size() * kv, [&](long i) {
+                    if (long next = i + threads; next < (long)party.size() * kv) {
+                        const Party &p = party[next / kv];
+                        ahead(keys, order[p.first], next % kv, begin(p.end), p.end, hd);
                     }
-                    long r = i / kv, h = i % kv, end = position[r] + 1, begin = layer.window && end > layer.window ? end - layer.window : 0;
-                    for (long g = 0; g < groups; g += 4) {
-                        const float *from = qkv + r * ldq + (h * groups + g) * hd;
-                        const T *k = keys + place(r, h) * hd, *v = values + place(r, h) * hdp;
-                        long many = std::min<long>(4, groups - g), space = room + 4 * W;
-                        memcpy(q, from, many * hd * sizeof(float));
-                        if (g == 0) fetch(v + begin * hdp, (end - begin) * hdp);
-                        switch (many) {
-                        case 1: attend<1>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
-                        case 2: attend<2>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
-                        case 3: attend<3>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
-                        default: attend<4>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row);
+                    const Party &p = party[i / kv];
+                    const long h = i % kv, many = p.count * groups, common = begin(p.end) ? 0 : p.common;
+                    const long *rows = order.data() + p.first;
+                    auto each_page = [&](long r, long from, long to, auto f) { // f(place, first position of the page, from, to within it)
+                        for (long at = from; at < to; at = at / PAGE * PAGE + PAGE) {
+                            long page = at / PAGE * PAGE;
+                            f(place(r, h, at), page, at - page, std::min<long>(to - page, PAGE));
                         }
-                        for (long e = 0; e < many; e++) lay(in, n, r, (h * groups + g + e) * hd, row + e * hdp, hd);
+                    };
+                    auto meets = [&](long e, long count, long from, long to) {
+                        each_page(rows[e], from, to, [&](long where, long page, long a, long z) {
+                            score(q + e * groups * hd, count * groups, hd, keys + where * hd, a, z, scores + e * groups * room + page, room);
+                        });
+                    };
+                    auto takes = [&](long e, long count, long from, long to) {
+                        each_page(rows[e], from, to, [&](long where, long page, long a, long z) {
+                            weigh(scores + e * groups * room + page, room, count * groups, a, z, values + where * hdp, hdp, out + e * groups * hdp);
+                        });
+                    };
+                    for (long e = 0; e < p.count; e++) memcpy(q + e * groups * hd, qkv + rows[e] * ldq + h * groups * hd, groups * hd * sizeof(float));
+                    std::fill(out, out + many * hdp, 0.0f);
+                    ahead(values, rows[0], h, begin(p.end), p.end, hdp);
+                    meets(0, p.count, 0, common);
+                    for (long e = 0; e < p.count; e++) {
+                        long end = position[rows[e]] + 1, first = begin(end);
+                        meets(e, 1, std::max(common, first / W * W), end);
+                        for (long g = e * groups; g < (e + 1) * groups; g++) by[g] = soften(scores + g * room, first, end, (float)s.score_cap);
                     }
-                    if (h == kv - 1) {
-                        static const float zeros[KB] = {};
-                        lay(in, n, r, s.heads * hd, zeros, up(s.heads * hd, KB) - s.heads * hd);
+                    takes(0, p.count, 0, common);
+                    for (long e = 0; e < p.count; e++) {
+                        long end = position[rows[e]] + 1;
+                        takes(e, 1, std::max(common, begin(end)), end);
+                        for (long g = 0; g < groups; g++) {
+                            float *y = out + (e * groups + g) * hdp;
+                            for (long c = 0; c < hdp; c++) y[c] *= by[e * groups + g];
+                            lay(in, n, rows[e], (h * groups + g) * hd, y, hd);
+                        }
+                        if (h == kv - 1) {
+                            static const float zeros[KB] = {};
+                            lay(in, n, rows[e], s.heads * hd, zeros, up(s.heads * hd, KB) - s.heads * hd);
+                        }
                     }
                 });
                 product(in, n, layer.matrix[OUT], add);
@@ -685,6 +784,7 @@ void draw_row(const float *x, long vocab, float t, double uniform, bool given, i
 extern "C" {
 
 int64_t lanes() { return W; }
+int64_t page() { return PAGE; }
 void large_pages(void *at, int64_t bytes) { large(at, bytes); }
 
 void *model_new(const Shape *shape, int64_t narrow) {
@@ -702,9 +802,9 @@ void model_matrix(void *m, int64_t layer, int64_t which, const float *w, int64_t
 }
 void model_norm(void *m, int64_t layer, int64_t which, const float *w, int64_t count) { ((Abstract *)m)->norm(layer, (int)which, w, count); }
 void model_layer(void *m, int64_t layer, int64_t window, const float *cos, const float *sin) { ((Abstract *)m)->layer(layer, window, cos, sin); }
-void model_forward(void *m, void *k, void *v, int64_t slots, int64_t room, const int64_t *ids, const int64_t *slot, const int64_t *position,
-                   int64_t n, float *hidden, int64_t threads) {
-    ((Abstract *)m)->forward(k, v, slots, room, ids, slot, position, n, hidden, (int)threads);
+void model_forward(void *m, void *k, void *v, int64_t pages, const int64_t *table, int64_t each, const int64_t *ids, const int64_t *slot,
+                   const int64_t *position, int64_t n, float *hidden, int64_t threads) {
+    ((Abstract *)m)->forward(k, v, pages, table, each, ids, slot, position, n, hidden, (int)threads);
 }
 void model_logits(void *m, const float *hidden, const int64_t *rows, int64_t n, float *out, int64_t threads) {
     ((Abstract *)m)->logits(hidden, rows, n, out, (int)threads);
