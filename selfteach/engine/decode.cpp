@@ -7,9 +7,9 @@
 // Layouts (W numbers to a vector):
 //   weights     panels of 2 W output columns: [panel][k][2 W]; in bf16 pairs of k stand together: [panel][k / 2][2 W][2]
 //   inputs      of products: [k / KB][row][KB], so that a tile of rows is one stretch of memory
-//   keys        [layer][page][head][position / W][d][W]: a query meets W keys at once, without sums across a vector
-//   values      [layer][page][head][position][d]
-// A page is PAGE positions of a slot's sequence, or of several slots' (pages.py): table[slot][i] is the page of positions i PAGE and on.
+//   keys        [layer][slot][head][position / W][d][W]: a query meets W keys at once, without sums across a vector
+//   values      [layer][slot][head][position][d]
+// Of a slot's sequence, positions n PAGE to n PAGE + PAGE - 1 lie in the part of slot table[slot][n], each at its place (pages.py).
 
 #include <algorithm>
 #include <atomic>
@@ -337,12 +337,13 @@ template <class T> void lay(T *x, long n, long row, long k, const float *from, l
 
 template <class T> inline void fetch(const T *at, long count) {
     for (long i = 0; i < std::min<long>(count, 16384); i += 64 / (long)sizeof(T)) __builtin_prefetch(at + i, 0, 2);
+    asm volatile(""); // a function that only fetches is otherwise taken for one that does nothing, and calls of it are left out
 }
 
 // ---- attention: rows that begin on the same pages, over one key-value head
 //
-// A page is met by all that look at it before the next one is: what several rows share is loaded once. For each query and page the sums go on
-// where those of the page before ended, so it is the same whoever looks besides.
+// A stretch of positions is met by all that look at it before the next one is: what several rows share is loaded once. Each query's sums go on
+// where those of the stretch before ended, so they are the same whoever looks besides.
 
 // Scores of G queries [G][hd] with the keys of B blocks.
 template <int G, int B, class T> inline void meet(const float *q, long hd, const T *k, float *scores, long room) {
@@ -395,7 +396,7 @@ template <class F> inline void by_four(long count, F f) {
     }
 }
 
-// Scores [many][room] of positions from .. to - 1 of a page; `from` begins a block.
+// Scores [many][room] of positions from .. to - 1; `from` begins a block.
 template <class T> void score(const float *q, long many, long hd, const T *k, long from, long to, float *scores, long room) {
     by_four(many, [&](auto G, long g) {
         long b = from;
@@ -404,7 +405,7 @@ template <class T> void score(const float *q, long many, long hd, const T *k, lo
     });
 }
 
-// What positions from .. to - 1 of a page, with chances p [many][room], add to out [many][hdp].
+// What positions from .. to - 1, with chances p [many][room], add to out [many][hdp].
 template <class T> void weigh(const float *p, long room, long many, long from, long to, const T *v, long hdp, float *out) {
     by_four(many, [&](auto G, long g) {
         const float *x = p + g * room + from;
@@ -499,7 +500,7 @@ struct Abstract {
     virtual void matrix(long layer, int which, const float *w, long out, long k, const float *bias, int threads) = 0;
     virtual void norm(long layer, int which, const float *w, long count) = 0;
     virtual void layer(long layer, long window, const float *cos, const float *sin) = 0;
-    virtual void forward(void *k, void *v, long pages, const int64_t *table, long each, const int64_t *ids, const int64_t *slot,
+    virtual void forward(void *k, void *v, long slots, const int64_t *table, long each, const int64_t *ids, const int64_t *slot,
                          const int64_t *position, long n, float *hidden, int threads) = 0;
     virtual void logits(const float *hidden, const int64_t *rows, long n, float *out, int threads) = 0;
     const float *embedding = nullptr;
@@ -553,7 +554,7 @@ template <class T> struct Model : Abstract {
         for (i = 0; i < count; i++) out[i] = x[i] * by * weight[i];
     }
 
-    void forward(void *kc, void *vc, long pages, const int64_t *table, long each, const int64_t *ids, const int64_t *slot, const int64_t *position,
+    void forward(void *kc, void *vc, long slots, const int64_t *table, long each, const int64_t *ids, const int64_t *slot, const int64_t *position,
                  long n, float *hidden, int threads) override {
         const long d = s.width, ld = up(d, NR), hd = s.head_dim, hdp = up(hd, W), kv = s.kv_heads, groups = s.heads / kv;
         const long ldq = up((s.heads + 2 * kv) * hd, NR), deep = up(std::max<long>(d, s.heads * hd), KB), hid = up(up(s.hidden, W), KB);
@@ -593,7 +594,9 @@ template <class T> struct Model : Abstract {
                     float *to = qkv + r * ldq + panel * NR;
                     store(to, a), store(to + W, b);
                 });
-                auto place = [&](long r, long h, long at) { return ((l * pages + table[slot[r] * each + at / PAGE]) * kv + h) * PAGE; };
+                auto place = [&](long r, long h, long at) { // of the beginning of the part where that position of a row's sequence lies
+                    return ((l * slots + table[slot[r] * each + at / PAGE]) * kv + h) * each * PAGE;
+                };
                 auto turn = [&](float *y, long r) {
                     if (!layer.cos) return;
                     const float *cos = layer.cos + position[r] * hd, *sin = layer.sin + position[r] * hd;
@@ -612,42 +615,45 @@ template <class T> struct Model : Abstract {
                             for (long i = 0; i < hd; i++) y[i] *= (float)s.scale;
                             continue;
                         }
-                        long at = position[r] % PAGE;
-                        T *to = keys + (place(r, h - s.heads, position[r]) + at / W * W) * hd + at % W;
+                        T *to = keys + (place(r, h - s.heads, position[r]) + position[r] / W * W) * hd + position[r] % W;
                         for (long i = 0; i < hd; i++) put(to + i * W, y[i]);
                     }
                     for (long h = 0; h < kv; h++, y += hd) {
-                        T *to = values + (place(r, h, position[r]) + position[r] % PAGE) * hdp;
+                        T *to = values + (place(r, h, position[r]) + position[r]) * hdp;
                         for (long i = 0; i < hd; i++) put(to + i, y[i]);
                     }
                 });
                 auto begin = [&](long end) { return layer.window && end > layer.window ? end - layer.window : 0; };
+                // f(place, from, to) for stretches that lie together; those that many queries look at are short enough for the first cache
+                auto stretches = [&](long r, long h, long from, long to, bool brief, auto f) {
+                    for (long at = from; at < to;) {
+                        long where = place(r, h, at), next = at / PAGE * PAGE + PAGE;
+                        while (!brief && next < to && place(r, h, next) == where) next += PAGE;
+                        f(where, at, std::min(to, next));
+                        at = next;
+                    }
+                };
                 auto ahead = [&](const T *from, long r, long h, long first, long last, long wide) { // fetch keys or values, as many as are worth it
-                    last = std::min(last, first + 16384 / wide);
-                    for (long at = first / PAGE * PAGE; at < last; at += PAGE) fetch(from + place(r, h, at) * wide, std::min<long>(PAGE, last - at) * wide);
+                    stretches(r, h, first, std::min(last, first + 16384 / wide), false, [&](long where, long a, long z) {
+                        fetch(from + (where + a) * wide, (z - a) * wide);
+                    });
                 };
                 pool.each(party.size() * kv, [&](long i) {
                     if (long next = i + threads; next < (long)party.size() * kv) {
                         const Party &p = party[next / kv];
-                        ahead(keys, order[p.first], next % kv, begin(p.end), p.end, hd);
+                        ahead(keys, order[p.first], next % kv, begin(p.end) / W * W, p.end, hd);
                     }
                     const Party &p = party[i / kv];
                     const long h = i % kv, many = p.count * groups, common = begin(p.end) ? 0 : p.common;
                     const long *rows = order.data() + p.first;
-                    auto each_page = [&](long r, long from, long to, auto f) { // f(place, first position of the page, from, to within it)
-                        for (long at = from; at < to; at = at / PAGE * PAGE + PAGE) {
-                            long page = at / PAGE * PAGE;
-                            f(place(r, h, at), page, at - page, std::min<long>(to - page, PAGE));
-                        }
-                    };
                     auto meets = [&](long e, long count, long from, long to) {
-                        each_page(rows[e], from, to, [&](long where, long page, long a, long z) {
-                            score(q + e * groups * hd, count * groups, hd, keys + where * hd, a, z, scores + e * groups * room + page, room);
+                        stretches(rows[e], h, from, to, count > 1, [&](long where, long a, long z) {
+                            score(q + e * groups * hd, count * groups, hd, keys + where * hd, a, z, scores + e * groups * room, room);
                         });
                     };
                     auto takes = [&](long e, long count, long from, long to) {
-                        each_page(rows[e], from, to, [&](long where, long page, long a, long z) {
-                            weigh(scores + e * groups * room + page, room, count * groups, a, z, values + where * hdp, hdp, out + e * groups * hdp);
+                        stretches(rows[e], h, from, to, count > 1, [&](long where, long a, long z) {
+                            weigh(scores + e * groups * room, room, count * groups, a, z, values + where * hdp, hdp, out + e * groups * hdp);
                         });
                     };
                     for (long e = 0; e < p.count; e++) memcpy(q + e * groups * hd, qkv + rows[e] * ldq + h * groups * hd, groups * hd * sizeof(float));
@@ -802,9 +808,9 @@ void model_matrix(void *m, int64_t layer, int64_t which, const float *w, int64_t
 }
 void model_norm(void *m, int64_t layer, int64_t which, const float *w, int64_t count) { ((Abstract *)m)->norm(layer, (int)which, w, count); }
 void model_layer(void *m, int64_t layer, int64_t window, const float *cos, const float *sin) { ((Abstract *)m)->layer(layer, window, cos, sin); }
-void model_forward(void *m, void *k, void *v, int64_t pages, const int64_t *table, int64_t each, const int64_t *ids, const int64_t *slot,
+void model_forward(void *m, void *k, void *v, int64_t slots, const int64_t *table, int64_t each, const int64_t *ids, const int64_t *slot,
                    const int64_t *position, int64_t n, float *hidden, int64_t threads) {
-    ((Abstract *)m)->forward(k, v, pages, table, each, ids, slot, position, n, hidden, (int)threads);
+    ((Abstract *)m)->forward(k, v, slots, table, each, ids, slot, position, n, hidden, (int)threads);
 }
 void model_logits(void *m, const float *hidden, const int64_t *rows, int64_t n, float *out, int64_t threads) {
     ((Abstract *)m)->logits(hidden, rows, n, out, (int)threads);

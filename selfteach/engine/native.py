@@ -139,8 +139,8 @@ class Packed:
 class Native:
     """Packed weights, a cache of `slots` sequences, and steps over both: what `cache.Plain` does in torch.
 
-    A row's bits depend on its own sequence alone, on any number of threads. The cache is a pool of pages: sequences that begin alike stand on
-    the same ones (pages.py).
+    A row's bits depend on its own sequence alone, on any number of threads. Sequences that begin alike stand on the same pages of the cache
+    (pages.py) and attend them together.
     """
 
     pads = False
@@ -155,9 +155,9 @@ class Native:
         c, dtype, lanes = self.model.c, self.packed.dtype, self.packed.lanes
         self.k = self.v = torch.empty(0)  # before the next are had
         self.pages = Pages(slots, -(-self.length // PAGE))
-        shape = (c.layers, len(self.pages.holders), c.kv_heads)
-        self.k = zeros((*shape, PAGE // lanes, c.head_dim, lanes), "cpu", dtype)
-        self.v = zeros((*shape, PAGE, -(-c.head_dim // lanes) * lanes), "cpu", dtype)
+        shape, room = (c.layers, slots, c.kv_heads), PAGE * self.pages.table.shape[1]
+        self.k = zeros((*shape, room // lanes, c.head_dim, lanes), "cpu", dtype)
+        self.v = zeros((*shape, room, -(-c.head_dim // lanes) * lanes), "cpu", dtype)
         if self.k.nbytes <= LARGE:
             for x in (self.k, self.v):
                 self.lib.large_pages(x.data_ptr(), x.nbytes)
@@ -178,13 +178,13 @@ class Native:
         """As Runner.share: a page that is full is stood on by both, and only of the last one something is copied."""
         copies = self.pages.share(source, target, count)
         self._copy(copies)
-        return sum(c.count for c in copies)
+        return sum(c.stop - c.start for c in copies)
 
     def _copy(self, copies: list[Copy]) -> None:
-        for source, target, count in copies:
-            blocks = -(-count // self.packed.lanes)
-            self.k[:, target, :, :blocks] = self.k[:, source, :, :blocks]
-            self.v[:, target, :, :count] = self.v[:, source, :, :count]
+        for source, target, start, stop in copies:
+            blocks = slice(start // self.packed.lanes, -(-stop // self.packed.lanes))
+            self.k[:, target, :, blocks] = self.k[:, source, :, blocks]
+            self.v[:, target, :, start:stop] = self.v[:, source, :, start:stop]
 
     def clear(self, upto: int) -> None:
         """Let go of all pages; a key that a row does not look at is never read."""
@@ -205,7 +205,7 @@ class Native:
         ids = tokens[slot, position]
         hidden = torch.empty(len(slot), self.model.c.width)
         self.lib.model_forward(
-            self.packed.handle, self.k.data_ptr(), self.v.data_ptr(), len(self.pages.holders), table.ctypes.data, table.shape[1], ids.ctypes.data,
+            self.packed.handle, self.k.data_ptr(), self.v.data_ptr(), len(table), table.ctypes.data, table.shape[1], ids.ctypes.data,
             slot.ctypes.data, position.ctypes.data, len(slot), hidden.data_ptr(), self.threads,
         )  # fmt: skip
         return hidden, last

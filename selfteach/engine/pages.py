@@ -10,27 +10,27 @@ PAGE = 64  # positions
 
 
 class Copy(NamedTuple):
-    """What the cache must do before a page is written: take the first `count` positions of page `source` over to page `target`."""
+    """What the cache must do before a page is written: take positions `start` to `stop` of one slot's part of it over to another's."""
 
     source: int
     target: int
-    count: int
+    start: int
+    stop: int
 
 
 class Pages:
-    """A pool of pages for `slots` sequences of at most `each` pages.
+    """Sequences of at most `each` pages in a cache that has room for as many of each slot's own.
 
-    table     i64[slots, each]: the page that holds positions 64 i to 64 i + 63 of a slot's sequence; -1: none
-    holders   i64[pages]: how many slots stand on a page; only who holds it alone writes to it
+    table     i64[slots, each]: the slot in whose part of the cache positions 64 n to 64 n + 63 of a slot's sequence lie; -1: in none yet
+    holders   i64[slots, each]: how many sequences stand on a page; only who stands there alone writes to it
 
-    There are slots x each pages, which always suffice: while an entry of the table is empty, or one of several that name the same page,
-    fewer pages than entries are held. Pages that were let go last are taken first, so a pool is touched no further than it was ever filled.
+    A slot writes into its own part, or, while others still stand there, into any page of the same n that nobody holds. There is one: as long
+    as a column of the table has an empty entry, or two that are equal, fewer than all slots are in it.
     """
 
     def __init__(self, slots: int, each: int):
         self.table = np.full((slots, each), -1, np.int64)
-        self.holders = np.zeros(slots * each, np.int64)
-        self.free = list(range(slots * each))[::-1]
+        self.holders = np.zeros((slots, each), np.int64)
 
     def share(self, source: int, target: int, count: int) -> list[Copy]:
         """Let a slot's sequence be the first `count` tokens of another's, or of its own: of a last page that is not full it gets its own copy."""
@@ -38,43 +38,42 @@ class Pages:
         if source == target:
             self._leave(target, upto)
         else:
-            pages = self.table[source, :upto].copy()
-            self.holders[pages] += 1
+            where = self.table[source, :upto].copy()
+            self.holders[where, np.arange(upto)] += 1
             self._leave(target, 0)
-            self.table[target, :upto] = pages
-        return self._own(target, upto - 1, count % PAGE) if count % PAGE else []
+            self.table[target, :upto] = where
+        return self._own(target, upto - 1, count) if count % PAGE else []
 
     def write(self, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> list[Copy]:
-        """Let slots (each once) hold alone the pages of positions start .. start + take - 1, of which only what stands before `start` is kept."""
+        """Let slots (each once) stand alone on the pages of positions start .. start + take - 1; what is before `start` is kept."""
         first, last = start // PAGE, (start + take - 1) // PAGE
-        page = self.table[slots, first]
+        where = self.table[slots, first]
         copies: list[Copy] = []
-        for i in np.flatnonzero((last > first) | (page < 0) | (self.holders[page] > 1)):
+        for i in np.flatnonzero((last > first) | (where < 0) | (self.holders[where, first] > 1)):
             for n in range(int(first[i]), int(last[i]) + 1):
-                copies += self._own(int(slots[i]), n, int(start[i]) % PAGE if n == first[i] else 0)
+                copies += self._own(int(slots[i]), n, int(start[i]))
         return copies
 
     def clear(self) -> None:
         """Let go of every page."""
-        for slot in range(len(self.table)):
-            self._leave(slot, 0)
+        self.table.fill(-1)
+        self.holders.fill(0)
 
     def _own(self, slot: int, n: int, keep: int) -> list[Copy]:
-        """Let a slot hold its n-th page alone, with the first `keep` positions as they are."""
-        page = int(self.table[slot, n])
-        if page >= 0 and self.holders[page] == 1:
+        """Let a slot stand alone on its n-th page, with the positions before `keep` as they are."""
+        old = int(self.table[slot, n])
+        if old >= 0 and self.holders[old, n] == 1:
             return []
-        new = self.free.pop()
-        self.table[slot, n], self.holders[new] = new, 1
-        if page < 0:
+        free = self.holders[:, n] == 0
+        new = slot if free[slot] else int(free.argmax())
+        self.table[slot, n], self.holders[new, n] = new, 1
+        if old < 0:
             return []
-        self.holders[page] -= 1
-        return [Copy(page, new, keep)] if keep else []
+        self.holders[old, n] -= 1
+        return [Copy(old, new, n * PAGE, keep)] if keep > n * PAGE else []
 
     def _leave(self, slot: int, first: int) -> None:
         """Let go of a slot's pages from the `first` on."""
-        pages = self.table[slot, first:]
-        pages = pages[pages >= 0]
-        self.holders[pages] -= 1
-        self.free += pages[self.holders[pages] == 0].tolist()[::-1]
+        n = np.flatnonzero(self.table[slot, first:] >= 0) + first
+        self.holders[self.table[slot, n], n] -= 1
         self.table[slot, first:] = -1
