@@ -418,27 +418,30 @@ template <class T> void weigh(const float *p, long room, long many, long from, l
     });
 }
 
-// e^(score - the highest) for positions first .. last - 1, 0 for the others of their blocks; -> 1 over their sum
-float soften(float *s, long first, long last, float cap) {
-    long low = first / W * W;
+// scores [many][room] -> e^(score - the highest) for positions first .. last - 1, 0 for the others of their blocks; by [many]: 1 over the sums
+void soften(float *scores, long room, long many, long first, long last, float cap, float *by) {
+    const long low = first / W * W;
     vi lane;
     for (int i = 0; i < W; i++) lane[i] = i;
-    vf top = splat(-INF), sum{};
-    for (long j = low; j < last; j += W) {
-        vf x = load(s + j);
-        if (cap > 0) x = cap_(x, cap);
-        if (j < first || j + W > last) x = (lane >= (int)(first - j)) & (lane < (int)(last - j)) ? x : splat(-INF);
-        store(s + j, x);
-        top = most(x, top);
+    for (long g = 0; g < many; g++) {
+        float *s = scores + g * room;
+        vf top = splat(-INF), sum{};
+        for (long j = low; j < last; j += W) {
+            vf x = load(s + j);
+            if (cap > 0) x = cap_(x, cap);
+            if (j < first || j + W > last) x = (lane >= (int)(first - j)) & (lane < (int)(last - j)) ? x : splat(-INF);
+            store(s + j, x);
+            top = most(x, top);
+        }
+        float m = -INF;
+        for (int i = 0; i < W; i++) m = top[i] > m ? top[i] : m;
+        for (long j = low; j < last; j += W) {
+            vf e = exp_(load(s + j) - m);
+            store(s + j, e);
+            sum += e;
+        }
+        by[g] = 1.0f / total(sum);
     }
-    float m = -INF;
-    for (int i = 0; i < W; i++) m = top[i] > m ? top[i] : m;
-    for (long j = low; j < last; j += W) {
-        vf e = exp_(load(s + j) - m);
-        store(s + j, e);
-        sum += e;
-    }
-    return 1.0f / total(sum);
 }
 
 // Which rows attend together: `count` of them from `first` on in an order that brings those together whose sequences begin alike. All see the
@@ -449,7 +452,9 @@ struct Party {
 
 constexpr long QUERIES = 32; // of a party: with a page of keys and its scores they stay in the first cache
 
-std::vector<Party> parties(std::vector<long> &order, const int64_t *table, long each, const int64_t *slot, const int64_t *position, long n, long most) {
+// Parties of at most `most` of n rows, in the order that is written to `order`.
+std::vector<Party> parties(std::vector<long> &order, const int64_t *table, long each, const int64_t *slot, const int64_t *position, long n,
+                           long most) {
     auto differ = [&](long a, long b) { // the first page of two rows that is not the same, or the number of those that both look at
         long upto = std::min(position[a], position[b]) / PAGE + 1, i = 0;
         const int64_t *x = table + slot[a] * each, *y = table + slot[b] * each;
@@ -476,6 +481,66 @@ std::vector<Party> parties(std::vector<long> &order, const int64_t *table, long 
     }
     return out;
 }
+
+// One layer's keys and values, and where in them the rows of a step look.
+template <class T> struct View {
+    const T *keys, *values;
+    const int64_t *table, *slot, *position;
+    long first, each, part, kv, hd, hdp, window; // the layer's first slot in the cache; pages and positions to a slot
+
+    long begin(long end) const { return window && end > window ? end - window : 0; }
+
+    // Where the part begins in which that position of a row's sequence lies.
+    long place(long r, long h, long at) const { return (first + table[slot[r] * each + at / PAGE]) * (kv * part) + h * part; }
+
+    // f(place, from, to) for stretches that lie together; `brief` ones are a page at most.
+    template <class F> void stretches(long r, long h, long from, long to, bool brief, F f) const {
+        for (long at = from; at < to;) {
+            long where = place(r, h, at), next = at / PAGE * PAGE + PAGE;
+            while (!brief && next < to && place(r, h, next) == where) next += PAGE;
+            f(where, at, std::min(to, next));
+            at = next;
+        }
+    }
+
+    // Fetch keys or values, as many as are worth it.
+    void ahead(const T *x, long wide, long r, long h, long from, long to) const {
+        stretches(r, h, from, std::min(to, from + 16384 / wide), false, [&](long where, long a, long z) {
+            fetch(x + (where + a) * wide, (z - a) * wide);
+        });
+    }
+
+    // q [party's rows][groups][hd] (scaled) -> out [rows][groups][hdp]; scores [rows][groups][room] and by [rows][groups] are scratch.
+    void attend(const Party &p, const long *rows, long h, const float *q, long groups, float cap, float *scores, long room, float *out,
+                float *by) const {
+        const long common = begin(p.end) ? 0 : p.common;
+        auto meets = [&](long e, long count, long from, long to) {
+            stretches(rows[e], h, from, to, count > 1, [&](long where, long a, long z) {
+                score(q + e * groups * hd, count * groups, hd, keys + where * hd, a, z, scores + e * groups * room, room);
+            });
+        };
+        auto takes = [&](long e, long count, long from, long to) {
+            stretches(rows[e], h, from, to, count > 1, [&](long where, long a, long z) {
+                weigh(scores + e * groups * room, room, count * groups, a, z, values + where * hdp, hdp, out + e * groups * hdp);
+            });
+        };
+        ahead(values, hdp, rows[0], h, begin(p.end), p.end);
+        meets(0, p.count, 0, common);
+        for (long e = 0; e < p.count; e++) {
+            long end = position[rows[e]] + 1;
+            meets(e, 1, std::max(common, begin(end) / W * W), end);
+            soften(scores + e * groups * room, room, groups, begin(end), end, cap, by + e * groups);
+        }
+        std::fill(out, out + p.count * groups * hdp, 0.0f);
+        takes(0, p.count, 0, common);
+        for (long e = 0; e < p.count; e++) {
+            long end = position[rows[e]] + 1;
+            takes(e, 1, std::max(common, begin(end)), end);
+        }
+        for (long g = 0; g < p.count * groups; g++)
+            for (long c = 0; c < hdp; c++) out[g * hdp + c] *= by[g];
+    }
+};
 
 // ---- the model
 
@@ -594,9 +659,7 @@ template <class T> struct Model : Abstract {
                     float *to = qkv + r * ldq + panel * NR;
                     store(to, a), store(to + W, b);
                 });
-                auto place = [&](long r, long h, long at) { // of the beginning of the part where that position of a row's sequence lies
-                    return ((l * slots + table[slot[r] * each + at / PAGE]) * kv + h) * each * PAGE;
-                };
+                const View<T> view{keys, values, table, slot, position, l * slots, each, each * PAGE, kv, hd, hdp, layer.window};
                 auto turn = [&](float *y, long r) {
                     if (!layer.cos) return;
                     const float *cos = layer.cos + position[r] * hd, *sin = layer.sin + position[r] * hd;
@@ -615,69 +678,29 @@ template <class T> struct Model : Abstract {
                             for (long i = 0; i < hd; i++) y[i] *= (float)s.scale;
                             continue;
                         }
-                        T *to = keys + (place(r, h - s.heads, position[r]) + position[r] / W * W) * hd + position[r] % W;
+                        T *to = keys + (view.place(r, h - s.heads, position[r]) + position[r] / W * W) * hd + position[r] % W;
                         for (long i = 0; i < hd; i++) put(to + i * W, y[i]);
                     }
                     for (long h = 0; h < kv; h++, y += hd) {
-                        T *to = values + (place(r, h, position[r]) + position[r]) * hdp;
+                        T *to = values + (view.place(r, h, position[r]) + position[r]) * hdp;
                         for (long i = 0; i < hd; i++) put(to + i, y[i]);
                     }
                 });
-                auto begin = [&](long end) { return layer.window && end > layer.window ? end - layer.window : 0; };
-                // f(place, from, to) for stretches that lie together; those that many queries look at are short enough for the first cache
-                auto stretches = [&](long r, long h, long from, long to, bool brief, auto f) {
-                    for (long at = from; at < to;) {
-                        long where = place(r, h, at), next = at / PAGE * PAGE + PAGE;
-                        while (!brief && next < to && place(r, h, next) == where) next += PAGE;
-                        f(where, at, std::min(to, next));
-                        at = next;
-                    }
-                };
-                auto ahead = [&](const T *from, long r, long h, long first, long last, long wide) { // fetch keys or values, as many as are worth it
-                    stretches(r, h, first, std::min(last, first + 16384 / wide), false, [&](long where, long a, long z) {
-                        fetch(from + (where + a) * wide, (z - a) * wide);
-                    });
-                };
                 pool.each(party.size() * kv, [&](long i) {
                     if (long next = i + threads; next < (long)party.size() * kv) {
                         const Party &p = party[next / kv];
-                        ahead(keys, order[p.first], next % kv, begin(p.end) / W * W, p.end, hd);
+                        view.ahead(keys, hd, order[p.first], next % kv, view.begin(p.end) / W * W, p.end);
                     }
                     const Party &p = party[i / kv];
-                    const long h = i % kv, many = p.count * groups, common = begin(p.end) ? 0 : p.common;
-                    const long *rows = order.data() + p.first;
-                    auto meets = [&](long e, long count, long from, long to) {
-                        stretches(rows[e], h, from, to, count > 1, [&](long where, long a, long z) {
-                            score(q + e * groups * hd, count * groups, hd, keys + where * hd, a, z, scores + e * groups * room, room);
-                        });
-                    };
-                    auto takes = [&](long e, long count, long from, long to) {
-                        stretches(rows[e], h, from, to, count > 1, [&](long where, long a, long z) {
-                            weigh(scores + e * groups * room, room, count * groups, a, z, values + where * hdp, hdp, out + e * groups * hdp);
-                        });
-                    };
-                    for (long e = 0; e < p.count; e++) memcpy(q + e * groups * hd, qkv + rows[e] * ldq + h * groups * hd, groups * hd * sizeof(float));
-                    std::fill(out, out + many * hdp, 0.0f);
-                    ahead(values, rows[0], h, begin(p.end), p.end, hdp);
-                    meets(0, p.count, 0, common);
+                    const long h = i % kv, *rows = order.data() + p.first;
+                    const long own = groups * hd;
+                    for (long e = 0; e < p.count; e++) memcpy(q + e * own, qkv + rows[e] * ldq + h * own, own * sizeof(float));
+                    view.attend(p, rows, h, q, groups, (float)s.score_cap, scores, room, out, by.data());
                     for (long e = 0; e < p.count; e++) {
-                        long end = position[rows[e]] + 1, first = begin(end);
-                        meets(e, 1, std::max(common, first / W * W), end);
-                        for (long g = e * groups; g < (e + 1) * groups; g++) by[g] = soften(scores + g * room, first, end, (float)s.score_cap);
-                    }
-                    takes(0, p.count, 0, common);
-                    for (long e = 0; e < p.count; e++) {
-                        long end = position[rows[e]] + 1;
-                        takes(e, 1, std::max(common, begin(end)), end);
-                        for (long g = 0; g < groups; g++) {
-                            float *y = out + (e * groups + g) * hdp;
-                            for (long c = 0; c < hdp; c++) y[c] *= by[e * groups + g];
-                            lay(in, n, rows[e], (h * groups + g) * hd, y, hd);
-                        }
-                        if (h == kv - 1) {
-                            static const float zeros[KB] = {};
-                            lay(in, n, rows[e], s.heads * hd, zeros, up(s.heads * hd, KB) - s.heads * hd);
-                        }
+                        for (long g = 0; g < groups; g++) lay(in, n, rows[e], (h * groups + g) * hd, out + (e * groups + g) * hdp, hd);
+                        if (h < kv - 1) continue;
+                        static const float zeros[KB] = {};
+                        lay(in, n, rows[e], s.heads * hd, zeros, up(s.heads * hd, KB) - s.heads * hd);
                     }
                 });
                 product(in, n, layer.matrix[OUT], add);

@@ -63,6 +63,7 @@ def _bound(lib: ctypes.CDLL) -> ctypes.CDLL:
     ]:
         call = getattr(lib, name)
         call.argtypes, call.restype = given, back
+    assert lib.page() == PAGE
     return lib
 
 
