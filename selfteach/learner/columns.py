@@ -20,7 +20,7 @@ from ..model.quantities import HEADS, Name, Quantity, compute, logprobs, parse
 from ..model.transformer import capped
 from .groups import Groups, Seat
 from .microbatch import layout, read, take, whole_rows
-from .narrow import products
+from .narrow import packed
 
 CHUNK = 1 << 20  # logits made at a time: 4 MB of float32, which a processor's cache holds
 ROWS = 64  # and rows of logits in multiples of this, for the same reason as microbatch.GRID
@@ -181,9 +181,9 @@ def _vocabulary(
     `narrow`: log-probabilities and entropies by products in bf16, as the trunk's are, where a kernel does them.
     """
     plain = trunk.plain_head and trunk.c.logit_cap is None and wide.keys() <= {"logp", "entropy"}
-    if narrow and plain and hidden.device.type == "cpu" and lending.lent and (own := products()) is not None:
-        if (both := own.logp(hidden, trunk.lm_head.weight, ids, heat)) is not None:
-            return {n: v for n, v in zip(("logp", "entropy"), both, strict=True) if n in wide}
+    own = packed() if narrow and plain and lending.lent and hidden.device.type == "cpu" else None
+    if own is not None and (both := own.logp(hidden, trunk.lm_head.weight, ids, heat)) is not None:
+        return {n: v for n, v in zip(("logp", "entropy"), both, strict=True) if n in wide}
     size, spare = len(ids), -len(ids) % ROWS
     hidden, ids = F.pad(hidden, (0, 0, 0, spare)), F.pad(ids, (0, spare))
     heat = None if heat is None else F.pad(heat, (0, spare), value=1.0)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..model.native import library
 from ..model.transformer import Look
-from .narrow import products
+from .narrow import packed
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 KINDS = (torch.float32, torch.bfloat16)
@@ -91,7 +91,7 @@ class Fused:
     def linear(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], plus: Tensor | None = None) -> tuple[Tensor, ...] | None:
         if not torch.is_autocast_enabled("cpu") or not _fits(x):
             return None
-        if (own := products()) is not None and (out := own.linear(x, weights, biases, plus)) is not None:
+        if (own := packed()) is not None and (out := own.linear(x, weights, biases, plus)) is not None:
             return out
         if plus is not None or any(b is not None for b in biases) or any(w.dtype != torch.float32 for w in weights):
             return None
@@ -103,7 +103,7 @@ class Fused:
     def clear(self) -> None:
         """Forget what was made of weights, which may move now."""
         self.narrow.clear()
-        if (own := products()) is not None:
+        if (own := packed()) is not None:
             own.clear()
 
     def add(self, x: Tensor, z: Tensor) -> Tensor | None:
@@ -156,7 +156,9 @@ class _Norm(torch.autograd.Function):
         where = None if dw is None else dw.data_ptr()
         threads = torch.get_num_threads()
         by_others = None if more is None else more.data_ptr()
-        ctx.lib.norm_backward(*_at(x, weight, scale, grad), by_others, dx.data_ptr(), where, n, x.shape[-1], ctx.shift, _short(x), _short(grad), threads)
+        ctx.lib.norm_backward(
+            *_at(x, weight, scale, grad), by_others, dx.data_ptr(), where, n, x.shape[-1], ctx.shift, _short(x), _short(grad), threads
+        )
         return None, dx, dw, None, None, None
 
 

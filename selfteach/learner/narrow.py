@@ -25,7 +25,7 @@ FAR = 60.0  # how far a row's greatest score may stand above its own id's: e^FAR
 
 
 @functools.cache
-def products() -> Products | None:
+def packed() -> Products | None:
     """The products, where they can be built and are faster than torch's."""
     lib = library(SOURCE)
     return None if isinstance(lib, str) or not lib.pays() else Products(lib)
@@ -68,7 +68,7 @@ class Products:
             return None
         return _Chosen.apply(self, hidden, weight, ids, heat)  # type: ignore[return-value]
 
-    def packed(self, weight: Tensor, forward: bool) -> Tensor:
+    def panels(self, weight: Tensor, forward: bool) -> Tensor:
         """A weight as the right side of x @ w.T (forward), or of g @ w."""
         if (weight, forward) not in self.kept:
             w = weight.detach().contiguous()
@@ -116,7 +116,7 @@ class _Linear(torch.autograd.Function):
         plus = None if plus is None else plus.contiguous()
         ctx.own, ctx.weights, ctx.shape = own, weights, x.shape
         ctx.save_for_backward(flat)
-        out = [own.product([(flat, own.packed(w, True))], w.shape[0], kind, b, plus) for w, b in zip(weights, given[count:], strict=True)]
+        out = [own.product([(flat, own.panels(w, True))], w.shape[0], kind, b, plus) for w, b in zip(weights, given[count:], strict=True)]
         return tuple(y.view(*x.shape[:-1], y.shape[-1]) for y in out)
 
     @staticmethod
@@ -126,7 +126,7 @@ class _Linear(torch.autograd.Function):
         narrow = [g.reshape(-1, g.shape[-1]).bfloat16().contiguous() for g in grads]
         dx = None
         if ctx.needs_input_grad[1]:
-            sides = [(g, own.packed(w, False)) for g, w in zip(narrow, ctx.weights, strict=True)]
+            sides = [(g, own.panels(w, False)) for g, w in zip(narrow, ctx.weights, strict=True)]
             dx = own.product(sides, x.shape[1], torch.bfloat16).view(ctx.shape)
         panels = own.across(x) if any(ctx.needs_input_grad[4 : 4 + count]) else None
         for w, g, moves in zip(ctx.weights, narrow, ctx.needs_input_grad[4:], strict=False):
@@ -185,7 +185,7 @@ class _Chosen(torch.autograd.Function):
             else:
                 scale = share[rows]
             if down is not None:
-                down[rows] = own.product([(e, own.packed(weight, False))], weight.shape[1], torch.float32).mul_(scale[:, None])
+                down[rows] = own.product([(e, own.panels(weight, False))], weight.shape[1], torch.float32).mul_(scale[:, None])
             if across is not None:
                 own.gradient(e, own.across((hidden[rows] * scale[:, None]).bfloat16()), across, n > 0)
         if down is not None:
@@ -205,7 +205,7 @@ def _scores(own: Products, x: Tensor, weight: Tensor, ids: Tensor, by: Tensor, o
     n, vocab = len(x), weight.shape[0]
     e, top, out = torch.empty(n, vocab, dtype=torch.bfloat16), torch.empty(n), torch.empty(3, n)
     at = [t.data_ptr() for t in (ids, by, off, e, out[0], out[1], out[2], top)]
-    own.lib.head_scores(x.data_ptr(), n, x.shape[1], own.packed(weight, True).data_ptr(), vocab, *at, torch.get_num_threads())
+    own.lib.head_scores(x.data_ptr(), n, x.shape[1], own.panels(weight, True).data_ptr(), vocab, *at, torch.get_num_threads())
     found.copy_(out)
     return e, top
 
