@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,8 @@ def propose_check_solve(
 @block
 @remembers(int)
 def proposing(*, n: int, back: list[list[Group]], source: Source, seed: int, state: int, noise: int = 4) -> tuple[list[Request], int]:
-    """Demonstrations from the task's own corpus, for a model too small to propose unasked: proposing, and three times as often reading evidence.
+    """Demonstrations from the task's own corpus, for a model too small to propose unasked: in turns proposing, reading evidence, proposing,
+    and one of the task's own demonstrations, without which a tiny model forgets how to search for an answer.
 
     A fact is searched for from its end ("home is Klitre"), its subject from there where two are asked for, and what was found is put as a
     question. Facts whose object has a fact of the same kind are left out, since that is what a search would find.
@@ -79,16 +81,19 @@ def proposing(*, n: int, back: list[list[Group]], source: Source, seed: int, sta
         raise BadValue(f"proposing: the corpus of task {source.name} has no facts to make demonstrations of; use factworld")
     out: list[Request] = []
     for i in range(state, state + n):
+        if i % 4 == 3 and source.demos is not None:
+            out.append(Request(replace(source.demos(i // 4), id=f"proposing/{i}")))
+            continue
         draw, question, answer, evidence = address.generator(seed, "proposing", i), "", "", list[str]()
         while not question or question in tested:
             question, answer, evidence = _backwards(first, draw)
-        if i % 4:
+        if i % 4 == 1:
             others = list(facts.items())
             lent = [others[int(k)] for k in draw.integers(len(others), size=noise)]
             lines = [*evidence, *(_sentence(*about, end) for about, end in lent)]
             prompt, said = (
                 reading(question, [lines[int(k)] for k in draw.permutation(len(lines))]),
-                f"<think>so it is {answer}.</think><answer> {answer}</answer>",
+                f"<think>{' '.join(evidence[::-1])} so it is {answer}.</think><answer> {answer}</answer>",
             )
         else:
             steps = (f"<search>{m[1]} is {m[3]}</search><information>{m[0]}</information>" for m in map(_FACT.fullmatch, evidence) if m)

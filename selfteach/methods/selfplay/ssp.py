@@ -9,6 +9,7 @@ from ...curriculum.proposals import propose_check_solve, proposing
 from ...objective.kl import kl
 from ...objective.likelihood import nll
 from ...objective.policy import clipped_ratio
+from ...objective.schedules import cosine
 from ...objective.weigh import token_mean
 from ...reward.proposals import proposer_and_solver
 from ...rollout.propose import from_evidence, propose, shown
@@ -40,7 +41,7 @@ def ssp(
     check: bool = True,
     fixed: bool = False,
     noise: int = 4,
-    teach: int = 80,
+    teach: int = 120,
     beta: float = 0.01,
     high: float = 0.285,
 ) -> Method:
@@ -63,7 +64,7 @@ def ssp(
         programs={"main": shown()},
         reward=(),
         credit=(each(),),
-        updates=(Update(("policy",), (Term(nll(), weigh=token_mean()),), lr=1e-3),),
+        updates=(Update(("policy",), (Term(nll(), weigh=token_mean()),), lr=cosine(start=1e-3, stop=1e-5, steps=teach)),),
         groups=32,
         rollouts=1,
         data=True,

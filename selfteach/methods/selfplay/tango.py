@@ -48,6 +48,8 @@ def tango(
     balance: bool = True,
     warm: int = 60,
     warm_lr: float = 5e-4,
+    verifier_lr: float = 5e-4,
+    minibatches: int = 4,
 ) -> Method:
     """Generator and verifier, two policies taught by RL in turns: the verifier marks each step and is paid for its final verdict alone.
 
@@ -78,7 +80,13 @@ def tango(
         credit=(with_verdicts(), norm(), *((balance_classes(),) if balance else ()), fuse_steps(start=fused, stop=kept, steps=decay)),
         updates=(
             Update(("policy",), (Term(term, weigh=sequence_mean()),)),
-            Update(("verifier",), (Term(term, on=("verdict",), weigh=sequence_mean()),), when=every(steps=cycle)),
+            Update(
+                ("verifier",),
+                (Term(term, on=("verdict",), weigh=sequence_mean()),),
+                minibatches=minibatches,
+                lr=verifier_lr,
+                when=every(steps=cycle),
+            ),
         ),
         groups=groups,
         rollouts=rollouts,
