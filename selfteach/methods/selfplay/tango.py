@@ -58,7 +58,8 @@ def tango(
 
     Zha et al. 2025. The generator is updated every step, the verifier each `cycle`-th, when it gives `verdicts` on each answer (else one):
     3:1 as there. In place of their 40 steps of warm-up the first step shows the verifier the form (`warm` minibatches of 64, marks and
-    verdict drawn by lot: no label is seen). Chosen: the decay's ends and the smoothing of class shares. balance=False leaves those out.
+    verdict drawn by lot: no label is seen). Chosen: the decay's ends and the smoothing of class shares; and that the verifier, which cannot check
+    a sum to begin with as the paper's can, takes larger steps (`verifier_lr`) and more of them (`minibatches`). balance=False leaves those out.
     """
     form = Stage(
         name="form",
