@@ -35,7 +35,7 @@ def guide(groups: int = 16, rollouts: int = 8, clip: float = 0.2, steps: int | N
 
     Nath et al. 2025, section 4. steps: of the solution told at most; never what gives the answer away. corrected=False takes guided
     answers for the plain policy's own (the paper's ablation). A tiny model uses guidance only where its warm start showed some (the tasks'
-    option `hinted`). That guided ones join the failed, not replace them, is our reading.
+    option `hinted`), and nothing that goes against it (`noise`). That guided ones join the failed, not replace them, is our reading.
     """
     ratio = clipped_ratio(low=clip, high=clip)
     term = Term(ratio if corrected else ratio.reading(old_logp="prox_logp"), weigh=sequence_mean())

@@ -51,8 +51,9 @@ def ssp(
 
     Lu et al. 2025, sections 3.1 to 3.4 and algorithm 1: the same weights are updated twice a step, on the proposer's and on the solver's
     tokens; what was retrieved is nobody's. Chosen for tiny models: a first stage of `teach` steps shows how to propose and how to read
-    evidence, on demonstrations made from the corpus alone (the paper's models can do both unasked), beside those of the warm start; the rules
-    ask for one search and four words, not two and ten, and the check lends the evidence of two others, not four. check=False leaves the check out; fixed: the proposer does not learn.
+    evidence, on demonstrations made from the corpus alone (the paper's models can do both unasked), beside those of the warm start; the
+    rules ask for one search and four words, not two and ten, and the check adds the evidence of two others, not four. check=False leaves the
+    check out; fixed: the proposer does not learn.
     """
     term = clipped_ratio(high=high)
     proposer = Update(("policy",), (Term(term, on=("propose",), weigh=token_mean()),))
