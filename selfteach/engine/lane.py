@@ -62,7 +62,8 @@ class Lane:
         said: Callable[[str, torch.Tensor], dict[str, torch.Tensor]] = lambda member, hidden: {},
     ):
         self.name, self.runner, self.stops, self.counts, self.said = name, runner, stops, counts, said
-        self.ends = np.array(ends)
+        self.final = np.zeros(max(runner.model.c.vocab, *ends, 0) + 1, bool)  # the ids that end a turn
+        self.final[[*ends]] = True
         self.length, self.chunk, self.version = length, chunk, 0
         self.queue: deque[Request] = deque()
         self.leaving: list[Request] = []
@@ -181,7 +182,7 @@ class Lane:
             self.recorded.setdefault(name, np.zeros_like(self.logp))[slots, known] = values
         self.known[slots] = known = known + 1
         self.counts["generated"] += n
-        stop = np.isin(ids, self.ends)
+        stop = self.final[ids]
         for i in np.flatnonzero(self.stops.could[self.table[slots], ids] & ~stop):
             s = slots[i]
             stop[i] = self.stops.ended(int(self.table[s]), self.tokens[s, self.start[s] : self.known[s]])

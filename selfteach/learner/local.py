@@ -17,6 +17,7 @@ from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import Member, Update, Weights
 from ..model import files, lora
 from ..model.base import Model
+from ..model.devices import keep_freed
 from .backward import accumulate, columns_by_parts
 from .blame import blame
 from .groups import Groups
@@ -60,6 +61,8 @@ class LocalLearner:
         self.told: Callable[[str], None] = warnings.warn
         self.seed = seed
         s = self.settings
+        if s.device == "cpu":
+            keep_freed()
         self.groups = Groups(weights, cast, start, s.device, s.dtype, adapter, still, seed, given, s.recompute)
         self.optimisers = Optimisers(self.groups, self.settings)
         self.changed: set[str] = set()  # groups that are no longer as they began: what a checkpoint must hold

@@ -292,14 +292,14 @@ class Loop:
         return {prefix + k: float(np.mean([m[k] for m in found if k in m])) for k in sorted({k for m in found for k in m})}
 
     def _gap(self, batch: Batch) -> dict[str, float]:
-        """How far sampler and learner disagree, on a few sequences of every step; above the bound the run stops."""
+        """How far sampler and learner disagree, on one in sixteen sequences of every step, at most eight; above the bound the run stops."""
         same = batch.get("version") == self.state.version  # not what was replayed
         if "moved" in batch:  # nor what is learned in another context than it was drawn in
             same &= batch.get("moved") != 1
         now = np.unique(batch.get("seq")[same])
         if not len(now):
             return {}
-        few = batch.take_sequences(now[:8])
+        few = batch.take_sequences(now[: min(8, -(-len(now) // 16))])
         gap = {f"gap/{k}": v for k, v in self.learner.gap(few).items() if k != "rows"}
         if gap["gap/mean"] > self.bounds.gap:
             raise Unproven(
