@@ -26,7 +26,7 @@ LABELS = {"cross": cross_vote(judge=exact_match()), "own": majority_vote(judge=e
         ),
         arms={"own": ("co_reward", {"labels": "own"}), "gold": ("co_reward", {"labels": "gold"})},
         task="chain_sum",
-        knobs={"reworded": 0.5},
+        knobs={"reworded": 0.5, "noise": 0.25},  # about half of the answers are right to begin with, and most votes
         steps=40,
         because="an answer pays only where the other wording of the question votes for it too, which no trick on one wording does",
     ),
