@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -89,9 +91,23 @@ ANSWER = "<answer> Ur</answer>"
         (ANSWER + " and more", 0.0, 0),
     ],
 )
-def test_actions_are_paid_by_their_form_and_by_what_they_find(text, value, completed):
-    got = action_score(text=text, formed=0.1, found=0.5)
+def test_actions_are_paid_by_their_form_and_by_what_they_find(text, value, completed, tags):
+    got = acted(tags, re.split(r"(<information>.*?</information>)", text))
     assert got.value == pytest.approx(value) and got.parts == {"steps": got.value, "completed": completed}
+
+
+def acted(tokenizer, pieces):
+    """The score of an episode whose policy said the pieces 0, 2, ... and was told the pieces 1, 3, ..."""
+    ids = [tokenizer.encode(p) for p in ("question: ?\n", *pieces)]
+    chosen = [np.full(len(i), n % 2 == 1) for n, i in enumerate(ids)]
+    path = SimpleNamespace(ids=np.concatenate(ids), chosen=np.concatenate(chosen), prompt=len(ids[0]))
+    return action_score(formed=0.1, found=0.5)(path=path, cast=SimpleNamespace(tokenizer=tokenizer))
+
+
+def test_a_search_that_the_policy_answered_itself_is_no_action(tags):
+    """Two searches, the second with information of its own making, as after the last that the engine answers: 0.1 * 2 actions + 0.5."""
+    told = "<information>the home of Al is Ur.</information>"
+    assert acted(tags, ["<search>home of Al</search>", told, f"<search>home of Bo</search>{told}{ANSWER}"]).value == pytest.approx(0.7)
 
 
 def test_the_gate_is_what_g_ra_adds_to_direct_accumulation():

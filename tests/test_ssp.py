@@ -62,13 +62,18 @@ def test_demonstrations_show_what_the_engine_finds_and_no_test_question(source):
     ask, facts = source.tools["search"](source=source), facts_of(source)
     tested = {t.prompt.strip().removeprefix("question: ") for t in source.test}
     assert state == 60 and len({r.task.id for r in requests}) == 60
-    for r in requests[::4]:
+    for r in requests[::6]:
         said = r.task.data[0]
         question = re.findall("<question> (.*?)</question>", said)[0]
         assert all(ask(q) == found for q, found in re.findall("<search>(.*?)</search><information>(.*?)</information>", said))
         assert bears_out(facts, question, r.task.answer) and question not in tested
-    for r in (r for i, r in enumerate(requests) if i % 4):
-        assert r.task.data[0].endswith(f"<answer> {r.task.answer[0]}</answer>") and f"is {r.task.answer[0]}." in r.task.prompt
+    for r in [*requests[1::6], *requests[2::6], *requests[4::6]]:
+        quoted = re.findall("the \\w+ of \\w+ is \\w+\\.", r.task.data[0])
+        assert r.task.data[0].endswith(f"so it is {r.task.answer[0]}.</think><answer> {r.task.answer[0]}</answer>")
+        assert all(q in r.task.prompt for q in quoted) and quoted[-1].endswith(f"is {r.task.answer[0]}.")
+        assert quoted[0].split(" is ")[0].split()[-1] in r.task.prompt.split("?")[0], "what is quoted begins with whom the question is about"
+    kept = [r.task.data for i, r in enumerate(requests) if i % 6 in (3, 5)]
+    assert kept == [source.demos(i).data for i in range(20)], "what the warm start showed is kept alive"
 
 
 def test_what_a_demonstration_found_is_not_taught(tags):
@@ -87,7 +92,7 @@ def answers(text: str, address: int) -> str:
         if "<information>" in text:
             return {"Ulm": "<question> what is the home of Ann?</question>", "Bo": "<question> what is the guild of Cid?</question>"}[who]
         return "<question> what is the home of Eve?</question>" if who == "Rhon" else f"<search>home is {who}</search>"
-    if text.endswith("so it is"):
+    if text.endswith("<think>the"):
         return " Ulm.</think><answer> Ulm</answer>" if "home of Ann?" in text else " no.</think><answer> nothing</answer>"
     return "<answer> Ulm</answer>" if address % 2 else "<answer> Bonn</answer>"
 

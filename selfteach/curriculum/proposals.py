@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..core import BadValue, Group, Request, Source, Task, address, block, remem
 from .select import start
 
 PROPOSE, CHECK, SOLVE = "propose", "check", "main"  # programs of the three rounds
+KINDS = (PROPOSE, CHECK, CHECK, SOLVE, CHECK, SOLVE)  # of demonstrations, in turn
 _FACT = re.compile(r"the (\w+) of (\w+) is (\w+)\.")
 _QUESTION = re.compile(r"what is ((?:the \w+ of )+)(\w+)\?")
 Facts = Mapping[tuple[str, str], str]  # (relation, subject) -> object
@@ -63,7 +65,8 @@ def propose_check_solve(
 @block
 @remembers(int)
 def proposing(*, n: int, back: list[list[Group]], source: Source, seed: int, state: int, noise: int = 4) -> tuple[list[Request], int]:
-    """Demonstrations from the task's own corpus, for a model too small to propose unasked: proposing, and three times as often reading evidence.
+    """Demonstrations from the task's own corpus, for a model too small to propose unasked: of six one of proposing, three of reading
+    evidence, and two of the task's own demonstrations, without which a tiny model forgets how to search for an answer.
 
     A fact is searched for from its end ("home is Klitre"), its subject from there where two are asked for, and what was found is put as a
     question. Facts whose object has a fact of the same kind are left out, since that is what a search would find.
@@ -79,16 +82,21 @@ def proposing(*, n: int, back: list[list[Group]], source: Source, seed: int, sta
         raise BadValue(f"proposing: the corpus of task {source.name} has no facts to make demonstrations of; use factworld")
     out: list[Request] = []
     for i in range(state, state + n):
+        lap, place = divmod(i, len(KINDS))
+        kind = KINDS[place]
+        if kind == SOLVE and source.demos is not None:
+            own = source.demos(lap * KINDS.count(SOLVE) + KINDS[:place].count(SOLVE))
+            out.append(Request(replace(own, id=f"proposing/{i}")))
+            continue
         draw, question, answer, evidence = address.generator(seed, "proposing", i), "", "", list[str]()
         while not question or question in tested:
             question, answer, evidence = _backwards(first, draw)
-        if i % 4:
-            others = list(facts.items())
-            lent = [others[int(k)] for k in draw.integers(len(others), size=noise)]
-            lines = [*evidence, *(_sentence(*about, end) for about, end in lent)]
+        if kind == CHECK:
+            lent = [_backwards(first, draw)[2] for _ in range(noise)]
+            lines = [*evidence, *(line for lines in lent for line in lines)]
             prompt, said = (
                 reading(question, [lines[int(k)] for k in draw.permutation(len(lines))]),
-                f"<think>so it is {answer}.</think><answer> {answer}</answer>",
+                f"<think>{' '.join(evidence[::-1])} so it is {answer}.</think><answer> {answer}</answer>",
             )
         else:
             steps = (f"<search>{m[1]} is {m[3]}</search><information>{m[0]}</information>" for m in map(_FACT.fullmatch, evidence) if m)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from ..core import Score, block
 
@@ -69,15 +70,19 @@ def _fault(row: list[Piece], thoughts: int) -> str:
 
 
 @block
-def action_score(*, text: str, formed: float = 0.1, found: float = 0.1, nothing: str = "nothing found.") -> Score:
+def action_score(*, path: Any, cast: Any, formed: float = 0.1, found: float = 0.1, nothing: str = "nothing found.") -> Score:
     """Immediate rewards of an episode that searches, summed over its actions: for each that is well formed, and each search that finds.
 
         R = formed (well-formed actions - [it ends without an answer]) + found (searches that found something)
 
     A well-formed action is a closed <search> of one line that was answered, or a closed <answer>, neither of them empty; `nothing` is the
-    answer of a search that found nothing. It pays for more searches whether they help or not, which is what a gate is for.
-    Parts: steps (R), completed (it ends with an answer).
+    answer of a search that found nothing. Information that the policy wrote itself answers nothing. It pays for more searches whether
+    they help or not, which is what a gate is for. Parts: steps (R), completed (it ends with an answer).
     """
+    text = ""
+    for own, run in groupby(range(path.prompt, len(path.ids)), key=lambda i: bool(path.chosen[i])):
+        piece = cast.tokenizer.decode(path.ids[list(run)])
+        text += piece.replace("<information>", "<own>") if own else piece
     asked = re.findall(r"<search>((?:(?!</?search>)[^\n])*)</search>\s*<information>(.*?)</information>", text, flags=re.DOTALL)
     informed = [answer.strip() for query, answer in asked if query.strip()]
     answers = [a for a in re.findall(r"<answer>((?:(?!</?answer>).)*)</answer>", text, flags=re.DOTALL) if a.strip()]

@@ -45,10 +45,10 @@ async def shown(*, request: Request, cast: Any) -> str:
 
 
 @block
-async def from_evidence(*, request: Request, cast: Any, prefix: str = "<think>so it is") -> str | None:
-    """One short turn, begun with `prefix`, that answers from the prompt alone, with no search; taught to nobody."""
+async def from_evidence(*, request: Request, cast: Any, prefix: str = "<think>the", longest: int = 48) -> str | None:
+    """One short turn of at most `longest` tokens, begun with `prefix`, that answers from the prompt alone, with no search; taught to nobody."""
     context = cast.policy.begin(request.task.prompt)
     context.append(prefix)
-    turn = await context.sample(stop=("</answer>",), max_tokens=32)
+    turn = await context.sample(stop=("</answer>",), max_tokens=longest)
     context.close(learn=None, role="checker")
     return last_between(prefix + turn.text, "answer", None)

@@ -20,7 +20,7 @@ from ..objective.grpo import grpo
         arms={"grpo": "grpo"},
         task="chain_sum",
         knobs={"terms": (2, 8), "style": "terse"},
-        steps=60,
+        steps=150,  # what is known must have grown for the frontier to move
         because="advantages are largest where half of the answers are right, so a bandit on them asks what is neither known nor out of reach",
     ),
 )

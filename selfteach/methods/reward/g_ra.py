@@ -22,6 +22,7 @@ WORLD = {"hops": (1, 2), "withheld": 0.3}
             Check("accuracy", "self", "start", by=0.0),
             # nearly all episodes are completed from the start here, so that completing can only fall
             Check("late:reward/completed", "self", "early:reward/completed of self", by=-0.02),
+            Check("late:reward/completed", "direct", "early:reward/completed of direct", by=0.0, relation="<"),
             Check("late:reward/steps", "direct", "late:reward/steps of self", by=0.0),
         ),
         arms={"direct": ("g_ra", {"gate": False})},

@@ -9,6 +9,7 @@ from ...curriculum.proposals import propose_check_solve, proposing
 from ...objective.kl import kl
 from ...objective.likelihood import nll
 from ...objective.policy import clipped_ratio
+from ...objective.schedules import cosine
 from ...objective.weigh import token_mean
 from ...reward.proposals import proposer_and_solver
 from ...rollout.propose import from_evidence, propose, shown
@@ -30,7 +31,7 @@ from ...rollout.search import search_agent
         ),
         arms={"fixed": ("ssp", {"fixed": True}), "no_check": ("ssp", {"check": False})},
         task="factworld",
-        steps=120,
+        steps=300,  # 240 of them are the first stage
         because="a proposer that is paid for what its solver fails, held to questions with evidence, keeps asking what is just being learned",
     ),
 )
@@ -39,8 +40,8 @@ def ssp(
     rollouts: int = 5,
     check: bool = True,
     fixed: bool = False,
-    noise: int = 4,
-    teach: int = 80,
+    noise: int = 2,
+    teach: int = 240,
     beta: float = 0.01,
     high: float = 0.285,
 ) -> Method:
@@ -50,8 +51,9 @@ def ssp(
 
     Lu et al. 2025, sections 3.1 to 3.4 and algorithm 1: the same weights are updated twice a step, on the proposer's and on the solver's
     tokens; what was retrieved is nobody's. Chosen for tiny models: a first stage of `teach` steps shows how to propose and how to read
-    evidence, on demonstrations made from the corpus alone (the paper's models can do both unasked); the rules ask for one search and four
-    words, not two and ten. check=False leaves the check out; fixed: the proposer does not learn.
+    evidence, on demonstrations made from the corpus alone (the paper's models can do both unasked), beside those of the warm start; the
+    rules ask for one search and four words, not two and ten, and the check adds the evidence of two others, not four. check=False leaves the
+    check out; fixed: the proposer does not learn.
     """
     term = clipped_ratio(high=high)
     proposer = Update(("policy",), (Term(term, on=("propose",), weigh=token_mean()),))
@@ -63,7 +65,7 @@ def ssp(
         programs={"main": shown()},
         reward=(),
         credit=(each(),),
-        updates=(Update(("policy",), (Term(nll(), weigh=token_mean()),), lr=1e-3),),
+        updates=(Update(("policy",), (Term(nll(), weigh=token_mean()),), lr=cosine(start=1e-3, stop=1e-5, steps=teach)),),
         groups=32,
         rollouts=1,
         data=True,

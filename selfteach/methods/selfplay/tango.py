@@ -48,6 +48,8 @@ def tango(
     balance: bool = True,
     warm: int = 60,
     warm_lr: float = 5e-4,
+    verifier_lr: float = 5e-4,
+    minibatches: int = 4,
 ) -> Method:
     """Generator and verifier, two policies taught by RL in turns: the verifier marks each step and is paid for its final verdict alone.
 
@@ -56,7 +58,8 @@ def tango(
 
     Zha et al. 2025. The generator is updated every step, the verifier each `cycle`-th, when it gives `verdicts` on each answer (else one):
     3:1 as there. In place of their 40 steps of warm-up the first step shows the verifier the form (`warm` minibatches of 64, marks and
-    verdict drawn by lot: no label is seen). Chosen: the decay's ends and the smoothing of class shares. balance=False leaves those out.
+    verdict drawn by lot: no label is seen). Chosen: the decay's ends and the smoothing of class shares; and that the verifier, which cannot check
+    a sum to begin with as the paper's can, takes larger steps (`verifier_lr`) and more of them (`minibatches`). balance=False leaves those out.
     """
     form = Stage(
         name="form",
@@ -78,7 +81,13 @@ def tango(
         credit=(with_verdicts(), norm(), *((balance_classes(),) if balance else ()), fuse_steps(start=fused, stop=kept, steps=decay)),
         updates=(
             Update(("policy",), (Term(term, weigh=sequence_mean()),)),
-            Update(("verifier",), (Term(term, on=("verdict",), weigh=sequence_mean()),), when=every(steps=cycle)),
+            Update(
+                ("verifier",),
+                (Term(term, on=("verdict",), weigh=sequence_mean()),),
+                minibatches=minibatches,
+                lr=verifier_lr,
+                when=every(steps=cycle),
+            ),
         ),
         groups=groups,
         rollouts=rollouts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from ...core import Check, Claim, Method, method
@@ -25,12 +26,14 @@ LABELS = {"cross": cross_vote(judge=exact_match()), "own": majority_vote(judge=e
         ),
         arms={"own": ("co_reward", {"labels": "own"}), "gold": ("co_reward", {"labels": "gold"})},
         task="chain_sum",
-        knobs={"reworded": 0.5},
+        knobs={"reworded": 0.5, "noise": 0.25},  # about half of the answers are right to begin with, and most votes
         steps=40,
         because="an answer pays only where the other wording of the question votes for it too, which no trick on one wording does",
     ),
 )
-def co_reward(groups: int = 16, rollouts: int = 8, labels: Literal["cross", "own", "gold"] = "cross", beta: float = 0.001) -> Method:
+def co_reward(
+    groups: int = 16, rollouts: int = 8, labels: Literal["cross", "own", "gold"] = "cross", beta: float = 0.001, lr: float | None = 2e-5
+) -> Method:
     """Co-Reward: every question is asked in two wordings, and each is paid by the other's majority answer.
 
         r_i = 1[answer_i = majority(answers to x')],   r'_j = 1[answer'_j = majority(answers to x)];   GRPO on each, clip 0.2, a small KL
@@ -39,4 +42,6 @@ def co_reward(groups: int = 16, rollouts: int = 8, labels: Literal["cross", "own
     larger model's. A tie is no label. labels: whose vote pays: the other wording's (cross), one's own (TTRL's), or the label (gold); the
     label is otherwise read for figures alone. beta is not known to us; this one is small. The later version's slow teacher is left out.
     """
-    return grpo(groups=groups, rollouts=rollouts, beta=beta).but(select=reworded(), reward=(LABELS[labels],))
+    base = grpo(groups=groups, rollouts=rollouts, beta=beta)
+    (update,) = base.stage.updates
+    return base.but(select=reworded(), reward=(LABELS[labels],), updates=(replace(update, lr=lr),))
