@@ -57,7 +57,7 @@ def test_kernels_say_what_torch_says(kind: torch.dtype, tol: float, width: int):
     x, z, w = noise(1, 7, width).to(kind), noise(1, 7, width, seed=1).to(kind), noise(width, seed=2)
     for shift in (0.0, 1.0):
         compared(
-            lambda x, w, s=shift: k.norm(x, w, 1e-5, s, False),
+            lambda x, w, s=shift: k.norm(x, w, 1e-5, s, False)[0],
             lambda x, w, s=shift: x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * (s + w),
             [x, w],
             tol,
@@ -75,7 +75,7 @@ def test_kernels_say_what_torch_says(kind: torch.dtype, tol: float, width: int):
 
 
 @pytest.mark.parametrize("kind, tol", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-@pytest.mark.parametrize("heads, kv, hd, window", [(4, 2, 8, 0), (3, 1, 32, 0), (6, 6, 24, 3), (2, 1, 64, 40)])
+@pytest.mark.parametrize("heads, kv, hd, window", [(4, 2, 8, 0), (8, 2, 32, 0), (3, 1, 40, 0), (6, 6, 24, 3), (2, 1, 64, 40)])
 def test_attention_over_texts_and_branches(kind: torch.dtype, tol: float, heads: int, kv: int, hd: int, window: int):
     """Three texts, the second with three branches and the third with one, uneven and longer than a block of rows."""
     k = native()
@@ -119,17 +119,18 @@ def test_not_a_number_is_not_hidden():
     assert out is not None and out[3, 0].isnan().all() and out[:3].isfinite().all() and out[4:].isfinite().all()
 
 
-def test_threads_change_no_bit_of_attention():
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_threads_change_no_bit_of_attention(kind: torch.dtype):
     k = native()
     none = np.zeros(0, np.int64)
     pieces = pieces_of(np.array([40, 3, 17]), none, none, none)
     found = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        q, kk, v = (noise(60, h, 16, seed=h).requires_grad_(True) for h in (4, 2, 2))
+        q, kk, v = (noise(60, h, 16, seed=h).to(kind).requires_grad_(True) for h in (4, 2, 2))
         out = k.attend(Look(0, 0.25), pieces, q, kk, v)
         assert out is not None
-        out.backward(noise(60, 4, 16, seed=5))
+        out.backward(noise(60, 4, 16, seed=5).to(kind))
         found.append([out, q.grad, kk.grad, v.grad])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))  # type: ignore[arg-type]
 
@@ -243,7 +244,7 @@ def test_memory_by_hand():
     assert plan.parts["gradients"] == 1272 * 4 and plan.parts["moments"] == 2 * 8 * 1272  # two updates, each with moments of its own
     assert plan.parts["engine"] == 4 * (1272 + 2 * 2 * 3 * 1 * 64 * 4)  # 40 tokens in rooms of 32
     coded = memory.reckon(c, ["policy"], [("policy",)], [], tokens=100, slots=1, length=40, coded=True, half=True)
-    assert coded.parts["moments"] == 2 * 1272 + 8 * 1272 // 256 and coded.parts["weights"] == 2 * 1272 * 4 + 1152 * 2
+    assert coded.parts["moments"] == 2 * 1272 + 8 * 1272 // 256 and coded.parts["weights"] == 2 * 1272 * 4 + 1152 * 4
     # Adapters of rank 2: sides of q 8 + 8, k and v 8 + 4, o 8 + 8, three of the MLP 8 + 16: 128 a layer, 256 in all, so 512 numbers.
     thin = memory.reckon(c, ["policy", "ref"], [("policy",)], [], tokens=100, slots=1, length=40, rank=2)
     assert thin.parts["weights"] == 4 * (1272 + 2 * 512) and thin.parts["moments"] == 8 * 512 and thin.parts["gradients"] == 4 * 512

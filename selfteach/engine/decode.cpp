@@ -11,13 +11,12 @@
 //   values      [layer][slot][head][position][d]
 // Of a slot's sequence, positions n PAGE to n PAGE + PAGE - 1 lie in the part of slot table[slot][n], each at its place (pages.py).
 
+#include "../model/vectors.h"
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <limits>
@@ -28,84 +27,18 @@
 #include <type_traits>
 #include <unistd.h>
 #include <vector>
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int W = 16, MR = 12;
-#elif defined(__AVX__)
-constexpr int W = 8, MR = 6;
-#elif defined(__aarch64__)
-constexpr int W = 4, MR = 12;
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int MR = 12;
 #else
-constexpr int W = 4, MR = 6;
+constexpr int MR = 6;
 #endif
 constexpr int NR = 2 * W, KB = 32, TILES = 8, PAGE = 64;
 static_assert(PAGE % (4 * W) == 0, "whole blocks to a page");
 constexpr float INF = std::numeric_limits<float>::infinity();
 
-typedef float vf __attribute__((vector_size(4 * W)));
-typedef int32_t vi __attribute__((vector_size(4 * W)));
-typedef uint32_t vu __attribute__((vector_size(4 * W)));
-typedef uint16_t vh __attribute__((vector_size(2 * W)));
-typedef uint16_t half; // a bf16 number
-
-inline long up(long n, long unit) { return (n + unit - 1) / unit * unit; }
-inline vf splat(float x) { return x - vf{}; }
-inline vf load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
-inline vf load(const half *p) {
-    vh v;
-    memcpy(&v, p, sizeof v);
-    return (vf)(__builtin_convertvector(v, vu) << 16);
-}
-inline void store(float *p, vf v) { memcpy(p, &v, sizeof v); }
-inline void store(half *p, vf v) { // to the nearest, ties to even; not a number stays one
-    vu u = (vu)v, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-    r = v == v ? r : (vu)((u >> 16) | 0x40);
-    vh h = __builtin_convertvector(r, vh);
-    memcpy(p, &h, sizeof h);
-}
-inline half round_half(float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return x == x ? (half)((u + 0x7fff + ((u >> 16) & 1)) >> 16) : (half)((u >> 16) | 0x40);
-}
-inline void put(float *p, float x) { *p = x; }
-inline void put(half *p, float x) { *p = round_half(x); }
-
-inline float total(vf v) {
-    float s = 0;
-    for (int i = 0; i < W; i++) s += v[i];
-    return s;
-}
-
-inline vf most(vf a, vf b) { return a > b ? a : b; }
-
-// e^x to two units in the last place; 0 below -87
-inline vf exp_(vf x) {
-    vf y = x > 88.3f ? splat(88.3f) : x;
-    y = y < -87.3f ? splat(-87.3f) : y;
-    vf t = y * 1.44269504f + 12582912.0f; // 1.5 * 2^23: rounds to a whole number in the low bits
-    vi n = (vi)t - 0x4B400000;
-    t = t - 12582912.0f;
-    vf r = y - t * 0.693359375f;
-    r = r - t * -2.12194440e-4f;
-    vf p = splat(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    vf out = p * (vf)((n + 127) << 23);
-    out = x < -87.3f ? vf{} : out;
-    return x == x ? out : x;
-}
-
-inline vf tanh_(vf x) { return 1.0f - 2.0f / (exp_(2.0f * x) + 1.0f); }
 inline vf cap_(vf x, float cap) { return cap > 0 ? tanh_(x / cap) * cap : x; }
 
 enum Activation { SILU, GELU, GELU_TANH };

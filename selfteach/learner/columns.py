@@ -14,11 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from ..core.batch import Batch
 from ..core.errors import BadValue, unknown
 from ..core.registry import quantities
+from ..model import lending
 from ..model.base import Model
 from ..model.quantities import HEADS, Name, Quantity, compute, logprobs, parse
 from ..model.transformer import capped
 from .groups import Groups, Seat
 from .microbatch import layout, read, take, whole_rows
+from .narrow import packed
 
 CHUNK = 1 << 20  # logits made at a time: 4 MB of float32, which a processor's cache holds
 ROWS = 64  # and rows of logits in multiples of this, for the same reason as microbatch.GRID
@@ -155,7 +157,7 @@ def _values(groups: Groups, trunk: Model, batch: Batch, wishes: list[Wish], befo
     heat = None if (warm == 1).all() else torch.from_numpy(warm).to(before)
     wide = {w.quantity.name: w.quantity for w in wishes if w.quantity.vocabulary}
     given = {"hidden": before, "ids": ids} | ({} if behind is None else {"hidden_after": behind})
-    result = _vocabulary(trunk, wide, before, ids, heat) if wide else {}
+    result = _vocabulary(trunk, wide, before, ids, heat, groups.dtype == "bfloat16") if wide else {}
     out: list[Tensor] = []
     for wish in wishes:
         if wish.quantity.vocabulary:
@@ -171,8 +173,17 @@ def _values(groups: Groups, trunk: Model, batch: Batch, wishes: list[Wish], befo
     return out
 
 
-def _vocabulary(trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
-    """Quantities that read the logits, [n] each, from hidden states [n, D], by chunks of rows. Spare rows fill n up to the grid."""
+def _vocabulary(
+    trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None, narrow: bool = False
+) -> dict[str, Tensor]:
+    """Quantities that read the logits, [n] each, from hidden states [n, D], by chunks of rows. Spare rows fill n up to the grid.
+
+    `narrow`: log-probabilities and entropies by products in bf16, as the trunk's are, where a kernel does them.
+    """
+    plain = trunk.plain_head and trunk.c.logit_cap is None and wide.keys() <= {"logp", "entropy"}
+    own = packed() if narrow and plain and lending.lent and hidden.device.type == "cpu" else None
+    if own is not None and (both := own.logp(hidden, trunk.lm_head.weight, ids, heat)) is not None:
+        return {n: v for n, v in zip(("logp", "entropy"), both, strict=True) if n in wide}
     size, spare = len(ids), -len(ids) % ROWS
     hidden, ids = F.pad(hidden, (0, 0, 0, spare)), F.pad(ids, (0, spare))
     heat = None if heat is None else F.pad(heat, (0, spare), value=1.0)

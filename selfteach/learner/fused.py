@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from ..model.native import library
 from ..model.transformer import Look
+from .narrow import packed
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 KINDS = (torch.float32, torch.bfloat16)
@@ -60,7 +62,7 @@ class Fused:
         p, i, d = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         for name, given in {
             "norm_forward": [p, p, p, p, i, i, d, d, i, i, i],
-            "norm_backward": [p, p, p, p, p, p, i, i, d, i, i, i],
+            "norm_backward": [p, p, p, p, p, p, p, i, i, d, i, i, i],
             "gate_forward": [p, p, p, i, i, i],
             "gate_backward": [p, p, p, p, p, i, i, i],
             "add": [p, p, p, i, i],
@@ -71,7 +73,7 @@ class Fused:
             call = getattr(lib, name)
             call.argtypes, call.restype = given, None
 
-    def norm(self, x: Tensor, weight: Tensor, eps: float, shift: float, narrow: bool) -> Tensor | None:
+    def norm(self, x: Tensor, weight: Tensor, eps: float, shift: float, narrow: bool) -> tuple[Tensor, Tensor] | None:
         if not _fits(x) or weight.dtype != torch.float32:
             return None
         return _Norm.apply(self.lib, x, weight, eps, shift, torch.bfloat16 if narrow else x.dtype)  # type: ignore[return-value]
@@ -86,12 +88,23 @@ class Fused:
             return None
         return _Turn.apply(self.lib, x, cos, sin)  # type: ignore[return-value]
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        if bias is not None or not torch.is_autocast_enabled("cpu") or not _fits(x) or weight.dtype != torch.float32:
+    def linear(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], plus: Tensor | None = None) -> tuple[Tensor, ...] | None:
+        if not torch.is_autocast_enabled("cpu") or not _fits(x):
             return None
-        if weight not in self.narrow:
-            self.narrow[weight] = weight.detach().bfloat16()
-        return _Linear.apply(self.lib, x.bfloat16(), weight, self.narrow[weight])  # type: ignore[return-value]
+        if (own := packed()) is not None and (out := own.linear(x, weights, biases, plus)) is not None:
+            return out
+        if plus is not None or any(b is not None for b in biases) or any(w.dtype != torch.float32 for w in weights):
+            return None
+        for w in weights:
+            if w not in self.narrow:
+                self.narrow[w] = w.detach().bfloat16()
+        return tuple(_Linear.apply(self.lib, x.bfloat16(), w, self.narrow[w]) for w in weights)  # type: ignore[return-value]
+
+    def clear(self) -> None:
+        """Forget what was made of weights, which may move now."""
+        self.narrow.clear()
+        if (own := packed()) is not None:
+            own.clear()
 
     def add(self, x: Tensor, z: Tensor) -> Tensor | None:
         if not (_fits(x) and _fits(z) and x.dtype == torch.float32 and z.dtype == torch.bfloat16 and x.shape == z.shape):
@@ -118,24 +131,34 @@ def _short(t: Tensor | torch.dtype) -> bool:
 
 
 class _Norm(torch.autograd.Function):
+    """The norm, and x itself: what comes back to it by other ways is added in the same pass."""
+
     @staticmethod
-    def forward(ctx: Any, lib: ctypes.CDLL, x: Tensor, weight: Tensor, eps: float, shift: float, kind: torch.dtype) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, lib: ctypes.CDLL, x: Tensor, weight: Tensor, eps: float, shift: float, kind: torch.dtype):  # type: ignore[override]
+        through = x.view_as(x)
         x, weight = x.contiguous(), weight.contiguous()
         n, d = x.numel() // x.shape[-1], x.shape[-1]
         y, scale = torch.empty_like(x, dtype=kind), torch.empty(n)
         lib.norm_forward(*_at(x, weight, y, scale), n, d, eps, shift, _short(x), _short(kind), torch.get_num_threads())
         ctx.save_for_backward(x, weight, scale)
         ctx.lib, ctx.shift = lib, shift
-        return y
+        ctx.set_materialize_grads(False)
+        return y, through
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor | None, more: Tensor | None):  # type: ignore[override]
         x, weight, scale = ctx.saved_tensors
+        if grad is None:
+            return None, more, None, None, None, None
+        more = None if more is None else more.contiguous()
         grad, dx, n = grad.contiguous(), torch.empty_like(x), len(scale)
         dw = torch.empty_like(weight) if ctx.needs_input_grad[2] else None
         where = None if dw is None else dw.data_ptr()
         threads = torch.get_num_threads()
-        ctx.lib.norm_backward(*_at(x, weight, scale, grad, dx), where, n, x.shape[-1], ctx.shift, _short(x), _short(grad), threads)
+        by_others = None if more is None else more.data_ptr()
+        ctx.lib.norm_backward(
+            *_at(x, weight, scale, grad), by_others, dx.data_ptr(), where, n, x.shape[-1], ctx.shift, _short(x), _short(grad), threads
+        )
         return None, dx, dw, None, None, None
 
 

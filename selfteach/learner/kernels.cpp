@@ -4,112 +4,17 @@
 // Arithmetic is float32, inputs and outputs are float32 or bf16. No number depends on how work is shared among threads, but for the
 // gradient of a norm's weight, which is summed by threads in their order: the same number of threads gives the same bits.
 
+#include "tile.h"
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <vector>
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
 
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int W = 16, MR = 8;
-#else
-constexpr int W = 8, MR = 4;
-#endif
-
-typedef float vf __attribute__((vector_size(4 * W)));
-typedef int32_t vi __attribute__((vector_size(4 * W)));
-typedef uint32_t vu __attribute__((vector_size(4 * W)));
-typedef uint16_t vh __attribute__((vector_size(2 * W)));
-typedef uint16_t half; // a bf16 number
-
-inline long up(long n, long unit) { return (n + unit - 1) / unit * unit; }
-inline vf splat(float x) { return x - vf{}; }
-inline vf load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
-inline vf load(const half *p) {
-    vh v;
-    memcpy(&v, p, sizeof v);
-    return (vf)(__builtin_convertvector(v, vu) << 16);
-}
-inline void store(float *p, vf v) { memcpy(p, &v, sizeof v); }
-inline void store(half *p, vf v) { // to the nearest, ties to even; not a number stays one
-#if defined(__AVX512BF16__)
-    auto h = _mm512_cvtneps_pbh((__m512)v);
-    memcpy(p, &h, sizeof h);
-#else
-    vu u = (vu)v, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-    r = v == v ? r : (vu)((u >> 16) | 0x40);
-    vh h = __builtin_convertvector(r, vh);
-    memcpy(p, &h, sizeof h);
-#endif
-}
-template <class T> inline vf load_some(const T *p, long n) { // the first n < W, then zeros
-    T x[W] = {};
-    memcpy(x, p, n * sizeof(T));
-    return load(x);
-}
-template <class T> inline void store_some(T *p, vf v, long n) {
-    T x[W];
-    store(x, v);
-    memcpy(p, x, n * sizeof(T));
-}
-template <class T> inline vf take(const T *p, long left) { return left >= W ? load(p) : load_some(p, left); }
-template <class T> inline void put(T *p, vf v, long left) {
-    if (left >= W) store(p, v);
-    else store_some(p, v, left);
-}
-
-// Sums and maxima across a vector, by halves.
-inline float total(vf v) {
-#if defined(__AVX512F__)
-    return _mm512_reduce_add_ps((__m512)v);
-#else
-    float x[W];
-    store(x, v);
-    for (int h = W / 2; h; h /= 2)
-        for (int i = 0; i < h; i++) x[i] += x[i + h];
-    return x[0];
-#endif
-}
-inline float most_of(vf v) {
-#if defined(__AVX512F__)
-    return _mm512_reduce_max_ps((__m512)v);
-#else
-    float x[W];
-    store(x, v);
-    for (int h = W / 2; h; h /= 2)
-        for (int i = 0; i < h; i++) x[i] = x[i] > x[i + h] ? x[i] : x[i + h];
-    return x[0];
-#endif
-}
-
-// e^x to two units in the last place; 0 below -87
-inline vf exp_(vf x) {
-    vf y = x > 88.3f ? splat(88.3f) : x;
-    y = y < -87.3f ? splat(-87.3f) : y;
-    vf t = y * 1.44269504f + 12582912.0f; // 1.5 * 2^23: rounds to a whole number in the low bits
-    vi n = (vi)t - 0x4B400000;
-    t = t - 12582912.0f;
-    vf r = y - t * 0.693359375f;
-    r = r - t * -2.12194440e-4f;
-    vf p = splat(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    vf out = p * (vf)((n + 127) << 23);
-    out = x < -87.3f ? vf{} : out;
-    return x == x ? out : x;
-}
+constexpr int MR = W == 16 ? 8 : 4;
 
 // ---- norms: y = x / sqrt(mean(x^2) + eps) * (shift + w)
 
@@ -123,15 +28,15 @@ void norm(const X *x, const float *w, Y *y, float *scale, long n, long d, float 
             vf v = take(a + j, d - j);
             s += v * v;
         }
-        float r = 1.0f / __builtin_sqrtf(total(s) / d + eps);
+        float r = 1.0f / __builtin_sqrtf(folded(s) / d + eps);
         scale[i] = r;
         for (long j = 0; j < d; j += W) put(y + i * d + j, take(a + j, d - j) * r * (take(w + j, d - j) + shift), d - j);
     }
 }
 
-// with h = g (shift + w): dx = r (h - x r^2 mean(x h)), dw = sum over rows of g x r
+// with h = g (shift + w): dx = r (h - x r^2 mean(x h)) + more, dw = sum over rows of g x r
 template <class X, class Y>
-void norm_back(const X *x, const float *w, const float *scale, const Y *g, X *dx, float *dw, long n, long d, float shift, int threads) {
+void norm_back(const X *x, const float *w, const float *scale, const Y *g, const X *more, X *dx, float *dw, long n, long d, float shift, int threads) {
     long wide = up(d, W);
     std::vector<float> parts(dw ? threads * wide : 0, 0.0f);
 #pragma omp parallel num_threads(threads)
@@ -148,11 +53,12 @@ void norm_back(const X *x, const float *w, const float *scale, const Y *g, X *dx
             float r = scale[i];
             vf s = {};
             for (long j = 0; j < d; j += W) s += take(a + j, d - j) * take(b + j, d - j) * (take(w + j, d - j) + shift);
-            float m = total(s) / d * r * r;
+            float m = folded(s) / d * r * r;
             for (long j = 0; j < d; j += W) {
                 vf v = take(a + j, d - j), u = take(b + j, d - j);
                 if (mine) store(mine + j, load(mine + j) + u * v * r);
-                put(dx + i * d + j, (u * (take(w + j, d - j) + shift) - v * m) * r, d - j);
+                vf back = (u * (take(w + j, d - j) + shift) - v * m) * r;
+                put(dx + i * d + j, more ? back + take(more + i * d + j, d - j) : back, d - j);
             }
         }
     }
@@ -185,15 +91,6 @@ template <class T> void gate_back(const T *a, const T *b, const T *g, T *da, T *
 
 // ---- rotary positions: halves (a, b) of a head become (a cos - b sin, b cos + a sin); the way back turns the other way
 
-template <class T> inline float one(T x);
-template <> inline float one(float x) { return x; }
-template <> inline float one(half x) { return __builtin_bit_cast(float, (uint32_t)x << 16); }
-inline void set(float *p, float x) { *p = x; }
-inline void set(half *p, float x) {
-    uint32_t u = __builtin_bit_cast(uint32_t, x);
-    *p = (half)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
-
 template <class T> void turn(const T *x, const float *cos, const float *sin, T *y, long n, long heads, long hd, int back, int threads) {
     long m = hd / 2;
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -210,9 +107,9 @@ template <class T> void turn(const T *x, const float *cos, const float *sin, T *
                 }
             else
                 for (long j = 0; j < m; j++) {
-                    float p = one(a[j]), q = one(a[j + m]);
-                    set(o + j, back ? p * c[j] + q * s[j + m] : p * c[j] - q * s[j]);
-                    set(o + j + m, back ? q * c[j + m] - p * s[j] : q * c[j + m] + p * s[j + m]);
+                    float p = widen(a[j]), q = widen(a[j + m]);
+                    put(o + j, back ? p * c[j] + q * s[j + m] : p * c[j] - q * s[j]);
+                    put(o + j + m, back ? q * c[j + m] - p * s[j] : q * c[j + m] + p * s[j + m]);
                 }
         }
 }
@@ -282,23 +179,25 @@ void across(const float *x, long count, long wide, float *out, long ld) { // out
         for (long i = 0; i < count; i++) out[d * ld + i] = x[i * wide + d];
 }
 
-// the scores of MR rows (token t of the piece and head h: row t group + h) -> e^(s - max) or e^(s - lse), 0 where a row does not look
-inline void weigh(const Shape &s, float *S, long ld, long limit, long row, const Piece &p, float *best, float *sum, const float *lse) {
+// the scores of `count` rows (token t of the piece and head h: row t group + h) -> e^(s - max) or e^(s - lse), 0 where a row does not look;
+// in bf16 too where `short_` is given
+inline void weigh(const Shape &s, float *S, long ld, long limit, long row, const Piece &p, float *best, float *sum, const float *lse, int count = MR,
+                  half *short_ = nullptr) {
     vi lane;
     for (int l = 0; l < W; l++) lane[l] = l;
-    for (int i = 0; i < MR; i++) {
+    for (int i = 0; i < count; i++) {
         long t = (row + i) / s.group;
         float *a = S + i * ld;
         int end = t < p.count ? p.before + t + 1 : 0, low = s.window > 0 && end > s.window ? end - s.window : 0;
         auto seen = [&](long j) { // far below any score where the row does not look: its weight is 0
             vi at = lane + (int)j;
-            return (at < end) & (at >= low) ? load(a + j) : splat(-1e30f);
+            return j >= low && j + W <= end ? load(a + j) : (at < end) & (at >= low) ? load(a + j) : splat(-1e30f);
         };
         float top = 0;
         if (lse) top = lse[i];
         else {
             vf m = splat(-1e30f);
-            for (long j = 0; j < limit; j += W) {
+            for (long j = low / W * W; j < end; j += W) {
                 vf v = seen(j);
                 m = v > m ? v : m;
             }
@@ -306,11 +205,12 @@ inline void weigh(const Shape &s, float *S, long ld, long limit, long row, const
         }
         vf all = {};
         for (long j = 0; j < limit; j += W) {
-            vf e = exp_(seen(j) - top);
+            vf e = j + W <= low || j >= end ? vf{} : exp_(seen(j) - top);
             store(a + j, e);
+            if (short_) store(short_ + i * ld + j, e);
             all += e;
         }
-        if (!lse) best[i] = top, sum[i] = total(all);
+        if (!lse) best[i] = top, sum[i] = folded(all);
     }
 }
 
@@ -412,7 +312,7 @@ void attend_back(const Shape &s, const Piece *pieces, const int64_t *family, lon
                                 vf sum = {};
                                 for (long j = 0; j < s.hd; j += W)
                                     sum += take(out + at * s.hd + j, s.hd - j) * load(gg + (row + i) * s.wide + j);
-                                mean[i] = total(sum);
+                                mean[i] = folded(sum);
                             }
                             strip(qq + row * s.wide, s.wide, 1, kt, ld, S, ld, limit, s.wide, false);
                             weigh(s, S, ld, limit, row, p, nullptr, nullptr, told);
@@ -440,6 +340,207 @@ void attend_back(const Shape &s, const Piece *pieces, const int64_t *family, lon
     }
 }
 
+// ---- attention in bf16: the same with products of pairs. Scores, softmax and all sums stay float32; weights are rounded to bf16.
+
+constexpr int HIGH = narrow::MR, WIDE = narrow::NR;
+
+struct Halves { // of one thread
+    std::vector<half> data;
+    half *at = nullptr;
+    void reset(long n) {
+        if ((long)data.size() < n + 32) data.resize(n + 32);
+        at = (half *)(((uintptr_t)data.data() + 63) & ~(uintptr_t)63);
+    }
+    half *get(long n) { half *p = at; at += up(n, 32); return p; }
+};
+
+void rows_of(const half *x, long stride, long count, long hd, long wide, half *out) {
+    for (long i = 0; i < count; i++)
+        for (long j = 0; j < wide; j += W) put(out + i * wide + j, hd > j ? take(x + i * stride + j, hd - j) : vf{}, W);
+}
+
+// rows from .. to (to even) of x [.., wide] as panels over rows, of which there is room for `room`
+void over_rows(const half *x, long from, long to, long wide, long room, half *out) {
+    for (long i = from / 2 * 2; i < to; i += 2)
+        for (long j = 0; j < wide; j += W) {
+            vu v = zipped(x + i * wide + j, x + (i + 1) * wide + j);
+            memcpy(out + (j / WIDE * room + i) * WIDE + 2 * (j % WIDE), &v, sizeof v);
+        }
+}
+
+// rows from .. to of x [.., wide] as the columns of panels over dimensions
+void over_dims(const half *x, long from, long to, long wide, long hd, half *out) {
+    for (long i = from; i < to; i++)
+        for (long d = 0; d < hd; d += 2) memcpy(out + (i / WIDE * hd + d) * WIDE + 2 * (i % WIDE), x + i * wide + d, 4);
+}
+
+struct Context { // keys and values of a family, laid as products want them
+    long ld, wide;
+    half *rows, *dims, *pairs;
+    void take_in(const Shape &s, const half *x, const Piece &p, bool by_dims, bool by_pairs) {
+        long all = p.before + p.count, end = up(all, WIDE);
+        rows_of(x, s.kv * s.hd, p.count, s.hd, wide, rows + p.before * wide);
+        memset(rows + all * wide, 0, (end - all) * wide * 2); // what an earlier branch left there
+        if (by_dims) over_dims(rows, p.before, end, wide, s.hd, dims);
+        if (by_pairs) over_rows(rows, p.before, end, wide, ld, pairs);
+    }
+};
+
+// `count` rows of a times the panels of `b` up to `columns`; each(row, column, two vectors)
+template <class F>
+inline void across_panels(const half *a, long row, long step, const half *b, long room, long deep, long count, long columns, F each) {
+    for (long c = 0; c < columns; c += WIDE) {
+        vf acc[HIGH][2];
+        narrow::tile_of(count, a, row, step, b + c * room, deep / 2, false, acc);
+        for (long i = 0; i < count; i++) each(i, c, acc[i][0], acc[i][1]);
+    }
+}
+
+void attend_pairs(const Shape &s, const Piece *pieces, const int64_t *family, long families, const half *q, const half *k, const half *v, half *out, float *lse,
+                  int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        Memory memory;
+        Halves halves;
+#pragma omp for schedule(dynamic) collapse(2)
+        for (long f = 0; f < families; f++)
+            for (long g = 0; g < s.kv; g++) {
+                long most = 0, tall = 0, wide = up(s.hd, WIDE);
+                for (long n = family[f]; n < family[f + 1]; n++) {
+                    most = std::max<long>(most, pieces[n].before + pieces[n].count);
+                    tall = std::max<long>(tall, pieces[n].count * s.group);
+                }
+                long ld = up(most, WIDE) + WIDE;
+                memory.reset(HIGH * ld + 64);
+                halves.reset(5 * ld * wide + (tall + HIGH) * wide + HIGH * ld + 256);
+                float *S = memory.get(HIGH * ld);
+                Context keys{ld, wide, halves.get(ld * wide), halves.get(ld * wide), nullptr}, values{ld, wide, halves.get(ld * wide), nullptr, halves.get(ld * wide)};
+                half *qq = halves.get((tall + HIGH) * wide), *P = halves.get(HIGH * ld);
+                for (long n = family[f]; n < family[f + 1]; n++) {
+                    const Piece &p = pieces[n];
+                    long m = p.count * s.group;
+                    keys.take_in(s, k + (p.begin * s.kv + g) * s.hd, p, true, false);
+                    values.take_in(s, v + (p.begin * s.kv + g) * s.hd, p, false, true);
+                    for (long t = 0; t < p.count; t++)
+                        rows_of(q + ((p.begin + t) * s.heads + g * s.group) * s.hd, s.hd, s.group, s.hd, wide, qq + t * s.group * wide);
+                    for (long row = 0; row < m; row += HIGH) {
+                        long count = std::min<long>(HIGH, m - row), limit = up(p.before + (row + count - 1) / s.group + 1, WIDE);
+                        float best[HIGH], sum[HIGH];
+                        across_panels(qq + row * wide, wide, 2, keys.dims, s.hd, s.hd, count, limit, [&](long i, long c, vf a, vf b) {
+                            store(S + i * ld + c, a * s.scale), store(S + i * ld + c + W, b * s.scale);
+                        });
+                        weigh(s, S, ld, limit, row, p, best, sum, nullptr, (int)count, P);
+                        across_panels(P, ld, 2, values.pairs, ld, limit, count, wide, [&](long i, long c, vf a, vf b) {
+                            long to = (p.begin + (row + i) / s.group) * s.heads + g * s.group + (row + i) % s.group;
+                            if (c == 0) lse[to] = best[i] + __builtin_logf(sum[i]);
+                            put(out + to * s.hd + c, a / sum[i], s.hd - c);
+                            if (c + W < s.hd) put(out + to * s.hd + c + W, b / sum[i], s.hd - c - W);
+                        });
+                    }
+                }
+            }
+    }
+}
+
+void attend_pairs_back(const Shape &s, const Piece *pieces, const int64_t *family, long families, const half *q, const half *k, const half *v, const half *out,
+                       const float *lse, const half *grad, half *dq, half *dk, half *dv, int threads) {
+    constexpr long BLOCK = 8 * HIGH; // rows whose weights are held for the products down the columns
+#pragma omp parallel num_threads(threads)
+    {
+        Memory memory;
+        Halves halves;
+#pragma omp for schedule(dynamic) collapse(2)
+        for (long f = 0; f < families; f++)
+            for (long g = 0; g < s.kv; g++) {
+                long most = 0, rows = 0, wide = up(s.hd, WIDE);
+                for (long n = family[f]; n < family[f + 1]; n++) {
+                    most = std::max<long>(most, pieces[n].before + pieces[n].count);
+                    rows = std::max<long>(rows, pieces[n].count);
+                }
+                long ld = up(most, WIDE) + WIDE, tall = rows * s.group + BLOCK;
+                memory.reset(2 * ld * wide + 2 * HIGH * ld + 256);
+                halves.reset(6 * ld * wide + 4 * tall * wide + 4 * BLOCK * ld + 1024);
+                float *ek = memory.get(ld * wide), *ev = memory.get(ld * wide), *S = memory.get(HIGH * ld), *E = memory.get(HIGH * ld);
+                Context keys{ld, wide, halves.get(ld * wide), halves.get(ld * wide), halves.get(ld * wide)};
+                Context values{ld, wide, halves.get(ld * wide), halves.get(ld * wide), nullptr};
+                half *qq = halves.get(tall * wide), *gg = halves.get(tall * wide), *qz = halves.get(tall * wide), *gz = halves.get(tall * wide);
+                half *P = halves.get(BLOCK * ld), *D = halves.get(BLOCK * ld), *pz = halves.get(BLOCK * ld), *dz = halves.get(BLOCK * ld);
+                for (float *x : {ek, ev}) memset(x, 0, ld * wide * 4);
+                auto out_rows = [&](const Piece &p, float *x, float by, half *to) { // a piece's own keys: their gradient is whole
+                    for (long t = 0; t < p.count; t++)
+                        for (long j = 0; j < s.hd; j += W)
+                            put(to + ((p.begin + t) * s.kv + g) * s.hd + j, load(x + (p.before + t) * wide + j) * by, s.hd - j);
+                };
+                for (long n = family[f]; n < family[f + 1]; n++) {
+                    const Piece &p = pieces[n];
+                    long m = p.count * s.group;
+                    keys.take_in(s, k + (p.begin * s.kv + g) * s.hd, p, true, true);
+                    values.take_in(s, v + (p.begin * s.kv + g) * s.hd, p, true, false);
+                    for (float *x : {ek, ev}) memset(x + p.before * wide, 0, (ld - p.before) * wide * 4);
+                    for (long t = 0; t < p.count; t++) {
+                        long at = ((p.begin + t) * s.heads + g * s.group) * s.hd;
+                        rows_of(q + at, s.hd, s.group, s.hd, wide, qq + t * s.group * wide);
+                        rows_of(grad + at, s.hd, s.group, s.hd, wide, gg + t * s.group * wide);
+                    }
+                    long end = std::min(up(m, HIGH), tall);
+                    for (half *x : {qq, gg}) memset(x + m * wide, 0, (end - m) * wide * 2);
+                    over_rows(qq, 0, end, wide, tall, qz), over_rows(gg, 0, end, wide, tall, gz);
+                    for (long b = 0; b < m; b += BLOCK) {
+                        long stop = std::min(b + BLOCK, m), held = up(stop - b, HIGH), reach = up(p.before + (stop - 1) / s.group + 1, WIDE);
+                        for (long row = b; row < b + held; row += HIGH) {
+                            long last = std::min<long>(row + HIGH, m) - 1, limit = up(p.before + last / s.group + 1, WIDE);
+                            half *weights = P + (row - b) * ld, *back = D + (row - b) * ld;
+                            float told[HIGH] = {}, mean[HIGH] = {};
+                            for (long i = 0; row + i <= last; i++) {
+                                long at = (p.begin + (row + i) / s.group) * s.heads + g * s.group + (row + i) % s.group;
+                                told[i] = lse[at];
+                                vf sum = {};
+                                for (long j = 0; j < s.hd; j += W) sum += take(out + at * s.hd + j, s.hd - j) * load(gg + (row + i) * wide + j);
+                                mean[i] = folded(sum);
+                            }
+                            across_panels(qq + row * wide, wide, 2, keys.dims, s.hd, s.hd, HIGH, limit, [&](long i, long c, vf a, vf b) {
+                                store(S + i * ld + c, a * s.scale), store(S + i * ld + c + W, b * s.scale);
+                            });
+                            weigh(s, S, ld, limit, row, p, nullptr, nullptr, told, HIGH, weights);
+                            across_panels(gg + row * wide, wide, 2, values.dims, s.hd, s.hd, HIGH, limit, [&](long i, long c, vf a, vf b) {
+                                store(back + i * ld + c, load(S + i * ld + c) * (a - mean[i]));
+                                store(back + i * ld + c + W, load(S + i * ld + c + W) * (b - mean[i]));
+                            });
+                            for (long i = 0; i < HIGH; i++)
+                                for (half *x : {weights, back}) memset(x + i * ld + limit, 0, (reach - limit) * 2);
+                            across_panels(back, ld, 2, keys.pairs, ld, limit, last + 1 - row, wide, [&](long i, long c, vf a, vf b) {
+                                long at = (p.begin + (row + i) / s.group) * s.heads + g * s.group + (row + i) % s.group;
+                                put(dq + at * s.hd + c, a * s.scale, s.hd - c);
+                                if (c + W < s.hd) put(dq + at * s.hd + c + W, b * s.scale, s.hd - c - W);
+                            });
+                        }
+                        auto down = [&](const half *weights, half *z, const half *right, float *to) { // to += weights^T right
+                            for (long i = 0; i < held; i += 2)
+                                for (long j = 0; j < reach; j += W) {
+                                    vu x = zipped(weights + i * ld + j, weights + (i + 1) * ld + j);
+                                    memcpy(z + i * ld + 2 * j, &x, sizeof x);
+                                }
+                            for (long j = 0; j < reach; j += HIGH)
+                                across_panels(z + 2 * j, 2, 2 * ld, right + b * WIDE, tall, held, std::min<long>(HIGH, reach - j), wide, [&](long i, long c, vf x, vf y) {
+                                    float *at = to + (j + i) * wide + c;
+                                    store(at, load(at) + x), store(at + W, load(at + W) + y);
+                                });
+                        };
+                        down(P, pz, gz, ev), down(D, dz, qz, ek);
+                    }
+                    if (n > family[f]) out_rows(p, ek, s.scale, dk), out_rows(p, ev, 1.0f, dv);
+                }
+                out_rows(pieces[family[f]], ek, s.scale, dk), out_rows(pieces[family[f]], ev, 1.0f, dv); // the base, seen by itself and by its branches
+            }
+    }
+}
+
+#if defined(__AVX512BF16__)
+constexpr bool PAIRS = true;
+#else
+constexpr bool PAIRS = false; // products of pairs would be taken apart again: float32 is faster
+#endif
+
 } // namespace
 
 extern "C" {
@@ -454,11 +555,11 @@ void norm_forward(const void *x, const float *w, void *y, float *scale, int64_t 
     else norm((const float *)x, w, (float *)y, scale, n, d, eps, shift, threads);
 }
 
-void norm_backward(const void *x, const float *w, const float *scale, const void *g, void *dx, float *dw, int64_t n, int64_t d, double shift, int64_t xh, int64_t yh, int64_t threads) {
-    if (xh && yh) norm_back((const half *)x, w, scale, (const half *)g, (half *)dx, dw, n, d, shift, threads);
-    else if (xh) norm_back((const half *)x, w, scale, (const float *)g, (half *)dx, dw, n, d, shift, threads);
-    else if (yh) norm_back((const float *)x, w, scale, (const half *)g, (float *)dx, dw, n, d, shift, threads);
-    else norm_back((const float *)x, w, scale, (const float *)g, (float *)dx, dw, n, d, shift, threads);
+void norm_backward(const void *x, const float *w, const float *scale, const void *g, const void *more, void *dx, float *dw, int64_t n, int64_t d, double shift, int64_t xh, int64_t yh, int64_t threads) {
+    if (xh && yh) norm_back((const half *)x, w, scale, (const half *)g, (const half *)more, (half *)dx, dw, n, d, shift, threads);
+    else if (xh) norm_back((const half *)x, w, scale, (const float *)g, (const half *)more, (half *)dx, dw, n, d, shift, threads);
+    else if (yh) norm_back((const float *)x, w, scale, (const half *)g, (const float *)more, (float *)dx, dw, n, d, shift, threads);
+    else norm_back((const float *)x, w, scale, (const float *)g, (const float *)more, (float *)dx, dw, n, d, shift, threads);
 }
 
 void gate_forward(const void *a, const void *b, void *y, int64_t n, int64_t bf16, int64_t threads) {
@@ -478,6 +579,7 @@ void rotate(const void *x, const float *cos, const float *sin, void *y, int64_t 
 void attend_forward(const void *q, const void *k, const void *v, void *out, float *lse, const int64_t *pieces, const int64_t *family, int64_t families,
                     int64_t heads, int64_t kv, int64_t hd, int64_t window, double scale, int64_t bf16, int64_t threads) {
     Shape s{heads, kv, hd, up(hd, W), heads / kv, window, (float)scale};
+    if (bf16 && PAIRS) return attend_pairs(s, (const Piece *)pieces, family, families, (const half *)q, (const half *)k, (const half *)v, (half *)out, lse, (int)threads);
     EACH(bf16, attend(s, (const Piece *)pieces, family, families, (const T *)q, (const T *)k, (const T *)v, (T *)out, lse, threads))
 }
 
@@ -485,6 +587,9 @@ void attend_backward(const void *q, const void *k, const void *v, const void *ou
                      const int64_t *pieces, const int64_t *family, int64_t families, int64_t heads, int64_t kv, int64_t hd, int64_t window,
                      double scale, int64_t bf16, int64_t threads) {
     Shape s{heads, kv, hd, up(hd, W), heads / kv, window, (float)scale};
+    if (bf16 && PAIRS)
+        return attend_pairs_back(s, (const Piece *)pieces, family, families, (const half *)q, (const half *)k, (const half *)v, (const half *)out, lse,
+                                 (const half *)grad, (half *)dq, (half *)dk, (half *)dv, (int)threads);
     EACH(bf16, attend_back(s, (const Piece *)pieces, family, families, (const T *)q, (const T *)k, (const T *)v, (const T *)out, lse, (const T *)grad,
                            (T *)dq, (T *)dk, (T *)dv, threads))
 }

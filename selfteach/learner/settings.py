@@ -19,7 +19,8 @@ class Settings:
 
     lr          peak learning rate; `rate` bends it by `warmup` steps up and `decay` down to nothing at `decay_steps`
     clip        largest global norm of a gradient; a longer one is scaled down to it
-    dtype       bfloat16: linear layers of the trunk in bf16; weights, moments, residuals, attention, logits and heads stay float32
+    dtype       bfloat16: products in bf16 (the trunk's; on processors the head's and attention's too where a kernel does them); weights, moments,
+                residuals, softmax, all sums and scalar heads stay float32
     tokens      tokens of a micro-batch: memory and cache, never the result
     optimiser   adamw8bit: moments in 8 bits by blocks (Dettmers et al. 2022), by bitsandbytes; small tensors keep theirs in float32
     recompute   layers are computed again on the way back instead of being kept: less memory, the same gradient, a third more work

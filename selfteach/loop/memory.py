@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..core.errors import BadValue
 from ..core.method import Method
 from ..engine.pages import PAGE
+from ..learner import narrow
 from ..learner.columns import CHUNK, HELD, ROWS
 from ..model.transformer import Config
 from .speaking import speakers
@@ -87,10 +88,15 @@ def activations(c: Config, tokens: int, half: bool, recompute: bool) -> int:
     return tokens * (kept + layer + 12 * c.width)
 
 
-def vocabulary(c: Config, tokens: int) -> int:
-    """Bytes for logits: those kept for the way back, a chunk that is worked on twice, and the gradient of the head's weights."""
-    kept = tokens * c.vocab if tokens * c.vocab <= HELD else 0
-    return 4 * (kept + 2 * max(CHUNK, ROWS * c.vocab) + c.vocab * c.width)
+def vocabulary(c: Config, tokens: int, half: bool = False) -> int:
+    """Bytes for logits: those kept for the way back, a chunk that is worked on twice, and the gradient of the head's weights.
+
+    In bf16 the larger of that and of what a kernel of our own keeps: 2 bytes each of all up to a bound, a chunk, and the head packed both ways.
+    """
+    every = tokens * c.vocab
+    wide = 4 * ((every if every <= HELD else 0) + 2 * max(CHUNK, ROWS * c.vocab))
+    short = 2 * (min(every, narrow.HELD) + max(narrow.CHUNK, narrow.LEAST * c.vocab) + 2 * c.vocab * c.width)
+    return 4 * c.vocab * c.width + (max(wide, short) if half else wide)
 
 
 def reckon(
@@ -113,7 +119,7 @@ def reckon(
 
     trunks     weight groups that hold a model of shape `c`, each once;  trained: those of each update, by update
     speaking   groups of which the engine holds a copy, each with a cache of `slots` sequences of `length` tokens
-    half       products in bf16: the linear layers once more in 2 bytes;  coded: moments in 8 bits, one scale per 256
+    half       products in bf16: the linear layers packed both ways in 2 bytes each;  coded: moments in 8 bits, one scale per 256
     start      the model that the run began from is held beside the groups
     rank       of adapters on every linear layer, which then alone move, over one base that is the start itself; 0: none
     """
@@ -125,11 +131,11 @@ def reckon(
     tokens = max(tokens, min(length, c.max_length))
     cache = 2 * c.layers * slots * c.kv_heads * (math.ceil(length / PAGE) * PAGE) * c.head_dim * engine_bytes
     parts = {
-        "weights": held * every * 4 + rank * sides * 4 * len(trunks) + (linear * 2 * (1 if rank else len(trunks)) if half else 0),
+        "weights": held * every * 4 + rank * sides * 4 * len(trunks) + (linear * 4 * (1 if rank else len(trunks)) if half else 0),
         "gradients": 4 * max(moving, default=0),
         "moments": sum((2 * n + 8 * n // 256) if coded else 8 * n for n in moving),
         "activations": activations(c, tokens, half, recompute),
-        "vocabulary": vocabulary(c, tokens),
+        "vocabulary": vocabulary(c, tokens, half),
         "engine": len(speaking) * (every * engine_bytes + cache),
     }
     return Plan(parts, tokens, slots, length)

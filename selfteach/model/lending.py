@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -12,12 +12,12 @@ from torch import Tensor
 class Kernels(Protocol):
     """Each gives None for what it cannot do; the plain way then does it."""
 
-    def norm(self, x: Tensor, weight: Tensor, eps: float, shift: float, narrow: bool) -> Tensor | None:
-        """x / rms(x) * (shift + weight) over the last dimension, in bf16 where `narrow`."""
+    def norm(self, x: Tensor, weight: Tensor, eps: float, shift: float, narrow: bool) -> tuple[Tensor, Tensor] | None:
+        """x / rms(x) * (shift + weight) over the last dimension, in bf16 where `narrow`; and x, to go on with."""
         ...
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """x @ weight.T + bias, under autocast."""
+    def linear(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], plus: Tensor | None = None) -> tuple[Tensor, ...] | None:
+        """x @ weight.T + bias for each of some weights, under autocast; `plus`: onto that, of one weight."""
         ...
 
     def add(self, x: Tensor, z: Tensor) -> Tensor | None:

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -36,7 +37,7 @@ def library(source: Path) -> ctypes.CDLL | str:
 def _built(source: Path, compiler: str) -> Path:
     """The compiled library: from the cache, where it stands under what it was made from and for."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    told = "\0".join([source.read_text(), compiler, version, *FLAGS, platform.machine(), _processor()])
+    told = "\0".join([*texts(source), compiler, version, *FLAGS, platform.machine(), _processor()])
     file = cache_folder("native") / f"{source.stem}-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.so"
     if not file.is_file():
         with tempfile.TemporaryDirectory(dir=file.parent) as aside:
@@ -44,6 +45,12 @@ def _built(source: Path, compiler: str) -> Path:
             subprocess.run([compiler, *FLAGS, str(source), "-o", str(made)], capture_output=True, text=True, check=True, timeout=300)
             made.replace(file)  # whole, even where two processes build at once
     return file
+
+
+def texts(source: Path) -> list[str]:
+    """A C++ file, and those of ours that it includes, in their order."""
+    text = source.read_text()
+    return [text, *(t for name in re.findall(r'^#include "(.+)"', text, re.MULTILINE) for t in texts(source.parent / name))]
 
 
 def _processor() -> str:

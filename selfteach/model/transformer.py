@@ -105,9 +105,27 @@ class Linear(nn.Linear):
         """Nothing: `initialise` or `hold` gives the weights."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if lending.lent and (out := lending.lent.linear(input, self.weight, self.bias)) is not None:
-            return out
+        if lending.lent and (out := lending.lent.linear(input, [self.weight], [self.bias])) is not None:
+            return out[0]
         return F.linear(input, self.weight, self.bias)
+
+
+def together(x: Tensor, *modules: nn.Module) -> tuple[Tensor, ...]:
+    """What some linear layers make of one input, or the way lent."""
+    if lending.lent and all(type(m) is Linear for m in modules):
+        own: tuple[Linear, ...] = modules  # type: ignore[assignment]
+        if (out := lending.lent.linear(x, [m.weight for m in own], [m.bias for m in own])) is not None:
+            return out
+    return tuple(m(x) for m in modules)
+
+
+def onto(plus: Tensor | None, x: Tensor, module: nn.Module) -> Tensor:
+    """plus + module(x), or the way lent; module(x) where there is nothing to add it to."""
+    if plus is None:
+        return module(x)
+    if lending.lent and type(module) is Linear and (out := lending.lent.linear(x, [module.weight], [module.bias], plus)) is not None:
+        return out[0]
+    return add(plus, module(x))
 
 
 class Embedding(nn.Embedding):
@@ -131,14 +149,18 @@ class RMSNorm(nn.Module):
         self.eps = c.norm_eps
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.split(x)[0]
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of x, and x to go on with: its gradients by both ways are then one pass where the way is lent."""
         kind = x.device.type
         narrow = not self.last and torch.is_autocast_enabled(kind)
-        if lending.lent and (out := lending.lent.norm(x, self.weight, self.eps, float(self.centred), narrow)) is not None:
-            return out
+        if lending.lent and (both := lending.lent.norm(x, self.weight, self.eps, float(self.centred), narrow)) is not None:
+            return both
         wide = x if x.dtype == torch.float64 else x.float()
         weight = self.weight.to(wide.dtype)
         out = F.rms_norm(wide, weight.shape, 1 + weight if self.centred else weight, self.eps)
-        return out.to(torch.get_autocast_dtype(kind) if narrow else x.dtype)
+        return out.to(torch.get_autocast_dtype(kind) if narrow else x.dtype), x
 
 
 def add(x: Tensor, z: Tensor) -> Tensor:
@@ -164,15 +186,14 @@ class Attention(nn.Module):
             self.q_norm = RMSNorm(c.head_dim, c)
             self.k_norm = RMSNorm(c.head_dim, c)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend, plus: Tensor | None = None) -> Tensor:
+        """With `plus`, the residual: onto that."""
         b, t, _ = x.shape
-        q = self.q_proj(x).view(b, t, self.c.heads, self.c.head_dim)
-        k = self.k_proj(x).view(b, t, self.c.kv_heads, self.c.head_dim)
-        v = self.v_proj(x).view(b, t, self.c.kv_heads, self.c.head_dim)
+        q, k, v = (y.view(b, t, -1, self.c.head_dim) for y in together(x, self.q_proj, self.k_proj, self.v_proj))
         if self.c.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         out = attend(self.look, rotate(q, rotary), rotate(k, rotary), v)
-        return self.o_proj(out.reshape(b, t, -1))
+        return onto(plus, out.reshape(b, t, -1), self.o_proj)
 
 
 class MLP(nn.Module):
@@ -185,11 +206,11 @@ class MLP(nn.Module):
         self.up_proj = Linear(c.width, c.hidden, bias=c.mlp_bias)
         self.down_proj = Linear(c.hidden, c.width, bias=c.mlp_bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_proj(x), self.up_proj(x)
-        if lending.lent and (both := lending.lent.gated(self.kind, gate, up)) is not None:
-            return self.down_proj(both)
-        return self.down_proj(ACTIVATIONS[self.kind](gate) * up)
+    def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """With `plus`, the residual: onto that."""
+        gate, up = together(x, self.gate_proj, self.up_proj)
+        both = lending.lent.gated(self.kind, gate, up) if lending.lent else None
+        return onto(plus, ACTIVATIONS[self.kind](gate) * up if both is None else both, self.down_proj)
 
 
 class Layer(nn.Module):
@@ -207,12 +228,13 @@ class Layer(nn.Module):
             self.post_feedforward_layernorm = RMSNorm(c.width, c)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
-        seen = self.self_attn(self.input_layernorm(x), rotary, attend)
         if self.sandwich:
-            x = add(x, self.post_attention_layernorm(seen))
+            x = add(x, self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), rotary, attend)))
             return add(x, self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))))
-        x = add(x, seen)
-        return add(x, self.mlp(self.post_attention_layernorm(x)))
+        y, x = self.input_layernorm.split(x)
+        x = self.self_attn(y, rotary, attend, x)
+        y, x = self.post_attention_layernorm.split(x)
+        return self.mlp(y, x)
 
 
 class Trunk(nn.Module):

@@ -23,7 +23,6 @@ from ..objective.grpo import policy_method
         ),
         arms={"grpo": "grpo", "grpo_judged": ("decs", {"redundant": 1.1, "rate": 0.0})},
         task="chain_sum",
-        knobs={"style": "verbose"},
         steps=40,
         because="only tokens behind the first statement of the right answer are paid less, so what finds it is left alone",
     ),
