@@ -436,9 +436,10 @@ template <class T> struct View {
         }
     }
 
-    // Fetch keys or values, as many as are worth it.
-    void ahead(const T *x, long wide, long r, long h, long from, long to) const {
-        stretches(r, h, from, std::min(to, from + 16384 / wide), false, [&](long where, long a, long z) {
+    // Fetch the keys or values that a row looks at, as many as are worth it.
+    void ahead(const T *x, long wide, long r, long h) const {
+        long end = position[r] + 1, from = begin(end) / W * W;
+        stretches(r, h, from, std::min(end, from + 16384 / wide), false, [&](long where, long a, long z) {
             fetch(x + (where + a) * wide, (z - a) * wide);
         });
     }
@@ -457,7 +458,7 @@ template <class T> struct View {
                 weigh(scores + e * groups * room, room, count * groups, a, z, values + where * hdp, hdp, out + e * groups * hdp);
             });
         };
-        ahead(values, hdp, rows[0], h, begin(p.end), p.end);
+        ahead(values, hdp, rows[0], h);
         meets(0, p.count, 0, common);
         for (long e = 0; e < p.count; e++) {
             long end = position[rows[e]] + 1;
@@ -620,10 +621,7 @@ template <class T> struct Model : Abstract {
                     }
                 });
                 pool.each(party.size() * kv, [&](long i) {
-                    if (long next = i + threads; next < (long)party.size() * kv) {
-                        const Party &p = party[next / kv];
-                        view.ahead(keys, hd, order[p.first], next % kv, view.begin(p.end) / W * W, p.end);
-                    }
+                    if (long next = i + threads; next < (long)party.size() * kv) view.ahead(keys, hd, order[party[next / kv].first], next % kv);
                     const Party &p = party[i / kv];
                     const long h = i % kv, *rows = order.data() + p.first;
                     const long own = groups * hd;
