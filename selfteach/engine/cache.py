@@ -183,8 +183,12 @@ class Plain:
     def load(self) -> None:
         """The model's weights have changed in place: nothing to do."""
 
-    def copy(self, source: int, target: int, count: int) -> None:
+    def share(self, source: int, target: int, count: int) -> int:
+        """As Runner.share, by copying."""
+        if source == target:
+            return 0
         self.cache.copy(source, target, count)
+        return count
 
     def clear(self, upto: int) -> None:
         self.cache.clear(upto)

@@ -1,14 +1,15 @@
 // One forward pass of the transformer over rows of many sequences, and the drawing of tokens, for processors.
 //
 // Built at first use by native.py and called through ctypes; cache.py and sampler.py say the same in torch, and stand in where no compiler
-// is. Rows are tokens; each knows its slot in the cache and its position. Every number of a row is summed in an order that depends on that
-// row alone, so a row has the same bits in whatever company, in whatever pieces, and on however many threads it is computed.
+// is. Rows are tokens; each knows its slot and its position. Every number of a row is summed in an order that depends on that row alone, so a
+// row has the same bits in whatever company, in whatever pieces, on whatever pages, and on however many threads it is computed.
 //
 // Layouts (W numbers to a vector):
 //   weights     panels of 2 W output columns: [panel][k][2 W]; in bf16 pairs of k stand together: [panel][k / 2][2 W][2]
 //   inputs      of products: [k / KB][row][KB], so that a tile of rows is one stretch of memory
 //   keys        [layer][slot][head][position / W][d][W]: a query meets W keys at once, without sums across a vector
 //   values      [layer][slot][head][position][d]
+// Of a slot's sequence, positions n PAGE to n PAGE + PAGE - 1 lie in the part of slot table[slot][n], each at its place (pages.py).
 
 #include "../model/vectors.h"
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include <new>
 #include <sys/mman.h>
 #include <thread>
+#include <type_traits>
 #include <unistd.h>
 #include <vector>
 
@@ -33,7 +35,8 @@ constexpr int MR = 12;
 #else
 constexpr int MR = 6;
 #endif
-constexpr int NR = 2 * W, KB = 32, TILES = 8;
+constexpr int NR = 2 * W, KB = 32, TILES = 8, PAGE = 64;
+static_assert(PAGE % (4 * W) == 0, "whole blocks to a page");
 constexpr float INF = std::numeric_limits<float>::infinity();
 
 inline vf cap_(vf x, float cap) { return cap > 0 ? tanh_(x / cap) * cap : x; }
@@ -267,10 +270,15 @@ template <class T> void lay(T *x, long n, long row, long k, const float *from, l
 
 template <class T> inline void fetch(const T *at, long count) {
     for (long i = 0; i < std::min<long>(count, 16384); i += 64 / (long)sizeof(T)) __builtin_prefetch(at + i, 0, 2);
+    asm volatile(""); // a function that only fetches is otherwise taken for one that does nothing, and calls of it are left out
 }
 
-// ---- attention: G query heads of one row over one key-value head
+// ---- attention: rows that begin on the same pages, over one key-value head
+//
+// A stretch of positions is met by all that look at it before the next one is: what several rows share is loaded once. Each query's sums go on
+// where those of the stretch before ended, so they are the same whoever looks besides.
 
+// Scores of G queries [G][hd] with the keys of B blocks.
 template <int G, int B, class T> inline void meet(const float *q, long hd, const T *k, float *scores, long room) {
     vf acc[G][B];
     for (int g = 0; g < G; g++)
@@ -290,11 +298,12 @@ template <int G, int B, class T> inline void meet(const float *q, long hd, const
         for (int b = 0; b < B; b++) store(scores + g * room + b * W, acc[g][b]);
 }
 
-template <int G, int B, class T> inline void gather(const float *p, long room, long first, long last, const T *v, long hdp, float *out) {
+// out [G][B W] += chances [G][count] times values
+template <int G, int B, class T> inline void gather(const float *p, long room, long count, const T *v, long hdp, float *out) {
     vf acc[G][B];
     for (int g = 0; g < G; g++)
-        for (int b = 0; b < B; b++) acc[g][b] = vf{};
-    for (long j = first; j < last; j++) {
+        for (int b = 0; b < B; b++) acc[g][b] = load(out + g * hdp + b * W);
+    for (long j = 0; j < count; j++) {
         vf seen[B];
 #pragma GCC unroll 4
         for (int b = 0; b < B; b++) seen[b] = load(v + j * hdp + b * W);
@@ -309,16 +318,45 @@ template <int G, int B, class T> inline void gather(const float *p, long room, l
         for (int b = 0; b < B; b++) store(out + g * hdp + b * W, acc[g][b]);
 }
 
-// q [G][hd] (scaled) over positions first .. last - 1 of k, v -> out [G][hdp]; scores [G][room] is scratch.
-template <int G, class T>
-void attend(const float *q, long hd, const T *k, const T *v, long hdp, long first, long last, float cap, float *scores, long room, float *out) {
-    long low = first / W * W, b = low;
-    for (; b + 4 * W <= last; b += 4 * W) meet<G, 4>(q, hd, k + b * hd, scores + b, room);
-    for (; b < last; b += W) meet<G, 1>(q, hd, k + b * hd, scores + b, room);
+// f(G, first) for `count` queries by fours and a rest
+template <class F> inline void by_four(long count, F f) {
+    long g = 0;
+    for (; g + 4 <= count; g += 4) f(std::integral_constant<int, 4>{}, g);
+    switch (count - g) {
+    case 3: f(std::integral_constant<int, 3>{}, g); break;
+    case 2: f(std::integral_constant<int, 2>{}, g); break;
+    case 1: f(std::integral_constant<int, 1>{}, g);
+    }
+}
+
+// Scores [many][room] of positions from .. to - 1; `from` begins a block.
+template <class T> void score(const float *q, long many, long hd, const T *k, long from, long to, float *scores, long room) {
+    by_four(many, [&](auto G, long g) {
+        long b = from;
+        for (; b + 4 * W <= to; b += 4 * W) meet<G.value, 4>(q + g * hd, hd, k + b * hd, scores + g * room + b, room);
+        for (; b < to; b += W) meet<G.value, 1>(q + g * hd, hd, k + b * hd, scores + g * room + b, room);
+    });
+}
+
+// What positions from .. to - 1, with chances p [many][room], add to out [many][hdp].
+template <class T> void weigh(const float *p, long room, long many, long from, long to, const T *v, long hdp, float *out) {
+    by_four(many, [&](auto G, long g) {
+        const float *x = p + g * room + from;
+        const T *y = v + from * hdp;
+        float *z = out + g * hdp;
+        long d = 0;
+        for (; d + 4 * W <= hdp; d += 4 * W) gather<G.value, 4>(x, room, to - from, y + d, hdp, z + d);
+        for (; d + 2 * W <= hdp; d += 2 * W) gather<G.value, 2>(x, room, to - from, y + d, hdp, z + d);
+        for (; d < hdp; d += W) gather<G.value, 1>(x, room, to - from, y + d, hdp, z + d);
+    });
+}
+
+// scores [many][room] -> e^(score - the highest) for positions first .. last - 1, 0 for the others of their blocks; by [many]: 1 over the sums
+void soften(float *scores, long room, long many, long first, long last, float cap, float *by) {
+    const long low = first / W * W;
     vi lane;
     for (int i = 0; i < W; i++) lane[i] = i;
-    float sums[G];
-    for (int g = 0; g < G; g++) {
+    for (long g = 0; g < many; g++) {
         float *s = scores + g * room;
         vf top = splat(-INF), sum{};
         for (long j = low; j < last; j += W) {
@@ -335,15 +373,107 @@ void attend(const float *q, long hd, const T *k, const T *v, long hdp, long firs
             store(s + j, e);
             sum += e;
         }
-        sums[g] = 1.0f / total(sum);
+        by[g] = 1.0f / total(sum);
     }
-    long d = 0;
-    for (; d + 4 * W <= hdp; d += 4 * W) gather<G, 4>(scores, room, first, last, v + d, hdp, out + d);
-    for (; d + 2 * W <= hdp; d += 2 * W) gather<G, 2>(scores, room, first, last, v + d, hdp, out + d);
-    for (; d < hdp; d += W) gather<G, 1>(scores, room, first, last, v + d, hdp, out + d);
-    for (int g = 0; g < G; g++)
-        for (long i = 0; i < hdp; i++) out[g * hdp + i] *= sums[g];
 }
+
+// Which rows attend together: `count` of them from `first` on in an order that brings those together whose sequences begin alike. All see the
+// positions before `common`, on the same pages; none sees any from `end` on.
+struct Party {
+    long first, count, common, end;
+};
+
+constexpr long QUERIES = 32; // of a party: with a page of keys and its scores they stay in the first cache
+
+// Parties of at most `most` of n rows, in the order that is written to `order`.
+std::vector<Party> parties(std::vector<long> &order, const int64_t *table, long each, const int64_t *slot, const int64_t *position, long n,
+                           long most) {
+    auto differ = [&](long a, long b) { // the first page of two rows that is not the same, or the number of those that both look at
+        long upto = std::min(position[a], position[b]) / PAGE + 1, i = 0;
+        const int64_t *x = table + slot[a] * each, *y = table + slot[b] * each;
+        if (x != y) while (i < upto && x[i] == y[i]) i++;
+        return x == y ? upto : i;
+    };
+    order.resize(n);
+    for (long i = 0; i < n; i++) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](long a, long b) {
+        long i = differ(a, b);
+        bool alike = i * PAGE > std::min(position[a], position[b]);
+        return alike ? position[a] < position[b] : table[slot[a] * each + i] < table[slot[b] * each + i];
+    });
+    std::vector<Party> out;
+    for (long i = 0; i < n; i += out.back().count) {
+        long a = order[i], common = position[a] + 1, end = common, count = 1;
+        for (; count < most && i + count < n; count++) {
+            long b = order[i + count], same = std::min({common, position[b] + 1, differ(a, b) * PAGE}) / W * W;
+            if (!same || 2 * same < common) break; // what they share is little of what they look at
+            common = same;
+            end = std::max<long>(end, position[b] + 1);
+        }
+        out.push_back({i, count, count > 1 ? common : 0, end});
+    }
+    return out;
+}
+
+// One layer's keys and values, and where in them the rows of a step look.
+template <class T> struct View {
+    const T *keys, *values;
+    const int64_t *table, *slot, *position;
+    long first, each, part, kv, hd, hdp, window; // the layer's first slot in the cache; pages and positions to a slot
+
+    long begin(long end) const { return window && end > window ? end - window : 0; }
+
+    // Where the part begins in which that position of a row's sequence lies.
+    long place(long r, long h, long at) const { return (first + table[slot[r] * each + at / PAGE]) * (kv * part) + h * part; }
+
+    // f(place, from, to) for stretches that lie together; `brief` ones are a page at most.
+    template <class F> void stretches(long r, long h, long from, long to, bool brief, F f) const {
+        for (long at = from; at < to;) {
+            long where = place(r, h, at), next = at / PAGE * PAGE + PAGE;
+            while (!brief && next < to && place(r, h, next) == where) next += PAGE;
+            f(where, at, std::min(to, next));
+            at = next;
+        }
+    }
+
+    // Fetch keys or values, as many as are worth it.
+    void ahead(const T *x, long wide, long r, long h, long from, long to) const {
+        stretches(r, h, from, std::min(to, from + 16384 / wide), false, [&](long where, long a, long z) {
+            fetch(x + (where + a) * wide, (z - a) * wide);
+        });
+    }
+
+    // q [party's rows][groups][hd] (scaled) -> out [rows][groups][hdp]; scores [rows][groups][room] and by [rows][groups] are scratch.
+    void attend(const Party &p, const long *rows, long h, const float *q, long groups, float cap, float *scores, long room, float *out,
+                float *by) const {
+        const long common = begin(p.end) ? 0 : p.common;
+        auto meets = [&](long e, long count, long from, long to) {
+            stretches(rows[e], h, from, to, count > 1, [&](long where, long a, long z) {
+                score(q + e * groups * hd, count * groups, hd, keys + where * hd, a, z, scores + e * groups * room, room);
+            });
+        };
+        auto takes = [&](long e, long count, long from, long to) {
+            stretches(rows[e], h, from, to, count > 1, [&](long where, long a, long z) {
+                weigh(scores + e * groups * room, room, count * groups, a, z, values + where * hdp, hdp, out + e * groups * hdp);
+            });
+        };
+        ahead(values, hdp, rows[0], h, begin(p.end), p.end);
+        meets(0, p.count, 0, common);
+        for (long e = 0; e < p.count; e++) {
+            long end = position[rows[e]] + 1;
+            meets(e, 1, std::max(common, begin(end) / W * W), end);
+            soften(scores + e * groups * room, room, groups, begin(end), end, cap, by + e * groups);
+        }
+        std::fill(out, out + p.count * groups * hdp, 0.0f);
+        takes(0, p.count, 0, common);
+        for (long e = 0; e < p.count; e++) {
+            long end = position[rows[e]] + 1;
+            takes(e, 1, std::max(common, begin(end)), end);
+        }
+        for (long g = 0; g < p.count * groups; g++)
+            for (long c = 0; c < hdp; c++) out[g * hdp + c] *= by[g];
+    }
+};
 
 // ---- the model
 
@@ -368,8 +498,8 @@ struct Abstract {
     virtual void matrix(long layer, int which, const float *w, long out, long k, const float *bias, int threads) = 0;
     virtual void norm(long layer, int which, const float *w, long count) = 0;
     virtual void layer(long layer, long window, const float *cos, const float *sin) = 0;
-    virtual void forward(void *k, void *v, long slots, long room, const int64_t *ids, const int64_t *slot, const int64_t *position, long n,
-                         float *hidden, int threads) = 0;
+    virtual void forward(void *k, void *v, long slots, const int64_t *table, long each, const int64_t *ids, const int64_t *slot,
+                         const int64_t *position, long n, float *hidden, int threads) = 0;
     virtual void logits(const float *hidden, const int64_t *rows, long n, float *out, int threads) = 0;
     const float *embedding = nullptr;
 };
@@ -378,7 +508,8 @@ template <class T> struct Model : Abstract {
     std::deque<Layer<T>> layers;
     Linear<T> head;
     std::vector<float> last;
-    Scratch<float> x_, qkv_, wide_;
+    Scratch<float> x_, qkv_, wide_, scores_;
+    std::vector<long> order;
     Scratch<T> in_, mid_;
 
     void matrix(long layer, int which, const float *w, long out, long k, const float *bias, int threads) override {
@@ -421,16 +552,21 @@ template <class T> struct Model : Abstract {
         for (i = 0; i < count; i++) out[i] = x[i] * by * weight[i];
     }
 
-    void forward(void *kc, void *vc, long slots, long room, const int64_t *ids, const int64_t *slot, const int64_t *position, long n,
-                 float *hidden, int threads) override {
+    void forward(void *kc, void *vc, long slots, const int64_t *table, long each, const int64_t *ids, const int64_t *slot, const int64_t *position,
+                 long n, float *hidden, int threads) override {
         const long d = s.width, ld = up(d, NR), hd = s.head_dim, hdp = up(hd, W), kv = s.kv_heads, groups = s.heads / kv;
         const long ldq = up((s.heads + 2 * kv) * hd, NR), deep = up(std::max<long>(d, s.heads * hd), KB), hid = up(up(s.hidden, W), KB);
         float *x = x_.of(n * ld), *qkv = qkv_.of(n * ldq), *wide = wide_.of(s.sandwich ? n * ld : 0);
         T *in = in_.of(n * deep), *mid = mid_.of(n * hid), *keys = (T *)kc, *values = (T *)vc;
+        // Parties of several rows where that leaves every thread some pieces.
+        const long most = std::max<long>(1, std::min(QUERIES / groups, n * kv / (4 * threads))), queries = most * groups;
+        const std::vector<Party> party = parties(order, table, each, slot, position, n, most);
+        const long room = up(*std::max_element(position, position + n) + 1, PAGE) + 4 * W;
+        scores_.of(threads * queries * room);
         // Beyond the last column the inputs of products are zero, for they meet weights that are zero, and 0 * NaN is NaN.
-        pool.run(threads, [&](int) {
-            std::vector<float> row_(std::max<long>({up(d, KB), hd, 4 * hdp})), scores_(4 * (room + 4 * W)), q_(4 * hd);
-            float *row = row_.data(), *scores = scores_.data(), *q = q_.data();
+        pool.run(threads, [&](int mine) {
+            std::vector<float> row_(std::max<long>(up(d, KB), hd)), q_(queries * hd), out_(queries * hdp), by(queries);
+            float *row = row_.data(), *q = q_.data(), *out = out_.data(), *scores = scores_.at + mine * queries * room;
             auto normed = [&](long r, const std::vector<float> &weight) {
                 rms(x + r * ld, weight.data(), d, row);
                 for (long i = d; i < up(d, KB); i++) row[i] = 0;
@@ -456,7 +592,7 @@ template <class T> struct Model : Abstract {
                     float *to = qkv + r * ldq + panel * NR;
                     store(to, a), store(to + W, b);
                 });
-                auto place = [&](long r, long h) { return ((l * slots + slot[r]) * kv + h) * room; };
+                const View<T> view{keys, values, table, slot, position, l * slots, each, each * PAGE, kv, hd, hdp, layer.window};
                 auto turn = [&](float *y, long r) {
                     if (!layer.cos) return;
                     const float *cos = layer.cos + position[r] * hd, *sin = layer.sin + position[r] * hd;
@@ -475,37 +611,29 @@ template <class T> struct Model : Abstract {
                             for (long i = 0; i < hd; i++) y[i] *= (float)s.scale;
                             continue;
                         }
-                        T *to = keys + place(r, h - s.heads) * hd + position[r] / W * W * hd + position[r] % W;
+                        T *to = keys + (view.place(r, h - s.heads, position[r]) + position[r] / W * W) * hd + position[r] % W;
                         for (long i = 0; i < hd; i++) put(to + i * W, y[i]);
                     }
                     for (long h = 0; h < kv; h++, y += hd) {
-                        T *to = values + (place(r, h) + position[r]) * hdp;
+                        T *to = values + (view.place(r, h, position[r]) + position[r]) * hdp;
                         for (long i = 0; i < hd; i++) put(to + i, y[i]);
                     }
                 });
-                pool.each(n * kv, [&](long i) {
-                    if (long next = i + threads; next < n * kv) {
-                        long r = next / kv, past = position[r] + 1, from = layer.window && past > layer.window ? (past - layer.window) / W * W : 0;
-                        fetch(keys + (place(r, next % kv) + from) * hd, (past - from) * hd);
+                pool.each(party.size() * kv, [&](long i) {
+                    if (long next = i + threads; next < (long)party.size() * kv) {
+                        const Party &p = party[next / kv];
+                        view.ahead(keys, hd, order[p.first], next % kv, view.begin(p.end) / W * W, p.end);
                     }
-                    long r = i / kv, h = i % kv, end = position[r] + 1, begin = layer.window && end > layer.window ? end - layer.window : 0;
-                    for (long g = 0; g < groups; g += 4) {
-                        const float *from = qkv + r * ldq + (h * groups + g) * hd;
-                        const T *k = keys + place(r, h) * hd, *v = values + place(r, h) * hdp;
-                        long many = std::min<long>(4, groups - g), space = room + 4 * W;
-                        memcpy(q, from, many * hd * sizeof(float));
-                        if (g == 0) fetch(v + begin * hdp, (end - begin) * hdp);
-                        switch (many) {
-                        case 1: attend<1>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
-                        case 2: attend<2>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
-                        case 3: attend<3>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row); break;
-                        default: attend<4>(q, hd, k, v, hdp, begin, end, (float)s.score_cap, scores, space, row);
-                        }
-                        for (long e = 0; e < many; e++) lay(in, n, r, (h * groups + g + e) * hd, row + e * hdp, hd);
-                    }
-                    if (h == kv - 1) {
+                    const Party &p = party[i / kv];
+                    const long h = i % kv, *rows = order.data() + p.first;
+                    const long own = groups * hd;
+                    for (long e = 0; e < p.count; e++) memcpy(q + e * own, qkv + rows[e] * ldq + h * own, own * sizeof(float));
+                    view.attend(p, rows, h, q, groups, (float)s.score_cap, scores, room, out, by.data());
+                    for (long e = 0; e < p.count; e++) {
+                        for (long g = 0; g < groups; g++) lay(in, n, rows[e], (h * groups + g) * hd, out + (e * groups + g) * hdp, hd);
+                        if (h < kv - 1) continue;
                         static const float zeros[KB] = {};
-                        lay(in, n, r, s.heads * hd, zeros, up(s.heads * hd, KB) - s.heads * hd);
+                        lay(in, n, rows[e], s.heads * hd, zeros, up(s.heads * hd, KB) - s.heads * hd);
                     }
                 });
                 product(in, n, layer.matrix[OUT], add);
@@ -618,6 +746,7 @@ void draw_row(const float *x, long vocab, float t, double uniform, bool given, i
 extern "C" {
 
 int64_t lanes() { return W; }
+int64_t page() { return PAGE; }
 void large_pages(void *at, int64_t bytes) { large(at, bytes); }
 
 void *model_new(const Shape *shape, int64_t narrow) {
@@ -635,9 +764,9 @@ void model_matrix(void *m, int64_t layer, int64_t which, const float *w, int64_t
 }
 void model_norm(void *m, int64_t layer, int64_t which, const float *w, int64_t count) { ((Abstract *)m)->norm(layer, (int)which, w, count); }
 void model_layer(void *m, int64_t layer, int64_t window, const float *cos, const float *sin) { ((Abstract *)m)->layer(layer, window, cos, sin); }
-void model_forward(void *m, void *k, void *v, int64_t slots, int64_t room, const int64_t *ids, const int64_t *slot, const int64_t *position,
-                   int64_t n, float *hidden, int64_t threads) {
-    ((Abstract *)m)->forward(k, v, slots, room, ids, slot, position, n, hidden, (int)threads);
+void model_forward(void *m, void *k, void *v, int64_t slots, const int64_t *table, int64_t each, const int64_t *ids, const int64_t *slot,
+                   const int64_t *position, int64_t n, float *hidden, int64_t threads) {
+    ((Abstract *)m)->forward(k, v, slots, table, each, ids, slot, position, n, hidden, (int)threads);
 }
 void model_logits(void *m, const float *hidden, const int64_t *rows, int64_t n, float *out, int64_t threads) {
     ((Abstract *)m)->logits(hidden, rows, n, out, (int)threads);

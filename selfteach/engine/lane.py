@@ -248,7 +248,7 @@ class Lane:
         self.queue.extendleft(reversed(waiting))
 
     def _place(self, request: Request) -> bool:
-        """Find a slot: the one whose whole content begins this request, or the least recently used, with the longest prefix copied."""
+        """Find a slot: the one whose whole content begins this request, or the least recently used, with the longest prefix there is."""
         most = request.start - 1  # the context's last token is always computed: what follows is drawn from its hidden state
         same = self.tokens[:, :most] == request.ids[:most]
         common = np.where(same.all(1), most, same.argmin(1)) if most else np.zeros(len(same), np.int64)
@@ -263,9 +263,7 @@ class Lane:
             idle = np.flatnonzero(~self.running)
             keep = idle[idle != source]
             slot = int(keep[np.lexsort((self.used[keep], self.filled[keep] > 0))[0]]) if len(keep) else source
-        if share and slot != source:
-            self.runner.copy(source, slot, share)
-            self.counts["copied"] += share
+        self.counts["copied"] += self.runner.share(source, slot, share)
         self.counts["reused"] += share
         n = len(request.ids)
         self.tokens[slot, :n] = request.ids

@@ -18,6 +18,7 @@ from ..model.native import library
 from ..model.transformer import Config, RMSNorm, Transformer
 from . import sampler
 from .cache import zeros
+from .pages import PAGE, Copy, Pages
 from .sampler import Draw, padded
 
 SOURCE = Path(__file__).with_name("decode.cpp")
@@ -25,8 +26,7 @@ ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")  # in the order of decode.cp
 QKV, OUT, GATE_UP, DOWN = range(4)
 BEFORE, BETWEEN, BEFORE_MLP, AFTER_MLP, QUERY, KEY = range(6)
 DTYPES = (torch.float32, torch.bfloat16)
-PAGED = 1 << 28  # bytes of a cache up to which it lies in large pages: faster, but a page is memory as soon as one of its slots is used
-WHOLE = 64  # the room of a cache is a multiple of it, and so of every vector's width
+LARGE = 1 << 28  # bytes of a cache up to which it lies in the system's large pages: faster, but one is memory as soon as any of it is used
 
 WHOLES = ("vocab", "width", "layers", "heads", "kv_heads", "head_dim", "hidden", "activation", "sandwich", "qk_norm")
 NUMBERS = ("eps", "scale", "score_cap", "logit_cap", "embedding_scale")
@@ -49,6 +49,7 @@ def _bound(lib: ctypes.CDLL) -> ctypes.CDLL:
     p, i = ctypes.c_void_p, ctypes.c_int64
     for name, given, back in [
         ("lanes", [], i),
+        ("page", [], i),
         ("large_pages", [p, i], None),
         ("model_new", [p, i], p),
         ("model_free", [p], None),
@@ -56,12 +57,13 @@ def _bound(lib: ctypes.CDLL) -> ctypes.CDLL:
         ("model_matrix", [p, i, i, p, i, i, p, i], None),
         ("model_norm", [p, i, i, p, i], None),
         ("model_layer", [p, i, i, p, p], None),
-        ("model_forward", [p, p, p, i, i, p, p, p, i, p, i], None),
+        ("model_forward", [p, p, p, i, p, i, p, p, p, i, p, i], None),
         ("model_logits", [p, p, p, i, p, i], None),
         ("draw", [p, i, i, p, p, i, i, p, p, i], None),
     ]:
         call = getattr(lib, name)
         call.argtypes, call.restype = given, back
+    assert lib.page() == PAGE
     return lib
 
 
@@ -138,7 +140,8 @@ class Packed:
 class Native:
     """Packed weights, a cache of `slots` sequences, and steps over both: what `cache.Plain` does in torch.
 
-    A row's bits depend on its own sequence alone, on any number of threads.
+    A row's bits depend on its own sequence alone, on any number of threads. Sequences that begin alike stand on the same pages of the cache
+    (pages.py) and attend them together.
     """
 
     pads = False
@@ -146,17 +149,17 @@ class Native:
     def __init__(self, packed: Packed, slots: int, length: int):
         self.packed, self.lib, self.model, self.length = packed, packed.lib, packed.model, length
         self.how = f"native, {str(packed.dtype).removeprefix('torch.')}"
-        self.room = -(-length // WHOLE) * WHOLE
         self.resize(slots)
 
     def resize(self, slots: int) -> None:
         """Another number of slots, all of them empty."""
-        c, dtype = self.model.c, self.packed.dtype
-        shape = (c.layers, slots, c.kv_heads, self.room)
-        self.slots, self.k, self.v = slots, torch.empty(0), torch.empty(0)  # before the next are had
-        self.k = zeros((*shape, c.head_dim), "cpu", dtype)
-        self.v = zeros((*shape, self._up(c.head_dim)), "cpu", dtype)
-        if self.k.nbytes <= PAGED:
+        c, dtype, lanes = self.model.c, self.packed.dtype, self.packed.lanes
+        self.k = self.v = torch.empty(0)  # before the next are had
+        self.pages = Pages(slots, -(-self.length // PAGE))
+        shape, room = (c.layers, slots, c.kv_heads), PAGE * self.pages.table.shape[1]
+        self.k = zeros((*shape, room // lanes, c.head_dim, lanes), "cpu", dtype)
+        self.v = zeros((*shape, room, -(-c.head_dim // lanes) * lanes), "cpu", dtype)
+        if self.k.nbytes <= LARGE:
             for x in (self.k, self.v):
                 self.lib.large_pages(x.data_ptr(), x.nbytes)
 
@@ -172,23 +175,29 @@ class Native:
     def threads(self) -> int:
         return torch.get_num_threads()
 
-    def _up(self, n: int) -> int:
-        return -(-n // self.packed.lanes) * self.packed.lanes
+    def share(self, source: int, target: int, count: int) -> int:
+        """As Runner.share: a page that is full is stood on by both, and only of the last one something is copied."""
+        copies = self.pages.share(source, target, count)
+        self._copy(copies)
+        return sum(c.stop - c.start for c in copies)
 
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Give a slot the first `count` tokens of another."""
-        for x in (self.k, self.v):
-            x[:, target, :, : self._up(count)] = x[:, source, :, : self._up(count)]
+    def _copy(self, copies: list[Copy]) -> None:
+        for source, target, start, stop in copies:
+            blocks = slice(start // self.packed.lanes, -(-stop // self.packed.lanes))
+            self.k[:, target, :, blocks] = self.k[:, source, :, blocks]
+            self.v[:, target, :, start:stop] = self.v[:, source, :, start:stop]
 
     def clear(self, upto: int) -> None:
-        """Nothing: a key that a row does not look at is never read."""
+        """Let go of all pages; a key that a row does not look at is never read."""
+        self.pages.clear()
 
     def forward(self, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, np.ndarray]:
         """Put pieces of the slots' tokens (i64[slots, length]) through the model and into the cache.
 
         -> hidden f32[n, width] of every token, piece after piece, and the row of each piece's last one.
         """
-        last = np.cumsum(take) - 1
+        self._copy(self.pages.write(slots, start, take))
+        last, table = np.cumsum(take) - 1, self.pages.table
         if int(last[-1]) + 1 == len(take):
             slot, position = np.ascontiguousarray(slots), np.ascontiguousarray(start)
         else:
@@ -197,8 +206,8 @@ class Native:
         ids = tokens[slot, position]
         hidden = torch.empty(len(slot), self.model.c.width)
         self.lib.model_forward(
-            self.packed.handle, self.k.data_ptr(), self.v.data_ptr(), self.slots, self.room, ids.ctypes.data, slot.ctypes.data, position.ctypes.data,
-            len(slot), hidden.data_ptr(), self.threads,
+            self.packed.handle, self.k.data_ptr(), self.v.data_ptr(), len(table), table.ctypes.data, table.shape[1], ids.ctypes.data,
+            slot.ctypes.data, position.ctypes.data, len(slot), hidden.data_ptr(), self.threads,
         )  # fmt: skip
         return hidden, last
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -49,21 +48,10 @@ def exact() -> bool:
     return True
 
 
-@functools.cache
-def _keep_memory() -> None:
-    """Ask the C library not to give back at once what a micro-batch frees, since the next one takes it again: a page costs as much as what is
-    computed on it. Tensors of 32 MB and more are not concerned. Where the library is another one, nothing happens."""
-    with suppress(AttributeError, OSError, TypeError):
-        allocator = ctypes.CDLL(None).mallopt
-        allocator(-3, 32 << 20)  # M_MMAP_THRESHOLD, the largest that there is
-        allocator(-1, 1 << 30)  # M_TRIM_THRESHOLD
-
-
 @contextmanager
 def fast() -> Iterator[None]:
     """Inside, float32 products take the faster way where it is exact, and what stands between them goes by kernels of our own."""
     found = kernels()
-    _keep_memory()
     try:
         with lending.lend(found), _allowed("bf16") if exact() else nullcontext():
             yield

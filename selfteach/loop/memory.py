@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..core.errors import BadValue
 from ..core.method import Method
+from ..engine.pages import PAGE
 from ..learner import narrow
 from ..learner.columns import CHUNK, HELD, ROWS
 from ..model.transformer import Config
@@ -128,7 +129,7 @@ def reckon(
     size, held = (rank * sides, 1) if rank else (every, len(trunks) + start)
     moving = [len(set(groups) & set(trunks)) * size for groups in {tuple(sorted(g)) for g in trained}]
     tokens = max(tokens, min(length, c.max_length))
-    cache = 2 * c.layers * slots * c.kv_heads * (math.ceil(length / 32) * 32) * c.head_dim * engine_bytes
+    cache = 2 * c.layers * slots * c.kv_heads * (math.ceil(length / PAGE) * PAGE) * c.head_dim * engine_bytes
     parts = {
         "weights": held * every * 4 + rank * sides * 4 * len(trunks) + (linear * 4 * (1 if rank else len(trunks)) if half else 0),
         "gradients": 4 * max(moving, default=0),
