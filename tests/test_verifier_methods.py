@@ -192,6 +192,17 @@ def test_marks_stand_at_the_ends_of_steps(tags):
     assert batch.member == ("policy", *["verifier"] * 3)
 
 
+def test_an_id_that_fills_up_the_vocabulary_takes_no_place_among_steps(tags):
+    groups, table = judged(tags, ["<think> + -</think><answer> 1</answer>"])
+    tree = groups[0].episodes[0].tree
+    first = int(np.flatnonzero(tree.chosen)[0])
+    tree.id[first] = len(tags.pieces)  # "<think>" was said, or what it begins with
+    batch = gather(with_verdicts()(groups=groups, cast=table), table.tree)
+    said = batch.get("id")[batch.get("seq") == 0]
+    rows = np.flatnonzero(~np.isnan(batch.get("process")[: len(said)]))
+    assert [tags.decode(said[: r + 1])[-6:] for r in rows] == ["3 = 5.", "4 = 9."]
+
+
 def test_steps_are_normalised_by_themselves_and_fused_with_the_outcome():
     """One group: answer 0 has tokens with marks 1, -1 at its rows 0 and 2; answer 1 has 1 at row 4; answer 2 none.
 

@@ -50,7 +50,7 @@ def _placed(process: np.ndarray, marks: np.ndarray, cast: Any, leaf: Ref) -> np.
     path = cast.path(leaf)
     said, chosen = path.ids[path.prompt :], path.chosen[path.prompt :]
     text = cast.text(leaf)
-    stops = np.cumsum([len(cast.tokenizer.pieces[i]) for i in said])
+    stops = np.cumsum([len(piece) for piece in cast.tokenizer.spelled(said)])
     for end, mark in zip(step_ends(text), marks, strict=True):
         token = int(np.searchsorted(stops, len(text[:end].encode())))
         row = int(chosen[: token + 1].sum()) - 1
