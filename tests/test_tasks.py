@@ -12,7 +12,9 @@ import pytest
 from selfteach.core.errors import BadValue, UnknownName
 from selfteach.core.registry import tasks
 from selfteach.core.task import Source
+from selfteach.core.text import last_between
 from selfteach.reward.answer import ABSTENTIONS, abstains
+from selfteach.rollout.attempts import doubted
 from selfteach.tasks.atlas import atlas
 from selfteach.tasks.chain_sum import chain_sum, steps
 from selfteach.tasks.demos import SLIPS, TAGS
@@ -307,6 +309,7 @@ def test_worlds_of_other_sizes():
         (chain_sum, {"digits": 9}, "digits"),
         (chain_sum, {"style": "poem"}, "style"),
         (chain_sum, {"noise": -1}, "noise"),
+        (chain_sum, {"again": 2}, "again"),
     ],
 )
 def test_bad_options_name_themselves(build, options, says):
@@ -344,6 +347,21 @@ def test_chain_sum_demonstrations():
     short, long = ([len(d.data[0]) / d.tags["difficulty"] for d in demos if d.tags["style"] == style] for style in ("terse", "verbose"))
     assert sum(short) / len(short) < 0.6 * sum(long) / len(long)
     assert {chain_sum(style="terse").demos(i).tags["style"] for i in range(20)} == {"terse"}
+
+
+def test_second_attempts_of_chain_sum_show_their_form_and_no_correcting():
+    plain, twice = chain_sum(), chain_sum(again=0.5)
+    pairs = [(plain.demos(i), twice.demos(i)) for i in range(800)]
+    assert all((a.data, a.tags) == (b.data, b.tags) for a, b in pairs)  # what is learned is as without
+    seconds = [(a, b) for a, b in pairs if a.prompt != b.prompt]
+    assert 350 < len(seconds) < 450
+    right: dict[str, list[bool]] = {"": [], "arithmetic": []}
+    for a, b in seconds:
+        assert b.prompt.startswith(a.prompt) and b.prompt.endswith(doubted(a.prompt))
+        first = b.prompt.removeprefix(a.prompt).removesuffix(doubted(a.prompt))
+        right[b.tags["slip"]].append(last_between(first, "answer", None) == b.answer[0])
+    # half of the firsts are right, before a second with a slip as before one without: standard errors of 3.5 points
+    assert all(0.38 < sum(r) / len(r) < 0.62 for r in right.values())
 
 
 def test_a_slip_is_gone_on_from():

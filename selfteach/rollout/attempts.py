@@ -10,6 +10,11 @@ from ..core.text import last_between
 DOUBT = "There might be an error in the solution above. Correct it, and give the final solution."
 
 
+def doubted(prompt: str, instruction: str = DOUBT) -> str:
+    """What stands between two attempts: the instruction, and the question again."""
+    return f"\n{instruction}\n{prompt}"
+
+
 @block
 async def two_attempts(*, request: Request, cast: Any, instruction: str = DOUBT, again: bool = True, stop: tuple[str, ...] = ("</answer>",)) -> str:
     """Answer, be told that there might be an error, and answer again in the same context (Kumar et al. 2024, SCoRe, section 3).
@@ -22,7 +27,7 @@ async def two_attempts(*, request: Request, cast: Any, instruction: str = DOUBT,
     if context.talks:
         context.say("user", instruction, span="instruction")
     else:
-        context.append(f"\n{instruction}\n" + (prompt if again and isinstance(prompt, str) else ""), span="instruction")
+        context.append(doubted(prompt if again and isinstance(prompt, str) else "", instruction), span="instruction")
     turn = await context.sample(stop=stop)
     context.close()
     return last_between(turn.text, "answer", turn.text.strip())

@@ -12,6 +12,7 @@ from ..core.address import generator
 from ..core.errors import BadValue
 from ..core.registry import task
 from ..core.task import Source, Task
+from ..rollout.attempts import doubted
 from .drawn import TESTED, THINKING, Drawn, helped, solved
 from .options import least, number, share, span
 
@@ -60,6 +61,7 @@ class Writer:
     noise: float = 0.5
     reworded: float = 0.0
     hinted: float = 0.0
+    again: float = 0.0
     seed: int = 0
 
     def ask(self, chain: Sum, name: str) -> Task:
@@ -80,11 +82,19 @@ class Writer:
         chain = drawn.pick("demo", i)
         task, draw = self.ask(chain, f"demo/{i}"), generator(self.seed, "write", i)
         style = STYLES[int(draw.integers(2))] if self.style == "mixed" else self.style
-        slip = "arithmetic" if draw.random() < self.noise else ""
-        lines = steps(chain, slip_at=int(draw.integers(len(chain.rest))), by=_error(draw)) if slip else steps(chain)
+        lines, slip = self._attempt(chain, draw)
         prompt = task.tags["paraphrase"] if draw.random() < self.reworded else task.prompt
         prompt = helped(task, prompt, self.hinted, draw)
+        if self.again and draw.random() < self.again:
+            first, _ = self._attempt(chain, draw)
+            prompt += "".join(pieces(first, style)) + doubted(task.prompt)
         return Task(task.id, prompt, task.answer, ("".join(pieces(lines, style)),), {**task.tags, "kind": "demo", "style": style, "slip": slip})
+
+    def _attempt(self, chain: Sum, draw: np.random.Generator) -> tuple[list[tuple[int, str, int, int]], str]:
+        """The steps of one way to work it out, and the slip in them, if there is one."""
+        if draw.random() >= self.noise:
+            return steps(chain), ""
+        return steps(chain, slip_at=int(draw.integers(len(chain.rest))), by=_error(draw)), "arithmetic"
 
 
 def steps(chain: Sum, slip_at: int = -1, by: int = 0) -> list[tuple[int, str, int, int]]:
@@ -123,6 +133,7 @@ def chain_sum(
     noise: float = 0.5,
     reworded: float = 0.0,
     hinted: float = 0.0,
+    again: float = 0.0,
     n_test: int = 400,
     seed: int = 0,
 ) -> Source:
@@ -134,6 +145,8 @@ def chain_sum(
     noise     share of the demonstrations with an arithmetic slip, which is gone on from
     reworded  share of the demonstrations that ask in the other wording, which every task carries as the tag `paraphrase`
     hinted    share of the demonstrations that are asked with the first steps told, but for those that give the answer away
+    again     share of the demonstrations that are second attempts, behind a first one and the doubt of `rollout.two_attempts`; each of the
+              two has a slip or not by itself, so that the form is shown and no correcting
     n_test    test expressions at most; a fifth of all expressions are kept for the test
     seed      of everything drawn
     """
@@ -144,7 +157,8 @@ def chain_sum(
     if style not in STYLES:
         raise BadValue(f"task chain_sum: style must be terse, verbose or mixed, not {style!r}")
     least("chain_sum", "n_test", n_test, 1)
-    writer = Writer(style, share("chain_sum", "noise", noise), share("chain_sum", "reworded", reworded), share("chain_sum", "hinted", hinted), seed)
+    shares = [share("chain_sum", name, knobs[name]) for name in ("noise", "reworded", "hinted", "again")]
+    writer = Writer(style, *shares, seed)
     kinds, draw = tuple(range(fewest, most + 1)), partial(draw_sum, digits=digits)
     sums = Drawn("chain_sum", kinds, draw, lambda chain: chain.text, writer.ask, "terms", n_test, seed)
     numbers = " ".join(str(n) for n in range(min(most * 10**digits, 1000)))  # up to the largest total

@@ -33,6 +33,7 @@ ATTEMPTS = ("first", "second")
             "no_stage_one": ("score", {"prepare": False}),
         },
         task="chain_sum",
+        knobs={"again": 0.3},  # a tiny model that was never shown a second attempt makes none
         steps=40,
         because="pinned first attempts keep the second from becoming a copy, and the bonus pays for correcting rather than for being right",
     ),
@@ -48,7 +49,7 @@ def score(
     Kumar et al. 2024, equations 3 and 4 (alpha 10, beta 0.01, beta_first 0.1), each stage half of the steps. The KL is to the start, of
     next-token distributions. Chosen here: an attempt answers for its own pay alone (gamma = 0), since paid for the whole the first would
     learn to be wrong; the question follows the instruction again. Figures: reward/first, last, gain, fixed, broken, and accuracy of the
-    program (second attempt) beside that of `first`, one attempt alone.
+    program (second attempt) beside that of `first`, one attempt alone. A tiny model must have been shown second attempts (the option `again`).
     """
     return Method(
         stages=(
