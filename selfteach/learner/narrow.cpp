@@ -42,7 +42,9 @@ template <class F, class G> void multiply(const Side *sides, long count, long n,
     long depth = 0, blocks = 0, panels = up(columns, NR) / NR;
     for (long s = 0; s < count; s++) depth += sides[s].depth, blocks += up(sides[s].depth, DEEP) / DEEP;
     long high = std::max<long>(MR, std::min<long>(512, BLOCK / (2 * std::min(depth, DEEP))) / MR * MR);
-    long chunks = up(n, high) / high, spans = std::min(panels, chunks < 2 * threads ? up(2L * threads, chunks) / chunks : 1L);
+    long chunks = up(n, high) / high;
+    if (chunks > threads) chunks = std::min(n, up(chunks, threads)); // as many for each thread
+    long spans = std::min(panels, chunks < 2 * threads ? up(2L * threads, chunks) / chunks : 1L);
 #pragma omp parallel num_threads(threads)
     {
         long widest = up(panels, spans) / spans;
@@ -124,7 +126,7 @@ template <class T> void pack_rows(const T *x, long n, long columns, const float 
 // dw[out, columns] (+)= a^T b over n tokens: a [n, out] bf16 by rows of `stride`, b as panels over n
 void gradient(const half *a, long stride, long n, long out, const half *panels, long columns, float *dw, bool more, int threads) {
     constexpr long PITCH = MR * TALL + 4 * W; // of a tile's part of a: not a power of two, and room for a vector at the end
-    long tiles = up(out, MR) / MR, group = BLOCK / (2 * PITCH), groups = std::min(tiles, std::max<long>(threads, up(tiles, group) / group)), deep = up(n, 2);
+    long tiles = up(out, MR) / MR, group = BLOCK / (2 * PITCH), groups = std::min(tiles, up(up(tiles, group) / group, threads)), deep = up(n, 2);
 #pragma omp parallel num_threads(threads)
     {
         Buffer packed(up(tiles, groups) / groups * PITCH * 2);
