@@ -158,7 +158,7 @@ def chain_sum(
         raise BadValue(f"task chain_sum: style must be terse, verbose or mixed, not {style!r}")
     least("chain_sum", "n_test", n_test, 1)
     shares = [share("chain_sum", name, knobs[name]) for name in ("noise", "reworded", "hinted", "again")]
-    writer = Writer(style, *shares, seed)
+    writer = Writer(style, *shares, seed=seed)
     kinds, draw = tuple(range(fewest, most + 1)), partial(draw_sum, digits=digits)
     sums = Drawn("chain_sum", kinds, draw, lambda chain: chain.text, writer.ask, "terms", n_test, seed)
     numbers = " ".join(str(n) for n in range(min(most * 10**digits, 1000)))  # up to the largest total
