@@ -151,6 +151,20 @@ struct Piece { // tokens begin .. begin + count of the flat ones, which stand af
     int64_t begin, count, before;
 };
 
+// Of some pieces: the most positions that one looks at, and the most rows of one.
+struct Extent {
+    long positions = 0, rows = 0;
+};
+
+inline Extent extent(const Piece *from, const Piece *to) {
+    Extent most;
+    for (; from < to; from++) {
+        most.positions = std::max<long>(most.positions, from->before + from->count);
+        most.rows = std::max<long>(most.rows, from->count);
+    }
+    return most;
+}
+
 struct Shape {
     long heads, kv, hd, wide, group, window; // wide: hd rounded up to vectors
     float scale;
@@ -222,11 +236,7 @@ void attend(const Shape &s, const Piece *pieces, const int64_t *family, long fam
 #pragma omp for schedule(dynamic) collapse(2)
         for (long f = 0; f < families; f++)
             for (long g = 0; g < s.kv; g++) {
-                long most = 0, rows = 0;
-                for (long n = family[f]; n < family[f + 1]; n++) {
-                    most = std::max<long>(most, pieces[n].before + pieces[n].count);
-                    rows = std::max<long>(rows, pieces[n].count);
-                }
+                const auto [most, rows] = extent(pieces + family[f], pieces + family[f + 1]);
                 long ld = up(most, W) + W;
                 memory.reset(2 * ld * s.wide + rows * s.wide + (rows * s.group + 2 * MR) * s.wide + MR * ld + MR * s.wide + 256);
                 float *kt = memory.get(s.wide * ld), *vv = memory.get(ld * s.wide), *own = memory.get(rows * s.wide);
@@ -269,11 +279,7 @@ void attend_back(const Shape &s, const Piece *pieces, const int64_t *family, lon
 #pragma omp for schedule(dynamic) collapse(2)
         for (long f = 0; f < families; f++)
             for (long g = 0; g < s.kv; g++) {
-                long most = 0, rows = 0;
-                for (long n = family[f]; n < family[f + 1]; n++) {
-                    most = std::max<long>(most, pieces[n].before + pieces[n].count);
-                    rows = std::max<long>(rows, pieces[n].count);
-                }
+                const auto [most, rows] = extent(pieces + family[f], pieces + family[f + 1]);
                 long ld = up(most, W) + W, tall = (rows * s.group + BLOCK) * s.wide;
                 memory.reset(6 * ld * s.wide + 2 * tall + 2 * BLOCK * ld + MR * s.wide + 256);
                 float *kk = memory.get(ld * s.wide), *vv = memory.get(ld * s.wide), *kt = memory.get(ld * s.wide), *vt = memory.get(ld * s.wide);
@@ -405,12 +411,8 @@ void attend_pairs(const Shape &s, const Piece *pieces, const int64_t *family, lo
 #pragma omp for schedule(dynamic) collapse(2)
         for (long f = 0; f < families; f++)
             for (long g = 0; g < s.kv; g++) {
-                long most = 0, tall = 0, wide = up(s.hd, WIDE);
-                for (long n = family[f]; n < family[f + 1]; n++) {
-                    most = std::max<long>(most, pieces[n].before + pieces[n].count);
-                    tall = std::max<long>(tall, pieces[n].count * s.group);
-                }
-                long ld = up(most, WIDE) + WIDE;
+                const auto [most, rows] = extent(pieces + family[f], pieces + family[f + 1]);
+                const long wide = up(s.hd, WIDE), tall = rows * s.group, ld = up(most, WIDE) + WIDE;
                 memory.reset(HIGH * ld + 64);
                 halves.reset(5 * ld * wide + (tall + HIGH) * wide + HIGH * ld + 256);
                 float *S = memory.get(HIGH * ld);
@@ -452,15 +454,12 @@ void attend_pairs_back(const Shape &s, const Piece *pieces, const int64_t *famil
 #pragma omp for schedule(dynamic) collapse(2)
         for (long f = 0; f < families; f++)
             for (long g = 0; g < s.kv; g++) {
-                long most = 0, rows = 0, wide = up(s.hd, WIDE);
-                for (long n = family[f]; n < family[f + 1]; n++) {
-                    most = std::max<long>(most, pieces[n].before + pieces[n].count);
-                    rows = std::max<long>(rows, pieces[n].count);
-                }
+                const auto [most, rows] = extent(pieces + family[f], pieces + family[f + 1]);
+                const long wide = up(s.hd, WIDE);
                 long ld = up(most, WIDE) + WIDE, tall = rows * s.group + BLOCK;
-                memory.reset(2 * ld * wide + 2 * HIGH * ld + 256);
+                memory.reset(2 * ld * wide + HIGH * ld + 256);
                 halves.reset(6 * ld * wide + 4 * tall * wide + 4 * BLOCK * ld + 1024);
-                float *ek = memory.get(ld * wide), *ev = memory.get(ld * wide), *S = memory.get(HIGH * ld), *E = memory.get(HIGH * ld);
+                float *ek = memory.get(ld * wide), *ev = memory.get(ld * wide), *S = memory.get(HIGH * ld);
                 Context keys{ld, wide, halves.get(ld * wide), halves.get(ld * wide), halves.get(ld * wide)};
                 Context values{ld, wide, halves.get(ld * wide), halves.get(ld * wide), nullptr};
                 half *qq = halves.get(tall * wide), *gg = halves.get(tall * wide), *qz = halves.get(tall * wide), *gz = halves.get(tall * wide);
