@@ -30,6 +30,15 @@ def step_ends(text: str) -> list[int]:
     return [m.end() for m in re.finditer(r"\.(?=\s|<|$)", text)]
 
 
+def pieces_before(pieces: Sequence[bytes], place: int) -> int:
+    """How many tokens stand before the one that a byte of their text falls in.
+
+    >>> pieces_before([b"1 +", b"", b" 1"], 3)
+    2
+    """
+    return sum(end <= place for end in itertools.accumulate(map(len, pieces)))
+
+
 def cuts(pieces: Sequence[bytes], pattern: str, before: bool = False) -> list[int]:
     """After how many tokens a text is cut at each match of a pattern: behind it (a token that holds its end belongs to what comes first), or
     `before` it (a token that holds its beginning belongs to what follows). Ascending, without the text's beginning and end.
@@ -38,9 +47,7 @@ def cuts(pieces: Sequence[bytes], pattern: str, before: bool = False) -> list[in
     ([4], [1])
     """
     text = b"".join(pieces)
-    ends = list(itertools.accumulate(len(p) for p in pieces))
     found = set[int]()
     for match in re.finditer(pattern.encode(), text):
-        at = match.start() if before else match.end()
-        found.add(sum(e <= at for e in ends) if before else sum(e < at for e in ends) + 1)
+        found.add(pieces_before(pieces, match.start()) if before else pieces_before(pieces, match.end() - 1) + 1)
     return sorted(n for n in found if 0 < n < len(pieces))

@@ -73,7 +73,8 @@ def center_by_turn(*, reward: Step, seq: Step, group: Step, gamma: float = 0.0) 
 
         G_k = r_k + gamma G_{k+1},   A_ik = G_ik - mean_{j != i} G_jk
 
-    Args: reward f64[K] (NaN: nothing was paid there); seq, group i64[K], of each turn. gamma = 0: a turn answers for itself alone.
+    Args: reward f64[K] (NaN: nothing was paid there; a sequence with a score that failed does not come here, core.places.unscored); seq, group
+    i64[K], of each turn. gamma = 0: a turn answers for itself alone.
     Returns: adv f64[K]; 0 where no sibling has that turn. Scope: group.
 
     >>> turns = {"seq": [0, 0, 1, 1], "group": [0, 0, 0, 0]}

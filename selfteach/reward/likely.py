@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core import BadValue, Episode, Group, Part, Score, Scores, block
 from ..core.scoring import score
+from ..core.text import pieces_before
 from .answer import golds
 
 Form = Literal["mean", "product"]
@@ -50,7 +51,7 @@ async def reference_probability(
     means, products, out = list[float](), list[float](), dict[Any, Score]()
     for episode, t in asked:
         path = cast.path(t.leaf)
-        end = _before(path.ids, path.prompt, opening.encode(), tokenizer.pieces)
+        end = _before(path.ids, path.prompt, opening.encode(), tokenizer)
         if end is None:
             means.append(0.0)
             products.append(0.0)
@@ -129,11 +130,8 @@ async def _logp(cast: Any, episode: Episode, member: str, context: np.ndarray, t
     return np.asarray(found["raw_logp"], np.float64)
 
 
-def _before(ids: np.ndarray, start: int, opening: bytes, pieces: Sequence[bytes]) -> int | None:
+def _before(ids: np.ndarray, start: int, opening: bytes, tokenizer: Any) -> int | None:
     """How many ids stand before the last `opening` that begins after `start`; None where there is none."""
-    said = [pieces[i] if i < len(pieces) else b"" for i in ids[start:].tolist()]  # a model may have rows beyond its tokenizer's ids
+    said = tokenizer.spelled(ids[start:])
     at = b"".join(said).rfind(opening)
-    if at < 0:
-        return None
-    begins = np.cumsum([0, *(len(s) for s in said)])[:-1]
-    return start + int(np.searchsorted(begins, at, "right")) - 1
+    return None if at < 0 else start + pieces_before(said, at)

@@ -6,10 +6,8 @@ import itertools
 import re
 from typing import Any
 
-import numpy as np
-
 from ..core import Group, Part, Score, Scores, block
-from ..core.text import cuts
+from ..core.text import cuts, pieces_before
 from .answer import exact_match, golds
 from .judged import verdicts
 
@@ -62,4 +60,4 @@ def necessary_tokens(pieces: list[bytes], gold: list[str], words: tuple[str, ...
 def _before(pieces: list[bytes], tag: str) -> int | None:
     """How many pieces stand before the first that holds the beginning of a tag."""
     place = b"".join(pieces).find(tag.encode())
-    return None if place < 0 else int(np.searchsorted(np.cumsum([len(p) for p in pieces]), place, "right"))
+    return None if place < 0 else pieces_before(pieces, place)
