@@ -1,12 +1,14 @@
-# Two commands do everything on a machine with Python 3.11 or later:
+# All that is needed on a machine with Python 3.11 or later:
 #   make train   set up, and run the flagship: a small model learns to search its own memory
 #   make test    set up, and pass lint, types and tests
+#   make mutants set up, and see which small faults in blocks the tests find
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= logical
 
-.PHONY: help setup train test lint types check format clean
+.PHONY: help setup train test lint types check fingerprints mutants format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -28,14 +30,22 @@ test: lint types check
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/method_stub.py --check
 
 types: setup
 	$(BIN)/basedpyright
 
 check: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+
+fingerprints: setup
+	PYTHONPATH=tests $(BIN)/python -m support.fingerprints
+
+mutants: setup
+	$(BIN)/python scripts/mutants.py
 
 format: setup
+	$(BIN)/python scripts/method_stub.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

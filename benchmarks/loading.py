@@ -2,8 +2,9 @@
 
     python benchmarks/loading.py --model smollm2-135m --repeat 5 --json
 
-Each repetition is a process of its own; the fastest is told, and its memory in MB: `private` belongs to the process alone, `peak` is the
-most that was resident, files that are merely mapped included. Imports are made beforehand. One run before it fills the caches.
+Each repetition is a process of its own; the fastest is told, and its memory in MB: `private` belongs to the process
+alone, `peak` is the most that was resident, files that are merely mapped included. Imports are made beforehand. One run
+before it fills the caches.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from pathlib import Path
 def memory() -> dict[str, int]:
     """MB of this process: private (not backed by a file) and the peak of all that was resident."""
     lines = Path("/proc/self/status").read_text().splitlines() if Path("/proc/self/status").is_file() else []
-    found = {k: int(v.split()[0]) // 1024 for k, _, v in (line.partition(":") for line in lines) if k in ("RssAnon", "VmHWM")}
+    found = {
+        k: int(v.split()[0]) // 1024 for k, _, v in (line.partition(":") for line in lines) if k in ("RssAnon", "VmHWM")
+    }
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform.startswith("linux") else 1 << 20)
     return {"private": found.get("RssAnon", 0), "peak": found.get("VmHWM", peak)}
 
@@ -32,10 +35,10 @@ def once(name: str, beta: float) -> dict[str, dict[str, float]]:
     from selfteach import api
     from selfteach.core import registry
     from selfteach.loop import assemble
-    from selfteach.model.zoo import build
+    from selfteach.model.catalog import build
 
     torch.set_num_threads(1)
-    source = api.source_of("atlas", {})
+    source = api.task_source("atlas", {})
     method = registry.methods.get("grpo")(beta=beta)
     if source.words is not None:
         source.words()
@@ -50,7 +53,7 @@ def once(name: str, beta: float) -> dict[str, dict[str, float]]:
     mark("before")
     start = build(name, source)
     mark("model")
-    made = assemble.loop(method, source, start, assemble.Settings(context=512))
+    made = assemble.loop(method, source, start, assemble.RunSettings(context=512))
     mark("learner and engine")
     for group in method.weights:
         made.learner.fingerprint(group) if group in made.learner.groups else None  # type: ignore[attr-defined]
@@ -70,7 +73,10 @@ def main() -> None:
         print(json.dumps(once(a.model, a.beta)))
         return
     command = [sys.executable, __file__, "--once", "--model", a.model, "--beta", str(a.beta)]
-    runs = [json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]) for _ in range(a.repeat + 1)]
+    runs = [
+        json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+        for _ in range(a.repeat + 1)
+    ]
     best = min(runs[1:], key=lambda run: sum(stage["seconds"] for stage in run.values()))
     if a.json:
         print(json.dumps({"model": a.model, "beta": a.beta, "stages": best}))

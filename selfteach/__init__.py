@@ -1,6 +1,7 @@
-"""Language models that teach themselves: published RL post-training methods as short values, and one loop that runs them all.
+"""Language models that teach themselves: published RL post-training methods as short values, and one loop that runs
+them all.
 
-    run = selfteach.train("grpo", task="chain_sum", steps=40)      # or selfteach.train(selfteach.plan("grpo", ...), out="runs/mine")
+    run = selfteach.train("grpo", task="chain_sum", rollouts=16, steps=40, out="runs/mine")
     run.figures["after"]["accuracy"]
 
 Names are imported when they are first asked for, so that `import selfteach` costs nothing.
@@ -12,13 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Job, Run, Survey, evaluate, plan, resume, source_of, train
-    from .core import Check, Claim, Method, Score, SelfteachError, Source, Task, block, method, task
+    from .api import EvalConfig, Run, RunConfig, evaluate, plan, resume, task_source, train
+    from .core import Check, Claim, Method, Score, SelfteachError, Task, TaskSource, block, method, task
     from .experiment import compare, reproduce
 
 _HOME = {
-    ".api": ("Job", "Run", "Survey", "evaluate", "plan", "resume", "source_of", "train"),
-    ".core": ("Check", "Claim", "Method", "Score", "SelfteachError", "Source", "Task", "block", "method", "task"),
+    ".api": ("RunConfig", "Run", "EvalConfig", "evaluate", "plan", "resume", "task_source", "train"),
+    ".core": ("Check", "Claim", "Method", "Score", "SelfteachError", "TaskSource", "Task", "block", "method", "task"),
     ".experiment": ("compare", "reproduce"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -26,14 +27,14 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "Check",
     "Claim",
-    "Job",
+    "EvalConfig",
     "Method",
     "Run",
+    "RunConfig",
     "Score",
     "SelfteachError",
-    "Source",
-    "Survey",
     "Task",
+    "TaskSource",
     "block",
     "compare",
     "evaluate",
@@ -41,20 +42,17 @@ __all__ = [
     "plan",
     "reproduce",
     "resume",
-    "source_of",
     "task",
+    "task_source",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from .core.versions import version
 
-        try:
-            return version("selfteach")
-        except PackageNotFoundError:
-            return "0+unknown"
+        return version("selfteach")
     if name in _MODULE:
         value = getattr(import_module(_MODULE[name], __name__), name)
         globals()[name] = value

@@ -1,8 +1,18 @@
-"""The door from Python: train, resume, evaluate. The command line calls these and nothing else."""
+"""The API: plan, train, resume, evaluate. The command line calls these and nothing else.
+
+A run has settings (learning rate, steps, seed ...) and its method has hyper-parameters (rollouts, clip ...). They are
+passed apart, and a bare name is taken where only one of the two can be meant:
+
+    train(methods.m2po(budget=0.04), task="chain_sum", settings={"steps": 40, "budget": 100_000})
+    train("m2po", args={"budget": 0.04}, settings={"budget": 100_000})
+    train("grpo", rollouts=16, steps=40)
+    train("m2po", budget=0.04)      # refused: both have a `budget`
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,86 +23,101 @@ from typing import Any
 import torch
 
 from .core import registry
+from .core.blocks import Block
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, unknown
-from .core.method import Method
-from .core.part import Part
-from .core.serial import from_json, to_json
-from .core.task import Source
+from .core.method import Method, MethodEntry
+from .core.serial import from_json, plain, to_json
+from .core.task import TaskSource
 from .loop import assemble, checkpoint
-from .loop.assemble import Settings
-from .loop.log import Shelf, plain, read_events
+from .loop.log import RolloutArchive, read_events
 from .loop.session import Session
-from .loop.warmstart import Warm, warm_start
+from .loop.settings import (
+    SETTING_GROUPS,
+    SETTING_NAMES,
+    EvalConfig,
+    RunSettings,
+    WarmStartConfig,
+    group_settings,
+    split_settings,
+)
+from .loop.warmstart import warm_start
 from .model import files, lora
-from .model.zoo import Start, build, suited
+from .model.catalog import StartModel, build
+from .model.names import suggested_settings
 from .reward.answer import exact_match
 
 Observer = Callable[[Mapping[str, Any]], None]
 
 
-def silent(event: Mapping[str, Any]) -> None:
-    """An observer that does not listen."""
+def ignore_events(event: Mapping[str, Any]) -> None:
+    """An observer that does nothing."""
 
 
 @dataclass(frozen=True)
-class Survey:
-    """How a policy is measured before and after training: greedy on `tasks` held-out questions, `k` samples on `deep` of them."""
-
-    tasks: int = 200
-    deep: int = 48
-    k: int = 64
-    ways: int = 4  # samples of each other way to decode (a real engine in place of memory, ...) on the `tasks`
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run, resolved: all that is needed to do it again. Goes to RUN/config.json."""
+class RunConfig:
+    """The whole configuration of a run: all that is needed to repeat it. Saved as RUN/config.json."""
 
     method: Method
     task: str
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    task_options: Mapping[str, Any] = field(default_factory=dict)
     model: str = "tiny"
-    settings: Settings = Settings()
-    warm: Warm = Warm()
-    survey: Survey = Survey()
+    settings: RunSettings = RunSettings()
+    warm: WarmStartConfig = WarmStartConfig()
+    final_eval: EvalConfig = EvalConfig()
     use: tuple[str, ...] = ()
-    budget: int | None = None  # stop after so many sampled tokens
 
     def to_json(self) -> dict[str, Any]:
-        values = {n: asdict(getattr(self, n)) for n in ("settings", "warm", "survey")}
-        plain = {n: getattr(self, n) for n in ("task", "model", "budget")}
+        """The configuration as plain values, for config.json."""
         return {
             "format": checkpoint.FORMAT,
             "method": to_json(self.method),
-            "knobs": to_json(dict(self.knobs)),
+            "task": self.task,
+            "task_options": to_json(dict(self.task_options)),
+            "model": self.model,
             "use": list(self.use),
-            **plain,
-            **values,
+            **{group: asdict(getattr(self, group)) for group in SETTING_GROUPS},
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Job:
-        """Raises UnknownName for a block that is no longer there, BadCheckpoint for another format."""
+    def from_json(data: Mapping[str, Any]) -> RunConfig:
+        """The configuration that `to_json` wrote; its `use` files are imported first.
+
+        Raises UnknownName for a block that is no longer there, BadCheckpoint for another format.
+        """
         if data.get("format") != checkpoint.FORMAT:
-            raise BadCheckpoint(f"config.json: format {data.get('format')}, this selfteach reads {checkpoint.FORMAT}")
+            raise BadCheckpoint(
+                f"config.json: has format {data.get('format')}, and this selfteach reads {checkpoint.FORMAT}; run it"
+                " with the selfteach that wrote it"
+            )
         for file in data["use"]:
             registry.load_file(file)
-        return Job(
+        return RunConfig(
             from_json(data["method"]),
             data["task"],
-            from_json(data["knobs"]),
+            from_json(data["task_options"]),
             data["model"],
-            Settings(**data["settings"]),
-            Warm(**data["warm"]),
-            Survey(**data["survey"]),
-            tuple(data["use"]),
-            data["budget"],
+            use=tuple(data["use"]),
+            **{group: cls(**data[group]) for group, (_, cls) in SETTING_GROUPS.items()},
         )
+
+    def override(self, model: str | None = None, **settings: Any) -> RunConfig:
+        """The configuration with other settings (lr, warm_steps, final_eval_k ...) or another model.
+
+        Raises UnknownName for a setting that does not exist, BadValue for a value out of range.
+        """
+        groups = group_settings(settings).items()
+        change = {group: replace(getattr(self, group), **values) for group, values in groups}
+        return replace(self, model=model or self.model, **change)
 
 
 @dataclass
 class Run:
-    """A run that is over (or stopped): its folder, what it measured, and where the model lies."""
+    """A finished or stopped run: its folder, its figures, and whether it was finished.
+
+    figures  "before" and "after" -> figure -> value, as `final_eval` names them; "steps", "tokens", and "seconds"
+             ("all", "training"); of a stopped run "before" alone
+    seconds  wall-clock time of this call
+    """
 
     folder: Path
     figures: dict[str, Any]
@@ -101,75 +126,76 @@ class Run:
 
     @property
     def model(self) -> Path:
+        """The folder of the newest checkpoint, in the Hub's layout."""
         return self.folder / "last"
 
 
-def source_of(task: str, knobs: Mapping[str, Any]) -> Source:
-    """A task's source with some options set. Raises UnknownName for a wrong task or option."""
-    import inspect
-
+def task_source(task: str, task_options: Mapping[str, Any]) -> TaskSource:
+    """A task with some of its options set. Raises UnknownName for a task or option that does not exist."""
     make = registry.tasks.get(task)
     known = inspect.signature(make).parameters
-    for name in knobs:
+    for name in task_options:
         if name not in known:
             raise unknown(f"option of task {task}", name, known)
-    return make(**knobs)
+    return make(**task_options)
 
 
-def judge_of(source: Source) -> Part:
-    """What says whether an answer to this task is right."""
+def judge_of(source: TaskSource) -> Block:
+    """The block that judges answers to this task: its own judge, or an exact match with the reference answer."""
     return source.defaults.get("judge") or exact_match()
 
 
 def plan(
-    method: str | Method, task: str | None = None, knobs: Mapping[str, Any] | None = None, args: Mapping[str, Any] | None = None, **change: Any
-) -> Job:
-    """A job from names: the method's own task where none is given, the task's own defaults where nothing else is said.
+    method: str | Method | MethodEntry[...],
+    task: str | None = None,
+    task_options: Mapping[str, Any] | None = None,
+    *,
+    args: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    use: Sequence[str] = (),
+    **named: Any,
+) -> RunConfig:
+    """The configuration of a run; the task defaults to that of the method's claim, settings to the task's defaults.
 
-    `change`: hyper-parameters of the method, or fields of Settings, Warm (as warm_steps ...), Survey (as survey_k ...) and Job.
-    `args`: hyper-parameters again, for those that are called as a field is.
+    args      hyper-parameters of the method, where it is given by name
+    settings  of the run: fields of RunSettings, of WarmStartConfig as warm_steps ..., of EvalConfig as final_eval_k ...
+    named     either of these without saying which, where only one has the name: plan("grpo", rollouts=16, steps=40)
+
+    Raises BadValue for a bare name that the method and the run both have, UnknownName for one that neither has.
     """
-    rest = dict(change)
-    entry = registry.methods.get(method) if isinstance(method, str) else None
-    claim = entry.claim if entry else None
-    task = task or (claim.task if claim else "atlas")
-    assert task is not None
-    source = source_of(task, knobs or {})
-    settings = {k: rest.pop(k) for k in list(rest) if k in Settings.__dataclass_fields__}
-    defaults = {k: v for k, v in source.defaults.items() if k in Settings.__dataclass_fields__}
-    warm = {k: source.defaults[f"warm_{k}"] for k in Warm.__dataclass_fields__ if f"warm_{k}" in source.defaults}
-    warm |= {k: rest.pop(f"warm_{k}") for k in Warm.__dataclass_fields__ if f"warm_{k}" in rest}
-    survey = {k: rest.pop(f"survey_{k}") for k in Survey.__dataclass_fields__ if f"survey_{k}" in rest}
-    own = {k: rest.pop(k) for k in ("model", "use", "budget") if k in rest}
-    if claim and "steps" not in settings and claim.task == task:
-        settings["steps"] = claim.steps
-    for name in rest:
-        if not entry or name not in entry.knobs:
-            fields = [*Settings.__dataclass_fields__, *(f"warm_{k}" for k in Warm.__dataclass_fields__)]
-            fields += [*(f"survey_{k}" for k in Survey.__dataclass_fields__), "model", "use", "budget", *(entry.knobs if entry else ())]
-            raise unknown(f"setting or hyper-parameter of {entry.name if entry else 'a run'}", name, fields)
-    made = entry(**{**rest, **(args or {})}) if entry else method
-    if not isinstance(made, Method):
+    entry = registry.methods.get(method) if isinstance(method, str) else method
+    if not isinstance(entry, Method | MethodEntry):
         raise BadValue(f"a method is a name or a Method, not {type(method).__name__}")
-    suggested = suited(own.get("model", Job.model))
-    if settings.get("lora_rank") or settings.get("adapter"):
-        suggested = {n: 10 * v if n == "lr" else v for n, v in suggested.items()}  # adapters begin at nothing and take larger steps
-    settings = {"threads": torch.get_num_threads(), **defaults, **suggested, **settings}
-    return Job(made, task, dict(knobs or {}), settings=Settings(**settings), warm=Warm(**warm), survey=Survey(**survey), **own)
+    if isinstance(entry, Method):
+        if args:
+            raise BadValue(f"args: method {entry.name} has its hyper-parameters already; give its name, or no args")
+        built, given, claim = entry, split_settings(None, named, {}, settings or {})[1], None
+    else:
+        own, given = split_settings(entry, named, args or {}, settings or {})
+        built, claim = entry(**own), entry.claim
+    task = task or (claim.task if claim else "atlas")
+    source = task_source(task, task_options or {})
+    model = model or RunConfig.model
+    suggested = suggested_settings(model)
+    if given.get("lora_rank") or given.get("adapter"):  # adapters start at zero and take larger steps
+        suggested = {n: 10 * v if n == "lr" else v for n, v in suggested.items()}
+    defaults = {n: v for n, v in source.defaults.items() if n in SETTING_NAMES}
+    if claim and claim.task == task:
+        suggested["steps"] = claim.steps
+    groups = group_settings({"threads": torch.get_num_threads(), **defaults, **suggested, **given})
+    return RunConfig(
+        built,
+        task,
+        dict(task_options or {}),
+        model,
+        use=tuple(use),
+        **{group: cls(**groups[group]) for group, (_, cls) in SETTING_GROUPS.items()},
+    )
 
 
-def changed(job: Job, **change: Any) -> Job:
-    """The job with other fields of Settings, Warm (as warm_steps ...), Survey (as survey_k ...), or another model or budget."""
-    settings = {k: v for k, v in change.items() if k in Settings.__dataclass_fields__}
-    warm = {k.removeprefix("warm_"): v for k, v in change.items() if k.startswith("warm_")}
-    survey = {k.removeprefix("survey_"): v for k, v in change.items() if k.startswith("survey_")}
-    own = {k: v for k, v in change.items() if k in ("model", "budget")}
-    made = {"settings": replace(job.settings, **settings), "warm": replace(job.warm, **warm), "survey": replace(job.survey, **survey)}
-    return replace(job, **made, **own)
-
-
-def free_folder(name: str, base: str | Path = "runs") -> Path:
-    """A new empty folder base/name-1, or the first number that is free; made at once, so that two runs never share one."""
+def new_run_folder(name: str, base: str | Path = "runs") -> Path:
+    """A new empty folder BASE/NAME-1, or the first free number; created at once, so that two runs never share one."""
     number = 1
     while True:
         folder = Path(base) / f"{name}-{number}"
@@ -178,41 +204,64 @@ def free_folder(name: str, base: str | Path = "runs") -> Path:
             return folder
         except FileExistsError:
             if not Path(base).is_dir():
-                raise BadValue(f"{base}: is a file, so no run can lie in it; give another --out") from None
+                raise BadValue(f"{base}: is a file, so no run can be written under it; give another --out") from None
             number += 1
         except OSError as error:
             raise checkpoint.disk_error(error, folder) from error
 
 
-def train(job: Job | str | Method, out: str | Path | None = None, observer: Observer = silent, resume: bool = False, **change: Any) -> Run:
-    """Do a job in a run folder, from the start or from its newest checkpoint. Returns when it is done or was asked to stop.
+def train(
+    run_config: RunConfig | str | Method | MethodEntry[...],
+    out: str | Path | None = None,
+    observer: Observer = ignore_events,
+    resume: bool = False,
+    **change: Any,
+) -> Run:
+    """Train in a run folder, from the start or from its newest checkpoint, until done or asked to stop.
 
-    `job`: a Job, or a method with what `plan` takes: train("grpo", task="chain_sum", steps=40). `out` None: runs/METHOD-N.
+    run_config  a RunConfig, or a method and what `plan` takes: train("grpo", task="chain_sum", steps=40)
+    out         the run's folder; None: runs/METHOD-N
+    observer    is called with each event of the run, a mapping with "event" for its kind
     """
-    if not isinstance(job, Job):
-        job = plan(job, **change)
+    if not isinstance(run_config, RunConfig):
+        run_config = plan(run_config, **change)
     elif change:
-        raise BadValue(f"train: a Job is whole already, so {', '.join(change)} cannot be given beside it; see plan or changed")
-    return asyncio.run(_train(job, Path(out) if out is not None else free_folder(job.method.name or "method"), observer, resume))
+        raise BadValue(
+            f"train: a RunConfig is complete, so {', '.join(change)} cannot be given beside it; use RunConfig.override"
+        )
+    return asyncio.run(
+        _train(
+            run_config,
+            Path(out) if out is not None else new_run_folder(run_config.method.name or "method"),
+            observer,
+            resume,
+        )
+    )
 
 
-def resume(folder: str | Path, observer: Observer = silent) -> Run:
-    """Go on with a run where its newest checkpoint left it. Raises BadValue where the folder holds no run."""
-    return train(job_of(folder), folder, observer, resume=True)
+def resume(folder: str | Path, observer: Observer = ignore_events) -> Run:
+    """Continue a run from its newest checkpoint. Raises BadValue where the folder holds no run."""
+    return train(run_config_of(folder), folder, observer, resume=True)
 
 
-def job_of(folder: str | Path) -> Job:
-    """The job of a run's folder. Raises BadValue where it holds no run, BadCheckpoint where its config.json is broken or foreign."""
+def run_config_of(folder: str | Path) -> RunConfig:
+    """The configuration of a run's folder.
+
+    Raises BadValue where it holds no run, BadCheckpoint where its config.json is broken or another program's.
+    """
     file = Path(folder) / "config.json"
     if not file.is_file():
-        raise BadValue(f"{folder}: holds no run (there is no config.json); give the folder that selfteach train printed at its start")
-    return read_job(file)
+        raise BadValue(
+            f"{folder}: holds no run (there is no config.json); give the folder that selfteach train printed at"
+            " its start"
+        )
+    return read_run_config(file)
 
 
-def read_job(file: Path) -> Job:
-    """The job that a config.json holds. Raises BadCheckpoint for a file that does not hold one."""
+def read_run_config(file: Path) -> RunConfig:
+    """The configuration that a config.json holds. Raises BadCheckpoint for a file that does not hold one."""
     try:
-        return Job.from_json(json.loads(file.read_text()))
+        return RunConfig.from_json(json.loads(file.read_text()))
     except SelfteachError:
         raise
     except OSError as error:
@@ -221,72 +270,102 @@ def read_job(file: Path) -> Job:
         raise BadCheckpoint(f"{file}: not a run's config.json ({type(error).__name__}: {error})") from None
 
 
-async def _train(job: Job, out: Path, observer: Observer, again: bool) -> Run:
+async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: bool) -> Run:
     started = time.monotonic()
-    threads(job.settings.threads)
-    checkpoint.claim_folder(out, job.to_json(), again)
-    source = source_of(job.task, job.knobs)
-    assemble.check(job.method, source)
-    observer({"event": "source", "task": job.task, **source.about})
-    start = await started_model(job, source, observer)
-    memory = assemble.memory(job.method, start, job.settings)
-    session = session_of(job, source, start, out, observer)
+    set_threads(run_config.settings.threads)
+    checkpoint.claim_folder(out, run_config.to_json(), resume)
+    source = task_source(run_config.task, run_config.task_options)
+    assemble.check(run_config.method, source)
+    observer({"event": "source", "task": run_config.task, **source.about})
+    start = await start_model(run_config, source, observer)
+    memory = assemble.memory(run_config.method, start, run_config.settings)
+    session = make_session(run_config, source, start, out, observer)
     resumed = session.open()
-    about = dict(start.about) | ({"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {})
-    told = {"folder": str(out), "resumed": resumed, "step": session.loop.state.step, "budget": job.budget, "model": about}
-    observer({"event": "start", **told, "memory": memory})
-    before = _told(out, "start")
+    about = dict(start.about) | (
+        {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}
+    )
+    observer(
+        {
+            "event": "start",
+            "folder": str(out),
+            "resumed": resumed,
+            "step": session.loop.state.step,
+            "budget": run_config.settings.budget,
+            "model": about,
+            "memory": memory,
+        }
+    )
+    before = _logged_evaluation(out, "start")
     if before is None:
-        before = await survey(session, job.survey, "start")
-    rl = time.monotonic()
+        before = await final_eval(session, run_config.final_eval, "start")
+    training = time.monotonic()
     await session.run()
-    rl = time.monotonic() - rl
+    training = time.monotonic() - training
     if not session.loop.done:
         return Run(out, {"before": before or {}}, False, time.monotonic() - started)
-    after = _told(out, "end") or await survey(session, job.survey, "end")
-    figures: dict[str, Any] = {"before": before or {}, "after": after, "seconds": {"all": time.monotonic() - started, "training": rl}}
-    figures["steps"] = session.loop.state.step
-    figures["tokens"] = session.loop.state.tokens
+    after = _logged_evaluation(out, "end") or await final_eval(session, run_config.final_eval, "end")
+    figures: dict[str, Any] = {
+        "before": before or {},
+        "after": after,
+        "seconds": {"all": time.monotonic() - started, "training": training},
+        "steps": session.loop.state.step,
+        "tokens": session.loop.state.tokens,
+    }
     (out / "figures.json").write_text(json.dumps(plain(figures), indent=1) + "\n")
     observer({"event": "done", "folder": str(out), "figures": figures})
     return Run(out, figures, True, time.monotonic() - started)
 
 
-async def started_model(job: Job, source: Source, observer: Observer) -> Start:
-    """The model that a job starts from: loaded, or fresh and warm-started."""
-    start = build(job.model, source, job.warm.seed)
-    assemble.adapter_for(job.settings, start.model)  # that adapters do not fit is said before a warm start, not after
-    if start.fresh and job.warm.steps and source.demos is not None:
-        method = registry.methods.get("sft")(batch=job.warm.batch)
-        folder = await warm_start(source, start, method, judge_of(source), job.warm, job.settings, observer)
+async def start_model(run_config: RunConfig, source: TaskSource, observer: Observer) -> StartModel:
+    """The model that a run starts from: loaded, or fresh and warm-started."""
+    start = build(run_config.model, source, run_config.warm.seed)
+    assemble.adapter_for(run_config.settings, start.model)  # refuses adapters that do not fit before the warm start
+    if start.fresh and run_config.warm.steps and source.demos is not None:
+        method = registry.methods.get("sft")(batch=run_config.warm.batch)
+        folder = await warm_start(
+            source, start, method, judge_of(source), run_config.warm, run_config.settings, observer
+        )
         model, tokenizer = files.load(folder, mapped=True)
         start = replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
     return start
 
 
-def session_of(job: Job, source: Source, start: Start, out: Path | None, observer: Observer) -> Session:
-    """A session ready to run or to measure."""
-    find = Shelf(out / "log").tree if out else None
-    s = job.settings
-    made = assemble.loop(job.method, source, start, s, find, budget=job.budget, given=True, teach=out is not None)
-    session = Session(made, judge_of(source), out, s.checkpoint_every, s.keep, observer=observer, base=str(start.folder or job.model))
+def make_session(
+    run_config: RunConfig, source: TaskSource, start: StartModel, out: Path | None, observer: Observer
+) -> Session:
+    """A session ready to train in the folder `out`, or, where that is None, to measure."""
+    stored_tree = RolloutArchive(out / "log").tree if out else None
+    s = run_config.settings
+    loop = assemble.loop(run_config.method, source, start, s, stored_tree, given=True, teach=out is not None)
+    session = Session(
+        loop,
+        judge_of(source),
+        out,
+        s.checkpoint_every,
+        s.keep,
+        observer=observer,
+        base=str(start.folder or run_config.model),
+    )
     session.eval_every, session.eval_tasks = s.eval_every, s.eval_tasks
     return session
 
 
-def _told(out: Path, when: str) -> dict[str, float] | None:
-    """What a survey at `when` found, if the run's log has it already."""
+def _logged_evaluation(out: Path, when: str) -> dict[str, float] | None:
+    """The figures of the evaluation at `when` ("start" or "end"), where the run's log has it already."""
     for event in read_events(out / "log"):
-        if event["event"] == "survey" and event["when"] == when:
+        if event["event"] == "final_eval" and event["when"] == when:
             return event["figures"]
     return None
 
 
-async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] | None = None) -> dict[str, float]:
-    """Measure the policy as it stands, by its own program and by every other way the method can decode.
+async def final_eval(
+    session: Session, config: EvalConfig, when: str, decoders: Sequence[str] | None = None
+) -> dict[str, float]:
+    """Measure the current policy, with its own program and with each decoder of the method (or those in `decoders`).
 
-    Names: accuracy (mean over samples), greedy, pass@k, maj and distinct right answers (of `ways` samples; maj@k, distinct@k of k), length,
-    calls, accuracy/hops=2; of another way: accuracy+search ...
+    Names of figures: accuracy (mean over samples), greedy, pass@k, maj and distinct right answers (of
+    `config.decoder_samples` samples; maj@k and distinct@k of k), length, calls, accuracy/hops=2; those of a decoder end
+    in its name: accuracy+search ...
     """
     method, source = session.loop.method, session.loop.source
     tasks, tags = source.test, [source.defaults.get("by", "category")]
@@ -294,77 +373,99 @@ async def survey(session: Session, how: Survey, when: str, ways: Sequence[str] |
     main = method.measured(last)
     out: dict[str, float] = {}
 
-    def told(what: str) -> Callable[[int, int], None]:
-        return lambda done, total: session.observer({"event": "measuring", "when": when, "what": what, "done": done, "total": total})
+    def progress(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: session.observer(
+            {"event": "measuring", "when": when, "what": what, "done": done, "total": total}
+        )
 
-    async def measure(name: str, program: Part, k: int, n: int, greedy: bool) -> dict[str, float]:
+    async def measure(name: str, program: Block, k: int, n: int, greedy: bool) -> dict[str, float]:
         what = f"{name or 'own program'}, {'greedy' if greedy else f'{k} samples'}"
-        result = await session.measure_tasks(tasks[:n], k=k, greedy=greedy, program=program, where=("survey", when, name, greedy), told=told(what))
+        result = await session.measure_tasks(
+            tasks[:n],
+            k=k,
+            greedy=greedy,
+            program=program,
+            where=("final_eval", when, name, greedy),
+            told=progress(what),
+        )
         return result.figures([] if greedy else [2**i for i in range(11) if 2**i <= k], tags)
 
-    deep = min(how.deep, len(tasks))
-    for name, program in {"": main, **{w: p for w, p in method.decode.items() if ways is None or w in ways}}.items():
+    asked = {name: program for name, program in method.decode.items() if decoders is None or name in decoders}
+    for name, program in {"": main, **asked}.items():
         if name and (str(program) == str(main) or assemble.lacking(program, method, source)):
             continue
-        greedy = await measure(name, program, 1, how.tasks, True)
-        drawn = await measure(name, program, how.ways, how.tasks, False) if how.ways else {}
-        if how.k and (not name or ways is not None):  # one way asked for by name is looked at as closely
-            found = await measure(name, program, how.k, deep, False)
-            drawn |= {k: v for k, v in found.items() if k.startswith("pass@")}
-            drawn |= {f"{figure}@{how.k}": found.get(figure, float("nan")) for figure in ("maj", "distinct")}
+        greedy = await measure(name, program, 1, config.tasks, True)
+        drawn = (
+            await measure(name, program, config.decoder_samples, config.tasks, False) if config.decoder_samples else {}
+        )
+        if config.k and (not name or decoders is not None):  # a decoder asked for by name gets pass@k too
+            many = await measure(name, program, config.k, min(config.pass_at_k_tasks, len(tasks)), False)
+            drawn |= {k: v for k, v in many.items() if k.startswith("pass@")}
+            drawn |= {f"{figure}@{config.k}": many.get(figure, float("nan")) for figure in ("maj", "distinct")}
         tail = f"+{name}" if name else ""
         out |= {f"{k.replace('accuracy', 'greedy')}{tail}": v for k, v in greedy.items() if k.startswith("accuracy")}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
-    session._tell("survey", when=when, step=session.loop.state.step, figures=out)
+    session._tell("final_eval", when=when, step=session.loop.state.step, figures=out)
     return out
 
 
 def evaluate(
-    what: str | Path | Job,
-    how: Survey | None = None,
-    observer: Observer = silent,
-    tool: str | None = None,
+    run: str | Path | RunConfig,
+    config: EvalConfig | None = None,
+    observer: Observer = ignore_events,
+    decoder: str | None = None,
     task: str | None = None,
-    knobs: Mapping[str, Any] | None = None,
+    task_options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Measure the newest checkpoint of a run, or the model that a Job would start from, as it is before any training.
+    """Measure the newest checkpoint of a run, or the model that a RunConfig would start from, before any training.
 
-    tool: only this way to decode besides the method's own program. Another task than the run's may be given.
+    decoder  of the method's decoders only this one, besides its own program
+    task     another task than the run's, with its options
+
+    Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run.
     """
-    folder = None if isinstance(what, Job) else Path(what)
-    job = what if isinstance(what, Job) else job_of(what)
+    folder = None if isinstance(run, RunConfig) else Path(run)
+    run_config = run if isinstance(run, RunConfig) else run_config_of(run)
     if task is not None:
-        job = replace(job, task=task, knobs=dict(knobs or {}))
-    if tool is not None and tool not in job.method.decode:
-        if not job.method.decode:
-            raise BadValue(f"method {job.method.name}: has no other way to decode than its own program, so no {tool!r}; leave --tool out")
-        raise unknown(f"way to decode of {job.method.name}", tool, job.method.decode)
-    threads(job.settings.threads)
-    source = source_of(job.task, job.knobs)
-    assemble.check(job.method, source)
+        run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
+    if decoder is not None and decoder not in run_config.method.decode:
+        if not run_config.method.decode:
+            raise BadValue(
+                f"method {run_config.method.name}: has no decoder besides its own program, so no {decoder!r}; leave"
+                " --decoder out"
+            )
+        raise unknown(f"decoder of {run_config.method.name}", decoder, run_config.method.decode)
+    set_threads(run_config.settings.threads)
+    source = task_source(run_config.task, run_config.task_options)
+    assemble.check(run_config.method, source)
     if folder is None:
-        start = asyncio.run(started_model(job, source, observer))
+        start = asyncio.run(start_model(run_config, source, observer))
     else:
-        start, job = trained(folder, observer), replace(job, settings=job.settings.full())
-    session = session_of(job, source, start, None, observer)
-    return asyncio.run(survey(session, how or job.survey, "now", None if tool is None else [tool]))
+        start, run_config = trained_model(folder, observer), replace(run_config, settings=run_config.settings.full())
+    session = make_session(run_config, source, start, None, observer)
+    return asyncio.run(
+        final_eval(session, config or run_config.final_eval, "now", None if decoder is None else [decoder])
+    )
 
 
-def trained(folder: str | Path, observer: Observer = silent) -> Start:
-    """The model of a run's newest checkpoint; where that holds adapters alone, the model that the run started from with these merged in."""
-    last, job = Path(folder) / "last", job_of(folder)
-    source = source_of(job.task, job.knobs)
+def trained_model(folder: str | Path, observer: Observer = ignore_events) -> StartModel:
+    """The model of a run's newest checkpoint.
+
+    Where the checkpoint holds adapters alone, it is the model that the run started from with these merged in.
+    """
+    last, run_config = Path(folder) / "last", run_config_of(folder)
+    source = task_source(run_config.task, run_config.task_options)
     if not last.exists():
-        raise BadValue(f"{folder}: has no checkpoint yet")
+        raise BadValue(f"{folder}: has no checkpoint yet; go on with selfteach train --resume {folder}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
-    start = asyncio.run(started_model(job, source, observer))
-    lora.same_base(last / "learner.json", start.model)
+    start = asyncio.run(start_model(run_config, source, observer))
+    lora.check_base(last / "learner.json", start.model)
     adapter = lora.read(last / "adapter", start.model)
-    return replace(start, model=lora.plain(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))
+    return replace(start, model=lora.merged_copy(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))
 
 
-def threads(count: int | None) -> None:
-    """Set how many threads matrix products use; the same number gives the same bits."""
+def set_threads(count: int | None) -> None:
+    """Set how many threads matmuls use, for the whole process; the same number gives the same bits."""
     if count:
         torch.set_num_threads(count)

@@ -1,7 +1,10 @@
-"""The command line: `selfteach COMMAND ...`. Each command is a module of `commands`, imported only when it is asked for.
+"""The command line: `selfteach COMMAND ...`.
 
-The parser is argparse and not tyro: the options of `train` depend on the method named beside them, a person's mistake must be answered with one
-line that has the nearest right names (tyro prints a box), and one reader of typed values serves --option VALUE and --set KEY=VALUE alike.
+Each command is a module of `commands`, imported only when it is asked for.
+
+The parser is argparse and not tyro: the options of `train` depend on the method named beside them, a person's mistake
+must be answered with one line that has the nearest right names (tyro prints a box), and one reader of typed values
+serves --option VALUE and --set KEY=VALUE alike.
 """
 
 from __future__ import annotations
@@ -15,37 +18,47 @@ from .core.errors import SelfteachError, nearest
 
 # command -> (module of commands, what it does)
 COMMANDS = {
-    "train": ("train", "teach a model with a method, and measure it before and after"),
-    "eval": ("measure", "measure the newest checkpoint of a run: pass@k, majority vote, length, calls; with a tool plugged in"),
-    "compare": ("comparing", "several methods on one task over seeds: one table and one chart, with intervals"),
-    "reproduce": ("reproducing", "run a paper's claim as an experiment and say whether it holds here"),
-    "ledger": ("reproducing", "write the page of all verdicts from results/*.json"),
-    "bench": ("bench", "speed here, beside peers and beside the machine's own limit: rollouts, learning, a whole step"),
-    "methods": ("listing", "the methods there are, each with its paper, family, claim and verdict; one method as a table"),
-    "tasks": ("listing", "the tasks there are, with their options and an example"),
-    "models": ("listing", "the models that a run can start from"),
+    "train": ("train", "train a model with a method, and measure it before and after"),
+    "eval": (
+        "evaluate",
+        "measure the newest checkpoint of a run, or a model before training: accuracy, pass@k, majority vote, length",
+    ),
+    "compare": ("compare", "run several methods on one task over seeds: one table and one chart, with intervals"),
+    "reproduce": ("reproduce", "run a paper's claim as an experiment and say whether it holds here"),
+    "ledger": ("reproduce", "write the page of all verdicts from the results of reproduce"),
+    "bench": (
+        "bench",
+        "measure speed beside other libraries and the machine's limit: rollouts, learning, whole steps",
+    ),
+    "methods": (
+        "listing",
+        "list the methods with paper, family and verdict; show one with its hyper-parameters and claim",
+    ),
+    "tasks": ("listing", "list the tasks; show one with its options and an example"),
+    "models": ("listing", "list the models that a run can start from"),
 }
 
 HELP = """usage: selfteach COMMAND ...
 
-Language models that teach themselves. One loop runs every published method; each command explains itself with --help.
+Language models that teach themselves: reinforcement-learning post-training, every published method in one loop.
 
 {commands}
 
 examples:
-  selfteach train ssrl                     learn with the flagship method, in minutes on two CPU cores
-  selfteach eval runs/ssrl-1 --tool search plug a real search engine into what was trained
+  selfteach train ssrl                          train with the flagship method, in minutes on two CPU cores
+  selfteach eval runs/ssrl-1 --decoder search   measure what was trained, with a real search engine
   selfteach compare grpo rloo --task chain_sum --seeds 5
 
-  --json (all commands) leaves only JSON on stdout;  --version
+selfteach COMMAND --help shows the options of a command; --json (all commands) leaves only JSON on stdout; --version.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code: 0, 2 for a mistake (one line on stderr), 130 after Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # A thread that waits by spinning for long takes the core from the one it waits for as soon as another process runs (20 times slower and
-    # more); one that sleeps at once wakes too late for small products (twice as slow). This many turns are some 50 microseconds.
+    # A thread that spins for long while it waits takes the core from the thread it waits for as soon as another process
+    # runs (20 times slower and more); one that sleeps at once wakes too late for small matmuls (twice as slow). This
+    # many spins are about 50 microseconds.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
         return _run(words)
@@ -53,11 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = str(error)
         print(text if text.startswith("selfteach ") else f"selfteach: {text}", file=sys.stderr)
         return 2
+    except SystemExit as exit:  # argparse has printed the help
+        return int(exit.code or 0)
     except KeyboardInterrupt:
         print("selfteach: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # whoever read our output (head, less) has left; keep the interpreter from complaining when it flushes
+        # the reader of our output (head, less) has exited; keep the interpreter from complaining when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from support.models import TAGS, mini
+from support.runs import BANDIT
 
-from selfteach.core import Episode, Group, Part, Ref, Request, Sampling, Score, Task, Trajectory, Tree, registry
-from selfteach.engine.scripted import ScriptedEngine
-from selfteach.loop.table import Limits, Table
+from selfteach.core import BadValue, registry
 from selfteach.model import files
-from selfteach.model.tokenizer import Tokenizer, make
-from selfteach.model.transformer import Config, Transformer
+from selfteach.model.catalog import build
+from selfteach.model.tokenizer import Tokenizer, train_tokenizer
 
-BANDIT = Path(__file__).parent / "bandit.py"
-TAGS = tuple(f"<{slash}{t}>" for t in ("think", "search", "information", "answer") for slash in ("", "/"))
-MINI: dict[str, Any] = {"width": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 16, "hidden": 48}
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this session that all its workers share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """One cache for all tests, so that a warm start is trained once; and one thread, so that bits are the same everywhere."""
-    before = os.environ.get("SELFTEACH_CACHE")
-    os.environ["SELFTEACH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+def own_cache(shared_folder: Path, pytestconfig: pytest.Config) -> Iterator[None]:
+    """One cache for all tests, so that a warm start is trained once; one thread, so that bits are the same everywhere.
+
+    Compiled kernels, which are kept by content, outlive the session.
+    """
+    cache, before = shared_folder / "cache", os.environ.get("SELFTEACH_CACHE")
+    cache.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (cache / "kernels").symlink_to(pytestconfig.cache.mkdir("kernels"))
+    os.environ["SELFTEACH_CACHE"] = str(cache)
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     yield
@@ -37,19 +47,33 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
+def small_start(shared_folder: Path) -> Callable[[str, dict[str, Any]], Path]:
+    """The folder of a very small untrained model with the tokenizer of a task, made once for all workers."""
+
+    def folder(task: str, options: dict[str, Any]) -> Path:
+        path = shared_folder / "starts" / task
+        if not path.is_dir():
+            path.parent.mkdir(exist_ok=True)
+            tokenizer = build("tiny-s", registry.tasks.get(task)(**options), vocab=600).tokenizer
+            aside = Path(tempfile.mkdtemp(dir=path.parent))
+            files.save(aside, mini(-(-len(tokenizer) // 8) * 8, max_length=1024), tokenizer)
+            with contextlib.suppress(OSError):  # another worker was first
+                aside.rename(path)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tags() -> Tokenizer:
     """Bytes, with the tags of a search kept whole."""
-    return make(["ab"], TAGS, 256 + len(TAGS) + 1)
+    return train_tokenizer(["ab"], TAGS, 256 + len(TAGS) + 1)
 
 
 @pytest.fixture(scope="session")
 def letters() -> Tokenizer:
     """Bytes alone: a tag is many tokens."""
-    return make(["ab"], (), 257)
-
-
-def mini(vocab: int, seed: int = 0, **shape: Any) -> Transformer:
-    return Transformer(Config(vocab=vocab, **{**MINI, "max_length": 128, **shape})).initialise(seed)
+    return train_tokenizer(["ab"], (), 257)
 
 
 @pytest.fixture(scope="session")
@@ -65,33 +89,36 @@ def user_file() -> None:
     registry.load_file(BANDIT)
 
 
-def table_of(program: Part, replies: Any, tokenizer: Tokenizer, *, logp: float = -0.5, length: int = 1024, **more: Any) -> Table:
-    """A table with a scripted engine and one program."""
-    engine = ScriptedEngine(replies, tokenizer, logp=logp, length=length)
-    given: dict[str, Any] = {"members": ("policy",), "tools": {}, "sampling": Sampling(max_tokens=200), "limits": Limits(), **more}
-    return Table(engine, tokenizer, programs={"main": program}, **given)
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a family's checkpoint, as transformers saves it."""
+    base = tmp_path_factory.mktemp("families")
+
+    def folder(case: str) -> Path:
+        from support.families import their
+
+        if not (base / case).is_dir():
+            their(case).save_pretrained(base / case)
+        return base / case
+
+    return folder
 
 
-def told(episode: Episode, tokenizer: Tokenizer, trajectory: int = -1) -> str:
-    """The whole text of a trajectory, prompt included."""
-    leaf = episode.trajectories[trajectory].leaf
-    return tokenizer.decode(episode.tree.id[episode.tree.places(leaf.node, leaf.offset)])
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Any:
+    return (yield from _skipped_without_its_extra())
 
 
-def spans(episode: Episode, tokenizer: Tokenizer, span: str) -> str:
-    """The text of the tokens that carry a span, in the order of the arena."""
-    tree = episode.tree
-    return tokenizer.decode(tree.id[[tree.spans[s] == span for s in tree.span]])
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    return (yield from _skipped_without_its_extra())
 
 
-def said_group(texts: Sequence[tuple[int, ...]], rewards: Sequence[float | None], key: str = "k", prompt: tuple[int, ...] = (1, 2, 3)) -> Group:
-    """A group of one-turn episodes with given tokens and rewards."""
-    episodes, scores = [], {}
-    for n, (text, reward) in enumerate(zip(texts, rewards, strict=True)):
-        tree = Tree()
-        root = tree.add(-1, prompt)
-        leaf = tree.add(root, text, chosen=True, logp=np.full(len(text), -1.0), version=0, sampling=Sampling())
-        at = Ref(f"train/0/0/{key}/{n}", leaf)
-        episodes.append(Episode(at.episode, tree, [Trajectory(at, "policy", key)]))
-        scores[at] = Score(reward)
-    return Group(Request(Task(key, "p"), len(texts), key=key), episodes, {"reward": scores}, key)
+def _skipped_without_its_extra() -> Any:
+    """A test that stops at a package of an extra which is not installed is skipped with what the error says."""
+    try:
+        return (yield)
+    except BadValue as error:
+        if "is not installed; pip install 'selfteach[" in str(error):
+            pytest.skip(str(error))
+        raise

@@ -1,4 +1,6 @@
-"""The benchmark command: what the work needs, by hand; contestants that are missing, fail or die; figures, tables and arguments."""
+"""The benchmark command: what the work needs, by hand; contestants that are missing, fail or die; figures, tables and
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from selfteach.bench import field, limits, report, step
-from selfteach.bench.contest import HERE, Entry, Standing, best, contest, told
+from selfteach.bench import report, roofline, step, systems
+from selfteach.bench.interleaved import HERE, Contestant, Measured, best, run_interleaved, summaries
 from selfteach.bench.llama_file import written
 from selfteach.bench.own import learn as own_learn
 from selfteach.bench.own import plain
 from selfteach.bench.own import rollout as own_rollout
-from selfteach.bench.work import SHAPES, Options, folder_of, lengths, prompts, sequences
+from selfteach.bench.workloads import SHAPES, Options, folder_of, lengths, prompts, sequences
 from selfteach.cli import main
 from selfteach.core.errors import BadValue, UnknownName
 from selfteach.model.transformer import Config
@@ -40,12 +42,12 @@ def prepare(work):
 def peer(tmp_path):
     """A folder of peers with one file: what it needs, and a line of its prepare and its run."""
 
-    def make(needs: str = "()", prepare: str = "pass", run: str = "pass", variant: str = "") -> Entry:
+    def make(needs: str = "()", prepare: str = "pass", run: str = "pass", variant: str = "") -> Contestant:
         folder = tmp_path / f"p{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         (folder / "__init__.py").touch()
         (folder / "other.py").write_text(PEER.format(needs=needs, prepare=prepare, run=run))
-        return Entry("other", variant, str(folder / "other.py"), "pip install other")
+        return Contestant("other", variant, str(folder / "other.py"), "pip install other")
 
     return make
 
@@ -55,14 +57,16 @@ def peer(tmp_path):
 
 def test_products_and_attention_by_hand():
     # a layer: q 4x4, k 4x2, v 4x2, o 4x4 = 48, and the MLP 3 x 4 x 8 = 96: 144; two layers: 288
-    assert limits.body(SMALL) == 288
-    # tokens at positions 2 and 3 see 3 and 4 keys; scores and values are 2 FLOPs each per key and channel: 4 x 2 layers x 2 heads x 2 = 32 a key
-    assert limits.attention(SMALL, 2, 4) == 32 * (3 + 4)
+    assert roofline.body(SMALL) == 288
+    # tokens at positions 2 and 3 see 3 and 4 keys; scores and values are 2 FLOPs each per key and channel: 4 x 2 layers
+    # x 2 heads x 2 = 32 a key
+    assert roofline.attention(SMALL, 2, 4) == 32 * (3 + 4)
 
 
 def test_a_rollout_by_hand():
-    # 2 sequences of 3 + 2 tokens. Rows: 2 x 3 of the prompts and 2 x 1 (the last token drawn is not read) = 8; heads 2 x 2 of 10 x 4.
-    need = limits.rollout(SMALL, 2, 3, 2, "bfloat16")
+    # 2 sequences of 3 + 2 tokens. Rows: 2 x 3 of the prompts and 2 x 1 (the last token drawn is not read) = 8; heads 2
+    # x 2 of 10 x 4.
+    need = roofline.rollout(SMALL, 2, 3, 2, "bfloat16")
     assert need.tokens == 4
     assert need.flops == 2 * (8 * 288 + 4 * 40) + 2 * 32 * (1 + 2 + 3 + 4)
     # bytes: weights (288 + 40) x 2 in each of 2 passes; a cache entry is 2 x 2 layers x 1 head x 2 x 2 bytes = 16;
@@ -73,39 +77,51 @@ def test_a_rollout_by_hand():
 
 def test_siblings_share_a_prompt():
     # as above, but the prompt's 3 rows are computed once and read once for both
-    need = limits.rollout(SMALL, 2, 3, 2, "bfloat16", siblings=2)
+    need = roofline.rollout(SMALL, 2, 3, 2, "bfloat16", siblings=2)
     assert need.flops == 2 * (5 * 288 + 4 * 40) + 32 * (1 + 2 + 3) + 2 * 32 * 4
     assert need.bytes == 2 * 656 + 16 * (5 + 3 + 2)
 
 
 def test_learning_by_hand():
-    # a prompt of 3 with branches of 2 and 1: rows 3 + 1 + 0 (a branch's last token is not read), heads 3, tokens computed 6
-    need = limits.learn(SMALL, [(3, [2, 1])])
+    # a prompt of 3 with branches of 2 and 1: rows 3 + 1 + 0 (a branch's last token is not read), heads 3, tokens
+    # computed 6
+    need = roofline.learn(SMALL, [(3, [2, 1])])
     assert need.tokens == 6
     assert need.flops == 3 * (2 * (4 * 288 + 3 * 40) + 32 * (1 + 2 + 3) + 32 * 4)
-    assert need.bytes == 28 * (288 + 40)  # AdamW: 4 bytes x (weight, gradient, two moments read; weight, two moments written)
+    assert need.bytes == 28 * (
+        288 + 40
+    )  # AdamW: 4 bytes x (weight, gradient, two moments read; weight, two moments written)
 
 
 def test_the_limit_is_the_slower_of_products_and_traffic():
-    need = limits.Need(flops=600.0, bytes=80.0, tokens=10)
-    by_products = need.told(rate=100.0, bandwidth=40.0)  # 6 s against 2 s
+    need = roofline.Need(flops=600.0, bytes=80.0, tokens=10)
+    by_products = need.figures(rate=100.0, bandwidth=40.0)  # 6 s against 2 s
     assert by_products["tokens_per_second"] == pytest.approx(10 / 6) and by_products["bound_by"] == "products"
-    by_traffic = need.told(rate=600.0, bandwidth=40.0)  # 1 s against 2 s
+    by_traffic = need.figures(rate=600.0, bandwidth=40.0)  # 1 s against 2 s
     assert by_traffic["tokens_per_second"] == pytest.approx(5) and by_traffic["bound_by"] == "traffic"
-    assert by_traffic["products_alone"] == pytest.approx(10) and by_traffic["flops_per_token"] == 60 and by_traffic["bytes_per_token"] == 8
+    assert (
+        by_traffic["products_alone"] == pytest.approx(10)
+        and by_traffic["flops_per_token"] == 60
+        and by_traffic["bytes_per_token"] == 8
+    )
 
 
 def test_bandwidth_is_that_of_the_size_gone_over():
-    assert [limits.read_name(n) for n in (1, 4 * 2**20, 4 * 2**20 + 1, 2**40)] == ["read/4MB", "read/4MB", "read/8MB", "read/512MB"]
-    need = {"float32": limits.Need(100.0, 10.0, 1, 5 * 2**20)}
-    found = limits.bounds(need, {"float32": 50.0, "read/8MB": 10.0})
+    assert [roofline.read_name(n) for n in (1, 4 * 2**20, 4 * 2**20 + 1, 2**40)] == [
+        "read/4MB",
+        "read/4MB",
+        "read/8MB",
+        "read/512MB",
+    ]
+    need = {"float32": roofline.Need(100.0, 10.0, 1, 5 * 2**20)}
+    found = roofline.bounds(need, {"float32": 50.0, "read/8MB": 10.0})
     assert found["float32"]["tokens_per_second"] == pytest.approx(0.5)
 
 
 def test_a_plain_model_needs_what_its_parameters_say():
     c = SHAPES["smollm2-135m"]
     norms = c.width * (2 * c.layers + 1)
-    assert limits.body(c) + c.vocab * c.width + norms == 134_515_008  # the size that its authors give
+    assert roofline.body(c) + c.vocab * c.width + norms == 134_515_008  # the size that its authors give
 
 
 # ---- contestants
@@ -113,10 +129,10 @@ def test_a_plain_model_needs_what_its_parameters_say():
 
 def test_rounds_alternate_and_the_first_does_not_count(peer):
     fast, slow = peer(), peer(variant="slow")
-    found = contest([fast, slow], {"kind": "x"}, lambda n: {"round": n}, repeats=2, threads=3)
+    found = run_interleaved([fast, slow], {"kind": "x"}, lambda n: {"round": n}, repeats=2, threads=3)
     assert [[r["tokens"] for r in s.rounds] for s in found] == [[10, 20], [10, 20]]
     assert found[0].about == {"dtype": "float32", "threads": 3} and found[0].rounds[0]["rss"] > 2**20
-    rows = told(found, {"float32": {"tokens_per_second": 60.0}})
+    rows = summaries(found, {"float32": {"tokens_per_second": 60.0}})
     assert rows[0]["tokens_per_second"] == {"median": 15.0, "low": 10.0, "high": 20.0}
     assert rows[0]["share_of_limit"] == 0.25 and rows[1]["share_of_limit"] == 0.125
 
@@ -127,13 +143,16 @@ def test_rounds_alternate_and_the_first_does_not_count(peer):
         ({"needs": "('no_such_package',)"}, "no_such_package not installed"),
         ({"prepare": "raise ValueError('wrong weights')"}, "ValueError: wrong weights"),
         ({"run": "raise ValueError('no room')"}, "ValueError: no room"),
-        ({"run": "import sys; print('on its way', file=sys.stderr); import os; os._exit(3)"}, "its process ended (3): on its way"),
+        (
+            {"run": "import sys; print('on its way', file=sys.stderr); import os; os._exit(3)"},
+            "its process ended (3): on its way",
+        ),
         ({"run": "raise SystemExit(1)"}, "SystemExit: 1"),
     ],
 )
 def test_one_that_is_missing_or_fails_is_a_line_and_the_others_go_on(peer, how, said):
-    found = contest([peer(**how), peer()], {}, lambda n: {"round": n}, repeats=1, threads=1)
-    bad, good = told(found)
+    found = run_interleaved([peer(**how), peer()], {}, lambda n: {"round": n}, repeats=1, threads=1)
+    bad, good = summaries(found)
     assert (bad.get("missing") or bad["error"]) == said and "tokens_per_second" not in bad
     assert good["tokens_per_second"]["median"] == 10
     _, lines = report.table({"title": "t", "limits": {}, "contestants": [bad, good]})
@@ -141,28 +160,38 @@ def test_one_that_is_missing_or_fails_is_a_line_and_the_others_go_on(peer, how, 
 
 
 def test_an_interpreter_that_is_none_is_a_line(peer, tmp_path):
-    found = contest([replace(peer(), python=str(tmp_path / "python"))], {}, lambda n: {}, repeats=1, threads=1)
+    found = run_interleaved([replace(peer(), python=str(tmp_path / "python"))], {}, lambda n: {}, repeats=1, threads=1)
     assert "cannot be run" in found[0].error
 
 
 def test_what_a_library_prints_does_not_reach_the_pipe(peer):
-    found = contest([peer(prepare="import os; print('hello'); os.write(1, b'world')")], {}, lambda n: {"round": n}, repeats=1, threads=1)
+    found = run_interleaved(
+        [peer(prepare="import os; print('hello'); os.write(1, b'world')")],
+        {},
+        lambda n: {"round": n},
+        repeats=1,
+        threads=1,
+    )
     assert found[0].rounds
 
 
 def test_ratios_are_of_our_best_precision_round_by_round():
-    def ran(name: str, variant: str, *rates: float) -> Standing:
-        return Standing(Entry(name, variant, ""), rounds=[{"tokens": r, "seconds": 1.0, "rss": 1} for r in rates])
+    def ran(name: str, variant: str, *rates: float) -> Measured:
+        return Measured(Contestant(name, variant, ""), rounds=[{"tokens": r, "seconds": 1.0, "rss": 1} for r in rates])
 
     all_ = [ran("selfteach", "float32", 5, 5, 5), ran("selfteach", "bfloat16", 6, 12, 9), ran("torch", "", 3, 3, 9)]
     assert best(all_) is all_[1]
-    assert told(all_)[2]["ours_over_it"] == {"median": 2.0, "low": 1.0, "high": 4.0}
-    assert told(all_)[1]["ours_over_it"]["high"] == 1.0
+    assert summaries(all_)[2]["ours_over_it"] == {"median": 2.0, "low": 1.0, "high": 4.0}
+    assert summaries(all_)[1]["ours_over_it"]["high"] == 1.0
 
 
 def test_peers_know_nothing_of_the_library():
     for file in [HERE / "worker.py", *(HERE / "peers").glob("*.py")]:
-        assert "from ..." not in file.read_text() and "import selfteach" not in file.read_text() and "from selfteach" not in file.read_text()
+        assert (
+            "from ..." not in file.read_text()
+            and "import selfteach" not in file.read_text()
+            and "from selfteach" not in file.read_text()
+        )
 
 
 # ---- who and what
@@ -170,19 +199,19 @@ def test_peers_know_nothing_of_the_library():
 
 def test_peers_are_those_of_the_kind_unless_named():
     o = Options("rollout", pythons={"vllm": "/env/python"})
-    made = field.peers(replace(o, against=("torch", "vllm:compiled")), Path())
+    made = systems.peers(replace(o, against=("torch", "vllm:compiled")), Path())
     assert [(e.title, e.python) for e in made] == [
         ("torch:float32", sys.executable),
         ("torch:bfloat16", sys.executable),
         ("vllm:compiled", "/env/python"),
     ]
-    assert {e.name for e in field.peers(Options("step"), Path())} == {"trl"}
+    assert {e.name for e in systems.peers(Options("step"), Path())} == {"trl"}
     with pytest.raises(UnknownName, match="did you mean vllm"):
-        field.peers(replace(o, against=("vlm",)), Path())
+        systems.peers(replace(o, against=("vlm",)), Path())
     with pytest.raises(BadValue, match="trl does not do this"):
-        field.peers(replace(o, against=("trl",)), Path())
+        systems.peers(replace(o, against=("trl",)), Path())
     with pytest.raises(BadValue, match="no variant 'fast'; there are eager, compiled"):
-        field.peers(replace(o, against=("vllm:fast",)), Path())
+        systems.peers(replace(o, against=("vllm:fast",)), Path())
 
 
 def test_lengths_are_geometric_with_a_mean_of_a_third():
@@ -214,20 +243,28 @@ def test_llama_cpp_is_given_the_same_weights(small, tmp_path):
 
     file = written(small, "f32", tmp_path)
     assert written(small, "f32", tmp_path) == file
-    back = gguf._tensors(file, *gguf.opened(file))
+    back = gguf._tensors(file, *gguf.read_gguf(file))
     ours = files.load_model(small).names()
     assert back.keys() == ours.keys() and all(torch.equal(back[n], ours[n]) for n in ours)
 
 
 def test_a_model_that_llama_cpp_cannot_hold_is_a_line(small, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gguf", None)
-    (entry,) = field.peers(Options("rollout", against=("llamacpp",), aside=tmp_path), small)
+    (entry,) = systems.peers(Options("rollout", against=("llamacpp",), aside=tmp_path), small)
     assert "package gguf" in entry.more["why"]
 
 
 def test_parts_apart_share_no_prompt_and_give_the_same_gradient(small):
     data = sequences(264, 2, 3, 12, 5)
-    work = {"folder": str(small), "variant": "float32", "sequences": data, "vocab": 264, "tokens": 54, "apart": True, "threads": 1}
+    work = {
+        "folder": str(small),
+        "variant": "float32",
+        "sequences": data,
+        "vocab": 264,
+        "tokens": 54,
+        "apart": True,
+        "threads": 1,
+    }
     about, run = own_learn.prepare(work)
     assert 0 < about["gradient_gap"] < 1e-5
     parts = own_learn.apart(own_learn.batch_of(work))
@@ -237,7 +274,16 @@ def test_parts_apart_share_no_prompt_and_give_the_same_gradient(small):
 
 
 def test_the_engine_draws_what_was_asked(small):
-    work = {"folder": str(small), "variant": "float32", "threads": 1, "slots": 2, "length": 300, "width": 2, "new": 6, "turns": 10}
+    work = {
+        "folder": str(small),
+        "variant": "float32",
+        "threads": 1,
+        "slots": 2,
+        "length": 300,
+        "width": 2,
+        "new": 6,
+        "turns": 10,
+    }
     given = {"prompts": prompts(264, 4, 8), "lengths": [1, 6, 2, 3], "round": 0, "seen": prompts(264, 10, 3, "seen")}
     side = own_rollout.Side(work)
     assert side.fixed(given)["tokens"] == 24
@@ -255,7 +301,9 @@ def test_the_plain_loop_draws_evenly_where_all_logits_are_equal(small):
         model.lm_head.weight.zero_()
     drawn = plain.decode(model, torch.tensor(prompts(264, 3, 4)), 200, torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn.flatten(), minlength=264)
-    assert drawn.shape == (3, 200) and counts.max() < 15 and (counts > 0).sum() > 200  # equal logits: all ids, about 2.3 times each
+    assert (
+        drawn.shape == (3, 200) and counts.max() < 15 and (counts > 0).sum() > 200
+    )  # equal logits: all ids, about 2.3 times each
 
 
 # ---- the command
@@ -269,9 +317,24 @@ def run(capsys, *words: str) -> tuple[int, str, str]:
 
 def test_json_holds_every_contestant_and_what_the_limit_is_made_of(capsys, small):
     code, out, _ = run(
-        capsys, "rollout", "--model", str(small), "--only", "fixed", "--width", "2", "--repeats", "1", "--threads", "1", "--ours", "float32",
-        "--against", "none", "--json",
-    )  # fmt: skip
+        capsys,
+        "rollout",
+        "--model",
+        str(small),
+        "--only",
+        "fixed",
+        "--width",
+        "2",
+        "--repeats",
+        "1",
+        "--threads",
+        "1",
+        "--ours",
+        "float32",
+        "--against",
+        "none",
+        "--json",
+    )
     found = json.loads(out)
     assert code == 0 and found["threads"] == 1 and found["machine"]["processor"]
     (work,) = found["works"]
@@ -282,7 +345,11 @@ def test_json_holds_every_contestant_and_what_the_limit_is_made_of(capsys, small
     assert ours["name"] == "selfteach" and ours["ours_over_it"]["median"] == 1
     assert ours["tokens_per_second"]["median"] > 0 and ours["share_of_limit"] > 0
     table, lines = report.table(work)
-    assert len(table.rows) == 1 and len(table.rows[0]) == len(table.columns) and any("MFLOP a token" in text for text in lines)
+    assert (
+        len(table.rows) == 1
+        and len(table.rows[0]) == len(table.columns)
+        and any("MFLOP a token" in text for text in lines)
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,24 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import mini, spans, table_of, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from templates import FAMILIES, TOKENIZERS, said, user
+from support.episodes import spans, table_of, told
+from support.models import mini
+from support.templates import FAMILIES, TOKENIZERS, said, user
 from tokenizers import Tokenizer as Inner
 from tokenizers import processors
 
-from selfteach.core import Request, Sampling, Source, Task, Turn, block
+from selfteach.core import RolloutRequest, Sampling, Task, TaskSource, Turn, block
 from selfteach.core.errors import BadCheckpoint, BadValue, UnknownName
 from selfteach.engine.builtin import BuiltinEngine
 from selfteach.engine.reference import ReferenceEngine
-from selfteach.engine.stops import Stops
+from selfteach.engine.stop_strings import StopStrings
 from selfteach.loop.assemble import spoken
 from selfteach.loop.episode import play
-from selfteach.model import chat, zoo
+from selfteach.methods.ssrl import search_format
+from selfteach.model import catalog, chat
 from selfteach.model import gguf as gguf_files
 from selfteach.model.tokenizer import Tokenizer
-from selfteach.reward.tags import search_format
 from selfteach.rollout.single import conclusion, plain
 from selfteach.tasks.atlas import atlas
 
@@ -43,24 +44,27 @@ def test_more_turns_extend_the_tokens_of_fewer(family: str, talk: list[tuple[str
     for n, (_, reply) in enumerate(talk):
         ask = user(talk[n + 1][0] if n + 1 < len(talk) else last)
         ids += [*t.encode(reply).tolist(), t.end]
-        new, _, why = t.goes_on(messages, reply, said(reply), ask, ids[-1])
+        new, _, why = t.continuation(messages, reply, said(reply), ask, ids[-1])
         assert why is None
         ids += new.tolist()
         messages += [said(reply), ask]
         assert t.decode(ids) == t.decode(t.render(messages))
         if family != "mistral":  # its [/INST] is no token, and a reply may grow into it
             assert ids == t.render(messages).tolist()
-    cut = [*t.render(messages[:1]).tolist(), *t.encode("x").tolist()]  # a turn that did not come to its end: it is ended
-    assert t.said(user(last), cut[-1]).tolist() == [t.end, *t.said(user(last), t.end).tolist()]
+    cut = [
+        *t.render(messages[:1]).tolist(),
+        *t.encode("x").tolist(),
+    ]  # a turn that did not come to its end: it is ended
+    assert t.message_ids(user(last), cut[-1]).tolist() == [t.end, *t.message_ids(user(last), t.end).tolist()]
 
 
 DRIFTS = {
     "chatml": {},
-    "llama3": {"spaces": chat.WHITESPACE, "tool calls": chat.TOOL_CALL},
-    "mistral": {"system": chat.REFUSED, "tool": chat.REFUSED},
-    "mistral-system": {"system": chat.REWRITTEN},
-    "gemma": {"spaces": chat.WHITESPACE, "system": chat.REFUSED, "tool": chat.REFUSED},
-    "qwen3": {"thinking": chat.THINKING, "tool calls": chat.TOOL_CALL},
+    "llama3": {"spaces": chat.WHITESPACE_DRIFT, "tool calls": chat.TOOL_CALL_CHANGED},
+    "mistral": {"system": chat.ROLE_REFUSED, "tool": chat.ROLE_REFUSED},
+    "mistral-system": {"system": chat.HISTORY_REWRITTEN},
+    "gemma": {"spaces": chat.WHITESPACE_DRIFT, "system": chat.ROLE_REFUSED, "tool": chat.ROLE_REFUSED},
+    "qwen3": {"thinking": chat.THINKING_STRIPPED, "tool calls": chat.TOOL_CALL_CHANGED},
 }
 
 
@@ -72,13 +76,15 @@ def test_where_a_template_does_not_extend_it_says_why(family: str) -> None:
 def test_what_cannot_be_appended_is_refused_with_its_cause() -> None:
     system = [{"role": "system", "content": "Be brief."}, user("One?")]
     with pytest.raises(BadValue, match="roles must alternate"):
-        TOKENIZERS["gemma"].said({"role": "tool", "content": "Two?"}, 5)
+        TOKENIZERS["gemma"].message_ids({"role": "tool", "content": "Two?"}, 5)
     with pytest.raises(BadValue, match="System role not supported"):
         TOKENIZERS["gemma"].render(system)
-    open_ended = Tokenizer(TOKENIZERS["chatml"].inner, [0], {"chat_template": "{% for m in messages %}{{ m.content }} {% endfor %}"})
-    assert set(open_ended.drifts.values()) == {chat.NO_CLOSE}
-    with pytest.raises(BadValue, match=chat.NO_CLOSE):
-        open_ended.said(user("Two?"), 5)
+    open_ended = Tokenizer(
+        TOKENIZERS["chatml"].inner, [0], {"chat_template": "{% for m in messages %}{{ m.content }} {% endfor %}"}
+    )
+    assert set(open_ended.drifts.values()) == {chat.NO_END_OF_TURN}
+    with pytest.raises(BadValue, match=chat.NO_END_OF_TURN):
+        open_ended.message_ids(user("Two?"), 5)
     with pytest.raises(BadValue, match="messages with a role"):
         open_ended.render([{"content": "x"}])
     with pytest.raises(BadValue, match="TemplateSyntaxError"):
@@ -86,15 +92,17 @@ def test_what_cannot_be_appended_is_refused_with_its_cause() -> None:
 
 
 def test_templates_run_in_a_sandbox_and_know_the_hubs_words() -> None:
-    write = lambda template, **more: chat.Chat(template).text([{**user("é"), **more}])  # noqa: E731
+    write = lambda template, **more: chat.ChatTemplate(template).render([{**user("é"), **more}])  # noqa: E731
     for attack in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ cycler.__init__.__globals__ }}"):
         with pytest.raises(BadValue, match="SecurityError"):
             write(attack)
     assert write("{% generation %}{{ messages[0].content | tojson }}{% endgeneration %}") == '"é"'
     assert write("{{ strftime_now('%Y') }}") == "2024"
     assert write("{% for m in messages %}{% break %}{% endfor %}ok") == "ok"
-    several = chat.Chat.of({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]})
-    assert several is not None and several.template == "b" and chat.Chat.of({}) is None
+    several = chat.ChatTemplate.from_config(
+        {"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]}
+    )
+    assert several is not None and several.template == "b" and chat.ChatTemplate.from_config({}) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -111,7 +119,10 @@ def test_pieces_are_the_bytes_of_any_tokenizer(family: str, text: str) -> None:
 
 def test_a_context_of_text_begins_as_the_model_wants_it() -> None:
     mistral, chatml = TOKENIZERS["mistral"], TOKENIZERS["chatml"]
-    assert mistral.decode(mistral.render("the fox")) == "<s> the fox" and mistral.decode(mistral.encode("the fox")) == "the fox"
+    assert (
+        mistral.decode(mistral.render("the fox")) == "<s> the fox"
+        and mistral.decode(mistral.encode("the fox")) == "the fox"
+    )
     assert chatml.render("the fox").tolist() == chatml.encode("the fox").tolist()
     ended = Inner.from_str(mistral.inner.to_str())
     ended.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
@@ -124,7 +135,9 @@ def test_a_tokenizer_is_saved_with_its_template_and_ends(family: str, tmp_path: 
     t.save(tmp_path)
     back = Tokenizer.load(tmp_path)
     assert (back.ends, back.pieces, back.fingerprint, back.drifts) == (t.ends, t.pieces, t.fingerprint, t.drifts)
-    assert t.ends == ((t.end,) if family != "gemma" else (t.end, t.inner.token_to_id("<eos>")))  # gemma's turns and texts end otherwise
+    assert t.ends == (
+        (t.end,) if family != "gemma" else (t.end, t.inner.token_to_id("<eos>"))
+    )  # gemma's turns and texts end otherwise
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "chat_template.jinja").write_text(config.pop("chat_template"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -140,8 +153,8 @@ def test_a_tokenizer_is_saved_with_its_template_and_ends(family: str, tmp_path: 
 
 
 @block
-async def agent(*, request: Request, cast: Any) -> str:
-    context = cast.policy.begin(request.task.prompt)
+async def agent(*, request: RolloutRequest, rollout: Any) -> str:
+    context = rollout.policy.begin(request.task.prompt)
     turn = await context.sample(stop=("</search>",))
     context.say("user", f"found: {turn.between('search')}", span="information")
     last = await context.sample()
@@ -153,40 +166,65 @@ async def agent(*, request: Request, cast: Any) -> str:
 def test_an_episode_talks_in_messages(family: str) -> None:
     t = TOKENIZERS[family]
     table = table_of(agent(), ["is <search>fox</search> so", "brown"], t)
-    episode = asyncio.run(play(table, [Request(Task("t", [user("what fox?")]))]))[0].episodes[0]
+    episode = asyncio.run(play(table, [RolloutRequest(Task("t", [user("what fox?")]))]))[0].episodes[0]
     assert episode.answer == "brown", episode.why
-    replayed = [*t.render([user("what fox?")]), *t.encode("is <search>fox</search>"), *t.said(user("found: fox"), None), *t.encode("brown"), t.end]
+    replayed = [
+        *t.render([user("what fox?")]),
+        *t.encode("is <search>fox</search>"),
+        *t.message_ids(user("found: fox"), None),
+        *t.encode("brown"),
+        t.end,
+    ]
     assert told(episode, t) == t.decode(replayed)
     assert "found: fox" in spans(episode, t, "information")
     tree = episode.tree
-    assert t.decode(tree.id[tree.chosen]) == "is <search>fox</search>brown" and tree.id[-1] == t.end
-    plain = asyncio.run(play(table_of(agent(), ["x"], Tokenizer(t.inner, t.ends)), [Request(Task("t", "what fox?"))]))[0].episodes[0]
+    assert t.decode(tree.id[tree.action_mask]) == "is <search>fox</search>brown" and tree.id[-1] == t.end
+    plain = asyncio.run(
+        play(table_of(agent(), ["x"], Tokenizer(t.inner, t.ends)), [RolloutRequest(Task("t", "what fox?"))])
+    )[0].episodes[0]
     assert plain.status == "error" and "has no chat template; use append" in plain.why
 
 
 def test_a_source_is_asked_in_messages_where_there_is_a_template() -> None:
     task = Task("t", "what is it?\n", "it")
-    source = Source("s", lambda i: task, [task], lambda i: Task("d", "note", data=("x",)))
+    source = TaskSource("s", lambda i: task, [task], lambda i: Task("d", "note", data=("x",)))
     assert spoken(source, Tokenizer(TOKENIZERS["chatml"].inner, [0])) is source
     asked = spoken(source, TOKENIZERS["chatml"])
-    assert asked.train(0).prompt == asked.test[0].prompt == [user("what is it?")] and asked.demos and asked.demos(0).prompt == [user("note")]
-    own = spoken(Source("s", lambda i: task, [task], chat=lambda t: [user("please: " + t.prompt)]), TOKENIZERS["chatml"])
+    assert (
+        asked.train(0).prompt == asked.test[0].prompt == [user("what is it?")]
+        and asked.demos
+        and asked.demos(0).prompt == [user("note")]
+    )
+    own = spoken(
+        TaskSource("s", lambda i: task, [task], chat=lambda t: [user("please: " + t.prompt)]), TOKENIZERS["chatml"]
+    )
     assert own.test[0].prompt == [user("please: what is it?\n")] and own.test[0].answer == "it"
 
 
 def test_atlas_asks_in_english_and_plain_answers_are_read() -> None:
-    last = {style: spoken(atlas(ask=style), TOKENIZERS["chatml"]).test[0].prompt for style in ("search", "answer", "plain")}
+    last = {
+        style: spoken(atlas(ask=style), TOKENIZERS["chatml"]).test[0].prompt for style in ("search", "answer", "plain")
+    }
     assert [len(m) for m in last.values()] == [5, 5, 1]
     question = last["plain"][0]["content"]
-    assert question.startswith("What is the ") and question.endswith("?") and all(m[-1] == user(question) for m in last.values())
+    assert (
+        question.startswith("What is the ")
+        and question.endswith("?")
+        and all(m[-1] == user(question) for m in last.values())
+    )
     shown = last["search"][1]["content"]
     assert search_format(text=shown).value > 0 and "<answer> Euro</answer>" in shown  # type: ignore[union-attr]
     with pytest.raises(UnknownName, match="option ask of atlas"):
         atlas(ask="politely")
-    for text, gold in {"The capital of Peru is Lima.": "Lima", "Lima": "Lima", "It is: Lima, in Peru.\nYes.": "Lima", "": ""}.items():
+    for text, gold in {
+        "The capital of Peru is Lima.": "Lima",
+        "Lima": "Lima",
+        "It is: Lima, in Peru.\nYes.": "Lima",
+        "": "",
+    }.items():
         assert conclusion(text) == gold
     table = table_of(plain(), ["The capital of Peru is Lima."], TOKENIZERS["chatml"])
-    assert asyncio.run(play(table, [Request(Task("t", last["plain"]))]))[0].episodes[0].answer == "Lima"
+    assert asyncio.run(play(table, [RolloutRequest(Task("t", last["plain"]))]))[0].episodes[0].answer == "Lima"
 
 
 def test_any_of_several_ends_ends_a_turn(letters: Tokenizer) -> None:
@@ -194,7 +232,9 @@ def test_any_of_several_ends_ends_a_turn(letters: Tokenizer) -> None:
     assert len(t.ends) == 3 and t.end == letters.end
 
     async def turns(engine: Any) -> list[tuple[list[int], str]]:
-        asked = [engine.generate("policy", letters.encode("xyz"), Sampling(max_tokens=100), address) for address in range(12)]
+        asked = [
+            engine.generate("policy", letters.encode("xyz"), Sampling(max_tokens=100), rng_key) for rng_key in range(12)
+        ]
         return [(c.ids.tolist(), c.status) for c in await asyncio.gather(*asked)]
 
     def model() -> Any:
@@ -203,7 +243,11 @@ def test_any_of_several_ends_ends_a_turn(letters: Tokenizer) -> None:
     got = asyncio.run(turns(BuiltinEngine({"m": model()}, {"policy": "m"}, t)))
     assert got == asyncio.run(turns(ReferenceEngine({"m": model()}, {"policy": "m"}, t)))
     stopped = [ids for ids, status in got if status == "stop"]
-    assert stopped and all(ids[-1] in t.ends and not set(ids[:-1]) & set(t.ends) for ids in stopped) and len({ids[-1] for ids in stopped}) > 1
+    assert (
+        stopped
+        and all(ids[-1] in t.ends and not set(ids[:-1]) & set(t.ends) for ids in stopped)
+        and len({ids[-1] for ids in stopped}) > 1
+    )
 
 
 def split_tags(t: Tokenizer, text: str) -> list[list[int]]:
@@ -218,13 +262,13 @@ def tags_hold(t: Tokenizer) -> int:
     """Check marks, stops and `between` for many tokenisations of one turn; how many were different."""
     text = "I <search>the fox</search> see<information>brown</information>.</answer>\n"
     ways = split_tags(t, text)
-    stops = Stops(t.pieces, len(t))
-    table, engine_table = stops.number(("</answer>", "</search>")), table_of(agent(), ["x"], t)
+    stops = StopStrings(t.pieces, len(t))
+    table, engine_table = stops.index_of(("</answer>", "</search>")), table_of(agent(), ["x"], t)
 
     @block
-    async def marked(*, request: Request, cast: Any) -> int:
+    async def marked(*, request: RolloutRequest, rollout: Any) -> int:
         for ids in ways:
-            context = cast.policy.begin("x")
+            context = rollout.policy.begin("x")
             context.adopt(ids)
             turn = Turn(context.at, t.decode(ids), "stop")
             assert turn.between("search") == "the fox" and turn.text == text
@@ -238,11 +282,15 @@ def tags_hold(t: Tokenizer) -> int:
         return 1
 
     engine_table.programs = {"main": marked()}
-    episode = asyncio.run(play(engine_table, [Request(Task("t", "x"))]))[0].episodes[0]
+    episode = asyncio.run(play(engine_table, [RolloutRequest(Task("t", "x"))]))[0].episodes[0]
     assert episode.answer == 1, episode.why
     for ids in ways:
         first = next(n for n in range(1, len(ids) + 1) if b"</search>" in b"".join(t.pieces[i] for i in ids[:n]))
-        found = [n for n in range(1, len(ids) + 1) if stops.could[table, ids[n - 1]] and stops.ended(table, np.array(ids[:n]))]
+        found = [
+            n
+            for n in range(1, len(ids) + 1)
+            if stops.may_complete[table, ids[n - 1]] and stops.ended(table, np.array(ids[:n]))
+        ]
         assert found[0] == first
     return len({tuple(w) for w in ways})
 
@@ -255,11 +303,11 @@ def test_tags_hold_however_they_are_split(family: str) -> None:
 @pytest.fixture(scope="module")
 def smol() -> Tokenizer:
     try:
-        file = zoo.carried("smollm2-135m")
+        file = catalog.packaged_gguf("smollm2-135m")
     except BadValue as error:
         pytest.skip(str(error))
     pytest.importorskip("gguf")
-    return gguf_files.tokenizer_of(file, gguf_files.opened(file)[1])
+    return gguf_files.build_tokenizer(file, gguf_files.read_gguf(file)[1])
 
 
 def test_smollm2_talks_in_its_own_template(smol: Tokenizer) -> None:

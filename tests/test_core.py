@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from selfteach.core import (
     BadCheckpoint,
     BadValue,
+    Block,
     Column,
     Example,
     Method,
-    Part,
     Ref,
-    Request,
+    RolloutRequest,
     Sampling,
     Score,
     Segment,
@@ -37,18 +37,18 @@ from selfteach.core import (
     UnknownName,
     Update,
     block,
+    collate,
     from_json,
-    gather,
     method,
     to_json,
 )
 from selfteach.core import registry as registries
-from selfteach.core.address import generator, key, uniform
 from selfteach.core.batch import Batch
+from selfteach.core.blocks import _needs, first_state
 from selfteach.core.errors import nearest
-from selfteach.core.part import _needs, first_state
+from selfteach.core.random_keys import generator, key, uniform
 from selfteach.core.registry import Registry, blocks, load_file, methods
-from selfteach.methods.objective.grpo import grpo
+from selfteach.methods.grpo import grpo
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -59,7 +59,9 @@ def test_nearest_names_are_the_near_ones_or_the_whole_list():
     assert nearest("gpro", ["grpo", "dapo_x", "rlhf"]) == "did you mean grpo?"
     assert nearest("gpro", ["grpo", "ppo"]) == "did you mean grpo or ppo?"
     assert nearest("zzz", ["b", "a"]) == "there are: a, b"
-    assert nearest("norm", ["batch_norm_of_rewards", "x"]) == "did you mean batch_norm_of_rewards?"  # a part of the name counts
+    assert (
+        nearest("norm", ["batch_norm_of_rewards", "x"]) == "did you mean batch_norm_of_rewards?"
+    )  # a part of the name counts
     assert nearest("q", []) == "there are: "
     assert nearest("q", [f"a{i:02}" for i in range(40)]).endswith("a29, ...")
 
@@ -85,7 +87,8 @@ def test_a_name_can_be_taken_once():
 def test_two_files_cannot_register_one_name(kind, tmp_path):
     text = {
         "block": "from selfteach.core import block\n@block\ndef taken_{k}(*, reward):\n    return reward\n",
-        "method": "from selfteach.core import method\n@method(family='t')\ndef taken_{k}(a: int = 1):\n    return None\n",
+        "method": "from selfteach.core import method\n@method(family='t')\n"
+        "def taken_{k}(a: int = 1):\n    return None\n",
         "task": "from selfteach.core import task\n@task\ndef taken_{k}(a: int = 1):\n    return None\n",
     }[kind].format(k=kind)
     for name in ("first", "second"):
@@ -93,7 +96,9 @@ def test_two_files_cannot_register_one_name(kind, tmp_path):
     load_file(tmp_path / f"{kind}_first.py")
     load_file(tmp_path / f"{kind}_first.py")  # the same file again is fine
     try:
-        with pytest.raises(BadValue, match=rf"two {kind}s are called 'taken_{kind}'.*{kind}_first.py.*{kind}_second.py"):
+        with pytest.raises(
+            BadValue, match=rf"two {kind}s are called 'taken_{kind}'.*{kind}_first.py.*{kind}_second.py"
+        ):
             load_file(tmp_path / f"{kind}_second.py")
     finally:
         getattr(registries, kind + "s")._entries.pop(f"taken_{kind}")
@@ -115,15 +120,15 @@ def test_a_users_file_that_cannot_be_used_is_named(tmp_path):
 def test_entry_points_of_the_group_are_imported(monkeypatch):
     seen = []
 
-    class Entry:
+    class MethodEntry:
         def load(self):
             seen.append(self)
 
     def points(group):
-        return [Entry()] if group == "selfteach" else []
+        return [MethodEntry()] if group == "selfteach" else []
 
     monkeypatch.setattr(importlib.metadata, "entry_points", points)
-    monkeypatch.setattr(registries, "_loaded", False)
+    monkeypatch.setattr(registries, "_loaded", set())
     assert "grpo" in methods
     assert len(seen) == 1
 
@@ -149,22 +154,24 @@ def test_a_signature_is_the_contract():
 
     try:
         part = trial(low=0.5)
-        assert isinstance(part, Part) and str(part) == "trial(low=0.5)" and part.doc == "First line."
+        assert isinstance(part, Block) and str(part) == "trial(low=0.5)" and part.doc == "First line."
         assert part.needs == {"logp": "token", "adv": "seq", "seq": "token", "state": "token"}
         assert part.columns == {"logp": "token", "adv": "seq", "seq": "token"}
-        assert part.knobs == {"low": 0.5, "names": ()}
+        assert part.hyper_parameters == {"low": 0.5, "names": ()}
         assert part.unit == "seq" and part.scope == "seq"
         assert part(logp=np.ones(2), adv=np.ones(2), seq=None, state=0) == 3.0  # 2 + 2 * 0.5
-        assert trial(logp=np.ones(2), adv=np.ones(2), seq=None, state=0, low=1.0) == 4.0  # given what it needs, it gives the value
+        assert (
+            trial(logp=np.ones(2), adv=np.ones(2), seq=None, state=0, low=1.0) == 4.0
+        )  # given what it needs, it gives the value
         assert trial(names=["a"]) == trial(names=("a",))  # a list from JSON is the tuple it was
         renamed = part.reading(adv="past_adv")
         assert renamed.columns == {"logp": "token", "past_adv": "seq", "seq": "token"} and part.reads == {}
         assert str(renamed) == "trial(low=0.5).reading(adv='past_adv')"
-        assert part.but(low=0.7).knobs["low"] == 0.7 and part.knobs["low"] == 0.5
+        assert part.replace(low=0.7).hyper_parameters["low"] == 0.7 and part.hyper_parameters["low"] == 0.5
         with pytest.raises(UnknownName, match=r"no hyper-parameter of trial is called 'lo'; did you mean low\?"):
             trial(lo=1)
         with pytest.raises(UnknownName, match="did you mean low"):
-            part.but(lov=1)
+            part.replace(lov=1)
         with pytest.raises(UnknownName, match=r"no column of trial is called 'advs'; did you mean adv\?"):
             part.reading(advs="x")
         with pytest.raises(BadValue, match="has no first one"):
@@ -185,8 +192,8 @@ def test_a_signature_is_the_contract():
     ],
 )
 def test_asking_for_an_index_asks_that_its_rows_stay_together(fn, scope):
-    assert Part(fn).scope == scope
-    assert set(_needs(fn)) == set(Part(fn).needs)
+    assert Block(fn).scope == scope
+    assert set(_needs(fn)) == set(Block(fn).needs)
 
 
 def test_blocks_take_named_arguments_only():
@@ -212,10 +219,10 @@ def test_every_method_is_a_value(name):
 def test_every_method_says_what_it_is(name):
     entry = methods.get(name)
     assert entry.family and entry.paper and entry.doc
-    assert all(p.default is not p.empty for p in entry.knobs.values())
+    assert all(p.default is not p.empty for p in entry.hyper_parameters.values())
     for arm in [] if entry.claim is None else entry.claim.arms.values():
-        arm, knobs = (arm, {}) if isinstance(arm, str) else arm
-        methods.get(arm)(**knobs)  # an arm that cannot be built is no arm
+        arm, hyper_parameters = (arm, {}) if isinstance(arm, str) else arm
+        methods.get(arm)(**hyper_parameters)  # an arm that cannot be built is no arm
 
 
 def test_a_diff_names_the_places_that_differ():
@@ -226,20 +233,20 @@ def test_a_diff_names_the_places_that_differ():
 
 
 def test_a_method_changes_by_slots_that_exist():
-    assert grpo().but(groups=3).stage.groups == 3
+    assert grpo().replace(groups=3).stage.groups == 3
     with pytest.raises(UnknownName, match=r"no slot of a stage is called 'rewards'; did you mean reward\?"):
-        grpo().but(rewards=())
+        grpo().replace(rewards=())
     with pytest.raises(UnknownName, match=r"no hyper-parameter of grpo is called 'bta'; did you mean beta\?"):
         methods.get("grpo")(bta=1)
-    wider = grpo().with_(tools={"t": grpo().stage.select})
-    assert set(wider.cast) == {"policy", "ref"} and set(wider.tools) == {"t"} and grpo().tools == {}
+    wider = grpo().override(tools={"t": grpo().stage.select})
+    assert set(wider.models) == {"policy", "ref"} and set(wider.tools) == {"t"} and grpo().tools == {}
 
 
 def test_what_cannot_go_to_json_is_refused():
     with pytest.raises(TypeError, match="cannot go to JSON"):
-        to_json(grpo().but(until=lambda history: True))
+        to_json(grpo().replace(until=lambda history: True))
     with pytest.raises(TypeError, match="not a registered block"):
-        to_json(grpo().but(until=Part(lambda *, history: True)))
+        to_json(grpo().replace(until=Block(lambda *, history: True)))
     with pytest.raises(UnknownName, match="no block is called 'gone_block'"):
         from_json({"block": "gone_block", "args": {}, "reads": {}})
     with pytest.raises(BadCheckpoint, match="'Gadget' is not known"):
@@ -258,7 +265,7 @@ def test_what_cannot_go_to_json_is_refused():
         {1: "a", 2: {"kind": (1, 2)}},
         {},
         [(), (1, [2, (3,)])],
-        Request(Task("t", (1, 2)), 3, start=Ref("e", 1, 2), sampling=Sampling(0.5, stop=("x",)), help={"hint": "h"}),
+        RolloutRequest(Task("t", (1, 2)), 3, sampling=Sampling(0.5, stop=("x",)), help={"hint": "h"}),
         Segment((1, 2), "main", 1, None),
         None,
         float("inf"),
@@ -289,10 +296,19 @@ def test_bad_values_name_themselves():
 
 
 def test_an_address_is_the_same_in_another_process():
-    code = "from selfteach.core.address import *; print(key(1,'a',2.5,None), uniform(key('x'),3), generator(0,'g').integers(1000))"
+    code = (
+        "from selfteach.core.random_keys import *; "
+        "print(key(1,'a',2.5,None), uniform(key('x'),3), generator(0,'g').integers(1000))"
+    )
     env_hash = {"PYTHONHASHSEED": "123"}
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env_hash, cwd=".").stdout.split()
-    assert [int(told[0]), float(told[1]), int(told[2])] == [key(1, "a", 2.5, None), float(uniform(key("x"), 3)), generator(0, "g").integers(1000)]
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env_hash, cwd="."
+    ).stdout.split()
+    assert [int(told[0]), float(told[1]), int(told[2])] == [
+        key(1, "a", 2.5, None),
+        float(uniform(key("x"), 3)),
+        generator(0, "g").integers(1000),
+    ]
 
 
 def test_words_of_an_address_are_kept_apart():
@@ -312,7 +328,9 @@ def test_uniforms_are_uniform_and_neighbours_are_strangers():
         assert 25 < chi < 120
         for lag in (1, 2, 64):
             assert abs(np.corrcoef(u[:-lag], u[lag:])[0, 1]) < 5 / math.sqrt(len(u))
-    assert uniform(key("a"), 5) == uniform(np.array([key("a")], np.uint64), np.arange(6))[5]  # broadcast is the same draw
+    assert (
+        uniform(key("a"), 5) == uniform(np.array([key("a")], np.uint64), np.arange(6))[5]
+    )  # broadcast is the same draw
     assert float(uniform(2**64 - 1, 2**63)) < 1
     square = uniform(np.arange(64, dtype=np.uint64)[:, None], np.arange(64))
     assert len(np.unique(square)) == 64 * 64, "a draw of one key is another draw of its neighbour"
@@ -341,7 +359,13 @@ def test_paths_are_what_a_naive_tree_says(nodes, offset):
     tree, whole = Tree(), []  # whole[k]: all ids from the root to the end of k
     for k, (parent, cut, ids) in enumerate(nodes):
         assert tree.add(parent, ids, cut=cut) == k
-        before = [] if parent < 0 else whole[parent][: len(whole[parent]) - len(nodes[parent][2]) + (len(nodes[parent][2]) if cut is None else cut)]
+        before = (
+            []
+            if parent < 0
+            else whole[parent][
+                : len(whole[parent]) - len(nodes[parent][2]) + (len(nodes[parent][2]) if cut is None else cut)
+            ]
+        )
         whole.append([*before, *ids])
     for k, (_, _, ids) in enumerate(nodes):
         assert tree.id[tree.places(k)].tolist() == whole[k]
@@ -354,11 +378,25 @@ def test_paths_are_what_a_naive_tree_says(nodes, offset):
 def test_a_tree_keeps_columns_through_growth():
     tree = Tree()
     root = tree.add(-1, range(200))
-    tree.add(root, [7] * 300, chosen=True, logp=[-0.25] * 300, version=4, recorded={"entropy": np.full(300, 0.5)}, span="think")
+    tree.add(
+        root,
+        [7] * 300,
+        action_mask=True,
+        logp=[-0.25] * 300,
+        version=4,
+        recorded={"entropy": np.full(300, 0.5)},
+        span="think",
+    )
     last = tree.add(root, [8] * 700, cut=3, role="judge")
-    assert tree.logp[200:500].tolist() == [-0.25] * 300 and np.isnan(tree.logp[:200]).all() and np.isnan(tree.logp[500:]).all()
-    assert tree.recorded["entropy"][200:500].tolist() == [0.5] * 300 and np.isnan(tree.recorded["entropy"][500:1200]).all()
-    assert tree.chosen.sum() == 300 and set(tree.version[200:500]) == {4} and set(tree.version[:200]) == {-1}
+    assert (
+        tree.logp[200:500].tolist() == [-0.25] * 300
+        and np.isnan(tree.logp[:200]).all()
+        and np.isnan(tree.logp[500:]).all()
+    )
+    assert (
+        tree.recorded["entropy"][200:500].tolist() == [0.5] * 300 and np.isnan(tree.recorded["entropy"][500:1200]).all()
+    )
+    assert tree.action_mask.sum() == 300 and set(tree.version[200:500]) == {4} and set(tree.version[:200]) == {-1}
     assert tree.id[tree.places(last)].tolist() == [0, 1, 2] + [8] * 700
     tree.mark(last, 1, 3, "information")
     assert [tree.spans[s] for s in tree.span[500:505]] == ["", "information", "information", "", ""]
@@ -374,7 +412,9 @@ def test_a_tree_refuses_lengths_that_differ():
 
 
 def small_batch(prefix: str = "") -> tuple[Batch, dict[str, Tree]]:
-    """Two groups, three sequences of 2, 1 and 3 learned tokens; the third has two turns with an observation between them."""
+    """Two groups, three sequences of 2, 1 and 3 learned tokens; the third has two turns with an observation between
+    them.
+    """
     trees: dict[str, Tree] = {}
     examples = []
     for n, (group, turns) in enumerate([("g", [[10, 11]]), ("g", [[20]]), ("h", [[30], [31, 32]])]):
@@ -385,10 +425,26 @@ def small_batch(prefix: str = "") -> tuple[Batch, dict[str, Tree]]:
             if t:
                 node = tree.add(node, [99, 98])
                 parts.append(Segment(Ref(f"{prefix}e{n}", node), "main"))  # nobody chose these: no rows
-            node = tree.add(node, ids, chosen=True, logp=[-float(i) for i in ids], version=3, sampling=Sampling(temperature=0.5))
+            node = tree.add(
+                node,
+                ids,
+                action_mask=True,
+                logp=[-float(i) for i in ids],
+                version=3,
+                sampling=Sampling(temperature=0.5),
+            )
             parts.append(Segment(Ref(f"{prefix}e{n}", node), "main"))
-        examples.append(Example(tuple(parts), "policy", group, f"s{n}", given={"reward": ("seq", float(n))}, beats=(2,) if n == 0 else ()))
-    return gather(examples, trees.__getitem__), trees
+        examples.append(
+            Example(
+                tuple(parts),
+                "policy",
+                group,
+                f"s{n}",
+                given={"reward": ("seq", float(n))},
+                preferred_over=(2,) if n == 0 else (),
+            )
+        )
+    return collate(examples, trees.__getitem__), trees
 
 
 def test_gather_makes_flat_rows():
@@ -428,13 +484,21 @@ def test_coarse_is_broadcast_to_fine_and_fine_to_coarse_refused():
 def test_unknown_is_nan():
     tree = Tree()
     root = tree.add(-1, [1])
-    sampled = tree.add(root, [2, 3], chosen=True, logp=[-1, -2], recorded={"entropy": np.array([0.5, 0.25])}, sampling=Sampling())
-    greedy = tree.add(root, [4], chosen=True, sampling=Sampling(temperature=0.0))
-    cut = tree.add(root, [5], chosen=True, logp=[-1.0], sampling=Sampling(top_p=0.9))
+    sampled = tree.add(
+        root, [2, 3], action_mask=True, logp=[-1, -2], recorded={"entropy": np.array([0.5, 0.25])}, sampling=Sampling()
+    )
+    greedy = tree.add(root, [4], action_mask=True, sampling=Sampling(temperature=0.0))
+    cut = tree.add(root, [5], action_mask=True, logp=[-1.0], sampling=Sampling(top_p=0.9))
     ref = lambda node: Segment(Ref("e", node), "main" if node else None)  # noqa: E731
-    b = gather(
+    b = collate(
         [
-            Example((ref(root), ref(sampled)), "policy", "a", "1", given={"reward": ("seq", 1.0), "margin": ("token", [0.1, 0.2])}),
+            Example(
+                (ref(root), ref(sampled)),
+                "policy",
+                "a",
+                "1",
+                given={"reward": ("seq", 1.0), "margin": ("token", [0.1, 0.2])},
+            ),
             Example((ref(root), ref(greedy)), "policy", "a", "2"),
             Example((ref(root), ref(cut)), "policy", "b", "3", given={"reward": ("seq", None)}),
             Example((ref(root), Segment((6, 7), "fix")), "policy", "b", "4"),
@@ -451,26 +515,26 @@ def test_unknown_is_nan():
     }.items():
         assert np.array_equal(b.get(name), values, equal_nan=True), name
     assert np.array_equal(b.get("reward", "seq"), [1, nan, nan, nan], equal_nan=True)
-    assert b.streams == ("main", "fix") and b.on(["fix"]).tolist() == [False] * 4 + [True] * 2
+    assert b.loss_streams == ("main", "fix") and b.on(["fix"]).tolist() == [False] * 4 + [True] * 2
 
 
 def test_gather_refuses_what_cannot_be_rows():
     tree = Tree()
-    tree.add(-1, [1, 2], chosen=True)
+    tree.add(-1, [1, 2], action_mask=True)
     find = {"e": tree}.__getitem__
     whole = Segment(Ref("e", 0), "main")
     with pytest.raises(BadValue, match="example x: it has no segments"):
-        gather([Example((), "policy", "k", "x")], find)
+        collate([Example((), "policy", "k", "x")], find)
     with pytest.raises(BadValue, match="its first token is learned"):
-        gather([Example((whole,), "policy", "k", "x")], find)
+        collate([Example((whole,), "policy", "k", "x")], find)
     ahead = Segment((9,), None)
     with pytest.raises(BadValue, match="column reward has 1 values per seq, its rows need 2 per token"):
         given = [{"reward": ("seq", 1.0)}, {"reward": ("token", [1, 2])}]
-        gather([Example((ahead, whole), "policy", "k", "x", given=g) for g in given], find)
+        collate([Example((ahead, whole), "policy", "k", "x", given=g) for g in given], find)
     with pytest.raises(BadValue, match="can give token, step or seq columns, not group"):
-        gather([Example((ahead, whole), "policy", "k", "x", given={"reward": ("group", 1.0)})], find)
-    assert gather([], find).size("token") == 0
-    assert gather([Example((ahead,), "policy", "k", "x")], find).size("seq") == 0
+        collate([Example((ahead, whole), "policy", "k", "x", given={"reward": ("group", 1.0)})], find)
+    assert collate([], find).size("token") == 0
+    assert collate([Example((ahead,), "policy", "k", "x")], find).size("seq") == 0
 
 
 def naive(b: Batch) -> list[dict[str, Any]]:
@@ -482,11 +546,14 @@ def naive(b: Batch) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": b.names[s],
-                "member": b.member[s],
+                "model_role": b.model_role[s],
                 "text": text,
                 "at": int(b.place[i] - b.start[s]),
                 "step": (b.names[s], int(b.get("step")[i] - b.get("step")[b.get("seq") == s].min())),
-                **{c: float(b.get(c)[i]) for c in ("id", "pos", "old_logp", "reward", "of_step", "of_group", "of_episode")},
+                **{
+                    c: float(b.get(c)[i])
+                    for c in ("id", "pos", "old_logp", "reward", "of_step", "of_group", "of_episode")
+                },
             }
         )
     return rows
@@ -504,12 +571,23 @@ def wide_batch(seed: int) -> Batch:
         node = tree.add(-1, rng.integers(0, 9, rng.integers(1, 4)))
         parts = [Segment(Ref(name, node), None)]
         for _ in range(rng.integers(1, 4)):
-            node = tree.add(node, rng.integers(10, 99, rng.integers(1, 4)), chosen=bool(rng.random() < 0.8), logp=None)
+            node = tree.add(
+                node, rng.integers(10, 99, rng.integers(1, 4)), action_mask=bool(rng.random() < 0.8), logp=None
+            )
             tree.logp[tree.begin[node] :] = -rng.random(tree.size(node))
             parts.append(Segment(Ref(name, node), "main"))
-        beats = tuple({int(j) for j in rng.integers(0, count, 2)} - {n})
-        examples.append(Example(tuple(parts), "policy", f"g{rng.integers(0, 3)}", f"s{n}", given={"reward": ("seq", float(n))}, beats=beats))
-    b = gather(examples, tree_of.__getitem__)
+        preferred_over = tuple({int(j) for j in rng.integers(0, count, 2)} - {n})
+        examples.append(
+            Example(
+                tuple(parts),
+                "policy",
+                f"g{rng.integers(0, 3)}",
+                f"s{n}",
+                given={"reward": ("seq", float(n))},
+                preferred_over=preferred_over,
+            )
+        )
+    b = collate(examples, tree_of.__getitem__)
     b.put("of_step", "step", rng.random(b.size("step")))
     b.put("of_group", "group", rng.random(b.size("group")))
     b.put("of_episode", "episode", rng.random(b.size("episode")))
@@ -532,7 +610,9 @@ def test_take_keeps_rows_and_all_they_belong_to(seed, data):
         (w, z) for w, z in pairs if w in part.names and z in part.names
     }
     for unit in ("step", "seq", "group", *(["batch"] if want else [])):
-        assert sorted(set(part.index[unit].tolist())) == list(range(part.size(unit))), f"{unit} is not counted from 0 without gaps"
+        assert sorted(set(part.index[unit].tolist())) == list(range(part.size(unit))), (
+            f"{unit} is not counted from 0 without gaps"
+        )
     same = [(b.get("step")[i] == b.get("step")[j]) for i in np.flatnonzero(rows) for j in np.flatnonzero(rows)]
     new = [(part.get("step")[i] == part.get("step")[j]) for i in range(len(want)) for j in range(len(want))]
     assert same == new
@@ -552,20 +632,22 @@ def test_taking_all_gives_the_batch_and_taking_none_an_empty_one():
     b, _ = small_batch()
     assert b.take(np.ones(6, bool)) is b
     empty = b.take(np.zeros(6, bool))
-    assert [empty.size(u) for u in ("token", "step", "seq", "group", "pair", "episode")] == [0] * 6 and len(empty.ids) == 0
+    assert [empty.size(u) for u in ("token", "step", "seq", "group", "pair", "episode")] == [0] * 6 and len(
+        empty.ids
+    ) == 0
 
 
 def test_pairs_skip_examples_without_a_row():
     tree = Tree()
     root = tree.add(-1, [1])
-    a, z = (tree.add(root, [i], chosen=True) for i in (2, 3))
+    a, z = (tree.add(root, [i], action_mask=True) for i in (2, 3))
     read, learn = Segment(Ref("e", root), None), lambda n: Segment(Ref("e", n), "main")
     examples = [
-        Example((read,), "policy", "k", "silent", beats=(1,)),
-        Example((read, learn(a)), "policy", "k", "a", beats=(0, 2)),
+        Example((read,), "policy", "k", "silent", preferred_over=(1,)),
+        Example((read, learn(a)), "policy", "k", "a", preferred_over=(0, 2)),
         Example((read, learn(z)), "policy", "k", "z"),
     ]
-    b = gather(examples, {"e": tree}.__getitem__)
+    b = collate(examples, {"e": tree}.__getitem__)
     assert b.names == ("a", "z") and b.index["win"].tolist() == [0] and b.index["lose"].tolist() == [1]
 
 

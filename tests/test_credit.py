@@ -1,4 +1,6 @@
-"""Credit by value: hand-worked numbers, slow versions against fast ones, extremes, the formulas of other libraries, and the composers."""
+"""Credit by value: hand-worked numbers, slow versions against fast ones, extremes, the formulas of other libraries, and
+the composers.
+"""
 
 import math
 import re
@@ -10,29 +12,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfteach import credit
-from selfteach.core import BadValue, Column, Episode, Group, Ref, Request, Sampling, Score, Task, Trajectory, Tree, from_json, gather, to_json
+from selfteach.core import (
+    BadValue,
+    Column,
+    Episode,
+    Ref,
+    RolloutGroup,
+    RolloutRequest,
+    Sampling,
+    Score,
+    Task,
+    Trajectory,
+    Tree,
+    collate,
+    from_json,
+    to_json,
+)
 from selfteach.core.registry import blocks
 from selfteach.credit import (
-    batch_whiten,
     center,
-    drop_truncated,
-    each,
+    drop_zero_variance_groups,
     gae,
     gae_shaped,
-    keep_informative,
     kl_in_reward,
     kl_per_token,
     moving_baseline,
     norm,
     overlong,
-    pairs,
-    recall,
+    per_trajectory,
+    preference_pairs,
     replay,
-    scale,
     whiten,
 )
 from selfteach.credit import segments as seg
-from selfteach.loop.account import account
+from selfteach.loop.token_accounting import account
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 WINNER = np.array([1.0, 0, 0, 0])
@@ -106,24 +119,15 @@ def test_library_variant_figures_of_the_table():
     assert np.round(got, 6).tolist() == [1.4997, 1.499997, 1.5, 1.732047, 0.75]
 
 
-def test_openrlhf_reinforce_baseline_depends_on_lengths():
-    # centred (3/4, -1/4 x 3). One token each: m = 0, v = 3/16, A = 0.75 / sqrt(3/16) = sqrt(3).
-    a = adv(center()(reward=WINNER, group=ONE))
-    short = np.arange(4)
-    assert adv(batch_whiten(adv=a, seq=short, batch=short * 0))[0] == pytest.approx(math.sqrt(3))
-    # the winner three tokens: m = (9/4 - 3/4) / 6 = 1/4, v = (3/4 + 3/4) / 6 = 1/4, A = (1/2) / (1/2) = 1.
-    long = np.array([0, 0, 0, 1, 2, 3])
-    assert adv(batch_whiten(adv=a, seq=long, batch=long * 0)) == pytest.approx([1.0, -1.0, -1.0, -1.0])
-    assert adv(batch_whiten(adv=np.zeros(1), seq=np.zeros(2, int), batch=np.zeros(2, int)))[0] == 0.0  # singleton
-
-
 def test_areal_depends_on_the_rest_of_the_batch():
     def areal(reward, group):
         a = adv(norm(eps=1e-5)(reward=reward, group=group))
         return adv(whiten(adv=a, batch=np.zeros(len(a), int), eps=1e-5))
 
     alone = areal(WINNER, ONE)[0]
-    among = areal(np.append(WINNER, np.ones(4)), np.repeat([0, 1], 4))[0]  # a second group, all equal: zeros that shrink the deviation
+    among = areal(np.append(WINNER, np.ones(4)), np.repeat([0, 1], 4))[
+        0
+    ]  # a second group, all equal: zeros that shrink the deviation
     assert alone != pytest.approx(among, rel=0.1)
     assert areal(np.ones(1), np.zeros(1, int))[0] == 0.0
 
@@ -146,10 +150,17 @@ def test_leave_one_out_equals_loops_and_a_multiple_of_centred(case):
 
 @quick
 @given(ragged(), st.sampled_from(["group", "batch", "none"]), st.integers(0, 1))
-def test_norm_is_center_then_scale(case, by, ddof):
+def test_norm_equals_loops(case, by, ddof):
     r, g = case
-    two = scale(adv=adv(center(reward=r, group=g, by=by)), reward=r, group=g, by=by, ddof=ddof)
-    assert np.array_equal(adv(norm(reward=r, group=g, by=by, ddof=ddof)), adv(two))
+    got = adv(norm(reward=r, group=g, by=by, ddof=ddof, eps=0.25))
+    for i in range(len(r)):
+        rows = np.array([r[j] for j in range(len(r)) if by == "batch" or g[j] == g[i]])
+        if by == "none":
+            assert got[i] == r[i]
+        elif len(set(rows)) == 1:
+            assert got[i] == 0
+        else:
+            assert got[i] == pytest.approx((r[i] - rows.mean()) / (rows.std(ddof=ddof) + 0.25), abs=1e-12)
 
 
 @quick
@@ -157,7 +168,9 @@ def test_norm_is_center_then_scale(case, by, ddof):
 def test_shift_and_scale_of_rewards(case, shift, times):
     r, g = case
     for by in ("group", "leave_one_out", "batch"):
-        assert np.allclose(adv(center(reward=r + shift, group=g, by=by)), adv(center(reward=r, group=g, by=by)), atol=1e-9)
+        assert np.allclose(
+            adv(center(reward=r + shift, group=g, by=by)), adv(center(reward=r, group=g, by=by)), atol=1e-9
+        )
     assert np.allclose(adv(norm(reward=r * times, group=g, eps=0.0)), adv(norm(reward=r, group=g, eps=0.0)), atol=1e-6)
 
 
@@ -173,9 +186,15 @@ def test_order_of_samples_does_not_matter(case, random):
 def test_equal_rewards_give_exact_zeros(eps):
     r = np.full(64, 0.9)
     g = np.zeros(64, int)
-    for part in (norm(eps=eps), norm(eps=eps, by="batch"), norm(eps=eps, ddof=0), center(), center(by="leave_one_out"), center(by="batch")):
+    for part in (
+        norm(eps=eps),
+        norm(eps=eps, by="batch"),
+        norm(eps=eps, ddof=0),
+        center(),
+        center(by="leave_one_out"),
+        center(by="batch"),
+    ):
         assert (adv(part(reward=r, group=g)) == 0).all(), part
-    assert (adv(scale(adv=np.full(64, 1e-17), reward=r, group=g, eps=eps)) == 0).all()
 
 
 def test_batch_scope():
@@ -193,28 +212,16 @@ def test_unknown_stays_unknown_in_its_group_only():
         got = adv(part(reward=r, group=g))
         assert np.isnan(got).tolist() == [True, True, False, False, True], part
     assert np.isnan(adv(norm(by="batch")(reward=r, group=g))).all()
-    assert np.isnan(adv(batch_whiten(adv=r, seq=np.arange(5), batch=np.zeros(5, int)))).all()
     assert np.isnan(adv(whiten(adv=r, batch=np.zeros(5, int)))).all()
     assert np.isnan(adv(center(by="none")(reward=r, group=g))).sum() == 2
 
 
-@pytest.mark.parametrize("part", [center(by="prompt"), norm(by="prompt"), center(singleton="nan"), norm(singleton="nan")])
+@pytest.mark.parametrize(
+    "part", [center(by="prompt"), norm(by="prompt"), center(singleton="nan"), norm(singleton="nan")]
+)
 def test_wrong_words_are_refused(part):
     with pytest.raises(BadValue):
         part(reward=WINNER, group=ONE)
-
-
-@quick
-@given(ragged())
-def test_batch_whiten_is_whitening_of_the_tokens(case):
-    a, lengths = case[0], case[1] + 1
-    seq = np.repeat(np.arange(len(a)), lengths)
-    got = adv(batch_whiten(adv=a, seq=seq, batch=seq * 0, floor=0.0))[seq]
-    tokens = a[seq]
-    if len(set(tokens)) == 1:
-        assert (got == 0).all()
-    else:
-        assert np.allclose(got, (tokens - tokens.mean()) / tokens.std())
 
 
 def test_whiten_extremes():
@@ -243,7 +250,9 @@ def test_kl_in_reward_by_hand_and_as_a_sum_of_tokens():
     # gaps 1/2, -1 and 0: R = (1 - 0.1 * (-1/2), 2)
     folded = kl_in_reward(reward=np.array([1.0, 2.0]), old_logp=old, ref_logp=ref, seq=seq, beta=0.1)["reward"].values
     assert folded == pytest.approx([1.05, 2.0])
-    tokens = kl_per_token(reward=np.array([1.0, 2.0]), old_logp=old, ref_logp=ref, seq=seq, beta=0.1)["token_reward"].values
+    tokens = kl_per_token(reward=np.array([1.0, 2.0]), old_logp=old, ref_logp=ref, seq=seq, beta=0.1)[
+        "token_reward"
+    ].values
     assert tokens == pytest.approx([-0.05, 0.1 + 1.0, 2.0])
     assert seg.total(tokens, seq, 2) == pytest.approx(folded)
 
@@ -284,25 +293,28 @@ def test_gae_equals_the_recursion(lengths, gamma, lam, seed):
     assert np.allclose(adv(got), want, atol=1e-12)
     togo = [sum(r[j] * gamma ** (j - i) for j in range(i, len(seq)) if seq[j] == seq[i]) for i in range(len(seq))]
     assert np.allclose(adv(gae_shaped(critic_value=0 * v, token_reward=r, seq=seq, gamma=gamma, lam=1.0)), togo)
-    assert np.allclose(gae_shaped(critic_value=v, token_reward=r, seq=seq, gamma=gamma, lam=1.0)["returns"].values, togo)
+    assert np.allclose(
+        gae_shaped(critic_value=v, token_reward=r, seq=seq, gamma=gamma, lam=1.0)["returns"].values, togo
+    )
 
 
 def test_gae_extremes():
-    assert adv(gae(critic_value=np.array([0.25]), reward=np.array([1.0]), seq=np.zeros(1, int))) == pytest.approx([0.75])
+    assert adv(gae(critic_value=np.array([0.25]), reward=np.array([1.0]), seq=np.zeros(1, int))) == pytest.approx(
+        [0.75]
+    )
     assert len(adv(gae(critic_value=np.zeros(0), reward=np.zeros(0), seq=np.zeros(0, int)))) == 0
     got = adv(gae(critic_value=np.zeros(3), reward=np.array([np.nan, 1.0]), seq=np.array([0, 0, 1])))
     assert np.isnan(got).tolist() == [True, True, False]
-    with pytest.raises(BadValue, match="together"):
+    with pytest.raises(BadValue, match="contiguous"):
         gae(critic_value=np.zeros(3), reward=np.zeros(2), seq=np.array([0, 1, 0]))
 
 
 def test_keep():
     r, g = np.array([1.0, 0, 1, 1, np.nan, 0, 0.1, 0]), np.array([0, 0, 1, 1, 2, 2, 3, 3])
-    keep = keep_informative(reward=r, group=g)["keep"]
+    keep = drop_zero_variance_groups(reward=r, group=g)["keep"]
     assert keep.unit == "seq" and keep.values[:4].tolist() == [1, 1, 0, 0]
     assert np.isnan(keep.values[4:6]).all()  # not known: stays, and training on it raises
-    assert keep_informative(reward=r, group=g, low=0.2, high=0.8)["keep"].values[6:].tolist() == [0, 0]
-    assert drop_truncated(truncated=np.array([1.0, 0.0]))["keep"].values.tolist() == [0.0, 1.0]
+    assert drop_zero_variance_groups(reward=r, group=g, low=0.2, high=0.8)["keep"].values[6:].tolist() == [0, 0]
 
 
 # ---- composers
@@ -313,29 +325,29 @@ def search_episode(name="e", n_obs=2, second_span="information", status="stop"):
     tree = Tree()
     s = Sampling()
     p = tree.add(-1, [1, 2, 3], role="user")
-    a = tree.add(p, [4, 5, 6, 7], cut=3, chosen=True, logp=[-0.4, -0.5, -0.6, -0.7], version=3, sampling=s)
+    a = tree.add(p, [4, 5, 6, 7], cut=3, action_mask=True, logp=[-0.4, -0.5, -0.6, -0.7], version=3, sampling=s)
     o = tree.add(a, range(20, 20 + n_obs), cut=4, role="tool", span=second_span)
-    b = tree.add(o, [8, 9], cut=n_obs, chosen=True, logp=[-0.8, -0.9], version=4, sampling=s)
+    b = tree.add(o, [8, 9], cut=n_obs, action_mask=True, logp=[-0.8, -0.9], version=4, sampling=s)
     return Episode(name, tree, [Trajectory(Ref(name, b), "policy", "k", status=status)]), (p, a, o, b)
 
 
 def group_of(episodes, scores=None, key="k"):
-    return Group(Request(Task("t", "?")), list(episodes), scores or {}, key)
+    return RolloutGroup(RolloutRequest(Task("t", "?")), list(episodes), scores or {}, key)
 
 
 def batch_of(examples, *groups):
     trees = {e.id: e.tree for g in groups for e in g.episodes}
-    return gather(examples, trees.__getitem__)
+    return collate(examples, trees.__getitem__)
 
 
 def test_each_takes_the_path_as_it_was():
     e, (_, _, _, b) = search_episode()
     g = group_of([e], {"reward": {Ref("e", b): Score(1.0)}, "format": {Ref("e", b): Score(None)}})
-    (example,) = each(groups=[g])
-    assert (example.name, example.key, example.member) == ("e:3", "k", "policy")
+    (example,) = per_trajectory(groups=[g])
+    assert (example.name, example.key, example.model_role) == ("e:3", "k", "policy")
     batch = batch_of([example], g)
     assert batch.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 20, 21, 8, 9]
-    assert batch.get("id").tolist() == [4, 5, 6, 7, 8, 9] and batch.streams == ("main",)
+    assert batch.get("id").tolist() == [4, 5, 6, 7, 8, 9] and batch.loss_streams == ("main",)
     assert np.allclose(batch.get("old_logp"), [-0.4, -0.5, -0.6, -0.7, -0.8, -0.9])
     assert batch.size("step") == 2 and batch.get("reward", "seq").tolist() == [1.0]
     assert np.isnan(batch.get("format", "seq")[0]) and batch.get("truncated", "seq")[0] == 0.0
@@ -345,7 +357,7 @@ def test_each_masks_spans_inside_a_turn():
     e, (_, a, _, b) = search_episode(status="length")
     e.tree.mark(a, 1, 3, "information")
     g = group_of([e], {"reward": {Ref("e", b): Score(1.0)}})
-    example = each(groups=[g], mask=("information",))[0]
+    example = per_trajectory(groups=[g], mask=("information",))[0]
     batch = batch_of([example], g)
     assert batch.get("id").tolist() == [4, 7, 8, 9] and batch.size("step") == 2  # a node in pieces is still one step
     assert batch.get("truncated", "seq")[0] == 1.0
@@ -354,50 +366,65 @@ def test_each_masks_spans_inside_a_turn():
 
 def test_each_follows_a_fork_from_the_middle_of_a_turn():
     e, (_, a, _, _) = search_episode()
-    vine = e.tree.add(a, [11, 12], cut=2, chosen=True, logp=[-1, -2], sampling=Sampling())
+    vine = e.tree.add(a, [11, 12], cut=2, action_mask=True, logp=[-1, -2], sampling=Sampling())
     e.trajectories.append(Trajectory(Ref("e", vine, 1), "policy", "k"))
     g = group_of([e])
-    first, second = each(groups=[g])
+    first, second = per_trajectory(groups=[g])
     batch = batch_of([first, second], g)
     assert batch.get("id")[6:].tolist() == [4, 5, 11]
     assert account([g], [second]) == {"sampled": 8, "learned": 3, "dropped/uncomposed": 4, "dropped/unlearned": 1}
-    assert account([g], [first, second]) == {"sampled": 8, "learned": 7, "dropped/unlearned": 1}  # the trunk counts once
+    assert account([g], [first, second]) == {
+        "sampled": 8,
+        "learned": 7,
+        "dropped/unlearned": 1,
+    }  # the trunk counts once
 
 
 def test_each_streams_turns_roles_member():
     e, _ = search_episode()
     g = group_of([e])
-    batch = batch_of(each(groups=[g], stream=("a1", "a2")), g)
-    assert [batch.streams[int(i)] for i in batch.get("stream")] == ["a1"] * 4 + ["a2"] * 2
-    last = each(groups=[g], turns=1, member=None)
-    assert batch_of(last, g).get("id").tolist() == [8, 9] and last[0].member == "policy"
+    batch = batch_of(per_trajectory(groups=[g], loss_stream=("a1", "a2")), g)
+    assert [batch.loss_streams[int(i)] for i in batch.get("loss_stream")] == ["a1"] * 4 + ["a2"] * 2
+    last = per_trajectory(groups=[g], turns=1, model_role=None)
+    assert batch_of(last, g).get("id").tolist() == [8, 9] and last[0].model_role == "policy"
     assert account([g], last) == {"sampled": 6, "learned": 2, "dropped/context": 4}
-    assert [batch_of(each(groups=[g], turns=k), g).size("token") for k in (2, 3)] == [6, 6]
-    whole = each(groups=[g])
-    assert account([g], whole + last) == account([g], last + whole) == {"sampled": 6, "learned": 6}  # the best fate wins
-    assert each(groups=[g], roles=("judge",)) == []
-    assert each(groups=[g], stream="x")[0].parts[1].learn == "x"
+    assert [batch_of(per_trajectory(groups=[g], turns=k), g).size("token") for k in (2, 3)] == [6, 6]
+    whole = per_trajectory(groups=[g])
+    assert (
+        account([g], whole + last) == account([g], last + whole) == {"sampled": 6, "learned": 6}
+    )  # the best fate wins
+    assert per_trajectory(groups=[g], roles=("judge",)) == []
+    assert per_trajectory(groups=[g], loss_stream="x")[0].parts[1].learn == "x"
 
 
 def test_scores_at_leaves_are_per_seq_at_turns_per_step_inside_turns_per_token():
     e, (_, a, o, b) = search_episode()
     g = group_of(
-        [e], {"reward": {Ref("e", b): Score(1.0)}, "turn": {Ref("e", a): Score(0.5)}, "line": {Ref("e", a, 2): Score(0.1), Ref("e", b): Score(0.2)}}
+        [e],
+        {
+            "reward": {Ref("e", b): Score(1.0)},
+            "turn": {Ref("e", a): Score(0.5)},
+            "line": {Ref("e", a, 2): Score(0.1), Ref("e", b): Score(0.2)},
+        },
     )
-    batch = batch_of(each(groups=[g]), g)
-    assert {n: batch.columns[n].unit for n in ("reward", "turn", "line")} == {"reward": "seq", "turn": "step", "line": "token"}
+    batch = batch_of(per_trajectory(groups=[g]), g)
+    assert {n: batch.columns[n].unit for n in ("reward", "turn", "line")} == {
+        "reward": "seq",
+        "turn": "step",
+        "line": "token",
+    }
     assert np.array_equal(batch.get("turn", "step"), [0.5, np.nan], equal_nan=True)
     assert np.array_equal(batch.get("line"), [np.nan, 0.1, np.nan, np.nan, np.nan, 0.2], equal_nan=True)
     # after an observation: the turn before it. Two on one step: refused.
     g2 = group_of([e], {"turn": {Ref("e", o): Score(0.5)}})
-    assert batch_of(each(groups=[g2]), g2).get("turn", "step")[0] == 0.5
+    assert batch_of(per_trajectory(groups=[g2]), g2).get("turn", "step")[0] == 0.5
     with pytest.raises(BadValue, match="two scores"):
-        each(groups=[group_of([e], {"turn": {Ref("e", o): Score(0.5), Ref("e", a): Score(None)}})])
+        per_trajectory(groups=[group_of([e], {"turn": {Ref("e", o): Score(0.5), Ref("e", a): Score(None)}})])
     # a column that is per step elsewhere stays so in a batch that has leaves only
     g3 = group_of([e], {"reward": {Ref("e", b): Score(1.0)}})
-    assert batch_of(each(groups=[g3], steps=("reward",)), g3).columns["reward"].unit == "step"
+    assert batch_of(per_trajectory(groups=[g3], steps=("reward",)), g3).columns["reward"].unit == "step"
     # an earlier turn that is not learned has no row for its score
-    assert np.isnan(batch_of(each(groups=[g2], turns=1), g2).get("turn", "step")).all()
+    assert np.isnan(batch_of(per_trajectory(groups=[g2], turns=1), g2).get("turn", "step")).all()
 
 
 def test_the_unit_of_a_score_is_the_same_over_the_batch():
@@ -405,7 +432,7 @@ def test_the_unit_of_a_score_is_the_same_over_the_batch():
     e2, _ = search_episode("e2")
     g1 = group_of([e1], {"reward": {Ref("e1", a): Score(0.5), Ref("e1", b): Score(1.0)}})
     g2 = group_of([e2], {"reward": {Ref("e2", b): Score(0.25)}})
-    batch = batch_of(each(groups=[g1, g2]), g1, g2)
+    batch = batch_of(per_trajectory(groups=[g1, g2]), g1, g2)
     assert np.array_equal(batch.get("reward", "step"), [0.5, 1.0, np.nan, 0.25], equal_nan=True)
 
 
@@ -414,12 +441,12 @@ def test_unscored_and_unlearned_are_left_out_and_counted():
     e2, _ = search_episode("e2")
     e2.trajectories = [Trajectory(Ref("e2", b), "judge", "k", learn=None)]
     g = group_of([e1, e2], {"reward": {Ref("e1", b): Score(None, error="timeout")}})
-    assert each(groups=[g]) == []
+    assert per_trajectory(groups=[g]) == []
     assert account([g], []) == {"sampled": 12, "learned": 0, "dropped/unscored": 6, "dropped/unlearned": 6}
     along = group_of([e1], {"reward": {Ref("e1", a): Score(None), Ref("e1", b): Score(1.0)}})
-    assert each(groups=[along]) == []
+    assert per_trajectory(groups=[along]) == []
     with pytest.raises(BadValue, match="not in group"):
-        each(groups=[group_of([e1], {"reward": {Ref("nowhere", b): Score(1.0)}})])
+        per_trajectory(groups=[group_of([e1], {"reward": {Ref("nowhere", b): Score(1.0)}})])
 
 
 def paid(*rewards, key="k", prefix="e"):
@@ -434,17 +461,17 @@ def paid(*rewards, key="k", prefix="e"):
 
 def test_pairs():
     g, flat = paid(0.5, 1.0, 0.0, None, 1.0), paid(1.0, 1.0, key="f", prefix="f")
-    best = pairs(groups=[g, flat])
-    assert [e.name for e in best] == ["e1:3", "e2:3"] and [e.beats for e in best] == [(1,), ()]
+    best = preference_pairs(groups=[g, flat])
+    assert [e.name for e in best] == ["e1:3", "e2:3"] and [e.preferred_over for e in best] == [(1,), ()]
     batch = batch_of(best, g, flat)
     assert batch.index["win"].tolist() == [0] and batch.index["lose"].tolist() == [1]
     # 1 > 0.5 twice, 1 > 0 twice, 0.5 > 0 once
-    assert sum(len(e.beats) for e in pairs(groups=[g, flat], choose="all")) == 5
-    assert sum(len(e.beats) for e in pairs(groups=[g], choose="all", margin=0.5)) == 2
-    assert pairs(groups=[g], margin=1.0) == [] and pairs(groups=[]) == []
+    assert sum(len(e.preferred_over) for e in preference_pairs(groups=[g, flat], choose="all")) == 5
+    assert sum(len(e.preferred_over) for e in preference_pairs(groups=[g], choose="all", margin=0.5)) == 2
+    assert preference_pairs(groups=[g], margin=1.0) == [] and preference_pairs(groups=[]) == []
     assert account([g], best) == {"sampled": 30, "learned": 12, "dropped/uncomposed": 12, "dropped/unscored": 6}
     with pytest.raises(BadValue, match="extreme"):
-        pairs(groups=[g], choose="best")
+        preference_pairs(groups=[g], choose="best")
 
 
 def test_replay_brings_groups_back_whole_under_their_own_key():
@@ -452,8 +479,10 @@ def test_replay_brings_groups_back_whole_under_their_own_key():
     part = replay(size=2, take=1, credit=norm())
     out, state = part(groups=[first, flat], state={"groups": []})
     assert out == [] and len(state["groups"]) == 1  # the flat group teaches nothing
-    assert to_json({"n": len(state["groups"])}) and all(isinstance(s, list) for e in state["groups"][0]["examples"] for s in e["parts"])
-    fresh = each(groups=[second])
+    assert to_json({"n": len(state["groups"])}) and all(
+        isinstance(s, list) for e in state["groups"][0]["examples"] for s in e["parts"]
+    )
+    fresh = per_trajectory(groups=[second])
     out, state = part(groups=[second], state=state)
     assert [e.name for e in out] == ["e0:3", "e1:3", "e2:3"] and len(state["groups"]) == 1
     batch = batch_of(fresh + out, second, first)
@@ -461,9 +490,10 @@ def test_replay_brings_groups_back_whole_under_their_own_key():
     now = adv(norm(reward=batch.get("reward", "seq"), group=batch.get("group", "seq")))
     assert np.allclose(now[2:], old)  # whole, and not mixed with fresh siblings of the same key
     assert np.allclose(batch.get("past_adv", "seq")[2:], old) and np.isnan(batch.get("past_adv", "seq")[:2]).all()
-    back = adv(recall(adv=np.full(5, 9.0), past_adv=batch.get("past_adv", "seq")))
-    assert back[:2].tolist() == [9.0, 9.0] and np.allclose(back[2:], old)
-    assert account([second], fresh + out) == {"sampled": 12, "learned": 12}  # what was sampled in an earlier step is not counted again
+    assert account([second], fresh + out) == {
+        "sampled": 12,
+        "learned": 12,
+    }  # what was sampled in an earlier step is not counted again
     with pytest.raises(BadValue, match="also needs"):
         replay(groups=[first], state={"groups": []}, credit=gae())
 
@@ -493,22 +523,40 @@ def test_every_sampled_token_is_accounted_for(seed):
             for _ in range(rng.integers(1, 6)):
                 parent = int(rng.integers(len(tree.parent)))
                 cut = int(rng.integers(1, tree.size(parent) + 1))
-                node = tree.add(parent, rng.integers(0, 9, rng.integers(1, 5)), cut=cut, chosen=bool(rng.random() < 0.7))
+                node = tree.add(
+                    parent, rng.integers(0, 9, rng.integers(1, 5)), cut=cut, action_mask=bool(rng.random() < 0.7)
+                )
                 tree.mark(node, 0, int(rng.integers(0, 3)), "think")
             leaves = rng.choice(len(tree.parent), size=min(2, len(tree.parent)), replace=False)
-            t = [Trajectory(Ref(name, int(n)), "policy", f"k{k}", learn="main" if rng.random() < 0.8 else None) for n in leaves]
+            t = [
+                Trajectory(Ref(name, int(n)), "policy", f"k{k}", learn="main" if rng.random() < 0.8 else None)
+                for n in leaves
+            ]
             scores |= {x.leaf: Score([0.0, 1.0, None][rng.integers(3)]) for x in t}
             episodes.append(Episode(name, tree, t))
         groups.append(group_of(episodes, {"reward": scores}, f"k{k}"))
-    sampled = sum(int(e.tree.chosen.sum()) for g in groups for e in g.episodes)
-    for examples in (each(groups=groups), each(groups=groups, mask=("think",)), each(groups=groups, turns=1), pairs(groups=groups)):
+    sampled = sum(int(e.tree.action_mask.sum()) for g in groups for e in g.episodes)
+    for examples in (
+        per_trajectory(groups=groups),
+        per_trajectory(groups=groups, mask=("think",)),
+        per_trajectory(groups=groups, turns=1),
+        preference_pairs(groups=groups),
+    ):
         later = {"keep_informative": [examples[0].name]} if examples else {}
         for got in (account(groups, examples), account(groups, examples, later)):
-            assert got["sampled"] == sampled == got["learned"] + sum(n for r, n in got.items() if r.startswith("dropped/"))
+            assert (
+                got["sampled"] == sampled == got["learned"] + sum(n for r, n in got.items() if r.startswith("dropped/"))
+            )
     # distinct tokens, counted the slow way
-    learned = {(s.source.episode, e_tree(groups, s).begin[s.source.node] + i) for x in each(groups=groups) for s in x.parts if s.learn
-               for i in range(s.start, s.stop) if e_tree(groups, s).chosen[e_tree(groups, s).begin[s.source.node] + i]}  # fmt: skip
-    assert account(groups, each(groups=groups))["learned"] == len(learned)
+    learned = {
+        (s.source.episode, e_tree(groups, s).begin[s.source.node] + i)
+        for x in per_trajectory(groups=groups)
+        for s in x.parts
+        if s.learn
+        for i in range(s.start, s.stop)
+        if e_tree(groups, s).action_mask[e_tree(groups, s).begin[s.source.node] + i]
+    }
+    assert account(groups, per_trajectory(groups=groups))["learned"] == len(learned)
 
 
 def e_tree(groups, segment):
@@ -517,7 +565,7 @@ def e_tree(groups, segment):
 
 def test_examples_dropped_later_are_counted_under_their_reason():
     g = paid(1.0, 0.0)
-    got = account([g], each(groups=[g]), {"keep_informative": ["e1:3"]})
+    got = account([g], per_trajectory(groups=[g]), {"keep_informative": ["e1:3"]})
     assert got == {"sampled": 12, "learned": 6, "dropped/keep_informative": 6}
 
 
@@ -525,7 +573,7 @@ def test_examples_dropped_later_are_counted_under_their_reason():
 def test_gae_and_whitening_do_not_see_observations(n_obs):
     e, (_, _, _, b) = search_episode(n_obs=n_obs)
     g = group_of([e], {"reward": {Ref("e", b): Score(1.0)}})
-    batch = batch_of(each(groups=[g]), g)
+    batch = batch_of(per_trajectory(groups=[g]), g)
     batch.put("critic_value", "token", np.linspace(0, 1, batch.size("token")))
     part = gae()
     got = part(**{n: batch.get(n, u) for n, u in part.columns.items()})
@@ -537,8 +585,21 @@ def test_gae_and_whitening_do_not_see_observations(n_obs):
 
 
 def test_blocks_are_registered_and_go_to_json():
-    for name in ("each", "pairs", "replay", "recall", "center", "scale", "norm", "batch_whiten", "whiten", "moving_baseline", "kl_in_reward",
-                 "kl_per_token", "gae", "gae_shaped", "overlong", "keep_informative", "drop_truncated"):  # fmt: skip
+    for name in (
+        "per_trajectory",
+        "preference_pairs",
+        "replay",
+        "center",
+        "norm",
+        "whiten",
+        "moving_baseline",
+        "kl_in_reward",
+        "kl_per_token",
+        "gae",
+        "gae_shaped",
+        "overlong",
+        "drop_zero_variance_groups",
+    ):
         part = blocks.get(name)()
         assert from_json(to_json(part)) == part and part.doc
     part = replay(take=3, credit=norm(eps=1e-4), mask=("information",))
@@ -560,3 +621,9 @@ def test_functions_only(room):
         assert not re.search(r"^class |loss\.mean\(|torch\.mean|\)\.mean\(|\bopen\(|\bprint\(", text, re.M), file
         assert len(text.splitlines()) <= 300 and not re.search(r"np\.random|torch\.manual_seed", text), file
         assert room == "objective" or "torch" not in re.sub(r'"""[\s\S]*?"""', "", text), file
+
+
+def test_the_bounds_of_an_accuracy_filter_may_pass():
+    given = {"reward": [1.0, 0, 0, 0, 0], "group": [0] * 5}
+    assert drop_zero_variance_groups(**given, low=0.2, high=0.8)["keep"].values.max() == 0
+    assert drop_zero_variance_groups(**given, low=0.2, high=0.8, closed=True)["keep"].values.min() == 1

@@ -10,23 +10,38 @@ import numpy as np
 import pytest
 import torch
 
-from selfteach.core import address
-from selfteach.core.errors import BadCheckpoint, BadValue, NotFinite, UnknownName, Unproven
+from selfteach.core import random_keys
+from selfteach.core.errors import BadCheckpoint, BadValue, EngineMismatch, NotFinite, UnknownName
 from selfteach.core.protocols import Completion
 from selfteach.core.task import Sampling
-from selfteach.engine import BuiltinEngine, ReferenceEngine, ScriptedEngine, exact, sampler
-from selfteach.engine.cache import Plain
-from selfteach.engine.stops import Stops
+from selfteach.engine import BuiltinEngine, ReferenceEngine, ScriptedEngine, is_batch_invariant, sampler
+from selfteach.engine.stop_strings import StopStrings
+from selfteach.engine.torch_runner import TorchRunner
 from selfteach.model import files
-from selfteach.model.tokenizer import Tokenizer, make
+from selfteach.model.tokenizer import Tokenizer, train_tokenizer
 from selfteach.model.transformer import Config, Transformer
 
-TOKENIZER = make(["the quick brown fox jumps over the lazy dog, and so on; </search> ends a query."] * 3, ["<search>", "</search>"], 320)
+TOKENIZER = train_tokenizer(
+    ["the quick brown fox jumps over the lazy dog, and so on; </search> ends a query."] * 3,
+    ["<search>", "</search>"],
+    320,
+)
 VOCAB = len(TOKENIZER)
 SHAPES = {
     "grouped": Config(VOCAB, width=32, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=48, max_length=160),
     "alone": Config(VOCAB, width=24, layers=1, heads=3, kv_heads=3, head_dim=8, hidden=40, max_length=96, tied=False),
-    "qwen": Config(VOCAB, width=40, layers=2, heads=8, kv_heads=1, head_dim=10, hidden=56, max_length=96, qk_norm=True, attention_bias=True),
+    "qwen": Config(
+        VOCAB,
+        width=40,
+        layers=2,
+        heads=8,
+        kv_heads=1,
+        head_dim=10,
+        hidden=56,
+        max_length=96,
+        qk_norm=True,
+        attention_bias=True,
+    ),
 }
 
 
@@ -105,7 +120,7 @@ async def crowd(engine: BuiltinEngine, seed: int, programs: int) -> list[Call]:
         for turn in range(own.integers(1, 4)):
             for _ in range(own.integers(0, 12) if own.random() < 0.6 else 0):
                 await asyncio.sleep(0)
-            sampling, key = some_sampling(own), address.key(seed, number, turn)
+            sampling, key = some_sampling(own), random_keys.key(seed, number, turn)
             if own.random() < 0.15:
                 late = asyncio.ensure_future(engine.generate("policy", context, sampling, key))
                 for _ in range(own.integers(0, 9)):
@@ -117,7 +132,9 @@ async def crowd(engine: BuiltinEngine, seed: int, programs: int) -> list[Call]:
             if own.random() < 0.3 and len(done.ids):
                 await engine.score("judge", context, done.ids, ("logp", "entropy"))
             whole = np.concatenate([context, done.ids, ids(own, own.integers(0, 12))])
-            context = whole[: own.integers(1, len(whole) + 1)] if own.random() < 0.3 else whole  # a fork goes on from the middle
+            context = (
+                whole[: own.integers(1, len(whole) + 1)] if own.random() < 0.3 else whole
+            )  # a fork goes on from the middle
 
     await asyncio.gather(*[program(n) for n in range(programs)])
     return calls
@@ -136,9 +153,15 @@ async def crowd(engine: BuiltinEngine, seed: int, programs: int) -> list[Call]:
         ("qwen", 9, 30, 12, "torch"),
     ],
 )
-def test_every_company_gives_what_the_reference_gives(shape: str, slots: int, chunk: int, programs: int, kernel: str) -> None:
-    engine, right, alone = builtin(shape, slots=slots, chunk=chunk, kernel=kernel), reference(shape), builtin(shape, slots=1, kernel=kernel)
-    assert engine.exact
+def test_every_company_gives_what_the_reference_gives(
+    shape: str, slots: int, chunk: int, programs: int, kernel: str
+) -> None:
+    engine, right, alone = (
+        builtin(shape, slots=slots, chunk=chunk, kernel=kernel),
+        reference(shape),
+        builtin(shape, slots=1, kernel=kernel),
+    )
+    assert engine.batch_invariant
     calls = run(crowd(engine, seed=slots, programs=programs))
 
     async def compare() -> None:
@@ -148,7 +171,11 @@ def test_every_company_gives_what_the_reference_gives(shape: str, slots: int, ch
 
     run(compare())
     assert len({c[3].status for c in calls}) > 1
-    assert not engine.lanes["w"].pending and not any(engine.lanes["w"].held) and not +engine.lanes["w"].record
+    assert (
+        not engine.schedulers["w"].pending
+        and not any(engine.schedulers["w"].requests)
+        and not +engine.schedulers["w"].recorded_counts
+    )
 
 
 def test_a_sample_has_the_same_bits_in_any_crowd() -> None:
@@ -166,7 +193,15 @@ def test_a_sample_has_the_same_bits_in_any_crowd() -> None:
 
     first = run(among(0))
     assert len(first.ids) > 5
-    for n, options in [(1, {}), (3, {}), (12, {"slots": 3}), (40, {}), (40, {"chunk": 3}), (40, {"slots": 5, "chunk": 64}), (0, {"length": 70})]:
+    for n, options in [
+        (1, {}),
+        (3, {}),
+        (12, {"slots": 3}),
+        (40, {}),
+        (40, {"chunk": 3}),
+        (40, {"slots": 5, "chunk": 64}),
+        (0, {"length": 70}),
+    ]:
         same_bits(first, run(among(n, **options)))
 
 
@@ -233,13 +268,15 @@ def test_what_ends_a_turn(make_engine: Any) -> None:
     context = ids(rng, 12)
     flat = Sampling(temperature=1.5)
     full = run(engine.generate("policy", context, flat, 9))
-    assert (full.status == "limit" and len(full.ids) == 160 - 12) or (full.status == "stop" and full.ids[-1] == TOKENIZER.end)
-    cut = run(engine.generate("policy", context, flat.but(max_tokens=5), 9))
+    assert (full.status == "limit" and len(full.ids) == 160 - 12) or (
+        full.status == "stop" and full.ids[-1] == TOKENIZER.end
+    )
+    cut = run(engine.generate("policy", context, flat.replace(max_tokens=5), 9))
     assert cut.status == "length" and cut.ids.tolist() == full.ids[:5].tolist()
     for length in (160, 200):
         none = run(engine.generate("policy", ids(rng, length), flat, 9))
         assert none.status == "limit" and not len(none.ids) and not len(none.logp)
-    assert run(engine.generate("policy", ids(rng, 159), flat.but(max_tokens=1), 9)).status in ("length", "stop")
+    assert run(engine.generate("policy", ids(rng, 159), flat.replace(max_tokens=1), 9)).status in ("length", "stop")
     assert len(run(engine.generate("policy", ids(rng, 159), flat, 9)).ids) == 1
 
 
@@ -257,7 +294,9 @@ def test_stop_strings_end_at_the_first_token_that_completes_one() -> None:
         upto = next((n for n in range(1, len(pieces) + 1) if stop.encode() in b"".join(pieces[:n])), None)
         if not stop or upto is None:
             continue
-        done = run(engine.generate("policy", context, Sampling(temperature=1.3, max_tokens=60, stop=("\x00never", stop)), 3))
+        done = run(
+            engine.generate("policy", context, Sampling(temperature=1.3, max_tokens=60, stop=("\x00never", stop)), 3)
+        )
         assert (len(done.ids), done.status) == (upto, "stop")
         tried += 1
     assert tried > 5
@@ -280,23 +319,25 @@ def test_stop_tables_know_every_way_to_cut_a_string() -> None:
         b">>",
         b"h> and then on",
     ]
-    stops = Stops(pieces, len(pieces) + 2)
-    number = stops.number(("</search>",))
-    assert number == stops.number(("</search>",)) == 1 and not stops.could[0].any()
+    stops = StopStrings(pieces, len(pieces) + 2)
+    number = stops.index_of(("</search>",))
+    assert number == stops.index_of(("</search>",)) == 1 and not stops.may_complete[0].any()
     rng = np.random.default_rng(0)
     for _ in range(3000):
         turn = rng.integers(0, len(pieces) + 2, rng.integers(1, 7))
         said = [b"".join(stops.pieces[i] for i in turn[:n]) for n in range(len(turn) + 1)]
         if b"</search>" in said[-2]:
             continue  # it would have ended before
-        now = bool(stops.could[number, turn[-1]]) and stops.ended(number, turn)
+        now = bool(stops.may_complete[number, turn[-1]]) and stops.ended(number, turn)
         assert now == (b"</search>" in said[-1])
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.6, 0, 1.0), (1.5, 4, 1.0), (1.0, 0, 0.7), (0.8, 6, 0.9)])
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.6, 0, 1.0), (1.5, 4, 1.0), (1.0, 0, 0.7), (0.8, 6, 0.9)]
+)
 def test_the_sampler_draws_what_it_says(temperature: float, top_k: int, top_p: float) -> None:
     n, logits = 20_000, torch.tensor([1.0, -0.5, 2.0, 0.0, -2.0, 1.9, -torch.inf, 0.5, 0.49])
-    uniform = address.uniform(np.arange(n, dtype=np.uint64) * np.uint64(2654435761), 3)
+    uniform = random_keys.uniform(np.arange(n, dtype=np.uint64) * np.uint64(2654435761), 3)
     drawn = sampler.draw(logits.expand(n, -1), np.full(n, temperature), np.full(n, top_k), np.full(n, top_p), uniform)
     p = (logits.double() / temperature).softmax(-1).numpy()
     order = np.argsort(-p)[: top_k or None]
@@ -311,7 +352,9 @@ def test_the_sampler_draws_what_it_says(temperature: float, top_k: int, top_p: f
 
 
 def test_the_ends_of_the_unit_interval_never_draw_what_has_no_chance() -> None:
-    logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf], [0.0, -torch.inf, -torch.inf, -200.0]]).repeat_interleave(2, 0)
+    logits = torch.tensor(
+        [[-torch.inf, 0.0, 1.0, -torch.inf], [0.0, -torch.inf, -torch.inf, -200.0]]
+    ).repeat_interleave(2, 0)
     ends = np.array([0.0, 1 - 2.0**-53] * 2)
     assert sampler.draw(logits, np.ones(4), np.zeros(4, int), np.ones(4), ends).ids.tolist() == [1, 2, 0, 0]
     wide = torch.randn(64, 5000, generator=torch.Generator().manual_seed(0)) * 8
@@ -335,7 +378,11 @@ def test_scores_are_the_reference_s_and_continue_what_is_cached() -> None:
     engine, right = builtin(slots=4, chunk=24), reference()
     rng = np.random.default_rng(9)
     context, want = ids(rng, 30), ("logp", "entropy", "raw_logp")
-    cases = [(context, ids(rng, n)) for n in (1, 5, 40, 100)] + [(ids(rng, 1), ids(rng, 12)), (context[:20], ids(rng, 3)), (context, ids(rng, 0))]
+    cases = [(context, ids(rng, n)) for n in (1, 5, 40, 100)] + [
+        (ids(rng, 1), ids(rng, 12)),
+        (context[:20], ids(rng, 3)),
+        (context, ids(rng, 0)),
+    ]
 
     async def everything() -> None:
         turn = asyncio.ensure_future(engine.generate("policy", context, Sampling(max_tokens=25), 1))
@@ -356,11 +403,14 @@ def test_scores_are_the_reference_s_and_continue_what_is_cached() -> None:
 def test_scalar_heads_answer_for_their_members() -> None:
     torch.manual_seed(0)
     made = {kind: torch.nn.Linear(32, 1) for kind in ("value", "scalar")}
-    where = {"heads": {"w": {"scalar": made["scalar"]}, "v": {"value": made["value"]}}, "asked": {"judge": {"scalar": "w"}, "critic": {"value": "v"}}}
-    members, rng = {"policy": "w", "judge": "w", "critic": "w"}, np.random.default_rng(3)
+    where = {
+        "heads": {"w": {"scalar": made["scalar"]}, "v": {"value": made["value"]}},
+        "model_heads": {"judge": {"scalar": "w"}, "critic": {"value": "v"}},
+    }
+    model_roles, rng = {"policy": "w", "judge": "w", "critic": "w"}, np.random.default_rng(3)
     context, tokens = ids(rng, 9), ids(rng, 70)
-    ours = BuiltinEngine({"w": model()}, members, TOKENIZER, chunk=16, **copy.deepcopy(where))
-    plain = ReferenceEngine({"w": model()}, members, TOKENIZER, **copy.deepcopy(where))
+    ours = BuiltinEngine({"w": model()}, model_roles, TOKENIZER, chunk=16, **copy.deepcopy(where))
+    plain = ReferenceEngine({"w": model()}, model_roles, TOKENIZER, **copy.deepcopy(where))
     hidden = plain._hidden("w", [*context.tolist(), *tokens.tolist()])
     with torch.no_grad():
         value, scalar = (made[h](hidden)[:, 0].numpy() for h in ("value", "scalar"))
@@ -374,7 +424,9 @@ def test_scalar_heads_answer_for_their_members() -> None:
         assert engine.groups == ["v", "w"]
         given = {"value_head.weight": torch.ones(1, 32), "value_head.bias": torch.zeros(1)}
         assert engine.load("v", given, 1) == files.fingerprint(given)
-        assert np.allclose(run(engine.score("critic", context, tokens, ("value",)))["value"], hidden[8:-1].sum(-1), atol=1e-3)
+        assert np.allclose(
+            run(engine.score("critic", context, tokens, ("value",)))["value"], hidden[8:-1].sum(-1), atol=1e-3
+        )
 
 
 def test_loading_drops_what_was_cached_and_shows_its_fingerprint() -> None:
@@ -383,7 +435,13 @@ def test_loading_drops_what_was_cached_and_shows_its_fingerprint() -> None:
     run(engine.generate("policy", context, sampling, 1))
     new = model(seed=1).names()
     before = engine.fingerprint("w")
-    assert engine.load("w", new, 7) == engine.fingerprint("w") == files.fingerprint(new) == right.load("w", new, 7) != before
+    assert (
+        engine.load("w", new, 7)
+        == engine.fingerprint("w")
+        == files.fingerprint(new)
+        == right.load("w", new, 7)
+        != before
+    )
     reused = engine.counts["reused"]
     done = run(engine.generate("policy", context, sampling, 1))
     assert engine.counts["reused"] == reused and done.version == 7
@@ -396,7 +454,7 @@ def test_loading_drops_what_was_cached_and_shows_its_fingerprint() -> None:
     async def in_flight() -> None:
         turn = asyncio.ensure_future(engine.generate("policy", context, sampling, 1))
         await asyncio.sleep(0)
-        with pytest.raises(Unproven, match="1 of its requests"):
+        with pytest.raises(EngineMismatch, match="1 of its requests"):
             engine.load("w", model().names(), 9)
         await turn
 
@@ -404,11 +462,11 @@ def test_loading_drops_what_was_cached_and_shows_its_fingerprint() -> None:
 
 
 def test_groups_of_other_weights_run_side_by_side() -> None:
-    members = {"policy": "w", "critic": "other"}
-    engine = BuiltinEngine({"w": model(), "other": model("alone", 3)}, members, TOKENIZER, slots=3)
-    right = ReferenceEngine({"w": model(), "other": model("alone", 3)}, members, TOKENIZER)
+    model_roles = {"policy": "w", "critic": "other"}
+    engine = BuiltinEngine({"w": model(), "other": model("alone", 3)}, model_roles, TOKENIZER, slots=3)
+    right = ReferenceEngine({"w": model(), "other": model("alone", 3)}, model_roles, TOKENIZER)
     rng = np.random.default_rng(11)
-    asks = [(m, ids(rng, 15), i) for i in range(6) for m in members]
+    asks = [(m, ids(rng, 15), i) for i in range(6) for m in model_roles]
 
     async def everything() -> None:
         got = await asyncio.gather(*[engine.generate(m, c, Sampling(max_tokens=9), i) for m, c, i in asks])
@@ -422,7 +480,7 @@ def test_what_cannot_be_done_is_said_to_the_one_who_asked() -> None:
     engine, context = builtin(), np.array([1, 2, 3], np.int32)
     for call, error, said in [
         (engine.generate("nobody", context, Sampling(), 1), UnknownName, "nobody"),
-        (engine.generate("policy", context[:0], Sampling(), 1), BadValue, "at least one token"),
+        (engine.generate("policy", context[:0], Sampling(), 1), BadValue, "context is empty"),
         (engine.generate("policy", np.array([VOCAB]), Sampling(), 1), BadValue, str(VOCAB)),
         (engine.generate("policy", context, Sampling(record=("value",)), 1), UnknownName, "value"),
         (engine.generate("policy", context, Sampling(stop=("",)), 1), BadValue, "empty"),
@@ -443,11 +501,16 @@ def test_an_error_in_a_step_reaches_every_waiter_and_the_engine_goes_on() -> Non
 
     async def everyone() -> list[Any]:
         long = np.arange(70, dtype=np.int32)  # what it leaves in the cache must not reach shorter contexts
-        return await asyncio.gather(*[engine.generate("policy", long, Sampling(max_tokens=3), i) for i in range(5)], return_exceptions=True)
+        return await asyncio.gather(
+            *[engine.generate("policy", long, Sampling(max_tokens=3), i) for i in range(5)], return_exceptions=True
+        )
 
     assert all(isinstance(e, NotFinite) for e in run(everyone()))
     engine.load("w", good, 0)
-    close(run(engine.generate("policy", context, Sampling(max_tokens=9), 4)), run(reference().generate("policy", context, Sampling(max_tokens=9), 4)))
+    close(
+        run(engine.generate("policy", context, Sampling(max_tokens=9), 4)),
+        run(reference().generate("policy", context, Sampling(max_tokens=9), 4)),
+    )
 
 
 def test_a_loop_that_was_closed_under_the_engine_is_let_go() -> None:
@@ -466,18 +529,18 @@ def test_half_precision_runs_too() -> None:
     engine = builtin(dtype=torch.bfloat16)
     done = run(engine.generate("policy", np.arange(20, dtype=np.int32), Sampling(max_tokens=12), 1))
     again = run(engine.score("policy", np.arange(20, dtype=np.int32), done.ids))
-    np.testing.assert_allclose(again["logp"], done.logp, atol=0.0 if engine.exact else 0.2)
+    np.testing.assert_allclose(again["logp"], done.logp, atol=0.0 if engine.batch_invariant else 0.2)
 
 
 def test_the_probe_sees_a_machine_that_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert exact(Plain(model(), 4, 160))
+    assert is_batch_invariant(TorchRunner(model(), 4, 160))
     forward = Transformer.forward
 
     def uneven(self: Transformer, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         return forward(self, ids, *rest) * (1 + 1e-6 * ids.shape[1])
 
     monkeypatch.setattr(Transformer, "forward", uneven)
-    assert not exact(Plain(model(), 4, 160))
+    assert not is_batch_invariant(TorchRunner(model(), 4, 160))
 
 
 def test_a_scripted_engine_says_its_lines() -> None:

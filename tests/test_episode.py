@@ -1,4 +1,6 @@
-"""Episodes: programs at play with an engine that says what it is told, tools that misbehave, limits, spans and addresses."""
+"""Episodes: programs at play with an engine that says what it is told, tools that misbehave, limits, spans and
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +13,34 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import spans, table_of, told
+from support.episodes import spans, table_of, told
 
-from selfteach.core import BadValue, Part, Ref, Request, Sampling, Task, UnknownName
-from selfteach.core.address import generator
+from selfteach.core import BadValue, Block, Ref, RolloutRequest, Sampling, Task, UnknownName
+from selfteach.core.random_keys import generator
 from selfteach.loop.episode import play
-from selfteach.loop.table import Limits
-from selfteach.model.tokenizer import END, Tokenizer, make
-from selfteach.rollout.search import entropy_guided, query_uncertainty, search_agent, self_search
+from selfteach.loop.step_context import EpisodeLimits
+from selfteach.model.tokenizer import END, Tokenizer, train_tokenizer
+from selfteach.rollout.search import search_agent, self_search
 from selfteach.rollout.single import read, single
 
-ASK = Request(Task("t", "Q: "), key="t")
+ASK = RolloutRequest(Task("t", "Q: "), key="t")
 
 
-def episodes(table: Any, n: int = 1, request: Request = ASK) -> list[Any]:
+def episodes(table: Any, n: int = 1, request: RolloutRequest = ASK) -> list[Any]:
     return asyncio.run(play(table, [replace(request, n=n)]))[0].episodes
 
 
-def episode(table: Any, request: Request = ASK) -> Any:
+def episode(table: Any, request: RolloutRequest = ASK) -> Any:
     return episodes(table, request=request)[0]
 
 
-def program(fn: Any) -> Part:
+def program(fn: Any) -> Block:
     """A program that is not registered: it belongs to one test."""
 
-    async def main(*, request: Request, cast: Any) -> Any:
-        return await fn(cast.policy.begin(request.task.prompt), cast)
+    async def main(*, request: RolloutRequest, rollout: Any) -> Any:
+        return await fn(rollout.policy.begin(request.task.prompt), rollout)
 
-    return Part(main)
+    return Block(main)
 
 
 # ---- search
@@ -51,23 +53,35 @@ def test_a_search_is_answered_by_the_tool_and_what_it_found_is_nobodys_choice(ta
         asked.append(query)
         return f"found {query}"
 
-    table = table_of(search_agent(), ["<think>x</think><search> a b </search>", "<answer> c </answer>"], tags, tools={"search": search})
+    table = table_of(
+        search_agent(),
+        ["<think>x</think><search> a b </search>", "<answer> c </answer>"],
+        tags,
+        tools={"search": search},
+    )
     e = episode(table)
     assert asked == ["a b"] and e.answer == "c" and e.status == "done"
-    assert told(e, tags) == "Q: <think>x</think><search> a b </search><information>found a b</information><answer> c </answer>"
+    assert (
+        told(e, tags)
+        == "Q: <think>x</think><search> a b </search><information>found a b</information><answer> c </answer>"
+    )
     assert spans(e, tags, "information") == "<information>found a b</information>"
     information = [s == "information" for s in (e.tree.spans[i] for i in e.tree.span)]
-    assert not e.tree.chosen[information].any() and np.isnan(e.tree.logp[information]).all()
-    assert e.cost == {"turns": 2, "tokens": e.tree.chosen.sum(), "calls": 1}
+    assert not e.tree.action_mask[information].any() and np.isnan(e.tree.logp[information]).all()
+    assert e.cost == {"turns": 2, "tokens": e.tree.action_mask.sum(), "calls": 1}
     assert [t.status for t in e.trajectories] == ["stop"]
 
 
 def test_a_found_text_can_be_taught(tags):
-    table = table_of(search_agent(teach=True), ["<search>a</search>", "<answer>c</answer>"], tags, tools={"search": lambda q: "F"})
+    table = table_of(
+        search_agent(teach=True), ["<search>a</search>", "<answer>c</answer>"], tags, tools={"search": lambda q: "F"}
+    )
     e = episode(table)
     information = np.array([e.tree.spans[i] == "information" for i in e.tree.span])
-    assert e.tree.chosen[information].all() and np.isnan(e.tree.logp[information]).all()  # to learn, with unknown chance
-    assert e.cost["tokens"] == (e.tree.chosen & ~information).sum()  # nobody sampled it
+    assert (
+        e.tree.action_mask[information].all() and np.isnan(e.tree.logp[information]).all()
+    )  # to learn, with unknown chance
+    assert e.cost["tokens"] == (e.tree.action_mask & ~information).sum()  # nobody sampled it
 
 
 def test_turns_without_an_end_have_one_last_turn_to_answer_in(tags):
@@ -86,71 +100,38 @@ def test_a_turn_that_neither_asks_nor_answers(tags):
 
 
 def test_the_policy_answers_its_own_query_from_memory(tags):
-    e = episode(table_of(search_agent(answerer="own memory"), ["<search>q</search>", "<information>I</information>", "<answer>a</answer>"], tags))
+    e = episode(
+        table_of(
+            search_agent(answerer="own memory"),
+            ["<search>q</search>", "<information>I</information>", "<answer>a</answer>"],
+            tags,
+        )
+    )
     assert e.answer == "a" and spans(e, tags, "information") == "<information>I</information>"
-    assert e.tree.chosen[[e.tree.spans[s] == "information" for s in e.tree.span]].all()  # its own words: sampled, and masked by credit
+    assert e.tree.action_mask[
+        [e.tree.spans[s] == "information" for s in e.tree.span]
+    ].all()  # its own words: sampled, and masked by credit
 
 
 def test_another_member_answers(tags):
-    def reply(text, address):
-        return "the sea</information>" if text.startswith("<search>") else "<answer>a</answer>" if "</information>" in text else "<search>q</search>"
+    def reply(text, rng_key):
+        return (
+            "the sea</information>"
+            if text.startswith("<search>")
+            else "<answer>a</answer>"
+            if "</information>" in text
+            else "<search>q</search>"
+        )
 
-    table = table_of(search_agent(answerer="teacher"), reply, tags, members=("policy", "teacher"))
+    table = table_of(search_agent(answerer="teacher"), reply, tags, model_roles=("policy", "teacher"))
     e = episode(table)
     assert told(e, tags) == "Q: <search>q</search><information>the sea</information><answer>a</answer>"
     assert [(c[0], c[1]) for c in table.engine.calls][1] == ("teacher", "<search>q</search><information>")
     assert len(e.trajectories) == 1 and {e.tree.roles[b] for b in e.tree.by} == {"policy", "teacher"}
     path = e.tree.path(e.trajectories[0].leaf.node)
-    assert all(e.tree.roles[e.tree.by[n]] == "policy" for n, _ in path)  # the teacher's tokens are no part of what is learned
-
-
-def test_uncertainty_of_a_query_by_hand(tags):
-    # A drawn chance of p per token gives -p log2 p: 1/2 -> 1/2, 1/4 -> 1/2, 1/8 -> 3/8, 1 -> 0. The tags count.
-    async def main(context, cast):
-        turn = await context.sample(stop=("</search>",))
-        node = turn.at.node
-        rows = slice(context.tree.begin[node], context.tree.stop(node))
-        assert context.tree.size(node) == 5  # x <search> a b </search>
-        context.tree.logp[rows] = np.log([0.01, 1 / 2, 1 / 4, 1 / 8, 1.0])
-        return query_uncertainty(context, turn)
-
-    table = table_of(program(main), ["x<search>ab</search>"], tags)
-    e = episode(table)
-    assert e.why == "" and e.answer == pytest.approx((1 / 2 + 1 / 2 + 3 / 8 + 0) / 4, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    "chances,asked",
-    [
-        # -p log2 p: 0.5 -> .500, 0.9 -> .137, 0.25 -> .5, 0.1 -> .332, 0.36788 -> .531 (the most there is)
-        ([0.9, 0.5, 0.1], [1, 2]),  # .137 first: outside; .500 rose: outside; .332 fell: memory
-        ([0.5, 0.9, 0.1], [1, 3]),  # .500 first; .137 fell: memory; .332 rose over .137
-        ([0.1, 0.1, 0.1], [1]),  # equal is not risen
-    ],
-)
-def test_entropy_guided_asks_outside_where_uncertainty_rose(tags, chances, asked):
-    outside = []
-    queries = {"n": 0}
-
-    def reply(text, address):
-        if text.endswith("</search>"):
-            return "<information>own</information>"
-        queries["n"] += 1
-        return f"<search>{'abc'[queries['n'] - 1]}</search>" if queries["n"] <= len(chances) else "<answer>z</answer>"
-
-    table = table_of(entropy_guided(turns=5), reply, tags, tools={"search": lambda q: outside.append(q) or "tool"})
-    generate = table.engine.generate
-
-    async def with_chance(member, context, sampling, address):
-        done = await generate(member, context, sampling, address)
-        p = chances[min(queries["n"], len(chances)) - 1]
-        return done._replace(logp=np.full(len(done.ids), np.log(p), np.float32))
-
-    table.engine.generate = with_chance
-    e = episode(table)
-    assert e.why == "" and e.answer == "z"
-    assert outside == ["abc"[n - 1] for n in asked]
-    assert e.cost["calls"] == len(asked)
+    assert all(
+        e.tree.roles[e.tree.by[n]] == "policy" for n, _ in path
+    )  # the teacher's tokens are no part of what is learned
 
 
 # ---- contexts
@@ -162,15 +143,15 @@ def test_single_reads_the_last_answer_or_the_whole_turn(tags):
     e = episode(table_of(single(prefix="<answer>"), ["2</answer>"], tags))
     assert e.answer == "2" and told(e, tags) == "Q: <answer>2</answer>"
     prefix = e.tree.begin[1]
-    assert not e.tree.chosen[: prefix + 1].any()  # the prefix is given, not chosen
+    assert not e.tree.action_mask[: prefix + 1].any()  # the prefix is given, not chosen
 
 
 def test_a_demonstration_is_chosen_elsewhere_with_an_unknown_chance(tags):
     table = table_of(read(), [], tags)
     table.engine = None  # a stage of data has none
-    e = episode(table, Request(Task("d", "Q: ", data=("<answer>3</answer>",)), key="d"))
+    e = episode(table, RolloutRequest(Task("d", "Q: ", data=("<answer>3</answer>",)), key="d"))
     assert e.status == "done" and e.tree.id[-1] == tags.end and told(e, tags) == "Q: <answer>3</answer>"
-    assert e.tree.chosen.sum() == len(tags.encode("<answer>3</answer>")) + 1
+    assert e.tree.action_mask.sum() == len(tags.encode("<answer>3</answer>")) + 1
     assert np.isnan(e.tree.logp).all() and set(e.tree.version) == {-1} and "tokens" not in e.cost
 
 
@@ -182,7 +163,7 @@ def test_a_stage_of_data_cannot_sample(tags):
 
 
 def test_forks_share_what_came_before_and_part_in_the_middle_of_a_turn(letters):
-    async def main(context, cast):
+    async def main(context, rollout):
         turn = await context.sample()
         early = context.fork(Ref(turn.at.episode, turn.at.node, 2))  # after two of its four tokens
         late = context.fork()
@@ -201,10 +182,10 @@ def test_forks_share_what_came_before_and_part_in_the_middle_of_a_turn(letters):
 
 
 def test_adopted_tokens_keep_their_origin_and_their_chance_if_it_is_known(letters):
-    async def main(context, cast):
+    async def main(context, rollout):
         turn = await context.sample()
-        other = cast.policy.begin("P: ")
-        other.adopt(turn, logp=[-1.0] * context.tree.size(turn.at.node), span="graft")
+        other = rollout.policy.begin("P: ")
+        other.adopt(turn, logp=[-1.0] * context.tree.size(turn.at.node), span="insertion_point")
         other.adopt("ab")
         other.adopt([5, 6], logp=[-2.0, -3.0])
         with_nothing = other.at
@@ -222,7 +203,7 @@ def test_adopted_tokens_keep_their_origin_and_their_chance_if_it_is_known(letter
     assert e.tree.origin == {3: e.answer} and e.tree.notes == {node: {"visits": 3, "value": 0.5}}
     places = e.tree.places(node)
     assert np.array_equal(e.tree.logp[places], [np.nan] * 3 + [-1.0] * 3 + [np.nan] * 2 + [-2.0, -3.0], equal_nan=True)
-    assert e.tree.chosen[places].tolist() == [False] * 3 + [True] * 7
+    assert e.tree.action_mask[places].tolist() == [False] * 3 + [True] * 7
 
 
 @pytest.mark.parametrize(
@@ -230,7 +211,10 @@ def test_adopted_tokens_keep_their_origin_and_their_chance_if_it_is_known(letter
     [
         ("a<information>b</information>c", "<information>b</information>"),
         ("a<information>b", "<information>b"),  # left open: to the end of the turn
-        ("<information>b</information>c<information>d</information>", "<information>b</information><information>d</information>"),
+        (
+            "<information>b</information>c<information>d</information>",
+            "<information>b</information><information>d</information>",
+        ),
         ("a<information>b</information><information>c", "<information>b</information><information>c"),
         ("</information>a", ""),
         ("a<informatio", ""),
@@ -242,7 +226,7 @@ def test_adopted_tokens_keep_their_origin_and_their_chance_if_it_is_known(letter
 def test_marks_name_what_stands_in_a_tag(text, inside, whole, tags, letters):
     tokenizer = tags if whole else letters
 
-    async def main(context, cast):
+    async def main(context, rollout):
         turn = await context.sample()
         context.mark(turn, "information")
         context.close()
@@ -254,7 +238,7 @@ def test_marks_name_what_stands_in_a_tag(text, inside, whole, tags, letters):
 
 
 def test_ids_beyond_the_tokenizer_are_passed_over(tags):
-    async def main(context, cast):
+    async def main(context, rollout):
         turn = await context.sample()
         context.tree.id[-3] = len(tags) + 3  # a row of the model that stands for nothing
         context.mark(turn, "think")
@@ -266,9 +250,9 @@ def test_ids_beyond_the_tokenizer_are_passed_over(tags):
 
 def test_a_token_that_reaches_into_a_tag_belongs_to_it():
 
-    joined = make(["a<information> b"] * 50, (), 280)  # merges across the edges of the tag
+    joined = train_tokenizer(["a<information> b"] * 50, (), 280)  # merges across the edges of the tag
 
-    async def main(context, cast):
+    async def main(context, rollout):
         turn = await context.sample()
         context.mark(turn, "information")
         context.close()
@@ -278,7 +262,7 @@ def test_a_token_that_reaches_into_a_tag_belongs_to_it():
 
 
 def test_scoring_adds_nothing(letters):
-    async def main(context, cast):
+    async def main(context, rollout):
         found = await context.score("abc", want=("logp", "entropy"))
         context.close(learn=None)
         return {k: v.tolist() for k, v in found.items()}
@@ -290,7 +274,7 @@ def test_scoring_adds_nothing(letters):
 # ---- limits
 
 
-async def _many_turns(context, cast, turns=10):
+async def _many_turns(context, rollout, turns=10):
     seen = []
     for _ in range(turns):
         turn = await context.sample()
@@ -302,30 +286,32 @@ async def _many_turns(context, cast, turns=10):
 
 
 def test_a_limit_of_turns_ends_with_a_status(letters):
-    e = episode(table_of(program(_many_turns), ["ab"], letters, limits=Limits(turns=3)))
+    e = episode(table_of(program(_many_turns), ["ab"], letters, limits=EpisodeLimits(turns=3)))
     assert e.answer == ["stop"] * 3 + ["limit"] and e.status == "limit" and e.cost["turns"] == 3
     assert [t.status for t in e.trajectories] == ["limit"]
 
 
 def test_a_limit_of_tokens_cuts_the_turn_and_ends(letters):
-    e = episode(table_of(program(_many_turns), ["abc"], letters, limits=Limits(tokens=6)))  # a turn is abc and the end: 4
-    assert e.answer == ["stop", "length", "limit"] and e.cost["tokens"] == 6 == e.tree.chosen.sum()
+    e = episode(
+        table_of(program(_many_turns), ["abc"], letters, limits=EpisodeLimits(tokens=6))
+    )  # a turn is abc and the end: 4
+    assert e.answer == ["stop", "length", "limit"] and e.cost["tokens"] == 6 == e.tree.action_mask.sum()
 
 
 def test_a_limit_of_seconds_ends_a_program_that_waits(letters):
-    async def main(context, cast):
+    async def main(context, rollout):
         await context.sample()
         context.close()
         await asyncio.sleep(30)
 
     started = time.monotonic()
-    e = episode(table_of(program(main), ["ab"], letters, limits=Limits(seconds=0.2)))
+    e = episode(table_of(program(main), ["ab"], letters, limits=EpisodeLimits(seconds=0.2)))
     assert e.status == "limit" and "0.2 seconds are spent" in e.why and time.monotonic() - started < 5
     assert e.cost["tokens"] == 3 and len(e.trajectories) == 1  # what was said and closed is kept
 
 
 def test_a_programs_own_time_out_is_its_own_error(letters):
-    async def main(context, cast):
+    async def main(context, rollout):
         raise TimeoutError("the door stayed shut")
 
     e = episode(table_of(program(main), ["ab"], letters))
@@ -333,16 +319,22 @@ def test_a_programs_own_time_out_is_its_own_error(letters):
 
 
 def test_a_program_that_never_stops_asking_is_stopped(letters):
-    async def main(context, cast):
+    async def main(context, rollout):
         while True:
             await context.sample()
 
-    e = episode(table_of(program(main), ["ab"], letters, limits=Limits(turns=2)))
+    e = episode(table_of(program(main), ["ab"], letters, limits=EpisodeLimits(turns=2)))
     assert e.status == "error" and "goes on sampling" in e.why and e.cost["turns"] == 2
 
 
 def test_a_limit_of_calls_is_an_error_of_the_episode(tags):
-    table = table_of(search_agent(turns=9), ["<search>a</search>"], tags, tools={"search": lambda q: "x"}, limits=Limits(calls=2))
+    table = table_of(
+        search_agent(turns=9),
+        ["<search>a</search>"],
+        tags,
+        tools={"search": lambda q: "x"},
+        limits=EpisodeLimits(calls=2),
+    )
     e = episode(table)
     assert e.status == "error" and "more than 2 calls" in e.why
 
@@ -379,24 +371,26 @@ def _raise(error):
     ids=["raises", "async raises", "exits", "StopIteration", "None", "number", "empty", "tags", "hangs"],
 )
 def test_a_tool_at_fault_costs_its_own_episode(tool, status, says, tags):
-    def reply(text, address):
+    def reply(text, rng_key):
         return "<answer>fine</answer>" if "bad" not in text or "</information>" in text else "<search>bad</search>"
 
-    table = table_of(search_agent(), reply, tags, tools={"search": tool}, limits=Limits(tool_seconds=0.2))
-    good, bad = asyncio.run(play(table, [Request(Task("g", "good"), key="g"), Request(Task("b", "bad"), key="b")]))
+    table = table_of(search_agent(), reply, tags, tools={"search": tool}, limits=EpisodeLimits(tool_seconds=0.2))
+    good, bad = asyncio.run(
+        play(table, [RolloutRequest(Task("g", "good"), key="g"), RolloutRequest(Task("b", "bad"), key="b")])
+    )
     assert good.episodes[0].status == "done" and good.episodes[0].answer == "fine"
     e = bad.episodes[0]
     assert e.status == status and says in (e.why if status == "error" else told(e, tags))
-    assert e.tree.chosen.sum() > 0  # what was sampled before the fault is kept
+    assert e.tree.action_mask.sum() > 0  # what was sampled before the fault is kept
 
 
 def test_tools_that_hang_do_not_hold_up_those_after_them_nor_the_end_of_the_process():
     code = """
 import asyncio, time
-from selfteach.core.aside import aside
+from selfteach.core.threads import run_in_thread
 async def main():
-    lost = [aside(time.sleep, 600) for _ in range(100)]
-    return await asyncio.wait_for(aside(lambda: "served"), 5), [f.cancel() for f in lost][0]
+    lost = [run_in_thread(time.sleep, 600) for _ in range(100)]
+    return await asyncio.wait_for(run_in_thread(lambda: "served"), 5), [f.cancel() for f in lost][0]
 print(asyncio.run(main()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
@@ -405,7 +399,7 @@ print(asyncio.run(main()))
 
 @pytest.mark.parametrize("at", range(6))
 def test_a_program_may_raise_at_any_point(at, letters):
-    async def main(context, cast):
+    async def main(context, rollout):
         steps = [
             lambda: context.append("more"),
             lambda: context.sample(),
@@ -425,7 +419,7 @@ def test_a_program_may_raise_at_any_point(at, letters):
     table = table_of(program(main), ["ab"], letters)
     e = episode(table)
     assert e.status == "error" and e.why == f"RuntimeError: at {at}"
-    assert e.tree.chosen.sum() == {0: 0, 1: 0, 2: 3, 3: 3, 4: 4, 5: 7}[at]  # ab and the end, g, ab and the end
+    assert e.tree.action_mask.sum() == {0: 0, 1: 0, 2: 3, 3: 3, 4: 4, 5: 7}[at]  # ab and the end, g, ab and the end
 
 
 def test_an_engine_that_fails_costs_the_episode(letters):
@@ -441,15 +435,15 @@ def test_an_engine_that_fails_costs_the_episode(letters):
 @pytest.mark.parametrize(
     "main,says",
     [
-        (lambda context, cast: cast.tool("serch"), "no tool is called 'serch'; did you mean search?"),
-        (lambda context, cast: cast.polcy, "no member of the cast is called 'polcy'; did you mean policy?"),
-        (lambda context, cast: cast.policy.begin({"role": "user"}), "takes text or token ids, not dict"),
-        (lambda context, cast: context.adopt([1, 2], logp=[0.0]), "2 tokens with 1 log-prob"),
+        (lambda context, models: models.tool("serch"), "no tool is called 'serch'; did you mean search?"),
+        (lambda context, models: models.polcy, "no member of the cast is called 'polcy'; did you mean policy?"),
+        (lambda context, models: models.policy.begin({"role": "user"}), "takes text or token ids, not dict"),
+        (lambda context, models: context.adopt([1, 2], logp=[0.0]), "2 tokens with 1 log-prob"),
     ],
 )
 def test_a_programs_mistake_is_said(main, says, letters):
-    async def run(context, cast):
-        return main(context, cast)
+    async def run(context, rollout):
+        return main(context, rollout)
 
     e = episode(table_of(program(run), [], letters, tools={"search": lambda q: q}))
     assert e.status == "error" and says in e.why
@@ -467,15 +461,15 @@ def test_an_unknown_program_stops_the_run(letters):
 
 def addresses_of(letters, main, n=2, **more):
     table = table_of(program(main), ["ab"], letters, **more)
-    asyncio.run(play(table, [Request(Task(f"t{i}", "Q"), n, key=f"t{i}") for i in range(2)]))
+    asyncio.run(play(table, [RolloutRequest(Task(f"t{i}", "Q"), n, key=f"t{i}") for i in range(2)]))
     return [c[3] for c in table.engine.calls]
 
 
-async def _spread_out(context, cast):
+async def _spread_out(context, rollout):
     await context.sample()
     fork = context.fork()
     another = context.fork()
-    second = cast.policy.begin("R")
+    second = rollout.policy.begin("R")
     for c in (context, fork, another, second, fork.fork()):
         await c.sample()
     context.close()
@@ -492,15 +486,17 @@ def test_every_draw_has_an_address_of_its_own(letters):
 def test_addresses_do_not_depend_on_who_is_there_or_how_they_interleave(letters):
     assert sorted(addresses_of(letters, _spread_out, at_once=1)) == sorted(addresses_of(letters, _spread_out))
     few = addresses_of(letters, _spread_out, n=1)
-    assert set(few) <= set(addresses_of(letters, _spread_out, n=3))  # the first sample of a group is the same in a larger one
+    assert set(few) <= set(
+        addresses_of(letters, _spread_out, n=3)
+    )  # the first sample of a group is the same in a larger one
 
 
 def test_an_observation_does_not_move_the_address_of_the_next_turn(letters):
-    async def quiet(context, cast):
+    async def quiet(context, rollout):
         await context.sample()
         await context.sample()
 
-    async def told_something(context, cast):
+    async def told_something(context, rollout):
         await context.sample()
         context.append("news")
         await context.sample()
@@ -509,8 +505,12 @@ def test_an_observation_does_not_move_the_address_of_the_next_turn(letters):
 
 
 def test_a_programs_own_randomness_has_an_address(letters):
-    async def main(context, cast):
-        return cast.random("branch").integers(1 << 30), cast.random("branch").integers(1 << 30), cast.random("other").integers(1 << 30)
+    async def main(context, rollout):
+        return (
+            rollout.random("branch").integers(1 << 30),
+            rollout.random("branch").integers(1 << 30),
+            rollout.random("other").integers(1 << 30),
+        )
 
     table = table_of(program(main), [], letters, seed=5, where=("train", 7))
     first, second = episodes(table, 2)
@@ -519,17 +519,21 @@ def test_a_programs_own_randomness_has_an_address(letters):
 
 
 def test_sampling_of_the_request_and_of_the_call_go_before_the_stages(letters):
-    async def main(context, cast):
+    async def main(context, rollout):
         await context.sample()
         await context.sample(temperature=0.25, stop=["x"])
         await context.sample(Sampling(top_k=3))
 
     table = table_of(program(main), ["ab"], letters, sampling=Sampling(0.5, max_tokens=50))
     episode(table)
-    assert [(c[2].temperature, c[2].stop, c[2].top_k) for c in table.engine.calls] == [(0.5, (), 0), (0.25, ("x",), 0), (1.0, (), 3)]
+    assert [(c[2].temperature, c[2].stop, c[2].top_k) for c in table.engine.calls] == [
+        (0.5, (), 0),
+        (0.25, ("x",), 0),
+        (1.0, (), 3),
+    ]
     assert all(c[2].max_tokens is not None for c in table.engine.calls)
     table = table_of(program(main), ["ab"], letters)
-    episode(table, Request(Task("t", "Q"), sampling=Sampling(0.75), key="t"))
+    episode(table, RolloutRequest(Task("t", "Q"), sampling=Sampling(0.75), key="t"))
     assert table.engine.calls[0][2].temperature == 0.75
 
 
@@ -537,9 +541,15 @@ def test_text_and_path_are_from_after_the_prompt(tags):
     table = table_of(self_search(), ["<search>a</search><information>b</information><answer>c</answer>"], tags)
     e = episode(table)
     at = e.trajectories[0].leaf
-    assert table.text(at) == "<search>a</search><information>b</information><answer>c</answer>" and END not in table.text(at)
+    assert table.text(
+        at
+    ) == "<search>a</search><information>b</information><answer>c</answer>" and END not in table.text(at)
     path = table.path(at)
-    assert path.prompt == len(tags.encode("Q: ")) and path.spans.count("information") == 3 and path.chosen[path.prompt :].all()
+    assert (
+        path.prompt == len(tags.encode("Q: "))
+        and path.spans.count("information") == 3
+        and path.action_mask[path.prompt :].all()
+    )
     with pytest.raises(UnknownName, match="no episode is called"):
         table.tree("nowhere")
     with pytest.raises(BadValue):
@@ -548,8 +558,15 @@ def test_text_and_path_are_from_after_the_prompt(tags):
 
 @pytest.mark.parametrize("said", ["<search>q</search>", "<search>q</search> ", "<search>q</search> <"])
 def test_a_document_does_not_repeat_what_the_last_token_ran_on_into(said: str):
-    merged = make(["<search>q</search> <information>d</information> <answer>a</answer>"] * 50, (), 300)  # tokens across the edges of tags
+    merged = train_tokenizer(
+        ["<search>q</search> <information>d</information> <answer>a</answer>"] * 50, (), 300
+    )  # tokens across the edges of tags
     talking = Tokenizer(merged.inner, config={"chat_template": "{{ messages[0].content }}"})
-    request = Request(Task("t", [{"role": "user", "content": "Q"}]), key="t")
-    e = episode(table_of(search_agent(answerer="lookup"), [said, " <answer>a</answer>"], talking, tools={"lookup": lambda q: "d"}), request)
+    request = RolloutRequest(Task("t", [{"role": "user", "content": "Q"}]), key="t")
+    e = episode(
+        table_of(
+            search_agent(answerer="lookup"), [said, " <answer>a</answer>"], talking, tools={"lookup": lambda q: "d"}
+        ),
+        request,
+    )
     assert told(e, merged) == "Q<search>q</search> <information>d</information> <answer>a</answer>"

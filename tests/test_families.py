@@ -1,4 +1,6 @@
-"""Checkpoints of every family against transformers: logits, greedy text, sampling, gradients, files there and back, and files that are bad."""
+"""Checkpoints of every family against transformers: logits, greedy text, sampling, gradients, files there and back, and
+files that are bad.
+"""
 
 from __future__ import annotations
 
@@ -12,95 +14,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.families import (
+    CASES,
+    TOKENIZER,
+    VOCAB,
+    loaded,
+    ours_logits,
+    texts,
+    their,
+)
 
 from selfteach import api
-from selfteach.core import Example, Member, Segment, Term, Update, Weights, block, gather, registry
+from selfteach.core import Example, ModelRole, Segment, Term, Update, WeightSpec, block, collate, registry
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.task import Sampling
 from selfteach.engine import BuiltinEngine, ReferenceEngine
-from selfteach.learner import LocalLearner, Settings
+from selfteach.learner import LearnerSettings, LocalLearner
 from selfteach.loop import assemble
-from selfteach.model import files, hub
-from selfteach.model.rotary import Scaling
-from selfteach.model.tokenizer import make
-from selfteach.model.transformer import Config, Transformer, causal
-from selfteach.model.zoo import Start
+from selfteach.model import files, hf_config
+from selfteach.model.attention import causal_attention
+from selfteach.model.catalog import StartModel
+from selfteach.model.rotary import RopeScaling
+from selfteach.model.transformer import Config
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()
-
-TOKENIZER = make(["the quick brown fox"], (), 257)
-VOCAB = 264
-LONG = 48  # tokens of a text: more than twice the windows below
-SMALL = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-SMALL |= {"vocab_size": VOCAB, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-SLIDING = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
-GEMMA = {"tie_word_embeddings": True, "sliding_window": 8}
-
-# case -> transformers' config class, and what is not as in SMALL
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", {}),
-    "llama biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-    "llama one head each": ("LlamaConfig", {"num_key_value_heads": 4, "head_dim": 12, "hidden_act": "gelu"}),
-    "llama linear": ("LlamaConfig", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
-    "llama dynamic": ("LlamaConfig", {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}}),
-    "llama llama3": ("LlamaConfig", {"rope_scaling": LLAMA3, "rope_theta": 500_000.0}),
-    "mistral": ("MistralConfig", {"sliding_window": 8}),
-    "mistral whole": ("MistralConfig", {"sliding_window": None, "rope_theta": 1e6}),
-    "qwen2": ("Qwen2Config", {"head_dim": 12, "tie_word_embeddings": True, "rope_theta": 1e6}),
-    "qwen2 windows": ("Qwen2Config", SLIDING),
-    "qwen2 yarn": ("Qwen2Config", {"rope_scaling": YARN, "rope_theta": 100.0}),
-    "qwen2 yarn told": ("Qwen2Config", {"rope_scaling": {**YARN, "beta_fast": 8, "beta_slow": 2, "mscale": 1.2, "mscale_all_dim": 0.7}}),
-    "qwen2 yarn untruncated": ("Qwen2Config", {"rope_scaling": {**YARN, "truncate": False, "attention_factor": 1.3}, "rope_theta": 100.0}),
-    "qwen3": ("Qwen3Config", {"attention_bias": True}),
-    "qwen3 windows": ("Qwen3Config", {**SLIDING, "tie_word_embeddings": True}),
-    "smollm3": ("SmolLM3Config", {"no_rope_layer_interval": 2}),
-    "smollm3 windows": ("SmolLM3Config", {"no_rope_layers": [1, 0, 0], "use_sliding_window": True, "sliding_window": 8, "mlp_bias": True}),
-    "gemma": ("GemmaConfig", {"num_key_value_heads": 1, "attention_bias": True}),
-    "gemma2": ("Gemma2Config", {**GEMMA, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}),
-    "gemma2 uncapped": ("Gemma2Config", {**GEMMA, "attn_logit_softcapping": None, "final_logit_softcapping": None}),
-    "gemma3": ("Gemma3TextConfig", {**GEMMA, "query_pre_attn_scalar": 20, "sliding_window_pattern": 2, "final_logit_softcapping": 4.0}),
-    "gemma3 linear": ("Gemma3TextConfig", {**GEMMA, "sliding_window_pattern": 3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
-}
-
-
-def their(case: str) -> Any:
-    """transformers' own model, with weights large enough for attention to be uneven, biases and norms away from their beginnings."""
-    name, change = CASES[case]
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**{**SMALL, **change}), attn_implementation="eager")
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(p * 6 if p.ndim > 1 else p + 0.2 * torch.randn(p.shape, generator=draw))
-    return model.eval()
-
-
-def loaded(folder: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a case, as transformers saves it."""
-    base = tmp_path_factory.mktemp("families")
-
-    def folder(case: str) -> Path:
-        if not (base / case).is_dir():
-            their(case).save_pretrained(base / case)
-        return base / case
-
-    return folder
-
-
-def texts(rows: int = 2) -> torch.Tensor:
-    return torch.randint(0, VOCAB, (rows, LONG), generator=torch.Generator().manual_seed(2))
-
-
-def ours_logits(model: Transformer, ids: torch.Tensor) -> torch.Tensor:
-    return model.logits(model(ids, causal))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -126,7 +64,9 @@ def test_what_is_saved_is_what_transformers_loads(case: str, stored: Callable[[s
     assert type(back) is type(their(case))
     assert torch.equal(back(texts()).logits, loaded(stored(case))(texts()).logits)
     again = files.load_model(tmp_path)
-    assert again.c == model.c and files.fingerprint(again.names(), whole=True) == files.fingerprint(model.names(), whole=True)
+    assert again.c == model.c and files.fingerprint(again.names(), whole=True) == files.fingerprint(
+        model.names(), whole=True
+    )
     assert torch.equal(ours_logits(again, texts()), ours_logits(model, texts()))
 
 
@@ -134,7 +74,7 @@ def test_what_is_saved_is_what_transformers_loads(case: str, stored: Callable[[s
 def test_the_engine_gives_what_its_reference_gives(variant: str, stored: Callable[[str], Path]) -> None:
     make_model = lambda: files.load_model(stored(variant))  # noqa: E731
     engine = BuiltinEngine({"w": make_model()}, {"policy": "w"}, TOKENIZER, slots=4, chunk=16)
-    assert engine.exact
+    assert engine.batch_invariant
     right = ReferenceEngine({"w": make_model()}, {"policy": "w"}, TOKENIZER)
     rng = np.random.default_rng(0)
     prompt = rng.integers(1, VOCAB - 8, 19).astype(np.int32)
@@ -165,13 +105,21 @@ def test_a_gradient_is_that_of_autograd_through_transformers(case: str, stored: 
     draw = lambda n: tuple(int(i) for i in rng.integers(0, VOCAB, n))  # noqa: E731
     one, other = draw(13), draw(5)
     parts = [(one, draw(3)), (one, draw(21)), (one, draw(14)), (other, draw(9)), (draw(3), draw(17))]
-    examples = [Example((Segment(a, None), Segment(b, "main")), "policy", f"g{n}", f"s{n}") for n, (a, b) in enumerate(parts)]
-    batch = gather(examples, lambda _: None)  # type: ignore[arg-type,return-value]
+    examples = [
+        Example((Segment(a, None), Segment(b, "main")), "policy", f"g{n}", f"s{n}") for n, (a, b) in enumerate(parts)
+    ]
+    batch = collate(examples, lambda _: None)  # type: ignore[arg-type,return-value]
     w = 0.1 + 0.05 * np.cos(np.arange(len(batch.place)) * 1.3)
     batch.put("w0", "token", w)
-    learner = LocalLearner({"policy": Weights()}, {"policy": Member(("policy",))}, files.load_model(stored(case)), 0, Settings())
+    learner = LocalLearner(
+        {"policy": WeightSpec()},
+        {"policy": ModelRole(("policy",))},
+        files.load_model(stored(case)),
+        0,
+        LearnerSettings(),
+    )
     update = Update(("policy",), (Term(families_nll()),))
-    with learner.groups.moving(update.params):
+    with learner.groups.trainable(update.params):
         learner.backward(batch, update)
     right = loaded(stored(case))
     at, loss = 0, torch.zeros(())
@@ -181,7 +129,7 @@ def test_a_gradient_is_that_of_autograd_through_transformers(case: str, stored: 
             loss = loss - w[at] * lp[len(a) + n - 1, token]
             at += 1
     loss.backward()
-    own = learner.groups["policy"].names()
+    own = learner.groups["policy"].named_parameters()
     for name, p in right.named_parameters():
         mine, want = own[name].grad, p.grad
         assert mine is not None and want is not None and want.abs().max() > 0
@@ -199,22 +147,33 @@ def test_shards_and_half_precision_load(stored: Callable[[str], Path], tmp_path:
     assert half.lm_head.weight is half.model.embed_tokens.weight and half.lm_head.weight.dtype == torch.bfloat16
     files.save_model(tmp_path, half)
     assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
-    assert files.fingerprint(files.load_model(tmp_path).names(), whole=True) == files.fingerprint(model.names(), whole=True)
+    assert files.fingerprint(files.load_model(tmp_path).names(), whole=True) == files.fingerprint(
+        model.names(), whole=True
+    )
     their("llama").half().save_pretrained(tmp_path / "half")
     torch.testing.assert_close(
-        ours_logits(files.load_model(tmp_path / "half"), texts()), loaded(tmp_path / "half")(texts()).logits, atol=1e-4, rtol=0
+        ours_logits(files.load_model(tmp_path / "half"), texts()),
+        loaded(tmp_path / "half")(texts()).logits,
+        atol=1e-4,
+        rtol=0,
     )
 
 
 @pytest.mark.parametrize("case", ["llama", "gemma2"])
 @torch.no_grad()
-def test_what_is_saved_in_shards_is_loaded(case: str, stored: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_saved_in_shards_is_loaded(
+    case: str, stored: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = files.load_model(stored(case))
     files.save(tmp_path, model, TOKENIZER)
-    monkeypatch.setattr(files, "SHARD", 60_000)
+    monkeypatch.setattr(files, "SHARD_BYTES", 60_000)
     files.save(tmp_path, model, TOKENIZER)
     parts = sorted(tmp_path.glob("model*.safetensors"))
-    assert len(parts) > 2 and parts[0].name == f"model-00001-of-{len(parts):05d}.safetensors" and not (tmp_path / "model.safetensors").exists()
+    assert (
+        len(parts) > 2
+        and parts[0].name == f"model-00001-of-{len(parts):05d}.safetensors"
+        and not (tmp_path / "model.safetensors").exists()
+    )
     index = json.loads((tmp_path / files.INDEX).read_text())
     assert index["metadata"]["total_size"] == sum(p.nbytes for p in model.parameters())
     sizes = {f.name: {n: t.nbytes for n, t in files.read_tensors(f).items()} for f in parts}
@@ -236,16 +195,55 @@ def test_old_files_and_heads_given_twice_load(stored: Callable[[str], Path], tmp
     files.write_tensors(tmp_path / "model.safetensors", {**model.names(), **more})
     assert files.fingerprint(files.load_model(tmp_path).names()) == files.fingerprint(model.names())
     files.write_tensors(tmp_path / "model.safetensors", {**model.names(), "lm_head.weight": model.lm_head.weight + 1})
-    with pytest.raises(BadCheckpoint, match=r"lm_head\.weight is not model\.embed_tokens\.weight, but config\.json says tie_word_embeddings"):
+    with pytest.raises(
+        BadCheckpoint,
+        match=r"lm_head\.weight is not model\.embed_tokens\.weight, but config\.json says tie_word_embeddings",
+    ):
         files.load_model(tmp_path)
 
 
-SMOLLM2 = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
-SMOLLM2 |= {"num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 100000}
-SMOLLM2 |= {"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "rope_interleaved": False, "is_llama_config": True, "rope_scaling": None}
-GEMMA3_1B = {"model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4}
-GEMMA3_1B |= {"num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144, "max_position_embeddings": 32768, "query_pre_attn_scalar": 256}
-GEMMA3_1B |= {"rope_theta": 1000000, "rope_local_base_freq": 10000, "sliding_window": 512, "sliding_window_pattern": 6, "rope_scaling": None}
+SMOLLM2 = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+}
+SMOLLM2 |= {
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100000,
+}
+SMOLLM2 |= {
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "rope_interleaved": False,
+    "is_llama_config": True,
+    "rope_scaling": None,
+}
+GEMMA3_1B = {
+    "model_type": "gemma3_text",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 4,
+}
+GEMMA3_1B |= {
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "vocab_size": 262144,
+    "max_position_embeddings": 32768,
+    "query_pre_attn_scalar": 256,
+}
+GEMMA3_1B |= {
+    "rope_theta": 1000000,
+    "rope_local_base_freq": 10000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "rope_scaling": None,
+}
 GEMMA3_1B |= {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
@@ -255,34 +253,55 @@ GEMMA3_1B |= {
 
 
 def test_files_of_the_fourth_transformers_are_read() -> None:
-    small = hub.config_of(SMOLLM2, "config.json")
-    assert (small.head_dim, small.rope_theta, small.tied, small.norm_eps, small.scaling) == (64, 100_000.0, True, 1e-5, None)
-    gemma = hub.config_of(GEMMA3_1B, "config.json")
-    assert gemma.windows[:7] == (512,) * 5 + (0, 512) and (gemma.rope_theta, gemma.local_theta, gemma.tied) == (1e6, 1e4, True)
+    small = hf_config.config_from_json(SMOLLM2, "config.json")
+    assert (small.head_dim, small.rope_theta, small.tied, small.norm_eps, small.scaling) == (
+        64,
+        100_000.0,
+        True,
+        1e-5,
+        None,
+    )
+    gemma = hf_config.config_from_json(GEMMA3_1B, "config.json")
+    assert gemma.windows[:7] == (512,) * 5 + (0, 512) and (gemma.rope_theta, gemma.local_theta, gemma.tied) == (
+        1e6,
+        1e4,
+        True,
+    )
     legacy = {**SMOLLM2, "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}}
-    assert hub.config_of(legacy, "").scaling == Scaling("yarn", 4.0, 2048, attention=0.1 * np.log(4.0) + 1)
+    assert hf_config.config_from_json(legacy, "").scaling == RopeScaling(
+        "yarn", 4.0, 2048, attention=0.1 * np.log(4.0) + 1
+    )
     first = {**GEMMA3_1B, "model_type": "gemma", "hidden_act": "gelu", "hidden_activation": None}
     for key in ("query_pre_attn_scalar", "sliding_window", "sliding_window_pattern", "rope_local_base_freq"):
         del first[key]
-    assert hub.config_of(first, "").activation == "gelu_pytorch_tanh"
+    assert hf_config.config_from_json(first, "").activation == "gelu_pytorch_tanh"
 
 
 def test_a_shape_goes_to_the_first_family_that_has_all_of_it() -> None:
-    assert hub.data_of(Config(10))["model_type"] == "llama"
-    assert hub.data_of(Config(10, qk_norm=True))["model_type"] == "qwen3"
-    assert hub.data_of(Config(10, qkv_bias=True))["model_type"] == "qwen2"
+    assert hf_config.config_to_json(Config(10))["model_type"] == "llama"
+    assert hf_config.config_to_json(Config(10, qk_norm=True))["model_type"] == "qwen3"
+    assert hf_config.config_to_json(Config(10, qkv_bias=True))["model_type"] == "qwen2"
     with pytest.raises(BadValue, match="no family of the Hub"):
-        hub.data_of(Config(10, qkv_bias=True, qk_norm=True))
+        hf_config.config_to_json(Config(10, qkv_bias=True, qk_norm=True))
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": ({"model_type": "llarna"}, "model_type 'llarna' cannot be loaded"),
     "vision": ({"model_type": "gemma3"}, "its text part alone"),
-    "scaling": ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "type 'longrope' is not known; there are: default, linear"),
-    "scaling key": ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mrope_section": [1]}}, "has mrope_section, which is not understood"),
+    "scaling": (
+        {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
+        "type 'longrope' is not known; there are: default, linear",
+    ),
+    "scaling key": (
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mrope_section": [1]}},
+        "has mrope_section, which is not understood",
+    ),
     "scaling number": ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "lacks the number high_freq_factor"),
     "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-    "partial within": ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+    "partial within": (
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}},
+        "partial_rotary_factor is 0.5",
+    ),
     "activation": ({"hidden_act": "relu"}, "activation 'relu' is not known"),
     "unknown": ({"residual_multiplier": 0.2}, "residual_multiplier .0.2. is not understood"),
     "quantised": ({"quantization_config": {"bits": 4}}, "quantization_config"),
@@ -295,7 +314,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_config_that_is_not_understood_is_refused_by_name(case: str, stored: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_config_that_is_not_understood_is_refused_by_name(
+    case: str, stored: Callable[[str], Path], tmp_path: Path
+) -> None:
     change, said = BAD[case]
     files.save_model(tmp_path, files.load_model(stored("llama")), **change)
     with pytest.raises(BadCheckpoint, match=rf"config\.json: .*{said}") as error:
@@ -342,7 +363,9 @@ def test_bad_shards_are_refused_by_name(stored: Callable[[str], Path], tmp_path:
 def test_weights_that_are_whole_numbers_are_refused(stored: Callable[[str], Path], tmp_path: Path) -> None:
     model = files.load_model(stored("llama"))
     files.save_model(tmp_path, model)
-    files.write_tensors(tmp_path / "model.safetensors", {**model.names(), "model.norm.weight": torch.zeros(48, dtype=torch.int8)})
+    files.write_tensors(
+        tmp_path / "model.safetensors", {**model.names(), "model.norm.weight": torch.zeros(48, dtype=torch.int8)}
+    )
     with pytest.raises(BadCheckpoint, match=r"tensor model\.norm\.weight is stored as I8"):
         files.load_model(tmp_path)
 
@@ -350,32 +373,46 @@ def test_weights_that_are_whole_numbers_are_refused(stored: Callable[[str], Path
 def test_a_checkpoint_trains_and_transformers_loads_what_came_of_it(
     stored: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "SHARD", 60_000)  # all in shards
+    monkeypatch.setattr(files, "SHARD_BYTES", 60_000)  # all in shards
     method = registry.methods.get("bandit_reinforce")(groups=4, rollouts=4)
-    with files.written_aside(tmp_path / "start") as folder:
+    with files.atomic_folder(tmp_path / "start") as folder:
         files.save(folder, files.load_model(stored("gemma2")), TOKENIZER)
-    given = {"model": str(tmp_path / "start"), "steps": 2, "max_tokens": 5, "lr": 0.01, "eval_every": 0, "eval_tasks": 2}
-    job = replace(api.plan(method, "bandit", **given), survey=api.Survey(tasks=2, deep=1, k=2, ways=1))
+    given = {
+        "model": str(tmp_path / "start"),
+        "steps": 2,
+        "max_tokens": 5,
+        "lr": 0.01,
+        "eval_every": 0,
+        "eval_tasks": 2,
+    }
+    run_config = replace(
+        api.plan(method, "bandit", **given),
+        final_eval=api.EvalConfig(tasks=2, pass_at_k_tasks=1, k=2, decoder_samples=1),
+    )
     told: list[Any] = []
-    assert api.train(job, tmp_path / "run", told.append).done
-    assert next(e["model"]["parameters"] for e in told if e["event"] == "start") == sum(p.numel() for p in their("gemma2").parameters())
+    assert api.train(run_config, tmp_path / "run", told.append).done
+    assert next(e["model"]["parameters"] for e in told if e["event"] == "start") == sum(
+        p.numel() for p in their("gemma2").parameters()
+    )
     assert (tmp_path / "run" / "last" / files.INDEX).is_file() and api.resume(tmp_path / "run").done
     came = files.load_model(tmp_path / "run" / "last")
     assert files.fingerprint(came.names()) != files.fingerprint(files.load_model(stored("gemma2")).names())
     with torch.no_grad():
-        torch.testing.assert_close(loaded(tmp_path / "run" / "last")(texts()).logits, ours_logits(came, texts()), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            loaded(tmp_path / "run" / "last")(texts()).logits, ours_logits(came, texts()), atol=1e-4, rtol=0
+        )
 
 
 def test_a_context_longer_than_the_models_is_refused_before_training(stored: Callable[[str], Path]) -> None:
-    start = Start(files.load_model(stored("llama")), TOKENIZER, False, {})
-    assert assemble.context_of(assemble.Settings(), start) == 64
+    start = StartModel(files.load_model(stored("llama")), TOKENIZER, False, {})
+    assert assemble.context_of(assemble.RunSettings(), start) == 64
     with pytest.raises(BadCheckpoint, match=r"context \(max_position_embeddings\) is 64 tokens, not 65"):
-        assemble.context_of(assemble.Settings(context=65), start)
+        assemble.context_of(assemble.RunSettings(context=65), start)
     with pytest.raises(BadValue, match="a turn of 40 tokens does not fit a context of 40"):
-        assemble.context_of(assemble.Settings(context=40, max_tokens=40), start)
+        assemble.context_of(assemble.RunSettings(context=40, max_tokens=40), start)
 
 
 def test_a_text_beyond_the_context_is_refused(stored: Callable[[str], Path]) -> None:
     model = files.load_model(stored("llama dynamic"))
     with pytest.raises(BadValue, match="65 tokens do not fit its context of 64"):
-        model(torch.zeros(1, 65, dtype=torch.long), causal)
+        model(torch.zeros(1, 65, dtype=torch.long), causal_attention)

@@ -1,4 +1,7 @@
-"""What goes wrong outside: folders, files and disks. Each is one clear line that names the file, and nothing is lost."""
+"""What goes wrong outside: folders, files and disks.
+
+Each is one clear line that names the file, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,34 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import BANDIT, mini
+from support.models import mini
+from support.runs import BANDIT
 
 from selfteach import api
 from selfteach.core import BadCheckpoint, BadValue, SelfteachError, registry
 from selfteach.loop import checkpoint
-from selfteach.loop.log import Log, Rollouts, read_events
+from selfteach.loop.log import Rollouts, RunLog, read_events
 from selfteach.model import files
-from selfteach.model.tokenizer import make
+from selfteach.model.tokenizer import train_tokenizer
 
 
-def job_of(model: Path, **change: Any) -> api.Job:
+def run_config_of(model: Path, **change: Any) -> api.RunConfig:
     method = registry.methods.get("bandit_reinforce")(groups=2, rollouts=4)
-    job = api.plan(method, "bandit", model=str(model), **{"steps": 2, "max_tokens": 4, "eval_every": 0, "checkpoint_every": 1, **change})
-    return replace(job, survey=api.Survey(tasks=1, deep=1, k=2, ways=1), use=(str(BANDIT),))
+    run_config = api.plan(
+        method,
+        "bandit",
+        model=str(model),
+        **{"steps": 2, "max_tokens": 4, "eval_every": 0, "checkpoint_every": 1, **change},
+    )
+    return replace(
+        run_config, final_eval=api.EvalConfig(tasks=1, pass_at_k_tasks=1, k=2, decoder_samples=1), use=(str(BANDIT),)
+    )
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> Path:
     out = tmp_path_factory.mktemp("finished") / "run"
-    assert api.train(job_of(mini_folder), out).done
+    assert api.train(run_config_of(mini_folder), out).done
     return out
 
 
@@ -54,21 +65,23 @@ def one_line(error: BaseException) -> str:
 
 def test_a_folder_of_another_configuration_is_refused(run: Path, mini_folder: Path):
     with pytest.raises(BadValue) as caught:
-        api.train(job_of(mini_folder, lr=0.5), run)
+        api.train(run_config_of(mini_folder, lr=0.5), run)
     assert f"{run}: holds a run of another configuration (other: settings)" in one_line(caught.value)
 
 
 def test_the_same_run_again_is_pointed_to_resume(run: Path, mini_folder: Path):
     with pytest.raises(BadValue) as caught:
-        api.train(job_of(mini_folder), run)
+        api.train(run_config_of(mini_folder), run)
     assert f"{run}: holds this very run already" in one_line(caught.value) and f"--resume {run}" in str(caught.value)
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, mini_folder: Path):
     (tmp_path / "thesis.txt").write_text("all I have")
     with pytest.raises(BadValue) as caught:
-        api.train(job_of(mini_folder), tmp_path)
-    assert "is not empty and holds no run" in one_line(caught.value) and [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+        api.train(run_config_of(mini_folder), tmp_path)
+    assert "is not empty and holds no run" in one_line(caught.value) and [p.name for p in tmp_path.iterdir()] == [
+        "thesis.txt"
+    ]
 
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path):
@@ -81,31 +94,34 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path):
 def test_a_folder_that_may_not_be_written(tmp_path: Path, mini_folder: Path):
     tmp_path.chmod(0o500)
     with pytest.raises(SelfteachError) as caught:
-        api.train(job_of(mini_folder), tmp_path / "run")
+        api.train(run_config_of(mini_folder), tmp_path / "run")
     assert "cannot be written to" in one_line(caught.value)
 
 
 @pytest.mark.parametrize(
-    "number,says", [(errno.EACCES, "cannot be written to"), (errno.EROFS, "cannot be written to"), (errno.ENOSPC, "the disk is full")]
+    "number,says",
+    [(errno.EACCES, "cannot be written to"), (errno.EROFS, "cannot be written to"), (errno.ENOSPC, "the disk is full")],
 )
-def test_a_folder_that_cannot_be_made(number: int, says: str, tmp_path: Path, mini_folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_cannot_be_made(
+    number: int, says: str, tmp_path: Path, mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     def refuse(self: Path, *args: Any, **more: Any) -> None:
         raise OSError(number, os.strerror(number), str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(SelfteachError) as caught:
-        api.train(job_of(mini_folder), tmp_path / "run")
+        api.train(run_config_of(mini_folder), tmp_path / "run")
     assert says in one_line(caught.value) and str(tmp_path / "run") in str(caught.value)
 
 
 def test_a_file_where_the_runs_should_lie(tmp_path: Path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(SelfteachError, match=r"is a file|Not a directory"):
-        api.free_folder("grpo", tmp_path / "runs")
+        api.new_run_folder("grpo", tmp_path / "runs")
 
 
 def test_a_free_folder_is_never_shared(tmp_path: Path):
-    assert [api.free_folder("a", tmp_path).name for _ in range(3)] == ["a-1", "a-2", "a-3"]
+    assert [api.new_run_folder("a", tmp_path).name for _ in range(3)] == ["a-1", "a-2", "a-3"]
 
 
 # ---- broken checkpoints
@@ -132,15 +148,48 @@ BREAKS = {
     "state is no JSON": (lambda r: (r / "last" / "state.json").write_text("{'step': 1"), "state.json", "broken"),
     "state is a list": (lambda r: (r / "last" / "state.json").write_text("[]"), "state.json", "format None"),
     "state missing": (lambda r: (r / "last" / "state.json").unlink(), "state.json", "broken"),
-    "state of a newer format": (lambda r: change_state(r, format=99), "state.json", "format 99, this selfteach reads 1"),
+    "state of an older format": (
+        lambda r: change_state(r, format=1),
+        "state.json",
+        "format 1, this selfteach reads 2",
+    ),
+    "state of a newer format": (
+        lambda r: change_state(r, format=99),
+        "state.json",
+        "format 99, this selfteach reads 2",
+    ),
     "state without its inside": (lambda r: change_state(r, state={"list": []}), "state.json", "not a state"),
-    "state of strange fields": (lambda r: change_state(r, state={"map": [["moon", {"value": 1}]]}), "state.json", "not a state"),
-    "state of a strange kind": (lambda r: change_state(r, state={"map": [["step", {"value": {"kind": "Moon"}}]]}), "state.json", ""),
+    "state of strange fields": (
+        lambda r: change_state(r, state={"map": [["moon", {"value": 1}]]}),
+        "state.json",
+        "not a state",
+    ),
+    "state of a strange kind": (
+        lambda r: change_state(r, state={"map": [["step", {"value": {"kind": "Moon"}}]]}),
+        "state.json",
+        "",
+    ),
     "arrays cut short": (lambda r: cut(r / "last" / "state.safetensors", 3), "state.safetensors", "broken"),
-    "tokenizer missing": (lambda r: (r / "last" / "tokenizer.json").unlink(), "tokenizer.json", "there is no tokenizer"),
-    "tokenizer garbled": (lambda r: (r / "last" / "tokenizer.json").write_text("{}"), "tokenizer.json", "not a tokenizer"),
-    "another tokenizer": (lambda r: make(["abab"] * 9, (), 258).save(r / "last"), "tokenizer.json", "not the tokenizer"),
-    "learner's own file garbled": (lambda r: (r / "last" / "learner.json").write_text("[]"), "learner.json", "not what a learner wrote"),
+    "tokenizer missing": (
+        lambda r: (r / "last" / "tokenizer.json").unlink(),
+        "tokenizer.json",
+        "there is no tokenizer",
+    ),
+    "tokenizer garbled": (
+        lambda r: (r / "last" / "tokenizer.json").write_text("{}"),
+        "tokenizer.json",
+        "not a tokenizer",
+    ),
+    "another tokenizer": (
+        lambda r: train_tokenizer(["abab"] * 9, (), 258).save(r / "last"),
+        "tokenizer.json",
+        "not the tokenizer",
+    ),
+    "learner's own file garbled": (
+        lambda r: (r / "last" / "learner.json").write_text("[]"),
+        "learner.json",
+        "not what a learner wrote",
+    ),
 }
 
 
@@ -168,7 +217,10 @@ def test_an_older_checkpoint_can_be_gone_on_with(run: Path, finished: Path):
     (run / "last").unlink()
     (run / "last").symlink_to(Path("checkpoints") / "000001")
     assert api.resume(run).done
-    a, b = files.read_tensors(run / "last" / "model.safetensors"), files.read_tensors(finished / "last" / "model.safetensors")
+    a, b = (
+        files.read_tensors(run / "last" / "model.safetensors"),
+        files.read_tensors(finished / "last" / "model.safetensors"),
+    )
     assert all((a[n] == b[n]).all() for n in a)
 
 
@@ -180,8 +232,10 @@ def full(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("place", ["the model", "the state", "events.jsonl", "000001.new", "the link"])
-def test_a_full_disk_is_one_clear_error_and_costs_no_checkpoint(place: str, tmp_path: Path, mini_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    out, job, opened = tmp_path / "run", job_of(mini_folder), Path.open
+def test_a_full_disk_is_one_clear_error_and_costs_no_checkpoint(
+    place: str, tmp_path: Path, mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out, run_config, opened = tmp_path / "run", run_config_of(mini_folder), Path.open
 
     def fill(event: Any) -> None:  # after the first step, and its checkpoint before it
         if event["event"] == "step" and event["step"] == 0:
@@ -190,12 +244,14 @@ def test_a_full_disk_is_one_clear_error_and_costs_no_checkpoint(place: str, tmp_
             elif place == "the state":
                 monkeypatch.setattr(checkpoint, "save_file", full)
             elif place in ("events.jsonl", "000001.new"):
-                monkeypatch.setattr(Path, "open", lambda self, *a, **k: full() if self.name == place else opened(self, *a, **k))
+                monkeypatch.setattr(
+                    Path, "open", lambda self, *a, **k: full() if self.name == place else opened(self, *a, **k)
+                )
             else:
                 monkeypatch.setattr(Path, "symlink_to", full)
 
     with pytest.raises(SelfteachError) as caught:
-        api.train(job, out, fill)
+        api.train(run_config, out, fill)
     assert "the disk is full" in one_line(caught.value) and str(out) in str(caught.value)
     monkeypatch.undo()
     assert json.loads((out / "last" / "state.json").read_text())["step"] in (0, 1)
@@ -251,12 +307,12 @@ def test_a_state_comes_back_as_it_was(state: dict[Any, Any], tmp_path: Path):
 
 
 def test_a_log_with_a_half_line_is_read_up_to_it(tmp_path: Path):
-    log = Log(tmp_path)
+    log = RunLog(tmp_path)
     log.event("step", step=0, loss=float("nan"), more={"a": np.float32(0.5), "b": (1, float("inf"))})
     with (tmp_path / "events.jsonl").open("a") as f:
         f.write('{"event": "st')
     assert read_events(tmp_path) == [{"event": "step", "step": 0, "loss": None, "more": {"a": 0.5, "b": [1, None]}}]
-    Log(tmp_path).event("done")  # opened again, the half line is gone
+    RunLog(tmp_path).event("done")  # opened again, the half line is gone
     assert [e["event"] for e in read_events(tmp_path)] == ["step", "done"]
     assert read_events(tmp_path / "nowhere") == []
 

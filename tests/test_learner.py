@@ -1,175 +1,55 @@
-"""The learner against plain autograd on an explicit, unpadded loop in float64; against itself over every split; and its refusals."""
+"""The learner against plain autograd on an explicit, unpadded loop in float64; against itself over every split; and its
+refusals.
+"""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from support.learners import (
+    BOTH,
+    CAST,
+    SHAPE,
+    UPDATES,
+    WEIGHTS,
+    collect,
+    examples,
+    gradient,
+    learn_masked,
+    learn_nll,
+    learn_pg,
+    learn_ratio,
+    learn_sqrt,
+    learner,
+    loss_weights,
+    made,
+    model,
+)
 
-from selfteach.core import BadCheckpoint, BadValue, Example, Member, NotFinite, Pair, Segment, Seq, Term, UnknownName, Update, Weights, block, gather
+from selfteach.core import (
+    BadCheckpoint,
+    BadValue,
+    Example,
+    ModelRole,
+    NotFinite,
+    Segment,
+    Term,
+    UnknownName,
+    Update,
+    WeightSpec,
+    collate,
+)
 from selfteach.core.batch import Batch
-from selfteach.learner import LocalLearner, Settings, products, rate
-from selfteach.learner.groups import Groups
-from selfteach.learner.microbatch import layout, plan, read
-from selfteach.model.transformer import Config, Transformer, causal
+from selfteach.kernels import fast_paths
+from selfteach.learner import LearnerSettings, LocalLearner, learning_rate
+from selfteach.learner.microbatch import flat_layout, plan_micro_batches, texts_of
+from selfteach.learner.param_groups import ParamGroups
+from selfteach.model.attention import causal_attention
 
-VOCAB = 13
-SHAPE = Config(vocab=VOCAB, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, max_length=64)
-CAST = {
-    "policy": Member(("policy",)),
-    "ref": Member(("ref",)),
-    "critic": Member(("policy", "value_head"), ("value",)),
-    "rm": Member(("rm",), ("scalar",)),
-}
-WEIGHTS = {"policy": Weights(), "ref": Weights(), "value_head": Weights("new:head"), "rm": Weights()}
-
-
-# ---- terms
-
-
-@block
-def learn_ratio(*, logp, old_logp, adv: Seq, seq, low=0.2, high=0.2):
-    r = (logp - old_logp).exp()
-    a = adv[seq]
-    return -torch.minimum(r * a, r.clamp(1 - low, 1 + high) * a)
-
-
-@block
-def learn_pg(*, logp, old_logp, adv):
-    return -(logp - old_logp).exp() * adv
-
-
-@block
-def learn_nll(*, logp):
-    return -logp
-
-
-@block
-def learn_kl(*, logp, ref_logp):
-    return (ref_logp - logp).exp() - 1 - (ref_logp - logp)
-
-
-@block
-def learn_entropy_bonus(*, logp, entropy):
-    return -entropy * (1 + 0 * logp)
-
-
-@block
-def learn_sequence(*, logp, old_logp, adv: Seq, seq) -> Seq:
-    n = torch.zeros_like(adv).index_add(0, seq, torch.ones_like(logp))
-    s = torch.zeros_like(adv).index_add(0, seq, logp - old_logp) / n
-    return -s.exp() * adv
-
-
-@block
-def learn_dpo(*, logp, ref_logp, seq, win, lose, beta=0.5) -> Pair:
-    h = torch.zeros(int(seq.max()) + 1, dtype=logp.dtype).index_add(0, seq, logp - ref_logp)
-    return -F.logsigmoid(beta * (h[win] - h[lose]))
-
-
-@block
-def learn_by_group(*, logp, old_logp, group):
-    n = int(group.max()) + 1
-    total = torch.zeros(n, dtype=logp.dtype).index_add(0, group, (logp - old_logp).exp())
-    return total[group] ** 2 * logp
-
-
-@block
-def learn_masked(*, logp, old_logp, adv):
-    r = (logp - old_logp).exp()
-    return -r * adv, (r - 1).abs() < 0.3
-
-
-@block
-def learn_value(*, critic_value, returns):
-    return (critic_value - returns) ** 2
-
-
-@block
-def learn_scalar(*, rm_scalar_after, seq, win, lose) -> Pair:
-    h = torch.zeros(int(seq.max()) + 1, dtype=rm_scalar_after.dtype).index_add(0, seq, rm_scalar_after)
-    return -F.logsigmoid(h[win] - h[lose])
-
-
-@block
-def learn_told(*, logp_told, logp):
-    return (logp_told - logp) ** 2
-
-
-@block
-def learn_sqrt(*, logp):
-    return (logp + 1e30).clamp(max=0) + (logp - logp.detach()).sqrt()
-
-
-# ---- batches and the reference
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
-def model(seed: int = 0, double: bool = True) -> Transformer:
-    m = Transformer(SHAPE).initialise(seed)
-    with torch.no_grad():
-        for p in m.parameters():
-            p.add_(torch.from_numpy(np.random.default_rng(p.numel() + seed).normal(0, 0.15, tuple(p.shape))).float())
-    return m.double() if double else m
-
-
-def learner(tokens: int = 4096, start: Transformer | None = None, **settings: Any) -> LocalLearner:
-    out = LocalLearner(WEIGHTS, CAST, start or model(), 0, Settings(tokens=tokens, **settings))
-    other = model(5)
-    out.put("ref", {n: p.to(out.weights("ref")[n].dtype) for n, p in other.names().items()})
-    with torch.no_grad():
-        for name in ("value_head", "rm"):
-            for n, p in out.weights(name).items():
-                if "_head" in n:
-                    p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-    return out
-
-
-def examples(seed: int = 0, groups: int = 3, size: int = 3) -> list[Example]:
-    """Groups with a common prompt, two turns in some with an observation between, two streams, pairs, a view."""
-    rng = np.random.default_rng(seed)
-    draw = lambda a, z: tuple(int(i) for i in rng.integers(0, VOCAB, rng.integers(a, z)))  # noqa: E731
-    out: list[Example] = []
-    for g in range(groups):
-        prompt = draw(3, 7)
-        for k in range(size):
-            parts = [Segment(prompt, None), Segment(draw(1, 6), "main")]
-            if (g + k) % 2:
-                parts += [Segment(draw(1, 4), None), Segment(draw(1, 5), "sft" if k else "main")]
-            if k == 2:
-                parts += [Segment(draw(1, 3), None)]
-            beats = (len(out) + 1,) if k == 0 else ()
-            given = {"adv": ("seq", [float(rng.normal())])}
-            out.append(Example(tuple(parts), "policy", f"g{g}", f"g{g}/{k}", {"told": draw(2, 9)}, given, beats))  # type: ignore[arg-type]
-    return out
-
-
-def made(parts: list[Example] | None = None) -> Batch:
-    batch = gather(parts or examples(), lambda _: None)  # type: ignore[arg-type,return-value]
-    # Columns that depend on the sequence and place alone, so that another order of the examples gives the same ones.
-    own = np.array([sum(map(ord, batch.names[s])) for s in batch.get("seq")]) + 0.7 * np.asarray(batch.get("pos"))
-    batch.put("old_logp", "token", -2.3 + np.sin(own))
-    batch.put("returns", "token", np.cos(3 * own))
-    return batch
-
-
-def weigh(batch: Batch, update: Update) -> Batch:
-    """Uneven weights per row of each term's unit, 0 off its streams."""
-    for number, term in enumerate(update.terms):
-        n = batch.size(term.fn.unit)
-        w = 0.1 + 0.05 * np.cos(np.arange(n) * 1.3)
-        if term.fn.unit == "token":
-            w = w * batch.on(term.on)
-        batch.put(f"w{number}", term.fn.unit, w)
-    return batch
+# ---- the reference
 
 
 def column_by_hand(run: LocalLearner, batch: Batch, name: str) -> torch.Tensor:
@@ -184,7 +64,7 @@ def column_by_hand(run: LocalLearner, batch: Batch, name: str) -> torch.Tensor:
             assert prefix is not None
             ids, at = np.concatenate([prefix, ids[first:]]), at - first + len(prefix)
         trunk = run.groups.trunk("ref" if name == "ref_logp" else "rm" if name.startswith("rm_") else "policy")
-        hidden = trunk(torch.tensor(ids, dtype=torch.int64)[None], causal)[0]
+        hidden = trunk(torch.tensor(ids, dtype=torch.int64)[None], causal_attention)[0]
         lp = trunk.logits(hidden).log_softmax(-1)
         if name == "critic_value":
             out.append(run.groups["value_head"].heads["value"](hidden[at - 1])[0])
@@ -198,7 +78,7 @@ def column_by_hand(run: LocalLearner, batch: Batch, name: str) -> torch.Tensor:
 
 
 def gradient_by_hand(run: LocalLearner, batch: Batch, update: Update) -> dict[str, torch.Tensor]:
-    with run.groups.moving(update.params):
+    with run.groups.trainable(update.params):
         total = torch.zeros((), dtype=torch.float64)
         for number, term in enumerate(update.terms):
             rows = batch.on(term.on)
@@ -221,21 +101,6 @@ def gradient_by_hand(run: LocalLearner, batch: Batch, update: Update) -> dict[st
     return collect(run, update) | {"loss": total.detach()}
 
 
-def collect(run: LocalLearner, update: Update) -> dict[str, torch.Tensor]:
-    """The gradient so far, by name; cleared."""
-    out = {}
-    for group in update.params:
-        for name, p in run.groups[group].names().items():
-            if p.grad is not None:
-                out[f"{group}/{name}"], p.grad = p.grad, None
-    return out
-
-
-def gradient(run: LocalLearner, batch: Batch, update: Update) -> dict[str, torch.Tensor]:
-    metrics = run.backward(batch, update)
-    return collect(run, update) | {"loss": torch.tensor(metrics["loss"], dtype=torch.float64)}
-
-
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], atol: float = 1e-10) -> None:
     assert a.keys() == b.keys()
     for name in a:
@@ -243,30 +108,10 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], atol: float = 1
     assert any(v.abs().max() > 1e-3 for n, v in a.items() if n != "loss")
 
 
-BOTH = ("main", "sft")
-UPDATES = {
-    "token": Update("policy", (Term(learn_ratio(), BOTH),)),
-    "token, one stream": Update("policy", (Term(learn_ratio()),)),
-    "sequence": Update("policy", (Term(learn_sequence(), BOTH),)),
-    "pair": Update("policy", (Term(learn_dpo(), BOTH),)),
-    "group": Update("policy", (Term(learn_by_group(), BOTH, coef=0.1),)),
-    "planned": Update("policy", (Term(learn_masked().reading(adv="returns"), BOTH),)),
-    "kept": Update("policy", (Term(learn_masked().reading(adv="returns"), BOTH, denominator="kept"),)),
-    "two streams": Update("policy", (Term(learn_ratio()), Term(learn_nll(), "sft", coef=0.3))),
-    "with a constant": Update("policy", (Term(learn_pg().reading(adv="returns"), BOTH), Term(learn_kl(), BOTH, coef=0.5))),
-    "entropy": Update("policy", (Term(learn_entropy_bonus(), BOTH),)),
-    "value, shared trunk": Update(("policy", "value_head"), (Term(learn_ratio(), BOTH), Term(learn_value(), BOTH, coef=0.5))),
-    "value, head alone": Update(("value_head",), (Term(learn_value(), BOTH),)),
-    "reward model": Update(("rm",), (Term(learn_scalar(), BOTH),)),
-    "view": Update("policy", (Term(learn_told(), BOTH),)),
-    "pairs and tokens": Update("policy", (Term(learn_dpo(), BOTH), Term(learn_nll(), BOTH, coef=0.1))),
-}
-
-
 @pytest.mark.parametrize("name", UPDATES)
 def test_gradient_equals_plain_autograd(name: str):
     update = UPDATES[name]
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     run = learner()
     want = gradient_by_hand(run, batch, update)
     for tokens in (1, 25, 4096):  # each sequence alone; a few together, through pairs and groups; all at once
@@ -276,19 +121,26 @@ def test_gradient_equals_plain_autograd(name: str):
 
 def test_splits_cover_one_and_two_passes():
     batch = made()
-    assert plan(batch, 4096, "pair") and plan(batch, 1, "pair") is None and plan(batch, 4096, "batch") and plan(batch, 25, "batch") is None
+    assert (
+        plan_micro_batches(batch, 4096, "pair")
+        and plan_micro_batches(batch, 1, "pair") is None
+        and plan_micro_batches(batch, 4096, "batch")
+        and plan_micro_batches(batch, 25, "batch") is None
+    )
     for tokens in (1, 25, 4096):
-        pieces = plan(batch, tokens)
+        pieces = plan_micro_batches(batch, tokens)
         assert pieces is not None and sorted(np.concatenate(pieces).tolist()) == list(range(batch.size("seq")))
-    assert len(plan(batch, 1) or []) == batch.size("seq")
+    assert len(plan_micro_batches(batch, 1) or []) == batch.size("seq")
 
 
 def test_pairs_stay_together():
     batch = made()
-    pieces = plan(batch, 40, "pair")
+    pieces = plan_micro_batches(batch, 40, "pair")
     assert pieces is not None and len(pieces) > 1
     home = {int(s): n for n, piece in enumerate(pieces) for s in piece}
-    assert all(home[w] == home[z] for w, z in zip(batch.index["win"].tolist(), batch.index["lose"].tolist(), strict=True))
+    assert all(
+        home[w] == home[z] for w, z in zip(batch.index["win"].tolist(), batch.index["lose"].tolist(), strict=True)
+    )
 
 
 def test_order_of_examples_does_not_matter():
@@ -296,7 +148,9 @@ def test_order_of_examples_does_not_matter():
     batches = []
     for order in (range(9), [4, 8, 0, 3, 7, 1, 6, 2, 5]):
         parts = examples()
-        batch = made([Example(p.parts, p.member, p.key, p.name, p.views, p.given) for p in (parts[i] for i in order)])
+        batch = made(
+            [Example(p.parts, p.model_role, p.key, p.name, p.views, p.given) for p in (parts[i] for i in order)]
+        )
         batch.put("w0", "token", 0.1 + 0.05 * np.cos(np.asarray(batch.get("old_logp"))))
         batches.append(batch)
     run = learner(tokens=30)
@@ -305,25 +159,38 @@ def test_order_of_examples_does_not_matter():
 
 def test_unlearned_tokens_add_no_rows():
     parts = examples()
-    longer = [Example((Segment((1, 2, 3), None), *p.parts, Segment((4, 5), None)), p.member, p.key, p.name, given=p.given) for p in parts]
-    a, b = gather(parts, lambda _: None), gather(longer, lambda _: None)  # type: ignore[arg-type,return-value]
+    longer = [
+        Example((Segment((1, 2, 3), None), *p.parts, Segment((4, 5), None)), p.model_role, p.key, p.name, given=p.given)
+        for p in parts
+    ]
+    a, b = collate(parts, lambda _: None), collate(longer, lambda _: None)  # type: ignore[arg-type,return-value]
     assert a.size("token") == b.size("token")
-    trailing = [Example((*p.parts, Segment((4, 5), None)), p.member, p.key, p.name, given=p.given) for p in parts]
-    c = gather(trailing, lambda _: None)  # type: ignore[arg-type,return-value]
+    trailing = [Example((*p.parts, Segment((4, 5), None)), p.model_role, p.key, p.name, given=p.given) for p in parts]
+    c = collate(trailing, lambda _: None)  # type: ignore[arg-type,return-value]
     run = learner()
     for batch in (a, c):
         run.forward(batch, ["logp"])
-    assert np.abs(a.get("logp") - c.get("logp")).max() < 1e-12  # what stands behind the last learned token changes nothing
+    assert (
+        np.abs(a.get("logp") - c.get("logp")).max() < 1e-12
+    )  # what stands behind the last learned token changes nothing
 
 
 def test_forward_columns():
     batch = made()
     run = learner(tokens=30)
-    run.forward(batch, ["logp", "prox_logp", "ref_logp", "critic_value", "rm_scalar_after", "entropy", "logp_told", "last_hidden"])
+    run.forward(
+        batch,
+        ["logp", "prox_logp", "ref_logp", "critic_value", "rm_scalar_after", "entropy", "logp_told", "last_hidden"],
+    )
     for name in ("logp", "ref_logp", "critic_value", "rm_scalar_after", "entropy", "logp_told"):
         np.testing.assert_allclose(batch.get(name), column_by_hand(run, batch, name).detach().numpy(), atol=1e-12)
-    assert (batch.get("prox_logp") == batch.get("logp")).all() and batch.get("last_hidden").shape == (batch.size("token"), SHAPE.width)
-    cut = batch.take(np.arange(batch.size("token")) % 3 > 0)  # a filter may drop a sequence's first learned row: contexts stay what they were
+    assert (batch.get("prox_logp") == batch.get("logp")).all() and batch.get("last_hidden").shape == (
+        batch.size("token"),
+        SHAPE.width,
+    )
+    cut = batch.take(
+        np.arange(batch.size("token")) % 3 > 0
+    )  # a filter may drop a sequence's first learned row: contexts stay what they were
     before = {n: cut.get(n).copy() for n in ("logp", "logp_told")}
     run.forward(cut, ["logp", "logp_told"])
     for n, values in before.items():
@@ -331,16 +198,18 @@ def test_forward_columns():
 
 
 def test_members_of_their_own_and_missing_heads():
-    parts = [Example(p.parts, "rm" if i % 2 else "policy", p.key, p.name, given=p.given) for i, p in enumerate(examples())]
+    parts = [
+        Example(p.parts, "rm" if i % 2 else "policy", p.key, p.name, given=p.given) for i, p in enumerate(examples())
+    ]
     batch = made(parts)
     run = learner()
     run.forward(batch, ["scalar_after"])
-    mine = np.array([m == "rm" for m in batch.member])[batch.get("seq")]
+    mine = np.array([m == "rm" for m in batch.model_role])[batch.get("seq")]
     assert np.isfinite(batch.get("scalar_after")[mine]).all() and np.isnan(batch.get("scalar_after")[~mine]).all()
     update = Update("policy", (Term(learn_nll(), BOTH),))
-    with pytest.raises(BadValue, match="member rm has no vocab head"):
-        run.backward(weigh(batch, update), update)
-    with pytest.raises(BadValue, match="no member of this batch has the head"):
+    with pytest.raises(BadValue, match="model rm has no vocab head"):
+        run.backward(loss_weights(batch, update), update)
+    with pytest.raises(BadValue, match="no model of this batch has the head"):
         run.forward(batch, ["value"])
     with pytest.raises(UnknownName):
         run.forward(batch, ["returns"])
@@ -356,18 +225,18 @@ def test_temperature_is_replayed_or_refused():
     run.forward(batch, ["logp"])
     assert np.abs(hot - batch.get("logp")).max() > 0.1
     np.testing.assert_allclose(batch.get("logp"), batch.get("raw_logp"), atol=1e-12)
-    heat = np.ones(batch.size("token"))
-    heat[-1] = np.nan
-    batch.put("temperature", "token", heat)
+    temperature = np.ones(batch.size("token"))
+    temperature[-1] = np.nan
+    batch.put("temperature", "token", temperature)
     with pytest.raises(BadValue, match=r"sample g2/2.*logp cannot be computed again.*top_p=1"):
         run.forward(batch, ["logp"])
     run.forward(batch, ["critic_value", "raw_logp"])  # these do not ask how the tokens were drawn
-    assert run.gap(batch)["rows"] == batch.size("token") - 1
+    assert run.logprob_mismatch(batch)["rows"] == batch.size("token") - 1
 
 
 def test_unknown_is_refused():
     update = Update("policy", (Term(learn_ratio()), Term(learn_pg().reading(adv="returns"), "sft")))
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     old = batch.get("old_logp").copy()
     off = np.flatnonzero(batch.on(("sft",)))[:3]
     old[off] = np.nan
@@ -392,25 +261,34 @@ def test_other_refusals():
     with pytest.raises(BadValue, match="weights w0 must be per token; the column is not there"):
         run.backward(batch, Update("policy", (Term(learn_nll()),)))
     with pytest.raises(BadValue, match="none of its terms reads a column that these weights move"):
-        run.backward(weigh(batch, UPDATES["token"]), Update("value_head", (Term(learn_ratio(), BOTH),)))
+        run.backward(loss_weights(batch, UPDATES["token"]), Update("value_head", (Term(learn_ratio(), BOTH),)))
     with pytest.raises(UnknownName, match="weight group"):
         run.backward(batch, Update("polcy", (Term(learn_nll()),)))
     with pytest.raises(BadValue, match="no column 'returnz'"):
-        run.backward(weigh(batch, UPDATES["planned"]), Update("policy", (Term(learn_masked().reading(adv="returnz"), BOTH),)))
+        run.backward(
+            loss_weights(batch, UPDATES["planned"]),
+            Update("policy", (Term(learn_masked().reading(adv="returnz"), BOTH),)),
+        )
     with pytest.raises(BadValue, match=r"does not return \(l, kept\)"):
-        run.backward(weigh(batch, UPDATES["token"]), Update("policy", (Term(learn_ratio(), BOTH, denominator="kept"),)))
+        run.backward(
+            loss_weights(batch, UPDATES["token"]), Update("policy", (Term(learn_ratio(), BOTH, denominator="kept"),))
+        )
     with pytest.raises(BadValue, match="does not fit the model's context"):
         run.forward(made([Example((Segment((1,) * 60, None), Segment((2,) * 9, "main")), "policy", "g")]), ["logp"])
     with pytest.raises(BadValue, match="exactly one group with a trunk"):
-        Groups(WEIGHTS, {"x": Member(("policy", "ref"))}, model())
-    with pytest.raises(BadValue, match="decay needs decay_steps"):
-        Settings(decay="cosine")
+        ParamGroups(WEIGHTS, {"x": ModelRole(("policy", "ref"))}, model())
+    with pytest.raises(BadValue, match="decay: must be one of constant, linear, cosine, not 'up'"):
+        LearnerSettings(decay="up")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadValue, match="lr: must be above 0, not 0"):
+        LearnerSettings(lr=0)
+    with pytest.raises(BadValue, match="micro_tokens: must be at least 1, not 0"):
+        LearnerSettings(micro_tokens=0)
 
 
 def test_not_finite_leaves_everything_alone():
     run = learner()
     update = Update("policy", (Term(learn_pg().reading(adv="returns"), BOTH),))
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     run.backward(batch, update)
     run.step(update, 1e-2)
     before, moments = copy.deepcopy(run.weights("policy")), {k: v.clone() for k, v in run.optimisers.tensors().items()}
@@ -418,30 +296,40 @@ def test_not_finite_leaves_everything_alone():
     old[5] = -1e6  # exp(logp - old_logp) is infinite
     batch.put("old_logp", "token", old)
     run.backward(batch, update)
-    with pytest.raises(NotFinite, match=rf"sample {batch.names[batch.get('seq')[5]]}.*weights and optimiser are as they were"):
+    with pytest.raises(
+        NotFinite, match=rf"sample {batch.names[batch.get('seq')[5]]}.*weights and optimiser are as they were"
+    ):
         run.step(update, 1e-2)
-    assert all(torch.equal(p, before[n]) and run.groups["policy"].names()[n].grad is None for n, p in run.weights("policy").items())
+    assert all(
+        torch.equal(p, before[n]) and run.groups["policy"].named_parameters()[n].grad is None
+        for n, p in run.weights("policy").items()
+    )
     assert all(torch.equal(v, moments[k]) for k, v in run.optimisers.tensors().items())
     bad = Update("policy", (Term(learn_sqrt(), BOTH),))  # a finite loss of infinite slope
-    run.backward(weigh(batch, bad), bad)
+    run.backward(loss_weights(batch, bad), bad)
     with pytest.raises(NotFinite, match="derivative of the loss by logp"):
         run.step(bad, 1e-2)
     old[5] = -2.0
     batch.put("old_logp", "token", old)
-    run.backward(weigh(batch, update), update)
+    run.backward(loss_weights(batch, update), update)
     assert np.isfinite(run.step(update, 1e-2)["grad_norm"])
 
 
 def test_save_and_load_go_on_bit_for_bit(tmp_path):
     update = UPDATES["value, shared trunk"]
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     one = learner(weight_decay=0.1)
     for _ in range(2):
         one.backward(batch, update)
         one.step(update, 1e-2)
     one.copy("ref", "policy", 0.5)
     one.save(tmp_path, skip=("policy",))
-    assert {f.name for f in tmp_path.iterdir()} == {"ref.safetensors", "value_head.safetensors", "optimiser.safetensors", "learner.json"}
+    assert {f.name for f in tmp_path.iterdir()} == {
+        "ref.safetensors",
+        "value_head.safetensors",
+        "optimiser.safetensors",
+        "learner.json",
+    }
     two = LocalLearner(WEIGHTS, CAST, model(), 0, one.settings)
     two.put("policy", one.weights("policy"))
     two.load(tmp_path, skip=("policy",))
@@ -457,7 +345,7 @@ def test_save_and_load_go_on_bit_for_bit(tmp_path):
     with pytest.raises(BadCheckpoint, match=r"value_head\.safetensors: cut short"):
         LocalLearner(WEIGHTS, CAST, model(), 0).load(tmp_path)
     with pytest.raises(BadCheckpoint, match="does not have"):
-        LocalLearner({"policy": Weights()}, {"policy": Member()}, model(), 0).load(tmp_path)
+        LocalLearner({"policy": WeightSpec()}, {"policy": ModelRole()}, model(), 0).load(tmp_path)
 
 
 def test_copies_and_averages():
@@ -470,22 +358,29 @@ def test_copies_and_averages():
     assert run.fingerprint("ref") == run.fingerprint("policy")
     head = run.weights("rm")["scalar_head.weight"].clone()
     run.copy("rm", "policy")  # heads that only one has are left alone
-    assert torch.equal(run.weights("rm")["scalar_head.weight"], head) and torch.equal(run.weights("rm")[name], policy[name])
+    assert torch.equal(run.weights("rm")["scalar_head.weight"], head) and torch.equal(
+        run.weights("rm")[name], policy[name]
+    )
     with pytest.raises(BadValue, match="nothing in common"):
         run.copy("value_head", "policy")
-    again = LocalLearner({**WEIGHTS, "twin": Weights("policy")}, CAST, model(), 0)
+    again = LocalLearner({**WEIGHTS, "twin": WeightSpec("policy")}, CAST, model(), 0)
     assert again.fingerprint("twin") == again.fingerprint("policy")
     assert float(again.weights("value_head")["value_head.weight"].abs().sum()) == 0  # a fresh critic says 0
     with pytest.raises(BadValue, match="circle"):
-        LocalLearner({"a": Weights("b"), "b": Weights("a")}, {"a": Member(("a",))}, model())
+        LocalLearner({"a": WeightSpec("b"), "b": WeightSpec("a")}, {"a": ModelRole(("a",))}, model())
 
 
 def test_finite_differences():
     run = learner()
     update = UPDATES["sequence"]
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     found = gradient(run, batch, update)
-    for name in ("model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight", "model.norm.weight"):
+    for name in (
+        "model.layers.0.self_attn.k_proj.weight",
+        "model.layers.1.mlp.down_proj.weight",
+        "model.embed_tokens.weight",
+        "model.norm.weight",
+    ):
         p = run.weights("policy")[name].reshape(-1)
         for i in (0, p.numel() // 2):
             losses = []
@@ -494,7 +389,9 @@ def test_finite_differences():
                 losses.append(run.backward(batch, update)["loss"])
                 p[i] -= sign * 1e-5
             collect(run, update)
-            assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(float(found[f"policy/{name}"].reshape(-1)[i]), rel=1e-5, abs=1e-8)
+            assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(
+                float(found[f"policy/{name}"].reshape(-1)[i]), rel=1e-5, abs=1e-8
+            )
 
 
 def test_steps_are_the_same_bits_and_lower_the_loss():
@@ -502,7 +399,7 @@ def test_steps_are_the_same_bits_and_lower_the_loss():
     ends = []
     for _ in range(2):
         run = learner(start=model(double=False), tokens=60)
-        batch = weigh(made(), update)
+        batch = loss_weights(made(), update)
         losses = []
         for _ in range(5):
             losses.append(run.backward(batch, update)["loss"])
@@ -514,7 +411,7 @@ def test_steps_are_the_same_bits_and_lower_the_loss():
 
 def test_float32_and_bf16_are_close():
     update = UPDATES["value, shared trunk"]
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     double = gradient(learner(), batch, update)
     single = gradient(learner(start=model(double=False)), batch, update)
     rough = gradient(learner(start=model(double=False), dtype="bfloat16"), batch, update)
@@ -523,11 +420,11 @@ def test_float32_and_bf16_are_close():
     assert any(away(rough, n) > 1e-4 for n in double)
 
 
-def test_fast_products_are_a_loan():
+def test_the_precision_of_matmuls_is_restored():
     before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
     x = torch.linspace(-1, 1, 24).view(4, 6).requires_grad_(True)
-    with products.fast():
-        (products.apart(lambda a: a @ a.T, x) ** 2).sum().backward()
+    with fast_paths.fast_paths():
+        (fast_paths.default_matmul(lambda a: a @ a.T, x) ** 2).sum().backward()
     assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
     y = x.detach().clone().requires_grad_(True)
     ((y @ y.T) ** 2).sum().backward()
@@ -536,11 +433,13 @@ def test_fast_products_are_a_loan():
 
 def test_shared_contexts_are_laid_out_once():
     batch = made()
-    texts = read(batch, np.arange(batch.size("token")))
-    lay = layout(texts, "cpu")
+    texts = texts_of(batch, np.arange(batch.size("token")))
+    lay = flat_layout(texts, "cpu")
     assert lay.ids.shape[1] < sum(len(t) for t in texts.ids)  # though filled up to the grid
     flat, at = lay.ids[0].numpy(), lay.positions[0].numpy()
-    assert (flat[lay.before.numpy()] == batch.ids[batch.place - 1]).all() and (at[lay.before.numpy()] == batch.get("pos") - 1).all()
+    assert (flat[lay.before.numpy()] == batch.ids[batch.place - 1]).all() and (
+        at[lay.before.numpy()] == batch.get("pos") - 1
+    ).all()
 
 
 def test_gap_and_metrics():
@@ -548,17 +447,29 @@ def test_gap_and_metrics():
     batch = made()
     run.forward(batch, ["logp"])
     batch.put("old_logp", "token", batch.get("logp") + 0.25)
-    gap = run.gap(batch)
-    assert gap["max"] == pytest.approx(0.25) and gap["mean"] == pytest.approx(0.25) and gap["rows"] == batch.size("token")
+    gap = run.logprob_mismatch(batch)
+    assert (
+        gap["max"] == pytest.approx(0.25) and gap["mean"] == pytest.approx(0.25) and gap["rows"] == batch.size("token")
+    )
     update = Update("policy", (Term(learn_ratio()), Term(learn_nll(), "sft"), Term(learn_nll(), "main", coef=2.0)))
-    metrics = run.backward(weigh(batch, update), update)
-    assert metrics.keys() == {"loss", "loss/learn_ratio", "loss/learn_nll/sft", "loss/learn_nll/main", "approx_kl", "ratio_max", "rows"}
+    metrics = run.backward(loss_weights(batch, update), update)
+    assert metrics.keys() == {
+        "loss",
+        "loss/learn_ratio",
+        "loss/learn_nll/sft",
+        "loss/learn_nll/main",
+        "approx_kl",
+        "ratio_max",
+        "rows",
+    }
     assert metrics["loss"] == pytest.approx(sum(v for n, v in metrics.items() if n.startswith("loss/")))
-    assert metrics["ratio_max"] == pytest.approx(np.exp(-0.25)) and metrics["approx_kl"] == pytest.approx(np.exp(-0.25) - 1 + 0.25)
+    assert metrics["ratio_max"] == pytest.approx(np.exp(-0.25)) and metrics["approx_kl"] == pytest.approx(
+        np.exp(-0.25) - 1 + 0.25
+    )
 
 
 def test_rate():
-    assert [rate(Settings(lr=1.0, warmup=4), s) for s in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    linear, cosine = (Settings(lr=1.0, warmup=2, decay=d, decay_steps=12) for d in ("linear", "cosine"))
-    assert [rate(linear, s) for s in (2, 7, 12, 20)] == [1.0, 0.5, 0.0, 0.0]
-    assert rate(cosine, 7) == pytest.approx(0.5) and rate(cosine, 12) == pytest.approx(0)
+    assert [learning_rate(LearnerSettings(lr=1.0, warmup=4), s) for s in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    linear, cosine = (LearnerSettings(lr=1.0, warmup=2, decay=d, steps=12) for d in ("linear", "cosine"))
+    assert [learning_rate(linear, s) for s in (2, 7, 12, 20)] == [1.0, 0.5, 0.0, 0.0]
+    assert learning_rate(cosine, 7) == pytest.approx(0.5) and learning_rate(cosine, 12) == pytest.approx(0)

@@ -1,37 +1,36 @@
-"""The learner for real models: kernels of its own against torch, recomputed layers, memory that runs out, moments in 8 bits."""
+"""The learner for real models: kernels of its own against torch, recomputed layers, memory that runs out, moments in 8
+bits.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from test_learner import BOTH, CAST, SHAPE, UPDATES, WEIGHTS, collect, gradient, learner, made, model, weigh
+from support.learners import BOTH, CAST, SHAPE, UPDATES, WEIGHTS, collect, gradient, learner, loss_weights, made, model
+from support.tensors import noise
 
-from selfteach.core import BadCheckpoint, BadValue, Member, Weights
-from selfteach.learner import LocalLearner, Settings, fused, local, microbatch, products
-from selfteach.learner.fused import SOURCE, kernels, pieces_of
-from selfteach.learner.microbatch import padded
-from selfteach.loop import memory
+from selfteach.core import BadCheckpoint, BadValue, ModelRole, WeightSpec, registry
+from selfteach.kernels import fast_paths
+from selfteach.kernels.build import load_library
+from selfteach.kernels.layer_ops import SOURCE, LayerOps, layer_ops, segments_of
+from selfteach.learner import LocalLearner, local, microbatch
+from selfteach.learner.microbatch import padded_attention
+from selfteach.loop import memory_plan
+from selfteach.loop.assemble import RunSettings as RunSettings
+from selfteach.loop.assemble import memory as memory_line
 from selfteach.model import devices
-from selfteach.model.native import library
-from selfteach.model.transformer import Config, Look, Transformer
+from selfteach.model.attention import AttentionSpec
+from selfteach.model.catalog import StartModel
+from selfteach.model.transformer import Config, Transformer
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
-def native() -> fused.Fused:
-    if isinstance(why := library(SOURCE), str):
+def native() -> LayerOps:
+    if isinstance(why := load_library(SOURCE), str):
         pytest.skip(f"no kernels here: {why}")
-    found = kernels()
+    found = layer_ops()
     assert found is not None
     return found
-
-
-def noise(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).float()
 
 
 def compared(ours, plain, inputs: list[torch.Tensor], tol: float) -> None:
@@ -75,21 +74,28 @@ def test_kernels_say_what_torch_says(kind: torch.dtype, tol: float, width: int):
 
 
 @pytest.mark.parametrize("kind, tol", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-@pytest.mark.parametrize("heads, kv, hd, window", [(4, 2, 8, 0), (8, 2, 32, 0), (3, 1, 40, 0), (6, 6, 24, 3), (2, 1, 64, 40)])
+@pytest.mark.parametrize(
+    "heads, kv, hd, window", [(4, 2, 8, 0), (8, 2, 32, 0), (3, 1, 40, 0), (6, 6, 24, 3), (2, 1, 64, 40)]
+)
 def test_attention_over_texts_and_branches(kind: torch.dtype, tol: float, heads: int, kv: int, hd: int, window: int):
     """Three texts, the second with three branches and the third with one, uneven and longer than a block of rows."""
     k = native()
     bases, branches = np.array([5, 61, 2]), np.array([1, 33, 7, 4])
     context = np.array([5, 5, 5, 66])
     first = np.array([61, 61, 61, 2])
-    look = Look(0, hd**-0.5, window)
+    spec = AttentionSpec(0, hd**-0.5, window)
     n = int(bases.sum() + branches.sum())
     q, kk, v = (noise(n, h, hd, seed=h + i).to(kind) for i, h in enumerate((heads, kv, kv)))
-    plain = padded(bases, branches, first, context, "cpu")
-    pieces = pieces_of(bases, branches, first, context)
-    compared(lambda q, kk, v: k.attend(look, pieces, q, kk, v), lambda q, kk, v: plain(look, q, kk, v), [q, kk, v], tol)
-    spare = torch.cat([q, q[:3]])
-    out = k.attend(look, pieces, spare, *(torch.cat([x, x[:3]]) for x in (kk, v)))
+    plain = padded_attention(bases, branches, first, context, "cpu")
+    segments = segments_of(bases, branches, first, context)
+    compared(
+        lambda q, kk, v: k.attend(segments, q, kk, v, spec.scale, window),
+        lambda q, kk, v: plain(spec, q, kk, v),
+        [q, kk, v],
+        tol,
+    )
+    reserved_token = torch.cat([q, q[:3]])
+    out = k.attend(segments, reserved_token, *(torch.cat([x, x[:3]]) for x in (kk, v)), spec.scale, window)
     assert out is not None and (out[n:] == 0).all()
 
 
@@ -97,14 +103,15 @@ def test_what_kernels_cannot_do_is_done_by_torch(monkeypatch: pytest.MonkeyPatch
     k = native()
     x = noise(1, 2, 8)
     assert k.gated("gelu", x, x) is None and k.norm(x.double(), noise(8), 1e-5, 0.0, False) is None
-    assert k.attend(Look(0, 1.0, 0, 30.0), pieces_of(np.array([2]), *[np.zeros(0, np.int64)] * 3), *[x.view(2, 1, 8)] * 3) is None
+    segments = segments_of(np.array([2]), *[np.zeros(0, np.int64)] * 3)
+    assert k.attend(segments, *[x.view(2, 1, 8).double()] * 3, 1.0) is None
     update = UPDATES["value, shared trunk"]
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     for dtype, tol in (("float32", 1e-5), ("bfloat16", 0.05)):
         with_them = gradient(learner(start=model(double=False), dtype=dtype), batch, update)
         with monkeypatch.context() as patch:
-            patch.setattr(products, "kernels", lambda: None)
-            patch.setattr(microbatch, "kernels", lambda: None)
+            patch.setattr(fast_paths, "layer_ops", lambda: None)
+            patch.setattr(microbatch, "layer_ops", lambda: None)
             without = gradient(learner(start=model(double=False), dtype=dtype), batch, update)
         assert all(float((with_them[n] - without[n]).norm()) <= tol * float(without[n].norm()) for n in without)
 
@@ -112,10 +119,10 @@ def test_what_kernels_cannot_do_is_done_by_torch(monkeypatch: pytest.MonkeyPatch
 def test_not_a_number_is_not_hidden():
     k = native()
     q = noise(6, 2, 8)
-    pieces = pieces_of(np.array([6]), *[np.zeros(0, np.int64)] * 3)
+    segments = segments_of(np.array([6]), *[np.zeros(0, np.int64)] * 3)
     bad = q.clone()
     bad[3, 0, 2] = torch.nan
-    out = k.attend(Look(0, 1.0), pieces, bad, q[:, :1].contiguous(), q[:, :1].contiguous())
+    out = k.attend(segments, bad, q[:, :1].contiguous(), q[:, :1].contiguous(), 1.0)
     assert out is not None and out[3, 0].isnan().all() and out[:3].isfinite().all() and out[4:].isfinite().all()
 
 
@@ -123,12 +130,12 @@ def test_not_a_number_is_not_hidden():
 def test_threads_change_no_bit_of_attention(kind: torch.dtype):
     k = native()
     none = np.zeros(0, np.int64)
-    pieces = pieces_of(np.array([40, 3, 17]), none, none, none)
+    segments = segments_of(np.array([40, 3, 17]), none, none, none)
     found = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
         q, kk, v = (noise(60, h, 16, seed=h).to(kind).requires_grad_(True) for h in (4, 2, 2))
-        out = k.attend(Look(0, 0.25), pieces, q, kk, v)
+        out = k.attend(segments, q, kk, v, 0.25)
         assert out is not None
         out.backward(noise(60, 4, 16, seed=5).to(kind))
         found.append([out, q.grad, kk.grad, v.grad])
@@ -142,22 +149,24 @@ def test_threads_change_no_bit_of_attention(kind: torch.dtype):
 @pytest.mark.parametrize("name", ["value, shared trunk", "sequence"])
 def test_recomputed_layers_give_the_same_bits(dtype: str, name: str):
     update = UPDATES[name]
-    batch = weigh(made(), update)
-    kept, anew = (gradient(learner(60, start=model(double=False), dtype=dtype, recompute=r), batch, update) for r in (False, True))
+    batch = loss_weights(made(), update)
+    kept, anew = (
+        gradient(learner(60, start=model(double=False), dtype=dtype, recompute=r), batch, update) for r in (False, True)
+    )
     assert kept.keys() == anew.keys() and all(torch.equal(kept[n], anew[n]) for n in kept)
 
 
 def test_out_of_memory_halves_the_micro_batch_and_begins_the_gradient_again(monkeypatch: pytest.MonkeyPatch, tmp_path):
     update = UPDATES["token"]
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     want = gradient(learner(), batch, update)
     for name in want:
         want[name] = 2 * want[name] if name != "loss" else want[name]
     run = learner()
     said: list[str] = []
-    run.told = said.append
+    run.warn = said.append
     run.backward(batch, update)  # part of the same step: it is done again too
-    whole, calls = local.accumulate, []
+    whole, calls = local.accumulate_gradients, []
 
     def full(*given):
         out = whole(*given)  # the gradient is in already, wholly or in part, when memory runs out
@@ -166,9 +175,11 @@ def test_out_of_memory_halves_the_micro_batch_and_begins_the_gradient_again(monk
             raise torch.OutOfMemoryError("CUDA out of memory")
         return out
 
-    monkeypatch.setattr(local, "accumulate", full)
+    monkeypatch.setattr(local, "accumulate_gradients", full)
     metrics = run.backward(batch, update)
-    assert calls == [4096, 2048, 2048] and said == ["out of memory: micro-batches are of 2048 tokens from here on; what was under way is done again"]
+    assert calls == [4096, 2048, 2048] and said == [
+        "out of memory: micro-batches are of 2048 tokens from here on; this computation is repeated"
+    ]
     found = collect(run, update) | {"loss": torch.tensor(metrics["loss"], dtype=torch.float64)}
     assert all(torch.allclose(found[n], want[n], rtol=1e-9, atol=1e-12) for n in want)
     run.save(tmp_path)
@@ -179,22 +190,26 @@ def test_out_of_memory_halves_the_micro_batch_and_begins_the_gradient_again(monk
     def never(*given):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(local, "accumulate", never)
-    with pytest.raises(BadValue, match=r"out of memory on cpu with one sequence of \d+ tokens at a time; take --recompute"):
+    monkeypatch.setattr(local, "accumulate_gradients", never)
+    with pytest.raises(
+        BadValue, match=r"out of memory on cpu with one sequence of \d+ tokens at a time; take --recompute"
+    ):
         run.backward(batch, update)
-    assert local.out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")) and not local.out_of_memory(
-        RuntimeError("x")
-    )
+    assert local.out_of_memory(
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+    ) and not local.out_of_memory(RuntimeError("x"))
 
 
 def test_moments_in_8_bits_are_saved_and_resumed_exactly(tmp_path):
     pytest.importorskip("bitsandbytes", reason="needs the extra selfteach[int8]")
     update = UPDATES["value, shared trunk"]
-    batch = weigh(made(), update)
-    wide = Transformer(Config(**{**vars(SHAPE), "width": 64, "hidden": 128})).initialise(0)  # matrices of 4096 numbers and more are coded
+    batch = loss_weights(made(), update)
+    wide = Transformer(Config(**{**vars(SHAPE), "width": 64, "hidden": 128})).initialise(
+        0
+    )  # matrices of 4096 numbers and more are coded
 
     def new() -> LocalLearner:
-        return LocalLearner(WEIGHTS, CAST, wide, 0, Settings(optimiser="adamw8bit", weight_decay=0.1))
+        return LocalLearner(WEIGHTS, CAST, wide, 0, RunSettings(optimiser="adamw8bit", weight_decay=0.1))
 
     def steps(run: LocalLearner, n: int) -> None:
         for _ in range(n):
@@ -229,54 +244,103 @@ def test_8_bits_without_the_package_is_one_line(monkeypatch: pytest.MonkeyPatch)
 
 def test_memory_by_hand():
     # width 8, 2 heads of 4, 1 kv head of 4, MLP 16, 2 layers, 10 ids, tied:
-    # linear: 2 x (8 x (2 x 8 + 2 x 4) + 3 x 8 x 16) = 2 x (192 + 384) = 1152; norms 8 x (1 + 4) = 40; embedding 80. Together 1272.
+    # linear: 2 x (8 x (2 x 8 + 2 x 4) + 3 x 8 x 16) = 2 x (192 + 384) = 1152; norms 8 x (1 + 4) = 40; embedding 80.
+    # Together 1272.
     c = Config(vocab=10, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, hidden=16, max_length=64)
-    assert memory.parameters(c) == (1272, 1152)
+    assert memory_plan.parameter_counts(c) == (1272, 1152)
     assert sum(p.numel() for p in Transformer(c).parameters()) == 1272
-    # A token and layer in float32: 8 x 8 + 4 x (16 + 16 + 8 + 48) = 416, and 8 for its log-sums; 2 layers 848, the way back 416, ends 96.
-    assert memory.activations(c, 1, half=False, recompute=False) == 848 + 416 + 96
+    # A token and layer in float32: 8 x 8 + 4 x (16 + 16 + 8 + 48) = 416, and 8 for its log-sums; 2 layers 848, the way
+    # back 416, ends 96.
+    assert memory_plan.activation_bytes(c, 1, bf16=False, recompute=False) == 848 + 416 + 96
     # Recomputed: the inputs of two layers 2 x 32, one layer 416, the way back 416, ends 96.
-    assert memory.activations(c, 10, half=False, recompute=True) == 10 * (64 + 416 + 416 + 96)
+    assert memory_plan.activation_bytes(c, 10, bf16=False, recompute=True) == 10 * (64 + 416 + 416 + 96)
     # In bf16: 64 + 2 x 88 = 240, twice with log-sums 496, the way back 240, ends 96.
-    assert memory.activations(c, 1, half=True, recompute=False) == 496 + 240 + 96
-    plan = memory.reckon(c, ["policy", "ref"], [("policy",), ("policy", "value_head")], ["policy"], tokens=100, slots=3, length=40)
+    assert memory_plan.activation_bytes(c, 1, bf16=True, recompute=False) == 496 + 240 + 96
+    plan = memory_plan.plan_memory(
+        c, ["policy", "ref"], [("policy",), ("policy", "value_head")], ["policy"], tokens=100, slots=3, length=40
+    )
     assert plan.parts["weights"] == 3 * 1272 * 4  # the start, policy, ref
-    assert plan.parts["gradients"] == 1272 * 4 and plan.parts["moments"] == 2 * 8 * 1272  # two updates, each with moments of its own
+    assert (
+        plan.parts["gradients"] == 1272 * 4 and plan.parts["moments"] == 2 * 8 * 1272
+    )  # two updates, each with moments of its own
     assert plan.parts["engine"] == 4 * (1272 + 2 * 2 * 3 * 1 * 64 * 4)  # 40 tokens in rooms of 32
-    coded = memory.reckon(c, ["policy"], [("policy",)], [], tokens=100, slots=1, length=40, coded=True, half=True)
+    coded = memory_plan.plan_memory(
+        c, ["policy"], [("policy",)], [], tokens=100, slots=1, length=40, moments_8bit=True, bf16=True
+    )
     assert coded.parts["moments"] == 2 * 1272 + 8 * 1272 // 256 and coded.parts["weights"] == 2 * 1272 * 4 + 1152 * 4
-    # Adapters of rank 2: sides of q 8 + 8, k and v 8 + 4, o 8 + 8, three of the MLP 8 + 16: 128 a layer, 256 in all, so 512 numbers.
-    thin = memory.reckon(c, ["policy", "ref"], [("policy",)], [], tokens=100, slots=1, length=40, rank=2)
-    assert thin.parts["weights"] == 4 * (1272 + 2 * 512) and thin.parts["moments"] == 8 * 512 and thin.parts["gradients"] == 4 * 512
-    long = memory.reckon(c, ["policy"], [("policy",)], [], tokens=10, slots=1, length=40)
+    # Adapters of rank 2: sides of q 8 + 8, k and v 8 + 4, o 8 + 8, three of the MLP 8 + 16: 128 a layer, 256 in all, so
+    # 512 numbers.
+    thin = memory_plan.plan_memory(c, ["policy", "ref"], [("policy",)], [], tokens=100, slots=1, length=40, rank=2)
+    assert (
+        thin.parts["weights"] == 4 * (1272 + 2 * 512)
+        and thin.parts["moments"] == 8 * 512
+        and thin.parts["gradients"] == 4 * 512
+    )
+    long = memory_plan.plan_memory(c, ["policy"], [("policy",)], [], tokens=10, slots=1, length=40)
     assert long.tokens == 40  # a sequence is never cut
 
 
+@pytest.mark.parametrize(
+    "device, dtype, size",
+    [("cuda", "bfloat16", 65), ("cuda", "float32", 130), ("cpu", "bfloat16", 131), ("cpu", "float32", 196)],
+)
+def test_an_engine_is_counted_in_the_bytes_of_its_numbers(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: str, size: int
+):
+    """Weights: 2^24 of the embedding, 7 x 2^16 linear, 3 x 256 of norms.
+
+    Cache: 2 x 512 slots x 64 positions x 256 = 2^24.
+
+    On a GPU both in the engine's precision: 2 (2^24 + 459,520 + 2^24) bytes are 65 MB, 4 are 130. On a CPU weights are
+    there in float32 besides: 6 (2^24 + 459,520) + 2 x 2^24 bytes are 131 MB, and 8 and 4 are 196.
+    """
+    c = Config(1 << 16, width=256, layers=1, heads=1, kv_heads=1, head_dim=256, hidden=256, max_length=64)
+    start = StartModel(Transformer.without_weights(c), None, True, {})  # type: ignore[arg-type]
+    settings = RunSettings(device=device, dtype="float32", engine_dtype=dtype, slots=512)  # type: ignore[arg-type]
+    monkeypatch.setattr(devices, "resolve_device", lambda name: name)
+    monkeypatch.setattr(devices, "free_memory", lambda device: None)
+    line = memory_line(registry.methods.get("grpo")(), start, settings)
+    assert line is not None and f"engine {size} MB (512 x 64 tokens)" in line
+
+
 def test_what_does_not_fit_is_refused_with_a_way_out():
-    plan = memory.Plan({"weights": 2 << 30, "activations": 3 << 30, "engine": 1 << 20}, 4096, 64, 1024)
-    assert plan.line(8 << 30) == "about 5.0 GB of 8.0 GB free: weights 2.0 GB, activations 3.0 GB (4,096 tokens), engine 1 MB (64 x 1,024 tokens)"
+    plan = memory_plan.MemoryPlan({"weights": 2 << 30, "activations": 3 << 30, "engine": 1 << 20}, 4096, 64, 1024)
+    assert (
+        plan.line(8 << 30) == "about 5.0 GB of 8.0 GB free: weights 2.0 GB, activations 3.0 GB (4,096 tokens),"
+        " engine 1 MB (64 x 1,024 tokens)"
+    )
     plan.check(6 << 30)
     plan.check(None)
-    with pytest.raises(BadValue, match=r"needs about 5\.0 GB and 4\.0 GB are free; most is for activations \(3\.0 GB\): take a lower --micro-tokens"):
+    with pytest.raises(
+        BadValue,
+        match=r"needs about 5\.0 GB and 4\.0 GB are free; most is for activations \(3\.0 GB\): take a lower"
+        " --micro-tokens",
+    ):
         plan.check(4 << 30)
 
 
 def test_devices_are_named_once():
-    assert devices.device_of("cpu") == "cpu" and devices.precision_of("bfloat16", "cpu") == "bfloat16"
-    assert devices.precision_of("auto", "cpu") == "float32"
+    assert devices.resolve_device("cpu") == "cpu" and devices.resolve_dtype("bfloat16", "cpu") == "bfloat16"
+    assert devices.resolve_dtype("auto", "cpu") == "float32"
     assert (devices.free_memory("cpu") or 0) > 1 << 20
     for wrong in ("gpu", "cpu:1", "cuda:x", "cuda:99"):
         with pytest.raises(BadValue, match="device"):
-            devices.device_of(wrong)
+            devices.resolve_device(wrong)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype, tol", [("float32", 1e-3), ("bfloat16", 0.05)])
 def test_a_gpu_gives_the_same_gradient(dtype: str, tol: float):
     update = UPDATES["token"]
-    batch = weigh(made(), update)
+    batch = loss_weights(made(), update)
     want = gradient(learner(start=model(double=False)), batch, update)
-    run = LocalLearner({"policy": Weights()}, {"policy": Member()}, model(double=False), 0, Settings(dtype=dtype, device="cuda"))
+    run = LocalLearner(
+        {"policy": WeightSpec()},
+        {"policy": ModelRole()},
+        model(double=False),
+        0,
+        RunSettings(dtype=dtype, device="cuda"),
+    )
     run.backward(batch, update)
     found = collect(run, update)
     assert all(float((g.cpu() - want[n]).norm()) <= tol * float(want[n].norm()) for n, g in found.items())

@@ -1,4 +1,6 @@
-"""Adapters: their arithmetic, one base for all groups, dropout at an address, runs and resumes, and peft's files there and back."""
+"""Adapters: their arithmetic, one base for all groups, dropout at an address, runs and resumes, and peft's files there
+and back.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +12,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import mini
 from safetensors.torch import load_file
-from test_families import CASES, TOKENIZER, loaded, ours_logits, stored, texts  # noqa: F401
-from test_loop import advance, source
-from test_resume import job_of, same_run
+from support.families import CASES, TOKENIZER, loaded, ours_logits, texts
+from support.loops import advance, source
+from support.models import mini
+from support.runs import run_config_of, same_run
 from torch.utils.checkpoint import checkpoint
 
 from selfteach import api
-from selfteach.core import Example, Member, Segment, Term, Update, Weights, block, gather, registry
+from selfteach.core import Example, ModelRole, Segment, Term, Update, WeightSpec, block, collate, registry
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.method import Method
-from selfteach.learner import LocalLearner, Settings
-from selfteach.learner.microbatch import layout, read
+from selfteach.learner import LearnerSettings, LocalLearner
+from selfteach.learner.microbatch import flat_layout, texts_of
 from selfteach.loop import assemble
 from selfteach.model import files, lora
-from selfteach.model.transformer import Transformer, causal
-from selfteach.model.zoo import Start
+from selfteach.model.attention import causal_attention
+from selfteach.model.catalog import StartModel
+from selfteach.model.transformer import Transformer
 
 EVERY = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LORA = {"lora_rank": 3, "lora_alpha": 12.0}
 
 
-def moved(model: Transformer, size: float = 0.1) -> Transformer:
+def off_context(model: Transformer, size: float = 0.1) -> Transformer:
     """The model with its factors away from their beginning."""
     with torch.no_grad():
         for n, p in lora.factors(model).items():
@@ -53,18 +56,18 @@ def test_an_adapted_layer_by_hand() -> None:
         base.weight.copy_(torch.tensor([[1.0, 2.0], [0.0, -1.0]]))
         base.bias.copy_(torch.tensor([0.5, 0.0]))
     for stabilised, s in ((False, 3.0), (True, 6.0)):  # 12 / 4, 12 / sqrt 4
-        layer = lora.Adapted(base, "x", lora.Lora(4, 12.0, stabilised=stabilised), lora.Noise(), 0)
+        layer = lora.LoraLinear(base, "x", lora.LoraConfig(4, 12.0, use_rslora=stabilised), lora.DropoutSeeds(), 0)
         with torch.no_grad():
             layer.lora_A.copy_(torch.tensor([[1.0, 1.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]]))
             layer.lora_B.copy_(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, -1.0, 0.0, 0.0]]))
         # x = (1, 2): W x + b = (5.5, -2); A x = (3, 4, 0, 0); B A x = (3, -4). B A = [[1, 1], [0, -2]].
         assert layer(torch.tensor([1.0, 2.0])).tolist() == [5.5 + 3 * s, -2 - 4 * s]
         assert layer.merged().tolist() == [[1 + s, 2 + s], [0, -1 - 2 * s]]
-    assert lora.Lora(8).scale == 2.0 and lora.Lora(16, 8, stabilised=True).scale == 2.0
+    assert lora.LoraConfig(8).scale == 2.0 and lora.LoraConfig(16, 8, use_rslora=True).scale == 2.0
 
 
 def test_fresh_factors_are_a_function_of_seed_and_layer() -> None:
-    base, kind = mini(40), lora.Lora(6)
+    base, kind = mini(40), lora.LoraConfig(6)
     before = torch.get_rng_state()
     one, two, other = (lora.factors(lora.adapt(base, kind, seed)) for seed in (3, 3, 4))
     assert torch.equal(torch.get_rng_state(), before)
@@ -74,55 +77,65 @@ def test_fresh_factors_are_a_function_of_seed_and_layer() -> None:
             assert not p.any()
             continue
         bound = p.shape[1] ** -0.5
-        assert 0.9 * bound < p.abs().max() <= bound and abs(p.std().item() / bound - 3**-0.5) < 0.08  # uniform: bound / sqrt 3
+        assert (
+            0.9 * bound < p.abs().max() <= bound and abs(p.std().item() / bound - 3**-0.5) < 0.08
+        )  # uniform: bound / sqrt 3
         assert not torch.equal(p, other[name])
     q, k = (one[f"model.layers.0.self_attn.{n}.lora_A"] for n in ("q_proj", "k_proj"))
     assert not torch.equal(q, k)
     ids = torch.arange(20)[None]
-    assert torch.equal(lora.adapt(base, kind)(ids, causal), base(ids, causal)), "an adapter that has not moved changes no bit"
+    assert torch.equal(lora.adapt(base, kind)(ids, causal_attention), base(ids, causal_attention)), (
+        "an adapter that has not moved changes no bit"
+    )
 
 
 def test_half_precision_keeps_the_factors_whole() -> None:
-    model = moved(lora.adapt(mini(40).bfloat16(), lora.Lora(2)))
-    layer = lora.layers(model)["model.layers.0.mlp.up_proj"]
+    model = off_context(lora.adapt(mini(40).bfloat16(), lora.LoraConfig(2)))
+    layer = lora.lora_layers(model)["model.layers.0.mlp.up_proj"]
     assert layer.lora_A.dtype == torch.float32 and layer.merged().dtype == torch.bfloat16
     want = (layer.weight.double() + 2 * layer.lora_B.double() @ layer.lora_A.double()).bfloat16()
     assert (layer.merged() != want).float().mean() < 0.01  # float32's rounding before the last
-    assert model(torch.arange(9)[None], causal).dtype == torch.bfloat16
+    assert model(torch.arange(9)[None], causal_attention).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if " " not in c or "biases" in c])
-def test_every_family_with_peft(case: str, stored: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_every_family_with_peft(case: str, stored: Any, tmp_path: Path) -> None:
     """Adapters on every projection: forward, merged and read by peft alike; what peft wrote is read."""
     peft = pytest.importorskip("peft")
     base = files.load_model(stored(case))
-    model = moved(lora.adapt(base, lora.Lora(4, 6.0, stabilised=case == "qwen3")))
+    model = off_context(lora.adapt(base, lora.LoraConfig(4, 6.0, use_rslora=case == "qwen3")))
     ids = texts(1)
     with torch.no_grad():
         mine, start = ours_logits(model, ids), ours_logits(base, ids)
         assert (mine - start).abs().max() > 0.1
-        torch.testing.assert_close(ours_logits(lora.plain(model), ids), mine, atol=2e-4, rtol=0)
+        torch.testing.assert_close(ours_logits(lora.merged_copy(model), ids), mine, atol=2e-4, rtol=0)
         lora.save(tmp_path / "adapter", model, str(stored(case)))
         theirs = peft.PeftModel.from_pretrained(loaded(stored(case)), tmp_path / "adapter").eval()
         torch.testing.assert_close(theirs(ids).logits, mine, atol=2e-4, rtol=0)
     theirs.save_pretrained(tmp_path / "again")
     back = lora.read(tmp_path / "again", base)
-    assert back.lora.targets == EVERY and back.lora == lora.read(tmp_path / "adapter", base).lora and back.lora.scale == model_scale(model)
+    assert (
+        back.lora.targets == EVERY
+        and back.lora == lora.read(tmp_path / "adapter", base).lora
+        and back.lora.scale == model_scale(model)
+    )
     assert all(torch.equal(t, back.tensors[n]) for n, t in lora.factors(model).items())
 
 
 def model_scale(model: Transformer) -> float:
-    return next(iter(lora.layers(model).values())).lora.scale
+    return next(iter(lora.lora_layers(model).values())).lora.scale
 
 
 def test_targets_by_leaf_or_by_name(tmp_path: Path) -> None:
     base = mini(40, layers=3)
-    some = lora.adapt(base, lora.Lora(2, targets=("v_proj", "q_proj")))
-    assert {n.rpartition(".")[2] for n in lora.layers(some)} == {"q_proj", "v_proj"} and len(lora.layers(some)) == 6
-    one = lora.adapt(base, lora.Lora(2, targets=("1.self_attn.q_proj", "model.layers.2.mlp.up_proj")))
-    assert list(lora.layers(one)) == ["model.layers.1.self_attn.q_proj", "model.layers.2.mlp.up_proj"]
-    lora.save(tmp_path, moved(one), "base")
-    assert list(lora.layers(lora.adapt(base, lora.read(tmp_path, base).lora))) == list(lora.layers(one))
+    some = lora.adapt(base, lora.LoraConfig(2, targets=("v_proj", "q_proj")))
+    assert {n.rpartition(".")[2] for n in lora.lora_layers(some)} == {"q_proj", "v_proj"} and len(
+        lora.lora_layers(some)
+    ) == 6
+    one = lora.adapt(base, lora.LoraConfig(2, targets=("1.self_attn.q_proj", "model.layers.2.mlp.up_proj")))
+    assert list(lora.lora_layers(one)) == ["model.layers.1.self_attn.q_proj", "model.layers.2.mlp.up_proj"]
+    lora.save(tmp_path, off_context(one), "base")
+    assert list(lora.lora_layers(lora.adapt(base, lora.read(tmp_path, base).lora))) == list(lora.lora_layers(one))
 
 
 # ---- dropout
@@ -130,13 +143,16 @@ def test_targets_by_leaf_or_by_name(tmp_path: Path) -> None:
 
 def test_what_dropout_leaves_is_a_share_and_a_function_of_its_address() -> None:
     marks = torch.arange(4000, dtype=torch.int64)
-    keep, share = lora.kept(lora.mix(marks), 7, 130, 0.25)
+    keep, share = lora.dropout_mask(lora.mix(marks), 7, 130, 0.25)
     assert share == 0.75 and keep.shape == (4000, 130)
-    # Shares over all, a column, a row and neighbours: 520,000 draws have a standard error of 6e-4, 4000 of 7e-3, 130 of 0.04.
+    # Shares over all, a column, a row and neighbours: 520,000 draws have a standard error of 6e-4, 4000 of 7e-3, 130 of
+    # 0.04.
     assert abs(keep.float().mean() - 0.75) < 3e-3 and (keep.float().mean(0) - 0.75).abs().max() < 0.03
-    assert (keep.float().mean(1) - 0.75).abs().max() < 0.2 and abs((keep[:, 1:] & keep[:, :-1]).float().mean() - 0.75**2) < 4e-3
-    assert torch.equal(lora.kept(lora.mix(marks[5:9]), 7, 130, 0.25)[0], keep[5:9])
-    both = (keep == lora.kept(lora.mix(marks), 8, 130, 0.25)[0]).float().mean()
+    assert (keep.float().mean(1) - 0.75).abs().max() < 0.2 and abs(
+        (keep[:, 1:] & keep[:, :-1]).float().mean() - 0.75**2
+    ) < 4e-3
+    assert torch.equal(lora.dropout_mask(lora.mix(marks[5:9]), 7, 130, 0.25)[0], keep[5:9])
+    both = (keep == lora.dropout_mask(lora.mix(marks), 8, 130, 0.25)[0]).float().mean()
     assert abs(both - (0.75**2 + 0.25**2)) < 4e-3, "layers draw apart"
 
 
@@ -156,8 +172,11 @@ def batch_of(seed: int = 0) -> Any:
     draw = lambda n: tuple(int(i) for i in rng.integers(1, 250, n))  # noqa: E731
     one, other = draw(9), draw(4)
     parts = [(one, draw(3)), (one, draw(12)), (one, draw(7)), (other, draw(5)), (other, draw(6)), (draw(2), draw(8))]
-    examples = [Example((Segment(a, None), Segment(b, "main")), "policy", f"g{n // 3}", f"s{n}") for n, (a, b) in enumerate(parts)]
-    batch = gather(examples, lambda _: None)  # type: ignore[arg-type,return-value]
+    examples = [
+        Example((Segment(a, None), Segment(b, "main")), "policy", f"g{n // 3}", f"s{n}")
+        for n, (a, b) in enumerate(parts)
+    ]
+    batch = collate(examples, lambda _: None)  # type: ignore[arg-type,return-value]
     rows = len(batch.place)
     batch.put("old_logp", "token", rng.normal(-2, 0.3, rows))
     batch.put("adv", "token", rng.normal(0, 1, rows))
@@ -165,20 +184,28 @@ def batch_of(seed: int = 0) -> Any:
     return batch
 
 
-def learner_of(tokens: int = 4096, dropout: float = 0.0, weights: Any = None, cast: Any = None, **more: Any) -> LocalLearner:
-    adapter = lora.Adapter(lora.Lora(3, dropout=dropout), {})
+def learner_of(
+    tokens: int = 4096, dropout: float = 0.0, weights: Any = None, context: Any = None, **more: Any
+) -> LocalLearner:
+    adapter = lora.Adapter(lora.LoraConfig(3, dropout=dropout), {})
     out = LocalLearner(
-        weights or {"policy": Weights()}, cast or {"policy": Member()}, mini(264, layers=2).double(), 1, Settings(tokens=tokens), adapter, **more
+        weights or {"policy": WeightSpec()},
+        context or {"policy": ModelRole()},
+        mini(264, layers=2).double(),
+        1,
+        LearnerSettings(micro_tokens=tokens),
+        adapter,
+        **more,
     )
-    moved(out.groups.trunk("policy"), 0.2)
+    off_context(out.groups.trunk("policy"), 0.2)
     return out
 
 
 def gradient(run: LocalLearner, term: Any = None) -> tuple[float, dict[str, torch.Tensor]]:
     update = Update(("policy",), (Term(term or lora_ratio()),))
     loss = run.backward(batch_of(), update)["loss"]
-    out = {n: p.grad.clone() for n, p in run.groups["policy"].names().items() if p.grad is not None}
-    for p in run.groups["policy"].names().values():
+    out = {n: p.grad.clone() for n, p in run.groups["policy"].named_parameters().items() if p.grad is not None}
+    for p in run.groups["policy"].named_parameters().values():
         p.grad = None
     return loss, out
 
@@ -200,7 +227,7 @@ def test_the_gradient_under_dropout_is_that_of_the_loss_by_finite_differences() 
     _, grads = gradient(run)
     assert len(grads) == 2 * 14 and not any("weight" in n for n in grads), "the base has no gradient"
     for name in ("model.layers.0.self_attn.k_proj.lora_A", "model.layers.1.mlp.down_proj.lora_B"):
-        p = run.groups["policy"].names()[name].view(-1)
+        p = run.groups["policy"].named_parameters()[name].view(-1)
         for i in (0, 17):
             ends = []
             for h in (1e-5, -1e-5):
@@ -219,11 +246,11 @@ def test_a_layer_computed_anew_on_the_way_back_drops_the_same(monkeypatch: pytes
     seen: list[Any] = []
 
     def recomputed(self: Transformer, ids: Any, attend: Any, positions: Any = None) -> Any:
-        if self.lm_head.weight.dtype == torch.float64 and lora.layers(self):
+        if self.lm_head.weight.dtype == torch.float64 and lora.lora_layers(self):
             seen.append(attend)
             first = checkpoint(forward, self, ids, attend, positions, use_reentrant=False)
             batch = batch_of(1)
-            other = layout(read(batch, np.arange(len(batch.place))), "cpu")
+            other = flat_layout(texts_of(batch, np.arange(len(batch.place))), "cpu")
             forward(self, other.ids, other.attend, other.positions)  # of another text, between there and back
             return first
         return forward(self, ids, attend, positions)
@@ -244,10 +271,10 @@ def test_columns_have_no_dropout_and_steps_draw_anew() -> None:
     run.groups.steps += 1
     assert gradient(run)[0] != first
     # Of what never moves in this update nothing is dropped, though it has adapters.
-    with run.groups.moving(()):
+    with run.groups.trainable(()):
         run.forward(c := batch_of(), ["logp"])
     assert np.array_equal(c.get("logp"), b.get("logp"))
-    with run.groups.moving(("policy",)):
+    with run.groups.trainable(("policy",)):
         run.forward(c := batch_of(), ["logp"])
     assert not np.array_equal(c.get("logp"), b.get("logp"))
 
@@ -255,13 +282,13 @@ def test_columns_have_no_dropout_and_steps_draw_anew() -> None:
 def test_marks_are_of_the_text_and_not_of_how_it_is_laid_out() -> None:
     batch = batch_of()
     rows = np.arange(len(batch.place))
-    whole = layout(read(batch, rows), "cpu")
+    whole = flat_layout(texts_of(batch, rows), "cpu")
     seen: dict[tuple[int, ...], int] = {}
     for s in range(batch.size("seq")):
         mine = rows[batch.get("seq") == s]
-        alone = layout(read(batch, mine), "cpu")
-        assert torch.equal(whole.marks[whole.before[torch.from_numpy(mine)]], alone.marks[alone.before])
-        for n, mark in enumerate(alone.marks[: int(alone.before.max()) + 1].tolist()):
+        alone = flat_layout(texts_of(batch, mine), "cpu")
+        assert torch.equal(whole.token_hashes[whole.before[torch.from_numpy(mine)]], alone.token_hashes[alone.before])
+        for n, mark in enumerate(alone.token_hashes[: int(alone.before.max()) + 1].tolist()):
             text = tuple(alone.ids[0, : n + 1].tolist())
             assert seen.setdefault(text, mark) == mark
     assert len(set(seen.values())) == len(seen)
@@ -271,17 +298,29 @@ def test_marks_are_of_the_text_and_not_of_how_it_is_laid_out() -> None:
 
 
 def test_the_learners_memory_is_the_base_and_the_adapters() -> None:
-    weights = {"policy": Weights(), "ref": Weights(), "foe": Weights("policy"), "slow": Weights(follow="policy", rate=0.5), "critic": Weights()}
-    cast = {n: Member((n,)) for n in weights} | {"critic": Member(("critic",), ("value",))}
+    weights = {
+        "policy": WeightSpec(),
+        "ref": WeightSpec(),
+        "foe": WeightSpec("policy"),
+        "slow": WeightSpec(follow="policy", rate=0.5),
+        "critic": WeightSpec(),
+    }
+    models = {n: ModelRole((n,)) for n in weights} | {"critic": ModelRole(("critic",), ("value",))}
     start = mini(264, layers=2)
-    adapter = lora.Adapter(lora.Lora(3), {})
-    run = LocalLearner(weights, cast, start, 0, Settings(), adapter, still=("ref",))
+    adapter = lora.Adapter(lora.LoraConfig(3), {})
+    run = LocalLearner(weights, models, start, 0, LearnerSettings(), adapter, frozen=("ref",))
     assert run.groups.trunk("ref") is start
-    held = memory(*(p for n in weights for p in run.groups.trunk(n).parameters()), *(b for n in weights for b in run.groups.trunk(n).buffers()))
+    held = memory(
+        *(p for n in weights for p in run.groups.trunk(n).parameters()),
+        *(b for n in weights for b in run.groups.trunk(n).buffers()),
+    )
     own = [memory(*lora.factors(run.groups.trunk(n)).values()) for n in weights]
     assert held == memory(*start.parameters(), *start.buffers()).union(*own)
     assert [len(m) for m in own] == [28, 0, 28, 28, 28] and len(set().union(*own)) == 4 * 28
-    assert run.groups["critic"].names().keys() - lora.factors(run.groups.trunk("critic")).keys() == {"value_head.weight", "value_head.bias"}
+    assert run.groups["critic"].named_parameters().keys() - lora.factors(run.groups.trunk("critic")).keys() == {
+        "value_head.weight",
+        "value_head.bias",
+    }
     batch = batch_of()
     batch.put("w0", "token", np.ones(len(batch.place)))
     run.forward(batch, ["logp", "ref_logp", "foe_logp", "slow_logp"])
@@ -293,16 +332,20 @@ def test_the_learners_memory_is_the_base_and_the_adapters() -> None:
         run.backward(batch, update)
         run.step(update, 0.1)
     assert files.fingerprint(start.names(), whole=True) == before == files.fingerprint(run.weights("ref"), whole=True)
-    assert {n.split("|")[1].split("/")[1] for n in run.optimisers.tensors()} == lora.factors(run.groups.trunk("policy")).keys()
+    assert {n.split("|")[1].split("/")[1] for n in run.optimisers.tensors()} == lora.factors(
+        run.groups.trunk("policy")
+    ).keys()
     run.copy("slow", "policy", 0.5)
-    for name, p in run.groups["slow"].names().items():
+    for name, p in run.groups["slow"].named_parameters().items():
         first = lora.factors(lora.adapt(start, adapter.lora, 0))[name]
-        torch.testing.assert_close(p, (first + run.groups["policy"].names()[name]) / 2)
+        torch.testing.assert_close(p, (first + run.groups["policy"].named_parameters()[name]) / 2)
     run.copy("foe", "policy")
     assert run.fingerprint("foe") == run.fingerprint("policy") != run.fingerprint("ref")
     run.copy("foe", "ref", 0.25)  # a quarter of the way back, in weights
     name = "model.layers.1.mlp.up_proj.weight"
-    torch.testing.assert_close(run.weights("foe")[name], 0.75 * run.weights("policy")[name] + 0.25 * start.names()[name])
+    torch.testing.assert_close(
+        run.weights("foe")[name], 0.75 * run.weights("policy")[name] + 0.25 * start.names()[name]
+    )
     run.copy("foe", "ref")
     assert run.fingerprint("foe") == run.fingerprint("ref")
     with pytest.raises(BadValue, match="nothing in common"):
@@ -310,9 +353,16 @@ def test_the_learners_memory_is_the_base_and_the_adapters() -> None:
 
 
 def test_groups_from_a_path_have_a_base_of_their_own(mini_folder: Path) -> None:
-    weights = {"policy": Weights(), "a": Weights(str(mini_folder)), "b": Weights("a")}
-    run = LocalLearner(weights, {n: Member((n,)) for n in weights}, mini(264), 0, Settings(), lora.Adapter(lora.Lora(2), {}))
-    one, two, policy = (memory(*lora.Merged(run.groups.trunk(n)).own.values()) for n in ("a", "b", "policy"))
+    weights = {"policy": WeightSpec(), "a": WeightSpec(str(mini_folder)), "b": WeightSpec("a")}
+    run = LocalLearner(
+        weights,
+        {n: ModelRole((n,)) for n in weights},
+        mini(264),
+        0,
+        LearnerSettings(),
+        lora.Adapter(lora.LoraConfig(2), {}),
+    )
+    one, two, policy = (memory(*lora.MergedTensors(run.groups.trunk(n)).own.values()) for n in ("a", "b", "policy"))
     assert one == two and not one & policy
     with pytest.raises(BadValue, match="policy: adapters over start; a, over"):
         run.copy("policy", "a")
@@ -320,57 +370,75 @@ def test_groups_from_a_path_have_a_base_of_their_own(mini_folder: Path) -> None:
 
 def method_with_all() -> Method:
     """A reference that is read, a mean teacher that speaks."""
-    made = registry.methods.get("grpo")(groups=4, rollouts=4, beta=0.1).but(reward=(registry.blocks.get("spread")(),))
-    return made.with_(weights={"mean": Weights(follow="policy", rate=0.5)}, cast={"elder": Member(("mean",))}).but(
-        programs={"main": made.stage.programs["main"], "elders": made.stage.programs["main"].but(member="elder")}
+    made = registry.methods.get("grpo")(groups=4, rollouts=4, beta=0.1).replace(
+        reward=(registry.blocks.get("spread")(),)
+    )
+    return made.override(
+        weights={"mean": WeightSpec(follow="policy", rate=0.5)}, models={"elder": ModelRole(("mean",))}
+    ).replace(
+        programs={
+            "main": made.stage.programs["main"],
+            "elders": made.stage.programs["main"].replace(model_role="elder"),
+        }
     )
 
 
 def test_a_loop_with_adapters_delivers_what_it_learned(letters: Any) -> None:
     start = mini(264)
     loop = assemble.loop(
-        method_with_all(), source(), Start(start, letters, False, {}), assemble.Settings(steps=9, max_tokens=5, lr=0.05, lora_dropout=0.1, **LORA)
+        method_with_all(),
+        source(),
+        StartModel(start, letters, False, {}),
+        assemble.RunSettings(steps=9, max_tokens=5, lr=0.05, lora_dropout=0.1, **LORA),
     )
     before = files.fingerprint(start.names(), whole=True)
     assert loop.learner.groups.trunk("ref") is start and loop.engine is not None
     told = advance(loop, 4)
-    assert told[0]["loss/kl"] == 0.0 and told[1]["loss/kl"] > 0
-    assert max(m["gap/max"] for m in told) < 1e-4
+    assert told[0]["policy/loss/kl"] == 0.0 and told[1]["policy/loss/kl"] > 0
+    assert max(m["policy/logprob_mismatch_max"] for m in told) < 1e-4
     for group in ("policy", "mean"):
         held = loop.engine.models[group]
-        assert not lora.layers(held) and loop.engine.fingerprint(group) == loop.learner.fingerprint(group)
+        assert not lora.lora_layers(held) and loop.engine.fingerprint(group) == loop.learner.fingerprint(group)
         ids = torch.arange(30)[None]
-        away = held(ids, causal) - loop.learner.groups.trunk(group)(ids, causal)
-        assert away.abs().max() < 1e-4 < (held(ids, causal) - start(ids, causal)).abs().max()
+        away = held(ids, causal_attention) - loop.learner.groups.trunk(group)(ids, causal_attention)
+        assert away.abs().max() < 1e-4 < (held(ids, causal_attention) - start(ids, causal_attention)).abs().max()
     assert files.fingerprint(start.names(), whole=True) == before
 
 
 def test_adapters_learn_what_there_is_to_learn(letters: Any) -> None:
-    """Even token ids, from 9 in a hundred. The start is one whose head says something: it stands still, so fresh weights could not learn."""
+    """Even token ids, from 9 in a hundred.
+
+    The start is one whose head says something: it stands still, so fresh weights could not learn.
+    """
     start = mini(264)
     with torch.no_grad():
         for n, p in start.names().items():
             p.mul_(4 if "proj" in n else 15 if "embed" in n else 1)
     method = registry.methods.get("bandit_reinforce")(groups=4, rollouts=8)
-    how = assemble.Settings(steps=90, max_tokens=5, lr=0.01, lora_rank=2, lora_dropout=0.1)
-    told = advance(assemble.loop(method, source(), Start(start, letters, False, {}), how), 20)
-    assert told[0]["reward"] < 0.2 and told[-1]["reward"] > 0.8
+    how = assemble.RunSettings(steps=90, max_tokens=5, lr=0.01, lora_rank=2, lora_dropout=0.1)
+    told = advance(assemble.loop(method, source(), StartModel(start, letters, False, {}), how), 20)
+    assert told[0]["reward/mean"] < 0.2 and told[-1]["reward/mean"] > 0.8
 
 
 # ---- runs
 
 
-def with_lora(model: Path, name: str, **change: Any) -> api.Job:
-    knobs = {"ppo": {"groups": 6, "minibatches": 2}, "grpo": {"groups": 3, "beta": 0.1, "minibatches": 2, "epochs": 2}}[name]
-    method = registry.methods.get(name)(**knobs).but(reward=(registry.blocks.get("evens")(),))
-    return job_of(model, method, steps=4, eval_every=0, checkpoint_every=2, lr=0.05, lora_dropout=0.2, **LORA, **change)
+def with_lora(model: Path, name: str, **change: Any) -> api.RunConfig:
+    hyper_parameters = {
+        "ppo": {"groups": 6, "minibatches": 2},
+        "grpo": {"groups": 3, "beta": 0.1, "minibatches": 2, "epochs": 2},
+    }[name]
+    method = registry.methods.get(name)(**hyper_parameters).replace(reward=(registry.blocks.get("evens")(),))
+    return run_config_of(
+        model, method, steps=4, eval_every=0, checkpoint_every=2, lr=0.05, lora_dropout=0.2, **LORA, **change
+    )
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_a_run_is_resumed_from_its_adapters_bit_for_bit(name: str, tmp_path: Path, mini_folder: Path) -> None:
-    job = with_lora(mini_folder, name)
-    assert api.Job.from_json(json.loads(json.dumps(job.to_json()))) == job
-    assert api.train(job, tmp_path / "whole").done
+    run_config = with_lora(mini_folder, name)
+    assert api.RunConfig.from_json(json.loads(json.dumps(run_config.to_json()))) == run_config
+    assert api.train(run_config, tmp_path / "whole").done
 
     class Death(Exception):
         pass
@@ -380,13 +448,17 @@ def test_a_run_is_resumed_from_its_adapters_bit_for_bit(name: str, tmp_path: Pat
             raise Death
 
     with pytest.raises(Death):
-        api.train(job, tmp_path / "cut", die)
+        api.train(run_config, tmp_path / "cut", die)
     last = tmp_path / "cut" / "last"
     assert not (last / "model.safetensors").exists(), "half way there are adapters alone"
     trunks = [n for f in last.rglob("*.safetensors") for n in load_file(f) if n.endswith("proj.weight")]
-    assert not trunks and (name != "ppo" or {"value_head.weight", "value_head.bias"} < load_file(last / "critic.safetensors").keys())
-    half = api.trained(tmp_path / "cut").model
-    assert not lora.layers(half) and files.fingerprint(half.names()) != files.fingerprint(files.load_model(mini_folder).names())
+    assert not trunks and (
+        name != "ppo" or {"value_head.weight", "value_head.bias"} < load_file(last / "critic.safetensors").keys()
+    )
+    half = api.trained_model(tmp_path / "cut").model
+    assert not lora.lora_layers(half) and files.fingerprint(half.names()) != files.fingerprint(
+        files.load_model(mini_folder).names()
+    )
     assert api.resume(tmp_path / "cut").done
     same_run(tmp_path / "whole", tmp_path / "cut")
     for file in (tmp_path / "whole" / "last").rglob("*.safetensors"):
@@ -396,8 +468,8 @@ def test_a_run_is_resumed_from_its_adapters_bit_for_bit(name: str, tmp_path: Pat
 
 def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_folder: Path) -> None:
     peft = pytest.importorskip("peft")
-    job = with_lora(mini_folder, "grpo")
-    run = api.train(job, tmp_path / "run")
+    run_config = with_lora(mini_folder, "grpo")
+    run = api.train(run_config, tmp_path / "run")
     ids = torch.arange(40)[None]
     said = json.loads((run.model / "adapter" / lora.CONFIG).read_text())
     assert said["base_model_name_or_path"] == str(mini_folder) and (said["r"], said["lora_alpha"]) == (3, 12)
@@ -407,31 +479,44 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
         start = loaded(mini_folder)(ids).logits
     torch.testing.assert_close(merged, adapted, atol=5e-5, rtol=0)
     assert (merged - start).abs().max() > 1e-2
-    torch.testing.assert_close(ours_logits(api.trained(run.folder).model, ids), merged, atol=5e-5, rtol=0)
-    assert api.evaluate(run.folder, api.Survey(tasks=2, deep=1, k=2, ways=1)) == pytest.approx(run.figures["after"], nan_ok=True)
+    torch.testing.assert_close(ours_logits(api.trained_model(run.folder).model, ids), merged, atol=5e-5, rtol=0)
+    assert api.evaluate(
+        run.folder, api.EvalConfig(tasks=2, pass_at_k_tasks=1, k=2, decoder_samples=1)
+    ) == pytest.approx(run.figures["after"], nan_ok=True)
     # On from the adapter: the reference is what it began with, and the base is still the base.
-    settings = replace(job.settings.full(), adapter=str(run.model / "adapter"))
-    once = registry.methods.get("grpo")(groups=4, rollouts=4, beta=0.1).but(reward=(registry.blocks.get("spread")(),))
-    again = assemble.loop(once, source(), api.build(str(mini_folder), source()), replace(settings, lr=0.05, max_tokens=5, lora_dropout=0.0))
+    settings = replace(run_config.settings.full(), adapter=str(run.model / "adapter"))
+    once = registry.methods.get("grpo")(groups=4, rollouts=4, beta=0.1).replace(
+        reward=(registry.blocks.get("spread")(),)
+    )
+    again = assemble.loop(
+        once,
+        source(),
+        api.build(str(mini_folder), source()),
+        replace(settings, lr=0.05, max_tokens=5, lora_dropout=0.0),
+    )
     policy, ref = (again.learner.groups.trunk(n) for n in ("policy", "ref"))
     torch.testing.assert_close(ours_logits(policy, ids), merged, atol=5e-5, rtol=0)
-    assert lora.layers(ref) and memory(*lora.Merged(ref).own.values()) == memory(*again.learner.groups.start.parameters())
+    assert lora.lora_layers(ref) and memory(*lora.MergedTensors(ref).own.values()) == memory(
+        *again.learner.groups.start.parameters()
+    )
     told = advance(again, 2)
-    assert told[0]["loss/kl"] == pytest.approx(0, abs=1e-8) and told[0]["gap/max"] < 1e-4
+    assert told[0]["policy/loss/kl"] == pytest.approx(0, abs=1e-8) and told[0]["policy/logprob_mismatch_max"] < 1e-4
     torch.testing.assert_close(ours_logits(ref, ids), merged, atol=5e-5, rtol=0)
-    assert api.train(replace(job, settings=replace(settings, steps=1)), tmp_path / "on").done
+    assert api.train(replace(run_config, settings=replace(settings, steps=1)), tmp_path / "on").done
     # Adapters are over weights; other weights under the same name are not theirs.
     other = tmp_path / "other"
     other.mkdir()
     files.save(other, mini(264, seed=9), TOKENIZER)
-    cut = api.train(replace(job, model=str(other), settings=replace(job.settings, steps=1)), tmp_path / "moved")
+    cut = api.train(
+        replace(run_config, model=str(other), settings=replace(run_config.settings, steps=1)), tmp_path / "off_context"
+    )
     config = json.loads((cut.folder / "config.json").read_text())
     (cut.folder / "config.json").write_text(json.dumps(config | {"model": str(mini_folder)}))
-    with pytest.raises(BadCheckpoint, match="over other weights"):
+    with pytest.raises(BadCheckpoint, match="for other weights"):
         api.resume(cut.folder)
     (cut.folder / "last" / "config.json").unlink()
-    with pytest.raises(BadCheckpoint, match="over other weights"):
-        api.trained(cut.folder)
+    with pytest.raises(BadCheckpoint, match="for other weights"):
+        api.trained_model(cut.folder)
 
 
 # ---- bad input
@@ -443,23 +528,25 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
         ({"lora_rank": 0}, "lora_rank: must be at least 1, not 0"),
         ({"lora_rank": 4, "lora_alpha": -1.0}, "lora_alpha: must be a number above 0"),
         ({"lora_rank": 4, "lora_dropout": 1.0}, "lora_dropout: must be at least 0 and below 1"),
-        ({"lora_alpha": 8.0}, "lora_alpha: means something for adapters only; give lora_rank"),
-        ({"lora_dropout": 0.1}, "lora_dropout: means something"),
-        ({"lora_rank": 4, "adapter": "x"}, "adapter: x says its own rank"),
+        ({"lora_alpha": 8.0}, "lora_alpha: applies to adapters only; give lora_rank"),
+        ({"lora_dropout": 0.1}, "lora_dropout: applies to adapters"),
+        ({"lora_rank": 4, "adapter": "x"}, "adapter: x has its own rank"),
         ({"lora_rank": 4, "lora_targets": ()}, "names no layer"),
     ],
 )
 def test_numbers_that_cannot_be(given: dict[str, Any], said: str) -> None:
     with pytest.raises(BadValue, match=said):
-        _ = assemble.Settings(**given).fresh_lora
+        _ = assemble.RunSettings(**given).fresh_lora
 
 
 def test_adapters_that_do_not_fit_are_refused_before_a_step(tmp_path: Path, mini_folder: Path) -> None:
     base = mini(264)
-    with pytest.raises(BadValue, match=r"called 'q_prj'; did you mean q_proj.*\(there are: q_proj, .*down_proj, all-linear\)"):
-        api.train(job_of(mini_folder, lora_rank=2, lora_targets=("q_prj",)), tmp_path / "run")
+    with pytest.raises(
+        BadValue, match=r"called 'q_prj'; did you mean q_proj.*\(there are: q_proj, .*down_proj, all-linear\)"
+    ):
+        api.train(run_config_of(mini_folder, lora_rank=2, lora_targets=("q_prj",)), tmp_path / "run")
     good = tmp_path / "good"
-    lora.save(good, lora.adapt(base, lora.Lora(2, targets=("q_proj",))), "base")
+    lora.save(good, lora.adapt(base, lora.LoraConfig(2, targets=("q_proj",))), "base")
 
     def refused(words: str, wide: Transformer = base, tensors: Any = None, **config: Any) -> None:
         bad = tmp_path / "bad"
@@ -473,7 +560,10 @@ def test_adapters_that_do_not_fit_are_refused_before_a_step(tmp_path: Path, mini
     refused(r"q_proj.lora_A.weight has shape \(2, 32\), the base and rank 2 need \(2, 48\)", mini(264, width=48))
     refused(r"lora_A.weight has shape \(2, 32\), the base and rank 3 need", r=3)
     refused("lora_B.weight is missing", tensors=dict([a]))
-    refused("layers.0.self_attn.q_prox.lora_A.weight belongs to a layer", tensors={n.replace("q_proj", "q_prox"): t for n, t in (a, b)})
+    refused(
+        "layers.0.self_attn.q_prox.lora_A.weight belongs to a layer",
+        tensors={n.replace("q_proj", "q_prox"): t for n, t in (a, b)},
+    )
     refused("lm_head.lora_embedding_A is no factor", tensors={"base_model.model.lm_head.lora_embedding_A": a[1]})
     refused("use_dora .True. is not understood", use_dora=True)
     refused("peft_type .IA3. is not understood", peft_type="IA3")
@@ -482,4 +572,4 @@ def test_adapters_that_do_not_fit_are_refused_before_a_step(tmp_path: Path, mini
     refused("not an adapter's configuration", r="many")
     refused("holds no adapter", tensors={})
     with pytest.raises(BadCheckpoint, match=r"adapter_config\.json: missing"):
-        api.train(job_of(mini_folder, adapter=str(tmp_path / "nowhere")), tmp_path / "run2")
+        api.train(run_config_of(mini_folder, adapter=str(tmp_path / "nowhere")), tmp_path / "run2")

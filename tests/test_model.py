@@ -12,21 +12,39 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from torch import Tensor
 
 from selfteach import api
 from selfteach.core.errors import BadCheckpoint, BadValue
+from selfteach.core.quantity import parse
 from selfteach.model import files, quantities
-from selfteach.model.tokenizer import END, Tokenizer, make
-from selfteach.model.transformer import Config, Look, Transformer, causal, masked, rotary_table, rotate
+from selfteach.model.attention import AttentionSpec, causal_attention, masked_attention
+from selfteach.model.rotary import rotary_table, rotate
+from selfteach.model.tokenizer import END, Tokenizer, train_tokenizer
+from selfteach.model.transformer import Config, Transformer
 
 TAGS = ("<think>", "</think>", "<réponse>")
-TOKENIZER = make(["Wer weiß, wie viele Wörter? 12 + 34 = 46.", "日本語 and the quick brown fox"] * 3, TAGS, 400)
+TOKENIZER = train_tokenizer(
+    ["Wer weiß, wie viele Wörter? 12 + 34 = 46.", "日本語 and the quick brown fox"] * 3, TAGS, 400
+)
 PLAIN = Config(len(TOKENIZER), width=24, layers=2, heads=4, kv_heads=2, head_dim=6, hidden=40, max_length=64)
 KINDS = {
     "llama": PLAIN,
-    "qwen": Config(len(TOKENIZER), width=20, layers=1, heads=2, kv_heads=1, head_dim=10, hidden=32, qk_norm=True, tied=False),
-    "biased": Config(len(TOKENIZER), width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=24, attention_bias=True, mlp_bias=True),
+    "qwen": Config(
+        len(TOKENIZER), width=20, layers=1, heads=2, kv_heads=1, head_dim=10, hidden=32, qk_norm=True, tied=False
+    ),
+    "biased": Config(
+        len(TOKENIZER),
+        width=16,
+        layers=1,
+        heads=2,
+        kv_heads=2,
+        head_dim=8,
+        hidden=24,
+        attention_bias=True,
+        mlp_bias=True,
+    ),
 }
 
 
@@ -41,7 +59,9 @@ def model(config: Config = PLAIN, seed: int = 0) -> Transformer:
 
 
 def written_out(m: Transformer, ids: list[int]) -> Tensor:
-    """The whole forward pass, token by token and head by head, from the formulas: logits [L, vocab] in double precision."""
+    """The whole forward pass, token by token and head by head, from the formulas: logits [L, vocab] in double
+    precision.
+    """
     c = m.c
     w = {name: p.double() for name, p in m.named_parameters()}
     norm = lambda x, g: x / ((x**2).mean() + c.norm_eps).sqrt() * g  # noqa: E731
@@ -89,7 +109,7 @@ def written_out(m: Transformer, ids: list[int]) -> Tensor:
 def test_the_forward_pass_is_the_formulas_written_out(kind: str) -> None:
     m = model(KINDS[kind])
     ids = np.random.default_rng(0).integers(0, m.c.vocab, 9).tolist()
-    got = m.logits(m(torch.tensor([ids]), causal))[0]
+    got = m.logits(m(torch.tensor([ids]), causal_attention))[0]
     torch.testing.assert_close(got.double(), written_out(m, ids), atol=2e-4, rtol=1e-4)
 
 
@@ -97,13 +117,13 @@ def test_the_forward_pass_is_the_formulas_written_out(kind: str) -> None:
 def test_nothing_looks_ahead_and_rows_are_apart() -> None:
     m = model()
     ids = torch.randint(0, m.c.vocab, (3, 20), generator=torch.Generator().manual_seed(0))
-    whole = m(ids, causal)
+    whole = m(ids, causal_attention)
     other = ids.clone()
     other[:, 12:] = 1
-    torch.testing.assert_close(m(other, causal)[:, :12], whole[:, :12])
-    torch.testing.assert_close(m(ids[1:2], causal)[0], whole[1])
-    torch.testing.assert_close(m(ids, causal, torch.arange(20)[None].expand(3, 20)), whole)
-    assert not torch.allclose(m(ids, causal, torch.arange(20).flip(0)[None].expand(3, 20)), whole)
+    torch.testing.assert_close(m(other, causal_attention)[:, :12], whole[:, :12])
+    torch.testing.assert_close(m(ids[1:2], causal_attention)[0], whole[1])
+    torch.testing.assert_close(m(ids, causal_attention, torch.arange(20)[None].expand(3, 20)), whole)
+    assert not torch.allclose(m(ids, causal_attention, torch.arange(20).flip(0)[None].expand(3, 20)), whole)
 
 
 def test_rotary_angles_depend_on_distance_alone() -> None:
@@ -120,38 +140,42 @@ def test_shapes_that_cannot_be_are_refused() -> None:
     with pytest.raises(BadValue, match="even"):
         Config(10, head_dim=5)
     with pytest.raises(BadValue, match="65 tokens do not fit"):
-        model()(torch.zeros(1, 65, dtype=torch.long), causal)
+        model()(torch.zeros(1, 65, dtype=torch.long), causal_attention)
 
 
 def test_weights_are_a_function_of_the_seed() -> None:
     first, again, other = (Transformer(PLAIN).initialise(s).names() for s in (3, 3, 4))
-    assert files.fingerprint(first, whole=True) == files.fingerprint(again, whole=True) != files.fingerprint(other, whole=True)
+    assert (
+        files.fingerprint(first, whole=True)
+        == files.fingerprint(again, whole=True)
+        != files.fingerprint(other, whole=True)
+    )
     assert "lm_head.weight" not in first and "lm_head.weight" in Transformer(KINDS["qwen"]).names()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_and_loaded_is_the_same(kind: str, tmp_path: Path) -> None:
     m = model(KINDS[kind])
-    with files.written_aside(tmp_path / "m") as folder:
+    with files.atomic_folder(tmp_path / "m") as folder:
         files.save(folder, m, TOKENIZER)
     back, tokenizer = files.load(tmp_path / "m")
     assert (back.c.qk_norm, back.c.tied, back.c.width) == (m.c.qk_norm, m.c.tied, m.c.width)
     assert tokenizer.fingerprint == TOKENIZER.fingerprint and tokenizer.end == TOKENIZER.end
     assert files.fingerprint(back.names(), whole=True) == files.fingerprint(m.names(), whole=True)
     ids = torch.arange(10)[None]
-    assert torch.equal(back(ids, causal), m(ids, causal))
-    with files.written_aside(tmp_path / "m") as folder:  # over what is there
+    assert torch.equal(back(ids, causal_attention), m(ids, causal_attention))
+    with files.atomic_folder(tmp_path / "m") as folder:  # over what is there
         files.save(folder, model(KINDS[kind], 5), TOKENIZER)
     assert files.fingerprint(files.load(tmp_path / "m")[0].names()) != files.fingerprint(m.names())
     assert [f.name for f in tmp_path.iterdir()] == ["m"]
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    with files.written_aside(tmp_path / "m") as folder:
+    with files.atomic_folder(tmp_path / "m") as folder:
         files.save(folder, model(), TOKENIZER)
 
     def half_written() -> None:
-        with files.written_aside(tmp_path / "m") as folder:
+        with files.atomic_folder(tmp_path / "m") as folder:
             (folder / "config.json").write_text("{")
             raise OSError("disk full")
 
@@ -223,7 +247,7 @@ def test_weights_that_are_refused_leave_the_model_as_it_was() -> None:
     before = files.fingerprint(m.names(), whole=True)
     other["model.norm.weight"] = torch.zeros(3)
     with pytest.raises(BadCheckpoint, match=r"model\.norm\.weight"):
-        files.fill(m.names(), other, "these weights")
+        files.copy_tensors(m.names(), other, "these weights")
     assert files.fingerprint(m.names(), whole=True) == before
 
 
@@ -260,7 +284,9 @@ def test_tags_are_one_id_each_and_no_text_spells_the_end() -> None:
     assert TOKENIZER.end not in TOKENIZER.encode(END) and TOKENIZER.decode(TOKENIZER.encode(END)) == END
     assert len(TOKENIZER.pieces) == len(TOKENIZER)
     assert {bytes([b]) for b in range(256)} <= set(TOKENIZER.pieces)
-    assert TOKENIZER.decode([*TOKENIZER.encode("ab"), len(TOKENIZER) + 3]) == "ab"  # a vocabulary padded beyond the tokenizer
+    assert (
+        TOKENIZER.decode([*TOKENIZER.encode("ab"), len(TOKENIZER) + 3]) == "ab"
+    )  # a vocabulary padded beyond the tokenizer
     half = "日".encode()[:2]
     assert TOKENIZER.decode([TOKENIZER.pieces.index(bytes([b])) for b in half]) == "\ufffd"
 
@@ -269,7 +295,11 @@ def test_a_tokenizer_is_saved_with_all_it_knows(tmp_path: Path) -> None:
     TOKENIZER.save(tmp_path)
     back = Tokenizer.load(tmp_path)
     assert back.pieces == TOKENIZER.pieces and back.fingerprint == TOKENIZER.fingerprint
-    assert TOKENIZER.render("ab").tolist() == TOKENIZER.encode("ab").tolist() == TOKENIZER.render(TOKENIZER.encode("ab")).tolist()
+    assert (
+        TOKENIZER.render("ab").tolist()
+        == TOKENIZER.encode("ab").tolist()
+        == TOKENIZER.render(TOKENIZER.encode("ab")).tolist()
+    )
     with pytest.raises(BadValue, match="text or token ids"):
         TOKENIZER.render([{"role": "user"}])
 
@@ -281,26 +311,34 @@ def test_quantities_are_what_they_say() -> None:
     lp = quantities.logprobs(logits, t)
     given_ = {"logits": logits, "logprobs": lp, "ids": ids}
     p = (logits.double() / t[:, None]).softmax(-1)
-    torch.testing.assert_close(quantities.compute("logp", given_).double(), p.log()[torch.arange(6), ids], atol=1e-5, rtol=0)
-    torch.testing.assert_close(quantities.compute("entropy", given_).double(), -(p * p.log()).sum(-1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        quantities.compute("logp", given_).double(), p.log()[torch.arange(6), ids], atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(
+        quantities.compute("entropy", given_).double(), -(p * p.log()).sum(-1), atol=1e-5, rtol=0
+    )
     torch.testing.assert_close(quantities.compute("mean_logp", given_).double(), p.log().mean(-1), atol=1e-5, rtol=0)
     torch.testing.assert_close(quantities.compute("raw_logp", given_), logits.log_softmax(-1)[torch.arange(6), ids])
-    assert quantities.parse("ref_logp", {"ref"}) == ("ref", "logp", None)
+    assert parse("ref_logp", {"ref"}) == ("ref", "logp", None)
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("window,length", [(3, 7), (3, 12), (5, 31), (1, 4), (8, 17)])
 def test_a_short_window_is_attended_in_blocks_as_under_a_mask(window: int, length: int, cap: float | None) -> None:
     draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, length, n, 4, generator=draw, dtype=torch.float64).requires_grad_(True) for n in (4, 2, 2))
-    look = Look(0, 0.5, window, cap)
+    q, k, v = (
+        torch.randn(2, length, n, 4, generator=draw, dtype=torch.float64).requires_grad_(True) for n in (4, 2, 2)
+    )
+    look = AttentionSpec(0, 0.5, window, cap)
     at = torch.arange(length)
     sees = (at[:, None] >= at) & (at[:, None] - at < window)
     mask = torch.zeros(length, length, dtype=torch.float64).masked_fill(~sees, -torch.inf)
-    want = masked(look, *(x.transpose(1, 2) for x in (q, k, v)), mask).transpose(1, 2)
-    got = causal(look, q, k, v)
+    want = masked_attention(look, *(x.transpose(1, 2) for x in (q, k, v)), mask).transpose(1, 2)
+    got = causal_attention(look, q, k, v)
     torch.testing.assert_close(got, want)
-    for a, b in zip(torch.autograd.grad(got.sin().sum(), (q, k, v)), torch.autograd.grad(want.sin().sum(), (q, k, v)), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(got.sin().sum(), (q, k, v)), torch.autograd.grad(want.sin().sum(), (q, k, v)), strict=True
+    ):
         torch.testing.assert_close(a, b)
 
 
@@ -310,3 +348,16 @@ def test_real_weights_suggest_small_steps():
     assert api.plan("grpo", "chain_sum", **real).settings.lr == 1e-5
     assert api.plan("grpo", "chain_sum", lora_rank=8, **real).settings.lr == pytest.approx(1e-4)
     assert api.plan("grpo", "chain_sum", lr=3e-6, **real).settings.lr == 3e-6
+
+
+def test_an_id_that_nothing_spells(tags, letters):
+    for tokenizer in (tags, letters):
+        assert tokenizer.pieces[
+            tokenizer.reserved_token
+        ] == b"\xff" and tokenizer.reserved_token not in tokenizer.encode("é ÿ <|end|> \x7f <answer>")
+    inner = train_tokenizer(["ab"], (), 257).inner
+    inner.add_special_tokens([AddedToken(t, special=True) for t in ("<pad>", "<|x|>", "<|reserved_7|>")])
+    assert Tokenizer(inner, config={"pad_token": "<pad>"}).reserved_token == inner.token_to_id("<|reserved_7|>")
+    inner = train_tokenizer(["ab"], (), 257).inner
+    inner.add_special_tokens([AddedToken(t, special=True) for t in ("<pad>", "<|x|>")])
+    assert Tokenizer(inner, config={"pad_token": "<pad>"}).reserved_token == inner.token_to_id("<|x|>")

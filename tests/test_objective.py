@@ -8,11 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tensors import columns, f64, slope
 
-from selfteach.core import BadValue, Batch, Example, History, Segment, Term, from_json, gather, to_json
+from selfteach.core import BadValue, Batch, Example, History, Segment, Term, collate, from_json, to_json
 from selfteach.core.registry import blocks
-from selfteach.loop.weighing import weights
+from selfteach.loop.loss_weights import loss_weights
 from selfteach.objective import (
+    advantage_regression,
     after,
     before,
     clipped_importance,
@@ -23,7 +25,6 @@ from selfteach.objective import (
     dpo,
     entropy_bonus,
     every,
-    from_step,
     kl,
     linear,
     nll,
@@ -34,31 +35,13 @@ from selfteach.objective import (
     sequence_mean,
     sequence_ratio,
     sequence_sum,
+    success_loss,
     token_mean,
     value_loss,
     weighted_nll,
 )
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
-
-
-def f64(*x, grad=False):
-    return torch.tensor(x, dtype=torch.float64, requires_grad=grad)
-
-
-def slope(fn, x):
-    """Gradient of the sum of fn(x)."""
-    x = x.detach().clone().requires_grad_()
-    fn(x).sum().backward()
-    return x.grad
-
-
-def columns(seed, lengths, spread=0.5):
-    rng = np.random.default_rng(seed)
-    n = sum(lengths)
-    seq = torch.tensor(np.repeat(np.arange(len(lengths)), lengths))
-    old = torch.tensor(-rng.exponential(size=n))
-    return old + spread * torch.tensor(rng.normal(size=n)), old, torch.tensor(rng.normal(size=len(lengths))), seq
 
 
 def textbook(log_ratio, adv, low, high, dual=None):
@@ -75,12 +58,18 @@ def test_clipped_ratio_by_hand():
     lp, a = torch.log(f64(0.5, 1.1, 2, 0.5, 1.1, 4)), f64(1, 1, 1, -2, -2, -2)
     zero = torch.zeros_like(lp)
     assert clipped_ratio(logp=lp, old_logp=zero, adv=a).tolist() == pytest.approx([-0.5, -1.1, -1.2, 1.6, 2.2, 8.0])
-    assert clipped_ratio(logp=lp, old_logp=zero, adv=a, dual=3.0).tolist() == pytest.approx([-0.5, -1.1, -1.2, 1.6, 2.2, 6.0])
+    assert clipped_ratio(logp=lp, old_logp=zero, adv=a, dual=3.0).tolist() == pytest.approx(
+        [-0.5, -1.1, -1.2, 1.6, 2.2, 6.0]
+    )
     assert clipped_ratio(logp=lp, old_logp=zero, adv=a, high=0.28)[2].item() == -1.28
 
 
 @quick
-@given(st.integers(0, 999), st.sampled_from([(0.2, 0.2), (0.2, 0.28), (1.0, 4.0), (0.5, math.inf)]), st.sampled_from([None, 3.0]))
+@given(
+    st.integers(0, 999),
+    st.sampled_from([(0.2, 0.2), (0.2, 0.28), (1.0, 4.0), (0.5, math.inf)]),
+    st.sampled_from([None, 3.0]),
+)
 def test_clipped_ratio_equals_the_textbook_in_value_and_gradient(seed, clip, dual):
     lp, old, _, _ = columns(seed, [9], spread=1.0)
     a = torch.tensor(np.random.default_rng(seed).normal(size=9))
@@ -94,7 +83,9 @@ def test_sequence_ratio_by_hand():
     # one sequence of two tokens, gaps log 4 and 0: s = sqrt(4) = 2, clipped to 1.5 for A = 1 and not for A = -1.
     gap, seq = f64(math.log(4), 0), torch.tensor([0, 0])
     for a, want in ((1.0, -1.5), (-1.0, 2.0)):
-        got = sequence_ratio(logp=gap, old_logp=torch.zeros(2, dtype=torch.float64), adv=f64(a), seq=seq, high=0.5, low=0.5)
+        got = sequence_ratio(
+            logp=gap, old_logp=torch.zeros(2, dtype=torch.float64), adv=f64(a), seq=seq, high=0.5, low=0.5
+        )
         assert got.tolist() == pytest.approx([want])
 
 
@@ -107,14 +98,22 @@ def test_clipped_importance_by_hand():
     assert floor.item() == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize("kind,value,gradient", [("k1", 0.5, 1.0), ("k2", 0.125, 0.5), ("k3", math.exp(-0.5) - 0.5, 1 - math.exp(-0.5))])
+@pytest.mark.parametrize(
+    "kind,value,gradient", [("k1", 0.5, 1.0), ("k2", 0.125, 0.5), ("k3", math.exp(-0.5) - 0.5, 1 - math.exp(-0.5))]
+)
 def test_kl_kinds_by_hand(kind, value, gradient):  # d = 1/2
     ref = f64(-1.5)
     assert kl(logp=f64(-1), ref_logp=ref, kind=kind).item() == pytest.approx(value)
     assert slope(lambda x: kl(logp=x, ref_logp=ref, kind=kind), f64(-1)).item() == pytest.approx(gradient)
-    for other, its in (("k1", 1.0), ("k2", 0.5), ("k3", 1 - math.exp(-0.5))):  # the value of one, the gradient of another
+    for other, its in (
+        ("k1", 1.0),
+        ("k2", 0.5),
+        ("k3", 1 - math.exp(-0.5)),
+    ):  # the value of one, the gradient of another
         assert kl(logp=f64(-1), ref_logp=ref, kind=kind, grad=other).item() == pytest.approx(value)
-        assert slope(lambda x, g=other: kl(logp=x, ref_logp=ref, kind=kind, grad=g), f64(-1)).item() == pytest.approx(its)
+        assert slope(lambda x, g=other: kl(logp=x, ref_logp=ref, kind=kind, grad=g), f64(-1)).item() == pytest.approx(
+            its
+        )
 
 
 def test_value_losses_by_hand():
@@ -144,10 +143,22 @@ def test_dpo_by_hand():
 # ---- gradients against finite differences
 
 
-@pytest.mark.parametrize("part", [
-    policy_gradient(), clipped_ratio(low=0.1, high=0.3), clipped_ratio(dual=1.3), sequence_ratio(low=0.2, high=0.2), kl(kind="k1"),
-    kl(kind="k2"), kl(kind="k3"), nll(), weighted_nll(), dpo(beta=0.7),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "part",
+    [
+        policy_gradient(),
+        clipped_ratio(low=0.1, high=0.3),
+        clipped_ratio(dual=1.3),
+        sequence_ratio(low=0.2, high=0.2),
+        kl(kind="k1"),
+        kl(kind="k2"),
+        kl(kind="k3"),
+        nll(),
+        weighted_nll(),
+        dpo(beta=0.7),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("lengths", [[1], [3, 1, 4, 2]])
 def test_gradients_against_finite_differences(part, lengths):
     lp, old, a, seq = columns(3, lengths)
@@ -160,7 +171,9 @@ def test_gradients_against_finite_differences(part, lengths):
 
 def test_value_gradients_against_finite_differences():
     v, old, r = (torch.tensor(x) for x in np.random.default_rng(0).normal(size=(3, 7)))
-    assert torch.autograd.gradcheck(lambda x: clipped_value_loss(critic_value=x, prox_critic_value=old, returns=r), (v.requires_grad_(),))
+    assert torch.autograd.gradcheck(
+        lambda x: clipped_value_loss(critic_value=x, prox_critic_value=old, returns=r), (v.requires_grad_(),)
+    )
     assert torch.autograd.gradcheck(lambda x: value_loss(critic_value=x, returns=r), (v,))
 
 
@@ -237,7 +250,9 @@ def test_reductions(seed):
     lp, old, a, seq = columns(seed, [1] * 6)
     equal = torch.equal
     # DAPO with equal clips is PPO's clip
-    assert equal(clipped_ratio(logp=lp, old_logp=old, adv=a, low=0.2, high=0.2), clipped_ratio(logp=lp, old_logp=old, adv=a))
+    assert equal(
+        clipped_ratio(logp=lp, old_logp=old, adv=a, low=0.2, high=0.2), clipped_ratio(logp=lp, old_logp=old, adv=a)
+    )
     # GSPO on one-token answers is PPO's clip, in value and gradient
     ppo = lambda x: clipped_ratio(logp=x, old_logp=old, adv=a)  # noqa: E731
     gspo = lambda x: sequence_ratio(logp=x, old_logp=old, adv=a, seq=seq, low=0.2, high=0.2)  # noqa: E731
@@ -263,22 +278,30 @@ def test_a_trunk_that_both_sides_share_cancels_in_dpo():
     trunk = f64(-1, -2, grad=True)
     own = f64(-0.5, -0.7)
     lp = torch.cat([trunk, own[:1], trunk, own[1:]])
-    dpo(logp=lp, ref_logp=lp.detach() - 0.3, seq=torch.tensor([0, 0, 0, 1, 1, 1]), win=torch.tensor([0]), lose=torch.tensor([1])).sum().backward()
+    dpo(
+        logp=lp,
+        ref_logp=lp.detach() - 0.3,
+        seq=torch.tensor([0, 0, 0, 1, 1, 1]),
+        win=torch.tensor([0]),
+        lose=torch.tensor([1]),
+    ).sum().backward()
     assert trunk.grad.tolist() == [0.0, 0.0]
 
 
 # ---- weightings
 
 
-def batch_of(lengths, keys, streams=None, beats=()) -> Batch:
+def batch_of(lengths, keys, loss_streams=None, preferred_over=()) -> Batch:
     """Sequences of given ids: a prompt token and `length` learned ones, of which the stream may change in between."""
     out = []
     for i, (n, key) in enumerate(zip(lengths, keys, strict=True)):
         parts = [Segment((1,), None)]
-        for stream, share in streams[i] if streams else [("main", n)]:
-            parts.append(Segment(tuple(range(share)), stream))
-        out.append(Example(tuple(parts), "policy", key, str(i), beats=tuple(b for a, b in beats if a == i)))
-    return gather(out, {}.__getitem__)
+        for loss_stream, share in loss_streams[i] if loss_streams else [("main", n)]:
+            parts.append(Segment(tuple(range(share)), loss_stream))
+        out.append(
+            Example(tuple(parts), "policy", key, str(i), preferred_over=tuple(b for a, b in preferred_over if a == i))
+        )
+    return collate(out, {}.__getitem__)
 
 
 def padded(lengths, keys, mode, limit=7):
@@ -305,48 +328,55 @@ def test_weights_equal_the_padded_definitions_under_any_split(rows, seed):
     l = np.concatenate([10.0 * s + np.arange(n) for s, n in enumerate(lengths)])
     cut = np.random.default_rng(seed).integers(0, 3, len(lengths))[seq]
     for part in (token_mean(), sequence_mean(), sequence_sum(), constant_length(limit=7), prompt_mean()):
-        w = weights(batch, Term(policy_gradient(), weigh=part))
+        w = loss_weights(batch, Term(policy_gradient(), loss_weights=part))
         assert (w * l).sum() == pytest.approx(padded(lengths, keys, part.name))
         assert sum((w * l)[cut == k].sum() for k in range(3)) == pytest.approx((w * l).sum())
         # a sequence weighs what its tokens weigh, and so do steps and groups
-        by_seq = weights(batch, Term(sequence_ratio(), weigh=part))
+        by_seq = loss_weights(batch, Term(sequence_ratio(), loss_weights=part))
         assert by_seq == pytest.approx(np.bincount(seq, weights=w))
-    assert weights(batch, Term(sequence_ratio())) == pytest.approx(weights(batch, Term(sequence_ratio(), weigh=sequence_mean())))
-    assert weights(batch, Term(policy_gradient())) == pytest.approx(weights(batch, Term(policy_gradient(), weigh=token_mean())))
+    assert loss_weights(batch, Term(sequence_ratio())) == pytest.approx(
+        loss_weights(batch, Term(sequence_ratio(), loss_weights=sequence_mean()))
+    )
+    assert loss_weights(batch, Term(policy_gradient())) == pytest.approx(
+        loss_weights(batch, Term(policy_gradient(), loss_weights=token_mean()))
+    )
 
 
-def test_verls_sign_flip_does_not_happen():  # STYLE.md 2.3: three sequences of 10 tokens with loss 1, one of 1000 with loss -1
+# STYLE.md 2.3: three sequences of 10 tokens with loss 1, one of 1000 with loss -1
+def test_verls_sign_flip_does_not_happen():
     batch = batch_of([10, 10, 10, 1000], "abcd")
-    w = weights(batch, Term(policy_gradient()))
+    w = loss_weights(batch, Term(policy_gradient()))
     l = np.where(batch.get("seq") == 3, -1.0, 1.0)
     assert (w * l).sum() == pytest.approx((30 - 1000) / 1030)
 
 
 def test_only_rows_on_the_streams_count():
     # sequence 0: 2 tokens main and 2 sft; 1: 3 main; 2: 4 sft only; groups a, a, b
-    streams = [[("main", 2), ("sft", 2)], [("main", 3)], [("sft", 4)]]
-    batch = batch_of([4, 3, 4], "aab", streams, beats=[(0, 1), (0, 2)])
+    loss_streams = [[("main", 2), ("sft", 2)], [("main", 3)], [("sft", 4)]]
+    batch = batch_of([4, 3, 4], "aab", loss_streams, preferred_over=[(0, 1), (0, 2)])
     on = batch.on(("main",))
-    main = lambda part=None, fn=policy_gradient: weights(batch, Term(fn(), weigh=part))  # noqa: E731
+    main = lambda part=None, fn=policy_gradient: loss_weights(batch, Term(fn(), loss_weights=part))  # noqa: E731
     assert main()[on] == pytest.approx([1 / 5] * 5) and (main()[~on] == 0).all()
     assert main(sequence_mean())[on] == pytest.approx([1 / 4] * 2 + [1 / 6] * 3)
     assert main(prompt_mean())[on] == pytest.approx([1 / 5] * 5)  # one group is on the stream
     assert main(fn=sequence_ratio) == pytest.approx([1 / 2, 1 / 2, 0])
     assert main(token_mean(), sequence_ratio) == pytest.approx([2 / 5, 3 / 5, 0])
     assert main(fn=dpo) == pytest.approx([1.0, 0.0])  # the second pair's loser is not there
-    first_off = batch_of([4, 2, 2, 1], "baac", [[("sft", 4)], [("main", 2)], [("main", 2)], [("main", 1)]])  # group b is not there
-    assert weights(first_off, Term(nll(), weigh=prompt_mean()))[4:] == pytest.approx([1 / 8] * 4 + [1 / 2])
-    both = weights(batch, Term(policy_gradient(), on=("main", "sft")))
+    first_off = batch_of(
+        [4, 2, 2, 1], "baac", [[("sft", 4)], [("main", 2)], [("main", 2)], [("main", 1)]]
+    )  # group b is not there
+    assert loss_weights(first_off, Term(nll(), loss_weights=prompt_mean()))[4:] == pytest.approx([1 / 8] * 4 + [1 / 2])
+    both = loss_weights(batch, Term(policy_gradient(), on=("main", "sft")))
     assert both == pytest.approx(np.full(11, 1 / 11))
-    assert (weights(batch, Term(policy_gradient(), on="nobody")) == 0).all()
-    assert (weights(batch, Term(policy_gradient(), on="nobody", weigh=token_mean())) == 0).all()
+    assert (loss_weights(batch, Term(policy_gradient(), on="nobody")) == 0).all()
+    assert (loss_weights(batch, Term(policy_gradient(), on="nobody", loss_weights=token_mean())) == 0).all()
     with pytest.raises(BadValue, match="pair"):
         main(token_mean(), dpo)
 
 
 def test_weights_of_steps_and_groups():
     from selfteach.core import Grp, Step
-    from selfteach.core.part import Part
+    from selfteach.core.blocks import Block
 
     def per_step(*, logp: Step) -> Step:
         return logp
@@ -355,16 +385,16 @@ def test_weights_of_steps_and_groups():
         return logp
 
     batch = batch_of([4, 3, 4], "aab", [[("x", 1), ("x", 3)], [("x", 3)], [("x", 4)]])  # two steps in the first
-    term = lambda fn, part=None: Term(Part(fn), on="x", weigh=part)  # noqa: E731
-    assert weights(batch, term(per_step)) == pytest.approx([1 / 4] * 4)
-    assert weights(batch, term(per_step, token_mean())) == pytest.approx([1 / 11, 3 / 11, 3 / 11, 4 / 11])
-    assert weights(batch, term(per_group)) == pytest.approx([1 / 2] * 2)
-    assert weights(batch, term(per_group, token_mean())) == pytest.approx([7 / 11, 4 / 11])
+    term = lambda fn, part=None: Term(Block(fn), on="x", loss_weights=part)  # noqa: E731
+    assert loss_weights(batch, term(per_step)) == pytest.approx([1 / 4] * 4)
+    assert loss_weights(batch, term(per_step, token_mean())) == pytest.approx([1 / 11, 3 / 11, 3 / 11, 4 / 11])
+    assert loss_weights(batch, term(per_group)) == pytest.approx([1 / 2] * 2)
+    assert loss_weights(batch, term(per_group, token_mean())) == pytest.approx([7 / 11, 4 / 11])
 
 
 def test_a_weighting_may_read_other_columns():
     from selfteach.core import Seq
-    from selfteach.core.part import Part
+    from selfteach.core.blocks import Block
 
     def balanced(*, length: Seq, reward: Seq) -> Seq:
         right = (reward == 1).sum()
@@ -372,7 +402,7 @@ def test_a_weighting_may_read_other_columns():
 
     batch = batch_of([1, 2, 1, 2], "aaaa")
     batch.put("reward", "seq", np.array([1.0, 0, 0, 0]))
-    w = weights(batch, Term(sequence_ratio(), weigh=Part(balanced)))
+    w = loss_weights(batch, Term(sequence_ratio(), loss_weights=Block(balanced)))
     assert w == pytest.approx([1 / 2, 1 / 6, 1 / 6, 1 / 6])
 
 
@@ -385,7 +415,6 @@ def test_schedules():
     assert [at(ramp, s) for s in (0, 5, 10, 15, 99)] == [0.0, 0.0, 1.0, 2.0, 2.0]
     wave = cosine(start=1.0, stop=0.1, steps=8)
     assert [at(wave, s) for s in (0, 4, 8)] == pytest.approx([1.0, 0.55, 0.1])
-    assert [at(from_step(step=3, value=0.5), s) for s in (2, 3)] == [0.0, 0.5]
     assert [at(after(step=3), s) for s in (2, 3)] == [False, True] == [not at(before(step=3), s) for s in (2, 3)]
     assert [s for s in range(7) if at(every(steps=3), s)] == [0, 3, 6]
     with pytest.raises(BadValue, match="steps"):
@@ -393,21 +422,65 @@ def test_schedules():
 
 
 def test_blocks_are_registered_and_say_their_units():
-    units = {"policy_gradient": "token", "clipped_ratio": "token", "sequence_ratio": "seq", "clipped_importance": "token", "kl": "token",
-             "entropy_bonus": "token", "nll": "token", "weighted_nll": "token", "value_loss": "token", "clipped_value_loss": "token",
-             "dpo": "pair", "token_mean": "seq", "sequence_mean": "seq", "sequence_sum": "seq",
-             "constant_length": "seq", "prompt_mean": "seq"}  # fmt: skip
+    units = {
+        "policy_gradient": "token",
+        "clipped_ratio": "token",
+        "sequence_ratio": "seq",
+        "clipped_importance": "token",
+        "kl": "token",
+        "entropy_bonus": "token",
+        "nll": "token",
+        "weighted_nll": "token",
+        "value_loss": "token",
+        "clipped_value_loss": "token",
+        "dpo": "pair",
+        "token_mean": "seq",
+        "sequence_mean": "seq",
+        "sequence_sum": "seq",
+        "constant_length": "seq",
+        "prompt_mean": "seq",
+    }
     for name, unit in units.items():
         part = blocks.get(name)()
         assert part.unit == unit and part.doc and from_json(to_json(part)) == part, name
-    for name in ("linear", "cosine", "from_step", "after", "before", "every"):
+    for name in ("linear", "cosine", "after", "before", "every"):
         assert list(blocks.get(name)().needs) == ["history"]
     assert sequence_ratio().scope == "seq" and dpo().scope == "pair" and clipped_ratio().scope == "token"
-    assert dpo().reading(ref_logp="old_logp").columns == {"logp": "token", "old_logp": "token", "seq": "token", "win": "pair", "lose": "pair"}
+    assert dpo().reading(ref_logp="old_logp").columns == {
+        "logp": "token",
+        "old_logp": "token",
+        "seq": "token",
+        "win": "pair",
+        "lose": "pair",
+    }
 
 
 def test_no_two_weightings_agree_by_accident():
     batch = batch_of([1, 2, 5], "aab")
     parts = (token_mean(), sequence_mean(), sequence_sum(), constant_length(limit=9), prompt_mean())
-    every_w = [weights(batch, Term(nll(), weigh=p)) for p in parts]
+    every_w = [loss_weights(batch, Term(nll(), loss_weights=p)) for p in parts]
     assert not any(np.allclose(a, b) for a, b in itertools.combinations(every_w, 2))
+
+
+def test_the_regression_is_zero_at_the_closed_form():
+    draw = np.random.default_rng(0)
+    ref, reward, beta = torch.tensor(draw.normal(size=5)).log_softmax(0), torch.tensor(draw.normal(size=5)), 0.4
+    value = beta * torch.logsumexp(ref + reward / beta, 0)
+    best = (ref + reward / beta).log_softmax(0)
+    loss = lambda lp: advantage_regression(logp=lp, ref_logp=ref, adv=reward - value, seq=torch.arange(5), beta=beta)  # noqa: E731
+    assert loss(best).max() < 1e-24 and loss(ref).max() > 0.1
+
+
+def test_advantage_regression_by_hand():
+    # beta 0.1: 0.1 (1 + 2) - 0.5 = -0.2, and 0.1 * -1 + 1 = 0.9; slopes 2 beta (...) on every token
+    lp, seq = f64(-1, -1, -3), torch.tensor([0, 0, 1])
+    loss = lambda x: advantage_regression(logp=x, ref_logp=f64(-2, -3, -2), adv=f64(0.5, -1.0), seq=seq, beta=0.1)  # noqa: E731
+    assert loss(lp).tolist() == pytest.approx([0.04, 0.81])
+    assert slope(loss, lp).tolist() == pytest.approx([-0.04, -0.04, 0.18])
+
+
+def test_the_value_model_is_fitted_by_squares():
+    # sigmoid(0) = 1/2: (1/2 - 1)^2, (1/2 - 1/4)^2
+    assert success_loss(critic_value=torch.zeros(2), target=torch.tensor([1.0, 0.25])).tolist() == pytest.approx(
+        [0.25, 0.0625]
+    )

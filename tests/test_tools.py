@@ -1,4 +1,6 @@
-"""The search tool: that it finds the gold sentence, answers anything at all, and that its index is built once and never broken."""
+"""The search tool: that it finds the gold sentence, answers anything at all, and that its index is built once and never
+broken.
+"""
 
 import os
 import subprocess
@@ -8,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from selfteach.core.errors import BadValue, UnknownName
-from selfteach.core.task import Document, Source
+from selfteach.core.task import Document, TaskSource
 from selfteach.tasks.atlas import atlas
 from selfteach.tasks.chain_sum import chain_sum
 from selfteach.tasks.factworld import factworld
 from selfteach.tasks.world import Hop
 from selfteach.tools import index as shelf
-from selfteach.tools.search import NOTHING, search, words
+from selfteach.tools.search import NO_RESULT, search, words
 
 DOCUMENTS = [
     Document("France", "the capital of France is Paris."),
@@ -35,13 +37,13 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def over(documents, **options):
-    return search(source=Source("toy", train=None, test=(), corpus=lambda: documents), **options)  # type: ignore[arg-type]
+    return search(source=TaskSource("toy", train=None, test=(), corpus=lambda: documents), **options)  # type: ignore[arg-type]
 
 
 def items(source):
     world = source.train.__self__.world
     forward = [(i, Hop(f.relation), f.subject) for i, f in enumerate(world.facts)]
-    return world, forward + [(i, Hop(relation, False), e) for (e, relation), i in world.back.items()]
+    return world, forward + [(i, Hop(relation, False), e) for (e, relation), i in world.fact_of_object.items()]
 
 
 @pytest.mark.parametrize("build", [atlas, factworld])
@@ -50,7 +52,7 @@ def test_the_gold_sentence_is_first_for_nearly_every_gold_query(build):
     ask = source.tools["search"](source=source)
     world, asked = items(source)
     first = sum(ask(world.query(h, e)) == world.sentence(i) for i, h, e in asked)
-    three = source.tools["search"].but(top=3)(source=source)
+    three = source.tools["search"].replace(top=3)(source=source)
     among = sum(world.sentence(i) in three(world.query(h, e)) for i, h, e in asked)
     assert first / len(asked) > 0.98
     assert among / len(asked) > 0.995
@@ -59,7 +61,7 @@ def test_the_gold_sentence_is_first_for_nearly_every_gold_query(build):
 def test_answers_are_plain_sentences():
     assert over(DOCUMENTS, top=1)("capital of France") == "the capital of France is Paris."
     assert over(DOCUMENTS, top=2)("capital of France") == "the capital of France is Paris. the capital of Peru is Lima."
-    assert over(DOCUMENTS)("zebra") == NOTHING
+    assert over(DOCUMENTS)("zebra") == NO_RESULT
 
 
 def test_accents_case_and_other_scripts():
@@ -132,8 +134,8 @@ def test_options_that_cannot_be():
 
 
 def test_empty_corpora_are_searched_in_vain():
-    assert over([])("capital") == NOTHING
-    assert over([Document("", "")])("capital") == NOTHING
+    assert over([])("capital") == NO_RESULT
+    assert over([Document("", "")])("capital") == NO_RESULT
 
 
 @pytest.fixture
@@ -162,7 +164,9 @@ def test_an_index_is_built_once_per_corpus(tmp_path, builds):
 def test_a_broken_index_is_built_again(tmp_path, builds, how):
     over(DOCUMENTS)
     folder = stored(tmp_path)[0]
-    largest = max((f for f in folder.iterdir() if f.name.endswith((".idx", ".term", ".store"))), key=lambda f: f.stat().st_size)
+    largest = max(
+        (f for f in folder.iterdir() if f.name.endswith((".idx", ".term", ".store"))), key=lambda f: f.stat().st_size
+    )
     data = largest.read_bytes()
     if how == "cut":
         largest.write_bytes(data[: len(data) // 2])
@@ -187,7 +191,7 @@ def test_an_interrupted_build_leaves_nothing_that_is_read(tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
-        m.setattr(shelf, "_seal", dies)
+        m.setattr(shelf, "_write_manifest", dies)
         over(DOCUMENTS)
     assert stored(tmp_path) == []
     assert "Paris" in over(DOCUMENTS)("capital France")
@@ -209,7 +213,10 @@ print(s.tools["search"](source=s)("capital of France"))
 def test_processes_can_race(tmp_path):
     runs = [
         subprocess.Popen(
-            [sys.executable, "-c", RACE], env={**os.environ, "SELFTEACH_CACHE": str(tmp_path / "cache")}, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", RACE],
+            env={**os.environ, "SELFTEACH_CACHE": str(tmp_path / "cache")},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(3)
     ]

@@ -13,14 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from selfteach.core.registry import quantities
 from selfteach.engine import sampler
 from selfteach.learner import columns
+from selfteach.model.attention import soft_cap
 from selfteach.model.quantities import compute, logprobs
-from selfteach.model.transformer import Config, Transformer, capped
+from selfteach.model.transformer import Config, Transformer
 
 NAMES = {"logp", "entropy", "raw_logp", "mean_logp", "lse"}
 
 
 def head(vocab: int, cap: float | None, dtype: torch.dtype = torch.float64) -> Transformer:
-    model = Transformer(Config(vocab=vocab, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=16, tied=False, logit_cap=cap))
+    model = Transformer(
+        Config(vocab=vocab, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=16, tied=False, logit_cap=cap)
+    )
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         model.lm_head.weight.copy_(torch.randn(vocab, 16, generator=draw))
@@ -33,23 +36,25 @@ def rows(n: int, vocab: int, dtype: torch.dtype = torch.float64) -> tuple[torch.
     return hidden, torch.randint(0, vocab, (n,), generator=draw), 0.5 + torch.rand(n, generator=draw, dtype=dtype)
 
 
-def by_chunks(model: Transformer, names: set[str], hidden: Any, ids: Any, heat: Any) -> dict[str, torch.Tensor]:
-    return columns._vocabulary(model, {n: quantities.get(n) for n in names}, hidden, ids, heat)
+def by_chunks(model: Transformer, names: set[str], hidden: Any, ids: Any, temperature: Any) -> dict[str, torch.Tensor]:
+    return columns._logit_quantities(model, {n: quantities.get(n) for n in names}, hidden, ids, temperature)
 
 
 @pytest.mark.parametrize("held", [0, 1 << 25], ids=["anew", "kept"])
 @pytest.mark.parametrize("heated", [False, True])
 @pytest.mark.parametrize("cap", [None, 2.0])
-@pytest.mark.parametrize("names", [{"logp"}, {"entropy"}, {"logp", "entropy"}, NAMES], ids=["logp", "entropy", "both", "all"])
+@pytest.mark.parametrize(
+    "names", [{"logp"}, {"entropy"}, {"logp", "entropy"}, NAMES], ids=["logp", "entropy", "both", "all"]
+)
 def test_chunks_are_plain_autograd_over_all_logits(
     names: set[str], cap: float | None, heated: bool, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "HELD", held)
-    monkeypatch.setattr(columns, "CHUNK", 1)
-    model, (hidden, ids, heat) = head(37, cap), rows(150, 37)
-    given = heat if heated else None
+    monkeypatch.setattr(columns, "MAX_KEPT_LOGITS", held)
+    monkeypatch.setattr(columns, "CHUNK_LOGITS", 1)
+    model, (hidden, ids, temperature) = head(37, cap), rows(150, 37)
+    given = temperature if heated else None
     got = by_chunks(model, names, hidden, ids, given)
-    logits = capped(hidden @ model.lm_head.weight.T, cap)
+    logits = soft_cap(hidden @ model.lm_head.weight.T, cap)
     all_of = {"logits": logits, "ids": ids, "logprobs": logprobs(logits, given if given is not None else 1.0)}
     want = {n: compute(n, all_of) for n in names}
     push = {n: torch.cos(torch.arange(150.0) + k) for k, n in enumerate(sorted(names))}
@@ -63,10 +68,10 @@ def test_chunks_are_plain_autograd_over_all_logits(
 
 
 def test_the_way_back_is_that_of_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "HELD", 0)
-    model, (hidden, ids, heat) = head(7, 1.5), rows(64, 7)
+    monkeypatch.setattr(columns, "MAX_KEPT_LOGITS", 0)
+    model, (hidden, ids, temperature) = head(7, 1.5), rows(64, 7)
     weight = model.lm_head.weight.detach().requires_grad_(True)
-    call = lambda h, w: columns.Chosen.apply(h, w, ids, heat, 1.5, 64, True)  # noqa: E731
+    call = lambda h, w: columns.TokenLogProb.apply(h, w, ids, temperature, 1.5, 64, True)  # noqa: E731
     assert torch.autograd.gradcheck(call, (hidden, weight), fast_mode=True)
 
 
@@ -100,30 +105,34 @@ class Watch(TorchDispatchMode):
 
 @pytest.mark.parametrize("names", [{"logp"}, {"logp", "entropy"}, NAMES], ids=["logp", "both", "all"])
 @pytest.mark.parametrize("cap", [None, 2.0])
-def test_no_matrix_of_all_rows_by_the_vocabulary_is_made(names: set[str], cap: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_matrix_of_all_rows_by_the_vocabulary_is_made(
+    names: set[str], cap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     n, vocab = 2048, 4000
-    monkeypatch.setattr(columns, "HELD", 0)
-    monkeypatch.setattr(columns, "CHUNK", columns.ROWS * vocab)
-    model, (hidden, ids, heat) = head(vocab, cap, torch.float32), rows(n, vocab, torch.float32)
-    chunk = columns.ROWS * vocab
+    monkeypatch.setattr(columns, "MAX_KEPT_LOGITS", 0)
+    monkeypatch.setattr(columns, "CHUNK_LOGITS", columns.ROW_MULTIPLE * vocab)
+    model, (hidden, ids, temperature) = head(vocab, cap, torch.float32), rows(n, vocab, torch.float32)
+    chunk = columns.ROW_MULTIPLE * vocab
     with Watch() as watch:
-        out = by_chunks(model, names, hidden, ids, heat)
+        out = by_chunks(model, names, hidden, ids, temperature)
         torch.autograd.grad(sum(x.sum() for x in out.values()), [hidden, model.lm_head.weight])  # type: ignore[arg-type]
     assert watch.largest == chunk
     assert watch.most < 12 * chunk  # of the 32 that one whole matrix would be, of which autograd would keep several
     with Watch() as watch, torch.no_grad():
-        by_chunks(model, names, hidden, ids, heat)
+        by_chunks(model, names, hidden, ids, temperature)
     assert watch.largest == chunk and watch.most < 5 * chunk
     with Watch() as whole:
         logits = model.logits(hidden)
-        logprobs(logits, heat).exp().sum().backward()
+        logprobs(logits, temperature).exp().sum().backward()
     assert whole.largest == n * vocab and whole.most > 3 * n * vocab  # what the watch says of the plain way
 
 
 def truncated_by_hand(logp: np.ndarray, k: int, p: float) -> list[int]:
     order = np.argsort(-logp, kind="stable")[: k or None]
     mass = np.exp(logp[order].astype(np.float64))
-    return sorted(order[np.cumsum(mass) - mass < p * (mass.sum() if k else np.exp(logp.astype(np.float64)).sum())].tolist())
+    return sorted(
+        order[np.cumsum(mass) - mass < p * (mass.sum() if k else np.exp(logp.astype(np.float64)).sum())].tolist()
+    )
 
 
 @pytest.mark.parametrize("rough", [False, True])
@@ -143,7 +152,9 @@ def test_truncation_keeps_what_a_sort_would_whatever_is_tried_first(rough: bool)
         kept = every[0][row]
         assert torch.nonzero(kept > -torch.inf)[:, 0].tolist() == [i for i in want if np.isfinite(lp[row, i])]
         assert abs(kept.exp().sum().item() - 1) < 1e-5
-        np.testing.assert_array_equal(kept, sampler.truncate(lp[row : row + 1], torch.tensor([k[row]]), torch.tensor([p[row]]), 16)[0])
+        np.testing.assert_array_equal(
+            kept, sampler.truncate(lp[row : row + 1], torch.tensor([k[row]]), torch.tensor([p[row]]), 16)[0]
+        )
 
 
 @pytest.mark.parametrize("vocab", [5, 256, 257, 3000])
@@ -158,7 +169,9 @@ def test_a_token_is_where_the_whole_distribution_passes_the_uniform(vocab: int) 
     cdf = logits.double().softmax(-1).cumsum(-1).numpy()
     low = np.where(ids > 0, np.take_along_axis(cdf, np.maximum(ids - 1, 0)[:, None], 1)[:, 0], 0.0)
     high = np.take_along_axis(cdf, ids[:, None], 1)[:, 0]
-    assert (low - 1e-6 <= u).all() and (u <= high + 1e-6).all() and np.isfinite(logits.numpy()[np.arange(300), ids]).all()
+    assert (
+        (low - 1e-6 <= u).all() and (u <= high + 1e-6).all() and np.isfinite(logits.numpy()[np.arange(300), ids]).all()
+    )
     few = sampler.draw(logits[:7], one[:7], np.zeros(7, int), one[:7], u[:7])
     assert few.ids.tolist() == ids[:7].tolist()
 

@@ -1,4 +1,4 @@
-"""Measurements on runs, and pictures and pages of them: pure functions from figures and logs to numbers, tables, charts and text.
+"""Analysis of finished runs: statistics, tables, charts and the ledger, from figures and logs.
 
-Nothing here starts a run. matplotlib is imported only where a picture is drawn.
+Pure functions; nothing here starts a run. matplotlib is imported only where a chart is drawn.
 """

@@ -1,4 +1,4 @@
-"""The figures of a run by name, and the tables that people read them in."""
+"""Names of a run's figures, and the tables that show them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Figures = Mapping[str, float | None]
-SHARES = ("accuracy", "greedy", "maj", "pass@", "stderr")
+FRACTIONS = ("accuracy", "greedy", "maj", "pass@", "stderr")
 
 
 class Name(NamedTuple):
-    """`accuracy/hops=2+search` taken apart: the measure, the tag it is restricted to, the way of decoding ("" the run's own)."""
+    """The parts of a figure's name `accuracy/hops=2+search`; tag "": all tasks, decoder "": the own program."""
 
     measure: str
     tag: str
-    way: str
+    decoder: str
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table as text, ready to print."""
 
     title: str
@@ -27,96 +27,131 @@ class Table(NamedTuple):
 
 
 def parse(name: str) -> Name:
-    """A figure's name, taken apart.
+    """The parts of a figure's name.
 
     >>> parse("accuracy/hops=2+search")
-    Name(measure='accuracy', tag='hops=2', way='search')
+    Name(measure='accuracy', tag='hops=2', decoder='search')
     """
-    name, _, way = name.partition("+")
+    name, _, decoder = name.partition("+")
     measure, _, tag = name.partition("/")
-    return Name(measure, tag, way)
+    return Name(measure, tag, decoder)
 
 
-def is_share(measure: str) -> bool:
-    """True for a measure between 0 and 1 that is shown in per cent."""
-    return measure.startswith(SHARES)
+def is_fraction(measure: str) -> bool:
+    """Whether a measure lies between 0 and 1 and is shown in per cent."""
+    return measure.startswith(FRACTIONS)
 
 
-def written(measure: str, value: float | None) -> str:
-    """A figure as people read it: shares in per cent with one decimal."""
+def formatted(measure: str, value: float | None) -> str:
+    """A figure as text: fractions in per cent with one decimal, others with about three digits; "-" where unknown."""
     if value is None or not math.isfinite(value):
         return "-"
+    if is_fraction(measure):
+        return f"{100 * value:.1f}"
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:.{decimals}f}"
+
+
+def formatted_change(measure: str, before: float | None, after: float | None) -> str:
+    """`31.0 → 52.5`, or one of them alone where the other was not measured."""
+    if before is None:
+        return formatted(measure, after)
     return (
-        f"{100 * value:.1f}" if is_share(measure) else f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+        formatted(measure, before) if after is None else f"{formatted(measure, before)} → {formatted(measure, after)}"
     )
 
 
-def moved(measure: str, before: float | None, after: float | None) -> str:
-    """`31.0 → 52.5`, or one of them alone where the other was not measured."""
-    if before is None:
-        return written(measure, after)
-    return written(measure, before) if after is None else f"{written(measure, before)} → {written(measure, after)}"
-
-
-def ways(*figures: Figures) -> list[str]:
-    """The ways of decoding that figures speak of, the run's own first."""
-    return list(dict.fromkeys(["", *(parse(n).way for f in figures for n in f)]))
+def decoders(*figures: Figures) -> list[str]:
+    """The decoders in the names of figures; first "", the method's own program."""
+    return list(dict.fromkeys(["", *(parse(n).decoder for f in figures for n in f)]))
 
 
 def tags(*figures: Figures) -> list[str]:
-    """The tags that figures are broken down by, in order."""
+    """The tags in the names of figures (hops=1, hops=2 ...), in order."""
     return sorted({parse(n).tag for f in figures for n in f} - {""})
 
 
-def kinds(*figures: Figures) -> list[str]:
-    """The kinds of tags: hops, terms ..."""
+def tag_kinds(*figures: Figures) -> list[str]:
+    """The keys of these tags: hops, terms ..."""
     return sorted({t.partition("=")[0] for t in tags(*figures)})
 
 
-def ks(*figures: Figures) -> list[int]:
+def pass_at_ks(*figures: Figures) -> list[int]:
     """The k of every pass@k, in order."""
     return sorted({int(parse(n).measure[5:]) for f in figures for n in f if n.startswith("pass@")})
 
 
-def full(measure: str, tag: str = "", way: str = "") -> str:
-    """The name of a figure: what `parse` takes apart."""
-    return measure + (f"/{tag}" if tag else "") + (f"+{way}" if way else "")
+def figure_name(measure: str, tag: str = "", decoder: str = "") -> str:
+    """The name of a figure, the inverse of `parse`."""
+    return measure + (f"/{tag}" if tag else "") + (f"+{decoder}" if decoder else "")
 
 
-def _told(measure: str, values: Sequence[float | None]) -> bool:
-    """True where a measure says something: it was taken, and calls were made at all."""
+def _has_content(measure: str, values: Sequence[float | None]) -> bool:
+    """Whether a measure is worth a column: it was taken, and, of calls, any were made."""
     known = [v for v in values if v is not None]
     return bool(known) and (measure != "calls" or any(known))
 
 
-def tables(before: Figures, after: Figures) -> list[Table]:
-    """What a run's figures say, in up to three tables: by way of decoding, pass@k, and by tag (number of hops)."""
-    cell = lambda measure, tag="", way="": moved(measure, before.get(full(measure, tag, way)), after.get(full(measure, tag, way)))  # noqa: E731
-    out: list[Table] = []
-    every = ways(before, after)
-    label = {w: f"with {w.replace('_', ' ')}" if w else "own program" for w in every}
-    named = {"greedy": "greedy %", "accuracy": "sampled %", "maj": "majority %", "length": "tokens", "calls": "calls", "rewritten": "rewritten"}
-    columns = [c for c in named if _told(c, [f.get(full(c, way=w)) for w in every for f in (before, after)])]
-    out.append(Table("held-out accuracy", ["", *(named[c] for c in columns)], [[label[w], *(cell(c, way=w) for c in columns)] for w in every]))
-    found = ks(before, after)
-    if found:
+def tables(before: Figures, after: Figures) -> list[ReportTable]:
+    """A run's figures as tables: by decoder; pass@k; and accuracy by each kind of tag (number of hops ...)."""
+
+    def cell(measure: str, tag: str = "", decoder: str = "") -> str:
+        name = figure_name(measure, tag, decoder)
+        return formatted_change(measure, before.get(name), after.get(name))
+
+    out: list[ReportTable] = []
+    programs = decoders(before, after)
+    label = {d: f"with {d.replace('_', ' ')}" if d else "own program" for d in programs}
+    named = {
+        "greedy": "greedy %",
+        "accuracy": "sampled %",
+        "maj": "majority %",
+        "length": "tokens",
+        "calls": "calls",
+        "re_rendered": "re_rendered",
+    }
+    columns = [
+        c
+        for c in named
+        if _has_content(c, [f.get(figure_name(c, decoder=d)) for d in programs for f in (before, after)])
+    ]
+    out.append(
+        ReportTable(
+            "held-out accuracy",
+            ["", *(named[c] for c in columns)],
+            [[label[d], *(cell(c, decoder=d) for c in columns)] for d in programs],
+        )
+    )
+    ks = pass_at_ks(before, after)
+    if ks:
         when = (("before", before), ("after" if before else "now", after))
         rows = [
-            [name + (f", {label[w]}" if w else ""), *(written("pass@", f.get(full(f"pass@{k}", way=w))) for k in found)]
-            for w in every
+            [
+                name + (f", {label[d]}" if d else ""),
+                *(formatted("pass@", f.get(figure_name(f"pass@{k}", "", d))) for k in ks),
+            ]
+            for d in programs
             for name, f in when
-            if full(f"pass@{found[-1]}", way=w) in f  # other ways are rarely drawn as often
+            if figure_name(f"pass@{ks[-1]}", decoder=d) in f  # decoders rarely have as many samples
         ]
-        out.append(Table("pass@k, %", ["", *(f"k={k}" for k in found)], rows))
-    for kind in kinds(before, after):
+        out.append(ReportTable("pass@k, %", ["", *(f"k={k}" for k in ks)], rows))
+    for kind in tag_kinds(before, after):
         by = [t for t in tags(before, after) if t.startswith(kind + "=")]
         heads = [t.replace("=", " ") for t in by]
-        out.append(Table(f"sampled accuracy by {kind}, %", ["", *heads], [[label[w], *(cell("accuracy", t, w) for t in by)] for w in every]))
+        out.append(
+            ReportTable(
+                f"sampled accuracy by {kind}, %",
+                ["", *heads],
+                [[label[d], *(cell("accuracy", t, d) for t in by)] for d in programs],
+            )
+        )
     return out
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
-    escape = lambda text: str(text).replace("|", "\\|")  # noqa: E731
-    lines = ["| " + " | ".join(map(escape, columns)) + " |", "|" + " --- |" * len(columns)]
-    return "\n".join(lines + ["| " + " | ".join(map(escape, row)) + " |" for row in rows]) + "\n"
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    return "\n".join([line(columns), "|" + " --- |" * len(columns), *map(line, rows)]) + "\n"

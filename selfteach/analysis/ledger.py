@@ -1,78 +1,91 @@
-"""The ledger: what came of every claim that was run, as a page of the docs made from results/*.json alone.
-
-python -m selfteach.analysis.ledger [results] [docs/ledger.md]
-"""
+"""The ledger: a page of the verdicts on all claims that were run, made from their results alone."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadCheckpoint
-from .figures import is_share, markdown
+from .figures import is_fraction, markdown
 
 HEAD = """# The ledger
 
-What became of each paper's claim here: on small models and small tasks, with the same budget for every arm. This page is made from
-`results/*.json` by `selfteach ledger`; `selfteach reproduce METHOD` writes those files. A verdict is reported as measured, whichever it is.
+What became of each paper's claim here: on small models and small tasks, with the same budget for every arm. This page
+is made by `selfteach ledger` from `selfteach/results/*.json`, which `selfteach reproduce METHOD` writes. A verdict is
+reported as measured, whichever it is.
 
-Each check is a difference between two figures, measured once per seed. Brackets hold its 95 % interval, by bootstrap over seeds. A check
-*holds* where the whole interval satisfies it, *does not hold here* where the whole interval violates it, and is *undecided* otherwise and with
-fewer than three seeds. With three or four seeds the interval reaches from the smallest to the largest difference seen, so that a true difference
-of nothing still looks like one in a quarter or an eighth of the cases: read those verdicts with care. A claim holds if all its checks do.
+Each check is a difference between two figures, measured once per seed. Brackets hold its 95 % interval, by bootstrap
+over seeds. A check *holds* where the whole interval satisfies it, *does not hold here* where the whole interval
+violates it, and is *undecided* otherwise and with fewer than three seeds. With three or four seeds the interval reaches
+from the smallest to the largest difference seen, so that a true difference of nothing still looks like one in a quarter
+or an eighth of the cases: read those verdicts with care. A claim holds if all its checks do.
 """
 
+SHIPPED_RESULTS = Path(__file__).parents[1] / "results"  # results that come with the library
 
-def read(folder: str | Path) -> list[dict[str, Any]]:
-    """Every result of a folder, by family and name. Raises BadCheckpoint for a file that is not one."""
-    out = []
-    for file in sorted(Path(folder).glob("*.json")):
+
+def result_folders() -> list[Path]:
+    """The default folders of results: ./results goes before the library's own."""
+    return [Path("results"), SHIPPED_RESULTS]
+
+
+def read_results(*folders: str | Path) -> list[dict[str, Any]]:
+    """The results in some folders, ordered by family and name; of a method that in the first folder which has it.
+
+    Raises BadCheckpoint for a file that is not a result.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    for file in (f for folder in folders for f in sorted(Path(folder).glob("*.json"))):
         try:
             data = json.loads(file.read_text())
-            out.append({k: data[k] for k in ("method", "family", "paper", "claim", "verdict", "checks", "steps", "seeds", "task")} | data)
+            for key in ("method", "family", "paper", "claim", "verdict", "checks", "steps", "seeds", "task"):
+                _ = data[key]
+            out.setdefault(data["method"], data)
         except (ValueError, KeyError, TypeError) as error:
-            raise BadCheckpoint(f"{file}: not a result of selfteach reproduce ({error}); remove it or run the claim again") from None
-    return sorted(out, key=lambda r: (r["family"], r["method"]))
+            raise BadCheckpoint(
+                f"{file}: not a result of selfteach reproduce ({error}); remove it or run the claim again"
+            ) from None
+    return sorted(out.values(), key=lambda r: (r["family"], r["method"]))
 
 
-def verdicts(folders: Iterable[Path]) -> dict[str, str]:
-    """method -> verdict, from the first folder that has it."""
-    out: dict[str, str] = {}
-    for folder in folders:
-        for result in read(folder) if folder.is_dir() else []:
-            out.setdefault(result["method"], result["verdict"])
-    return out
+def verdicts(folders: Iterable[str | Path]) -> dict[str, str]:
+    """Method -> verdict, from the first folder that has it."""
+    return {result["method"]: result["verdict"] for result in read_results(*folders)}
 
 
-def number(check: Mapping[str, Any], value: float | None) -> str:
-    """A difference with its sign: shares in points of per cent, ratios in per cent."""
+def formatted_difference(check: Mapping[str, Any], value: float | None) -> str:
+    """A difference with its sign: fractions in percentage points, ratios in per cent."""
     if value is None:
         return "-"
     if check["scale"] == "ratio":
         return f"{100 * value:+.1f} %"
-    return f"{100 * value:+.1f}" if is_share(check["measure"]) else f"{value:+.2f}"
+    return f"{100 * value:+.1f}" if is_fraction(check["measure"]) else f"{value:+.2f}"
 
 
-def measured(check: Mapping[str, Any]) -> str:
-    """`+5.2 [+1.0, +9.3]`."""
-    span = f" [{', '.join(number(check, v) for v in check['interval'])}]" if check["interval"] else ""
-    return number(check, check["effect"]) + span
+def formatted_effect(check: Mapping[str, Any]) -> str:
+    """A check's difference and interval as text: `+5.2 [+1.0, +9.3]`."""
+    span = f" [{', '.join(formatted_difference(check, v) for v in check['interval'])}]" if check["interval"] else ""
+    return formatted_difference(check, check["effect"]) + span
+
+
+def formatted_verdict(check: Mapping[str, Any]) -> str:
+    """A check's verdict as text, with why it is undecided."""
+    return check["verdict"] + (f" ({check['why']})" if check["why"] else "")
 
 
 def page(results: Sequence[Mapping[str, Any]]) -> str:
-    """The ledger as Markdown."""
+    """The ledger in Markdown."""
     if not results:
         return HEAD + "\nNo claim has been run yet.\n"
     counts = Counter(r["verdict"] for r in results)
     head = ", ".join(f"{n} {v}" for v, n in sorted(counts.items()))
-    rows = []
+    rows: list[list[str]] = []
     for r in results:
         budget = f"{r['task']}, {r['steps']} steps, {len(r['seeds'])} seed{'s' if len(r['seeds']) != 1 else ''}"
-        rows.append([f"`{r['method']}`", r["family"], linked(r["paper"]), f"**{r['verdict']}**", budget])
+        rows.append([f"`{r['method']}`", r["family"], paper_link(r["paper"]), f"**{r['verdict']}**", budget])
     out = [
         HEAD,
         f"\n{len(results)} claim{'s' if len(results) != 1 else ''} run: {head}.\n\n",
@@ -80,8 +93,10 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     ]
     for r in results:
         out.append(f"\n## {r['method']}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n")
-        found = [[c["text"], measured(c), c["verdict"] + (f" ({c['why']})" if c["why"] else "")] for c in r["checks"]]
-        out.append(markdown(["check", "difference", "verdict"], found))
+        checks = [
+            [c["text"], formatted_effect(c), c["verdict"] + (f" ({c['why']})" if c["why"] else "")] for c in r["checks"]
+        ]
+        out.append(markdown(["check", "difference", "verdict"], checks))
         if r.get("changed"):
             out.append("\nNot as claimed: " + ", ".join(f"{k} {v}" for k, v in r["changed"].items()) + ".\n")
         elif r["steps"] != r["claim"]["steps"]:
@@ -89,19 +104,15 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     return "".join(out)
 
 
-def linked(paper: str) -> str:
-    """An arXiv number as a link; other words as they are."""
+def paper_link(paper: str) -> str:
+    """An arXiv number as a link; other text unchanged."""
     return f"[{paper}](https://arxiv.org/abs/{paper})" if paper[:4].isdigit() and paper[4:5] == "." else paper
 
 
-def write(results: str | Path = "results", file: str | Path = "docs/ledger.md") -> Path:
-    """Make the page from a folder of results. Raises OSError where it cannot be written."""
+def write_page(folders: Iterable[str | Path], file: str | Path = "docs/ledger.md") -> Path:
+    """Write the page from folders of results. Raises OSError where it cannot be written."""
     out = Path(file)
-    text = page(read(results))
+    text = page(read_results(*folders))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text)
     return out
-
-
-if __name__ == "__main__":
-    print(write(*sys.argv[1:3]))

@@ -1,7 +1,7 @@
-"""What a claim's checks say of the figures that were measured.
+"""Verdicts: a claim's checks against the figures that were measured.
 
-A check is a difference, measured once per seed: its two sides come from runs of the same seed, so what the seed does to both cancels. The 95 %
-bootstrap interval of its mean over seeds (`bootstrap.interval`) is held against the margin:
+A check is a difference, measured once per seed: its two sides come from runs of the same seed, so what the seed does to
+both cancels. The 95 % bootstrap interval of its mean over seeds (`bootstrap.interval`) is held against the margin:
 
     holds                the whole interval satisfies the relation
     does not hold here   the whole interval violates it
@@ -17,14 +17,15 @@ from typing import Any, NamedTuple
 from ..core.method import Check, Claim
 from .bootstrap import interval
 
-HOLDS, FAILS, OPEN = "holds", "does not hold here", "undecided"
-SEEDS = 3  # fewer than this decide nothing
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold here", "undecided"
+MIN_SEEDS = 3  # fewer decide nothing
 
-Arms = Mapping[str, Mapping[str, Mapping[str, float | None]]]  # of one seed: arm -> "before", "after" and "logged" -> figures
+# The runs of one seed: arm -> "before", "after" or "logged" -> figure -> value.
+Arms = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 
-class Finding(NamedTuple):
-    """One check, measured: the difference in each seed, their mean, its interval, the verdict and, where it is open, why."""
+class CheckResult(NamedTuple):
+    """A check with its difference in each seed, their mean and interval, the verdict, and why where undecided."""
 
     check: Check
     per_seed: list[float | None]
@@ -34,8 +35,8 @@ class Finding(NamedTuple):
     why: str = ""
 
 
-def side(check: Check, arms: Arms, left: bool) -> float:
-    """The figure on one side of a check, in one seed. Raises LookupError where it was not measured."""
+def operand(check: Check, arms: Arms, left: bool) -> float:
+    """The left or right figure of a check in one seed. Raises LookupError where it was not measured."""
     if left:
         return _figure(arms, check.left, "after", check.measure)
     right = check.right
@@ -50,68 +51,75 @@ def side(check: Check, arms: Arms, left: bool) -> float:
 def _figure(arms: Arms, arm: str, when: str, measure: str) -> float:
     if arm not in arms:
         raise LookupError(f"there is no arm {arm}")
-    found = arms[arm]
-    value = found.get(when, {}).get(measure, found.get("logged", {}).get(measure) if when == "after" else None)
+    run = arms[arm]
+    value = run.get(when, {}).get(measure, run.get("logged", {}).get(measure) if when == "after" else None)
     if value is None or not math.isfinite(value):
         raise LookupError(f"{measure} of {arm}{' before training' if when == 'before' else ''} was not measured")
     return float(value)
 
 
 def difference(check: Check, left: float, right: float) -> float:
-    """left - right, or as a share of right. NaN for a share of nothing."""
+    """The difference left - right, or left / right - 1 where the check's scale is a ratio (NaN where right is 0)."""
     if check.scale == "abs":
         return left - right
     return left / right - 1 if right else math.nan
 
 
-def judge(check: Check, low: float, high: float) -> str:
-    """The verdict of an interval of the difference.
+def interval_verdict(check: Check, low: float, high: float) -> str:
+    """The verdict on a check whose difference has the interval [low, high].
 
     >>> check = Check("accuracy", by=0.05)
-    >>> judge(check, 0.06, 0.09), judge(check, 0.01, 0.05), judge(check, 0.04, 0.09)
+    >>> interval_verdict(check, 0.06, 0.09), interval_verdict(check, 0.01, 0.05), interval_verdict(check, 0.04, 0.09)
     ('holds', 'does not hold here', 'undecided')
     """
     by = check.by
     if check.relation == ">":
-        yes, no = low > by, high <= by
+        holds, fails = low > by, high <= by
     elif check.relation == "<":
-        yes, no = high < -by, low >= -by
+        holds, fails = high < -by, low >= -by
     else:
-        yes, no = -by <= low and high <= by, low > by or high < -by
-    return HOLDS if yes else FAILS if no else OPEN
+        holds, fails = -by <= low and high <= by, low > by or high < -by
+    return HOLDS if holds else FAILS if fails else UNDECIDED
 
 
-def find(check: Check, seeds: Sequence[Arms]) -> Finding:
-    """A check against the figures of several seeds."""
+def evaluate_check(check: Check, seeds: Sequence[Arms]) -> CheckResult:
+    """A check evaluated on the runs of several seeds."""
     values: list[float | None] = []
     why = ""
     for arms in seeds:
         try:
-            value = difference(check, side(check, arms, True), side(check, arms, False))
+            value = difference(check, operand(check, arms, True), operand(check, arms, False))
         except LookupError as error:
             value, why = None, str(error)
         if value is not None and math.isnan(value):
-            value, why = None, "the right side is 0, and the check asks for a ratio"
+            value, why = None, "the right side is 0, and the check is of a ratio"
         values.append(value)
     known = [v for v in values if v is not None]
     mean = math.fsum(known) / len(known) if known else None
     span = interval(known) if len(known) > 1 else None
     if len(known) < len(values):
-        return Finding(check, values, mean, span, OPEN, why)
-    if span is None or len(known) < SEEDS:
-        return Finding(check, values, mean, span, OPEN, f"{len(known)} seed{'s' if len(known) != 1 else ''}: {SEEDS} at least decide")
-    return Finding(check, values, mean, span, judge(check, *span))
+        return CheckResult(check, values, mean, span, UNDECIDED, why)
+    if span is None or len(known) < MIN_SEEDS:
+        return CheckResult(
+            check,
+            values,
+            mean,
+            span,
+            UNDECIDED,
+            f"{len(known)} seed{'s' if len(known) != 1 else ''}, and at least {MIN_SEEDS} are needed",
+        )
+    return CheckResult(check, values, mean, span, interval_verdict(check, *span))
 
 
 def overall(verdicts: Sequence[str]) -> str:
-    """A claim holds if all its checks do, and does not if one does not."""
-    return FAILS if FAILS in verdicts else HOLDS if verdicts and all(v == HOLDS for v in verdicts) else OPEN
+    """The verdict on a claim: it holds where all its checks do, and does not hold where one does not."""
+    return FAILS if FAILS in verdicts else HOLDS if verdicts and all(v == HOLDS for v in verdicts) else UNDECIDED
 
 
-def sentence(check: Check) -> str:
+def describe(check: Check) -> str:
     """A check in words.
 
-    >>> sentence(Check("accuracy", "self", "grpo", by=0.03, relation="~"))
+    >>> describe(Check("accuracy", "self", "grpo", by=0.03, relation="~"))
     'accuracy of self is within 0.03 of that of grpo'
     """
     right = check.right
@@ -131,13 +139,16 @@ def sentence(check: Check) -> str:
 
 
 def claim_json(claim: Claim) -> dict[str, Any]:
-    """A claim as plain values: its checks in words, arms, budget, and why the paper says so."""
-    arms = {n: a if isinstance(a, str) else f"{a[0]}({', '.join(f'{k}={v!r}' for k, v in a[1].items())})" for n, a in claim.arms.items()}
+    """A claim as plain values: its checks in words, its arms, its budget, and the paper's reason."""
+    arms = {
+        n: a if isinstance(a, str) else f"{a[0]}({', '.join(f'{k}={v!r}' for k, v in a[1].items())})"
+        for n, a in claim.arms.items()
+    }
     return {
-        "checks": [sentence(c) for c in claim.checks],
+        "checks": [describe(c) for c in claim.checks],
         "because": claim.because,
         "task": claim.task,
-        "knobs": dict(claim.knobs),
+        "task_options": dict(claim.task_options),
         "steps": claim.steps,
         "equal": claim.equal,
         "arms": arms,

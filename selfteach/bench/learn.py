@@ -1,4 +1,6 @@
-"""The works of `bench learn`: a batch of equal sequences beside the plain loops, and groups that share a long prompt beside the same apart."""
+"""The works of `bench learn`: a batch of equal sequences beside the plain loops, and groups that share a long prompt
+beside the same apart.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..model.transformer import Config
-from .field import PRECISIONS, ours, own, peers
-from .limits import Need, learn
-from .work import Options, Work, sequences
+from .roofline import Need, learn
+from .systems import PRECISIONS, ours, own, peers
+from .workloads import Options, Work, sequences
 
 PARTS = ("fixed", "trunks")
 BATCH = {"tiny": (256, 32, 128)}  # sequences, prompt, learned tokens; for others:
@@ -19,7 +21,10 @@ SIBLINGS, LONGER = 8, 4
 
 
 def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
-    """The works of a model, in the order of PARTS. Rates count the tokens that had to be computed: a shared prompt once."""
+    """The works of a model, in the order of PARTS.
+
+    Rates count the tokens that had to be computed: a shared prompt once.
+    """
     count, prompt, new = BATCH.get(o.model, OTHER)
     base = {"kind": "learn", "folder": str(folder), "vocab": c.vocab, "micro": MICRO.get(o.model, 4), "apart": False}
     precisions = ours(o)
@@ -39,7 +44,8 @@ def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
         need = shared(c, data)
         yield Work(
             "trunks",
-            f"{groups} groups of {SIBLINGS}, prompts of {LONGER * own_new}, answers of {own_new}: prompts shared, and each by itself",
+            f"{groups} groups of {SIBLINGS}, prompts of {LONGER * own_new}, answers of {own_new}: prompts shared, and "
+            "each by itself",
             (*own("learn", precisions[-1:]), *own("learn", precisions[-1:], "apart", apart=True)),
             {**base, "sequences": data, "tokens": need.tokens},
             need=dict.fromkeys(PRECISIONS, need),

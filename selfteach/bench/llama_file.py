@@ -14,8 +14,8 @@ from ..model.gguf import BLOCK, TOP
 def written(folder: Path, dtype: str, aside: Path) -> Path:
     """The model of a folder as a GGUF file in `aside`, without a tokenizer; made once.
 
-    `dtype`: f32, f16 or bf16, of matrices; vectors stay float32. Raises BadValue for a model that is not a plain Llama, and where the package
-    gguf is not installed.
+    `dtype`: f32, f16 or bf16, of matrices; vectors stay float32. Raises BadValue for a model that is not a plain Llama,
+    and where the package gguf is not installed.
     """
     file = aside / f"model-{dtype}.gguf"
     if file.is_file():
@@ -23,7 +23,9 @@ def written(folder: Path, dtype: str, aside: Path) -> Path:
     try:
         import gguf
     except ModuleNotFoundError:
-        raise BadValue("its weights are written by the package gguf, which is not installed; pip install 'selfteach[gguf]'") from None
+        raise BadValue(
+            "its weights are written by the package gguf, which is not installed; pip install 'selfteach[gguf]'"
+        ) from None
     model = files.load_model(folder)
     c = model.c
     if c.kind != "llama" or c.scaling is not None or c.attention_bias or c.mlp_bias:

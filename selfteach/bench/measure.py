@@ -13,15 +13,19 @@ from typing import Any
 
 from ..core.errors import unknown
 from . import learn, rollout, step
-from .contest import Entry, Standing, contest, spread, told
-from .limits import bounds, read_name
-from .work import Options, Work, folder_of
+from .interleaved import Contestant, Measured, run_interleaved, spread, summaries
+from .roofline import bounds, read_name
+from .workloads import Options, Work, folder_of
 
 KINDS: dict[str, ModuleType] = {"rollout": rollout, "learn": learn, "step": step}
 LEFT_OUT = ("memory",)  # takes long: only where it is asked for
 
 
-def measure(o: Options, say: Callable[[str], None] = lambda text: None, seen: Callable[[dict[str, Any]], None] = lambda work: None) -> dict[str, Any]:
+def measure(
+    o: Options,
+    say: Callable[[str], None] = lambda text: None,
+    seen: Callable[[dict[str, Any]], None] = lambda work: None,
+) -> dict[str, Any]:
     """Do the works of `o.kind`; `say` hears what is under way, `seen` the figures of each work as soon as it is done.
 
     Raises UnknownName or BadValue before anything is measured; a contestant that fails is a line of its own.
@@ -57,26 +61,32 @@ def figures(work: Work, o: Options, say: Callable[[str], None]) -> dict[str, Any
     names = sorted({read_name(n.resident) for n in work.need.values()})
     entries = list(work.entries)
     if names:
-        entries.append(Entry("machine", "", "selfteach.bench.own.machine", more={"reads": names}))
-    standings = contest(entries, work.fields, work.given, work.repeats or o.repeats, o.threads, say)
+        entries.append(Contestant("machine", "", "selfteach.bench.own.machine", more={"reads": names}))
+    results = run_interleaved(entries, work.fields, work.given, work.repeats or o.repeats, o.threads, say)
     machine: dict[str, Any] = {}
-    if names and (rounds := standings.pop().rounds):
+    if names and (rounds := results.pop().rounds):
         machine = {k: spread([r[k] for r in rounds]) for k in ("float32", "bfloat16", *names)}
     limits = bounds(work.need, {k: v["median"] for k, v in machine.items()}) if machine else {}
-    out = {"part": work.part, "title": work.title, "limits": limits, "measured": machine, "contestants": told(standings, limits)}
-    return out | special(work.part, standings)
+    out = {
+        "part": work.part,
+        "title": work.title,
+        "limits": limits,
+        "measured": machine,
+        "contestants": summaries(results, limits),
+    }
+    return out | special(work.part, results)
 
 
-def special(part: str, standings: list[Standing]) -> dict[str, Any]:
+def special(part: str, results: list[Measured]) -> dict[str, Any]:
     """What a part tells besides rates."""
-    ran = [s for s in standings if s.rounds]
+    ran = [s for s in results if s.rounds]
     if part == "memory" and ran:
         return {"memory": step.flatness([r["rss"] for r in ran[0].rounds])}
     if part in ("turns", "forks") and ran:
         names = [k for k in ran[0].rounds[0] if k not in ("tokens", "seconds", "rss") and not k.startswith("seconds/")]
         return {part: {k: statistics.median(r[k] for r in ran[0].rounds) for k in names}}
     if part == "trunks":
-        gaps = [s.about["gradient_gap"] for s in standings if "gradient_gap" in s.about]
+        gaps = [s.about["gradient_gap"] for s in results if "gradient_gap" in s.about]
         return {"gradient_gap": gaps[0]} if gaps else {}
     return {}
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..model.transformer import Config
-from .field import PRECISIONS, ours, own, peers
-from .limits import rollout
-from .work import Options, Work, lengths, prompts
+from .roofline import rollout
+from .systems import PRECISIONS, ours, own, peers
+from .workloads import Options, Work, lengths, prompts
 
 PARTS = ("fixed", "uneven", "turns", "forks")
 WIDTHS, NEW = {"tiny": (64, 256)}, {"tiny": 128}  # and for others (16, 64), 64
@@ -17,10 +17,21 @@ TURNS, DRAWN, SEEN, TRUNK, FORKS = 200, 8, 8, 1024, 16
 
 
 def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
-    """The works of a model, in the order of PARTS; equal and uneven lengths once per width. Rates count drawn tokens."""
+    """The works of a model, in the order of PARTS; equal and uneven lengths once per width.
+
+    Rates count drawn tokens.
+    """
     new, widths = NEW.get(o.model, 64), o.widths or WIDTHS.get(o.model, (16, 64))
     precisions = ours(o)
-    base = {"kind": "rollout", "folder": str(folder), "prompt": PROMPT, "new": new, "slots": o.slots, "length": PROMPT + new, "wave": 64}
+    base = {
+        "kind": "rollout",
+        "folder": str(folder),
+        "prompt": PROMPT,
+        "new": new,
+        "slots": o.slots,
+        "length": PROMPT + new,
+        "wave": 64,
+    }
     for width in widths if "fixed" in o.only else ():
         yield Work(
             "fixed",
@@ -35,10 +46,14 @@ def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
         count = WAVES * width
         yield Work(
             "uneven",
-            f"{count} sequences, {width} at once, of geometric lengths (mean {new // 3}, at most {new}), beside batches that wait for their longest",
+            f"{count} sequences, {width} at once, of geometric lengths (mean {new // 3}, at most {new}), beside "
+            "batches that wait for their longest",
             (*own("rollout", best, part="uneven"), *own("rollout", best, "fixed batches", part="batches")),
             {**base, "width": width, "slots": o.slots or width},
-            lambda number, n=count: {"prompts": prompts(c.vocab, n, PROMPT, number), "lengths": lengths(n, new, number)},
+            lambda number, n=count: {
+                "prompts": prompts(c.vocab, n, PROMPT, number),
+                "lengths": lengths(n, new, number),
+            },
         )
     if "turns" in o.only:
         width = min(16, *widths)
@@ -47,7 +62,10 @@ def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
             f"{width} episodes of {TURNS} turns, {DRAWN} tokens drawn and {SEEN} seen in each",
             tuple(own("rollout", best, part="turns")),
             {**base, "width": width, "turns": TURNS, "new": DRAWN, "length": PROMPT + TURNS * (DRAWN + SEEN)},
-            lambda number: {"prompts": prompts(c.vocab, width, PROMPT, number), "seen": prompts(c.vocab, TURNS, SEEN, "seen", number)},
+            lambda number: {
+                "prompts": prompts(c.vocab, width, PROMPT, number),
+                "seen": prompts(c.vocab, TURNS, SEEN, "seen", number),
+            },
         )
     if "forks" in o.only:
         yield Work(

@@ -1,4 +1,6 @@
-"""The works of `bench step`: a GRPO step end to end, with short and long prompts, beside TRL; memory over many steps; starting."""
+"""The works of `bench step`: a GRPO step end to end, with short and long prompts, beside TRL; memory over many steps;
+starting.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import address
+from ..core import random_keys
 from ..model.transformer import Config
-from .contest import HERE, spread
-from .field import PRECISIONS, ours, own, peers
-from .limits import learn, rollout
-from .work import Options, Work
+from .interleaved import HERE, spread
+from .roofline import learn, rollout
+from .systems import PRECISIONS, ours, own, peers
+from .workloads import Options, Work
 
 PARTS = ("fixed", "trunks", "memory", "start")
 SHAPE = {"tiny": (8, 8, 64)}  # prompts, answers to each, tokens of an answer; for others:
@@ -59,18 +61,27 @@ def base(o: Options, folder: Path, many: int, each: int, new: int, prompt: int) 
 
 def digits(count: int, length: int) -> list[str]:
     """Prompts of one token a character in any byte-level tokenizer."""
-    return ["".join(map(str, row)) for row in address.generator("bench", "digits", length).integers(0, 10, (count, length)).tolist()]
+    return [
+        "".join(map(str, row))
+        for row in random_keys.generator("bench", "digits", length).integers(0, 10, (count, length)).tolist()
+    ]
 
 
 def flatness(resident: Sequence[float]) -> dict[str, float]:
     """Memory over steps: the median of the second tenth and of the last, and what a step adds between the two."""
     tenth = max(1, len(resident) // 10)
     early, late = spread(resident[tenth : 2 * tenth] or resident)["median"], spread(resident[-tenth:])["median"]
-    return {"early_bytes": early, "late_bytes": late, "bytes_per_step": (late - early) / max(1, len(resident) - 1.5 * tenth)}
+    return {
+        "early_bytes": early,
+        "late_bytes": late,
+        "bytes_per_step": (late - early) / max(1, len(resident) - 1.5 * tenth),
+    }
 
 
-def starting(o: Options, told: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds of `selfteach --help`, and of a fresh process up to its first finished episode after a warm start that is kept."""
+def starting(o: Options, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Seconds of `selfteach --help`, and of a fresh process up to its first finished episode after a warm start that is
+    kept.
+    """
     root = str(HERE.parent.parent)
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(o.threads)}
@@ -80,13 +91,13 @@ def starting(o: Options, told: Callable[[str], None]) -> dict[str, Any]:
         done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=True)
         return time.perf_counter() - start, done.stdout
 
-    told("start: a warm start, unless it is kept already")
+    progress("start: a warm start, unless it is kept already")
     _, said = seconds("-m", "selfteach.bench.own.start")
     shown: list[float] = []
     first: list[float] = []
     cached = True
     for number in range(o.repeats):
-        told(f"start: round {number + 1} of {o.repeats}")
+        progress(f"start: round {number + 1} of {o.repeats}")
         shown.append(seconds("-m", "selfteach.cli", "--help")[0])
         took, said = seconds("-m", "selfteach.bench.own.start")
         first.append(took)

@@ -1,7 +1,7 @@
 """One contestant in a process of its own, asked in JSON, a line each way: `python worker.py TARGET`.
 
-TARGET is a file of `peers/` or the name of a module. This file needs the standard library alone, so that any interpreter may run it.
-What libraries print goes to standard error: standard output is the pipe.
+TARGET is a file of `peers/` or the name of a module. This file needs the standard library alone, so that any
+interpreter may run it. What libraries print goes to standard error: standard output is the pipe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ def load(target: str) -> Any:
     if not target.endswith(".py"):
         return importlib.import_module(target)
     folder, file = os.path.split(os.path.abspath(target))
-    spec = importlib.util.spec_from_file_location("peers", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+    spec = importlib.util.spec_from_file_location(
+        "peers", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
     assert spec is not None and spec.loader is not None
     package = importlib.util.module_from_spec(spec)
     sys.modules["peers"] = package

@@ -1,1 +1,4 @@
-"""The commands of the command line, one module each: they read arguments, call the Python door, and show what came back. Nothing is computed here."""
+"""The commands of the command line, one module each.
+
+They read arguments, call the Python API, and print the result; nothing is computed here.
+"""

@@ -1,4 +1,4 @@
-"""selfteach bench: how fast this library is here, beside its peers and beside what the machine could do."""
+"""The command `selfteach bench`: the speed of this library beside other libraries and the machine's limit."""
 
 from __future__ import annotations
 
@@ -8,65 +8,99 @@ from typing import Any
 
 from ..core.errors import BadValue, unknown
 from .arguments import Parser
-from .common import asks_help, emit, note
+from .common import print_json, print_note
 
 KINDS = ("rollout", "learn", "step")
-ABOUT = """Measure speed: this library and the peers that are installed, in turns in one run, beside this machine's own limit.
+ABOUT = """Measure speed: this library and the peers that are installed, in turns in one run, beside this machine's
+own limit.
 
   rollout   drawing tokens: equal lengths beside the peers, uneven lengths, episodes of 200 turns, forks
   learn     forward, backward and AdamW: equal sequences beside plain loops, groups that share a long prompt
   step      a GRPO step end to end beside TRL, with short and long prompts; starting; with --long memory over 500 steps
 
-All contestants hold the same weights and are given the same prompts. Each has a process of its own; they take turns, so that a noisy machine
-hits all alike. The limit is the more binding of matrix products and memory traffic, both at rates that are measured between the turns.
-A peer that is missing or fails is a line that says why; the others go on.
+All contestants hold the same weights and are given the same prompts. Each has a process of its own; they take turns,
+so that a noisy machine hits all alike. The limit is the more binding of matrix products and memory traffic, both at
+rates that are measured between the turns. A peer that is missing or fails is a line that says why; the others go on.
 """
 EXAMPLES = """examples:
   selfteach bench rollout
-  selfteach bench rollout --model smollm2-135m --width 16 64 --against transformers vllm --python vllm=envs/vllm/bin/python
+  selfteach bench rollout --width 16 64 --against transformers vllm --python vllm=envs/vllm/bin/python
   selfteach bench learn --model runs/ssrl-1/last --only fixed
   selfteach bench step --against trl:bf16 --json
 
-what comes out: a table per work: tokens/s (median and range over rounds), our best precision over each contestant (median and range of the
-rounds' ratios), share of the limit in its precision, and the limit with what it is made of; with --json one object {"kind", "model",
-"threads", "repeats", "machine", "works": [{"part", "title", "limits", "measured", "contestants": [...]}]}. Nothing is written."""
+what comes out: a table per work: tokens/s (median and range over rounds), our best precision over each contestant
+(median and range of the rounds' ratios), share of the limit in its precision, and the limit with what it is made of;
+with --json one object {"kind", "model", "threads", "repeats", "machine", "works": [{"part", "title", "limits",
+"measured", "contestants": [...]}]}. Nothing is written."""
 
 
 def parser() -> Parser:
     made = Parser("bench", usage="selfteach bench rollout|learn|step [options]", description=ABOUT, epilog=EXAMPLES)
     made.add_argument("kind", metavar="KIND", help="rollout, learn or step")
-    made.add_argument("--model", metavar="M", help="tiny (4 layers of 256, vocabulary 512), smollm2-135m (random weights), or a folder")
     made.add_argument(
-        "--against", metavar="PEER", nargs="+", action="extend", help="NAME or NAME:VARIANT: torch, transformers, vllm, llamacpp, trl; none"
+        "--model",
+        metavar="M",
+        help="tiny (4 layers of 256, vocabulary 512), smollm2-135m (random weights), or a folder",
     )
-    made.add_argument("--ours", metavar="PRECISION", nargs="+", action="extend", help="of our side: float32, bfloat16 (default: both)")
-    made.add_argument("--width", type=int, metavar="N", nargs="+", action="extend", help="sequences at once (rollout), in the batch (learn)")
-    made.add_argument("--only", metavar="PART", nargs="+", action="extend", help="fixed, uneven, turns, forks; fixed, trunks; fixed, trunks, start")
-    made.add_argument("--repeats", type=int, metavar="K", help="rounds that count, after one that warms up (default: 5)")
-    made.add_argument("--threads", type=int, metavar="N", help="threads of every contestant (default: as many as the machine has cores)")
-    made.add_argument("--slots", type=int, metavar="N", help="sequences that our engine draws at once (default: its own)")
+    made.add_argument(
+        "--against",
+        metavar="PEER",
+        nargs="+",
+        action="extend",
+        help="NAME or NAME:VARIANT: torch, transformers, vllm, llamacpp, trl; none",
+    )
+    made.add_argument(
+        "--ours", metavar="PRECISION", nargs="+", action="extend", help="of our side: float32, bfloat16 (default: both)"
+    )
+    made.add_argument(
+        "--width",
+        type=int,
+        metavar="N",
+        nargs="+",
+        action="extend",
+        help="sequences at once (rollout), in the batch (learn)",
+    )
+    made.add_argument(
+        "--only",
+        metavar="PART",
+        nargs="+",
+        action="extend",
+        help="fixed, uneven, turns, forks; fixed, trunks; fixed, trunks, start",
+    )
+    made.add_argument(
+        "--repeats", type=int, metavar="K", help="rounds that count, after one that warms up (default: 5)"
+    )
+    made.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of every contestant (default: as many as the machine has cores)",
+    )
+    made.add_argument(
+        "--slots", type=int, metavar="N", help="sequences that our engine draws at once (default: its own)"
+    )
     made.add_argument("--long", action="store_true", help="step: memory over --steps steps as well")
     made.add_argument("--steps", type=int, metavar="N", help="steps of --long (default: 500)")
-    made.add_argument("--python", metavar="PEER=PATH", nargs="+", action="extend", help="the interpreter that has a peer installed")
-    made.add_argument("--json", action="store_true", help="only JSON on stdout, progress on stderr")
+    made.add_argument(
+        "--python", metavar="PEER=PATH", nargs="+", action="extend", help="the interpreter that has a peer installed"
+    )
     return made
 
 
 def run(command: str, words: Sequence[str]) -> int:
-    if asks_help(words):
-        parser().print_help()
-        return 0
     given = vars(parser().read(words))
     options = options_of(given)
     from ..bench import measure, report
 
     if given.get("json"):
-        emit(measure.measure(options, note))
+        print_json(measure.measure(options, print_note))
         return 0
-    found = measure.measure(options, note, lambda work: show_part(*report.table(work)))
+    found = measure.measure(options, print_note, lambda work: show_part(*report.table(work)))
     if "starting" in found:
         show_part(*report.starting(found["starting"]))
-    print(f"{found['machine']['processor']}, {options.threads} threads, {options.repeats} rounds, model {options.model}")
+    print(
+        f"{found['machine']['processor']}, {options.threads} threads, {options.repeats} rounds, model {options.model}"
+    )
     return 0
 
 
@@ -81,11 +115,13 @@ def options_of(given: dict[str, Any]) -> Any:
         raise BadValue(f"selfteach bench: --width must be 1 or more, not {min(given['width'])}")
     if given.get("long") and given["kind"] != "step":
         raise BadValue("selfteach bench: --long belongs to bench step")
-    from ..bench.work import Options
+    from ..bench.workloads import Options
 
     against = given.get("against")
-    named = {k: tuple(given[v]) for k, v in {"ours": "ours", "widths": "width", "only": "only"}.items() if v in given}
-    plain = {k: given[k] for k in ("model", "repeats", "threads", "slots", "steps") if k in given}
+    named: dict[str, Any] = {
+        k: tuple(given[v]) for k, v in {"ours": "ours", "widths": "width", "only": "only"}.items() if v in given
+    }
+    plain: dict[str, Any] = {k: given[k] for k in ("model", "repeats", "threads", "slots", "steps") if k in given}
     if given.get("long"):
         named["only"] = (*named.get("only", ("fixed", "trunks", "start")), "memory")
     return Options(
@@ -113,7 +149,7 @@ def cores() -> int:
 
 
 def show_part(table: Any, lines: list[str]) -> None:
-    from .show import show
+    from .show import print_tables
 
-    show([table])
+    print_tables([table])
     print("\n".join(f"  {text}" for text in lines) + "\n", flush=True)

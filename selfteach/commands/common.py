@@ -1,65 +1,61 @@
-"""What several commands share: naming a method, task options, common settings, JSON out."""
+"""What several commands share: reading a method's name and task options, common options, printing JSON."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core import registry
 from ..core.errors import BadValue, nearest, unknown
-from .arguments import SETTINGS, SURVEY, WARM, Parser, add_fields, assignments
+from ..core.serial import plain
+from ..loop.settings import SETTING_GROUPS, SETTING_NAMES, split_settings
+from .arguments import Parser, add_fields, assignments
 
 
-def emit(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print one line of JSON; numbers that are not finite become null."""
-    from ..loop.log import plain
-
     print(json.dumps(plain(value)), flush=True)
 
 
-def note(text: str) -> None:
-    """A line for people, on stderr, so that stdout holds results alone."""
+def print_note(text: str) -> None:
+    """Print a line on stderr, so that stdout holds results alone."""
     print(text, file=sys.stderr, flush=True)
 
 
-def asks_help(words: Sequence[str]) -> bool:
-    return "-h" in words or "--help" in words
-
-
-def use_files(files: Sequence[str]) -> tuple[str, ...]:
-    """Import files of the user's own; returns their full paths, which go to the run's configuration."""
+def load_files(files: Sequence[str]) -> tuple[str, ...]:
+    """Import the user's own files and return their full paths, which the run's configuration keeps."""
     for file in files:
         registry.load_file(file)
     return tuple(str(Path(f).resolve()) for f in files)
 
 
-def method_named(word: str) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+def read_method(word: str) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """(entry, hyper-parameters, files used) of `grpo`, `grpo:beta=0.04,rollouts=4` or `my/file.py:name`."""
     used: tuple[str, ...] = ()
     head, colon, rest = word.partition(".py:")
     if colon:
-        used = use_files([head + ".py"])
+        used = load_files([head + ".py"])
         word = rest
-    name, _, knobs = word.partition(":")
+    name, _, task_options = word.partition(":")
     if name.endswith(".py") and not colon:
-        raise BadValue(f"{word}: which method of the file? say {word}:NAME")
+        raise BadValue(f"{word}: names a file and no method of it; give {word}:NAME")
     if name not in registry.methods:
         raise BadValue(f"no method is called {name!r}; {nearest(name, registry.methods)} (all: selfteach methods)")
     entry = registry.methods.get(name)
     words: list[str] = []
-    for piece in knobs.split(",") if knobs else []:
+    for piece in task_options.split(",") if task_options else []:
         if "=" in piece or not words:
             words.append(piece)
         else:
             words[-1] += "," + piece  # a comma inside a value
-    return entry, assignments(f"hyper-parameter of {name}", words, entry.knobs), used
+    return entry, assignments(f"hyper-parameter of {name}", words, entry.hyper_parameters), used
 
 
-def task_options(task: str, words: Sequence[str]) -> dict[str, Any]:
+def read_task_options(task: str, words: Sequence[str]) -> dict[str, Any]:
     """The --set KEY=VALUE words as options of a task. Raises UnknownName for a task or a key that does not exist."""
     if task not in registry.tasks:
         raise unknown("task", task, registry.tasks)
@@ -67,34 +63,52 @@ def task_options(task: str, words: Sequence[str]) -> dict[str, Any]:
     return assignments(f"option of task {task}", words, known)
 
 
-def add_run_options(parser: Parser) -> None:
-    """The settings of a run: how it is trained, warm-started and measured."""
-    from ..api import Survey
-    from ..loop.assemble import Settings
-    from ..loop.warmstart import Warm
-
-    group = parser.add_argument_group("how it is trained")
-    add_fields(group, Settings, SETTINGS)
-    group.add_argument("--budget", type=int, metavar="TOKENS", help="stop after so many sampled tokens")
-    add_fields(parser.add_argument_group("warm start of a fresh model"), Warm, WARM, "warm-")
-    add_fields(parser.add_argument_group("measuring before and after"), Survey, SURVEY, "survey-")
+TITLES = {
+    "settings": "training",
+    "warm": "warm start of a fresh model",
+    "final_eval": "evaluation before and after training",
+}
 
 
-def add_what(parser: Parser, task: bool = True) -> None:
-    """Task, model, and files of the user's own."""
-    if task:
-        parser.add_argument("--task", metavar="T", help="what to learn (default: the task of the method's claim); see selfteach tasks")
-        parser.add_argument("--set", metavar="KEY=VALUE", nargs="+", action="extend", help="options of the task; selfteach tasks T lists them")
-    parser.add_argument("--model", metavar="M", help="a model's name or a folder in the Hub's layout (default: the task's own, or tiny)")
-    parser.add_argument("--use", metavar="FILE.py", nargs="+", action="extend", help="files of your own that register methods, tasks or blocks")
+def add_run_options(parser: Parser, shared: Collection[str] = ()) -> None:
+    """Add the options of a run's settings. `shared`: names that its method has too."""
+    for group, (prefix, cls) in SETTING_GROUPS.items():
+        add_fields(parser.add_argument_group(TITLES[group]), cls, prefix, shared)
 
 
-def changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said of settings, warm start, survey, model and budget, as `plan` takes it."""
-    from ..api import Survey
-    from ..loop.assemble import Settings
-    from ..loop.warmstart import Warm
+def add_task(parser: Any) -> None:
+    """Add the options that choose a task."""
+    task = "the task (default: that of the method's claim); see selfteach tasks"
+    parser.add_argument("--task", metavar="T", help=task)
+    options = "options of the task; selfteach tasks T lists them"
+    parser.add_argument("--set", metavar="KEY=VALUE", nargs="+", action="extend", help=options)
 
-    names = {*Settings.__dataclass_fields__, "model", "budget"}
-    names |= {f"warm_{n}" for n in Warm.__dataclass_fields__} | {f"survey_{n}" for n in Survey.__dataclass_fields__}
-    return {k: v for k, v in given.items() if k in names}
+
+def add_model(parser: Any) -> None:
+    """Add the options for the model that a run starts from, and for files of the user's own."""
+    model = "a model's name, a folder in the Hub's layout, or a .gguf file (default: tiny); see selfteach models"
+    parser.add_argument("--model", metavar="M", help=model)
+    use = "files of your own that register methods, tasks or blocks"
+    parser.add_argument("--use", metavar="FILE.py", nargs="+", action="extend", help=use)
+
+
+def plan_arguments(given: Mapping[str, Any], entry: Any = None) -> dict[str, Any]:
+    """The given hyper-parameters, settings and model as arguments of `api.plan`."""
+    names = {*SETTING_NAMES, *(entry.hyper_parameters if entry else ()), "model"}
+    dotted: dict[str, dict[str, Any]] = {"method": {}, "run": {}}
+    for key, value in given.items():
+        of, dot, name = key.partition(".")
+        if dot:
+            dotted[of][name] = value
+    bare = {k: v for k, v in given.items() if k in names}
+    return {"args": dotted["method"], "settings": dotted["run"], **bare}
+
+
+def settings_of(given: Mapping[str, Any], entry: Any = None) -> dict[str, Any]:
+    """The given settings of the run, for a command that takes no hyper-parameters as options.
+
+    Raises BadValue for a name that the method `entry` has too, given without `run.`.
+    """
+    words = plan_arguments(given)
+    named = {k: v for k, v in words.items() if k in SETTING_NAMES}
+    return split_settings(entry, named, {}, words["settings"])[1]

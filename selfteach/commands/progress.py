@@ -1,206 +1,240 @@
-"""Progress of a run, from its events: bars with time left on a terminal, plain lines every few seconds elsewhere. Always on stderr."""
+"""Progress of a run from its events, on stderr: live bars on a terminal, plain lines every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
-from .show import time_of
+from .show import format_seconds
 
 Event = Mapping[str, Any]
+RE_RENDERED = "rollout/re_rendered/"
 
 
 class View(Protocol):
     """How progress is shown."""
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
+    def line(self, text: str) -> None:
+        """Show a line that stays."""
         ...
 
     def bar(self, name: str, done: float, total: float, note: str = "") -> None:
-        """Where something long stands; over when done = total."""
+        """Show how far something long is; it is over when done = total."""
         ...
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the display."""
         ...
 
 
 @dataclass
 class Progress:
-    """Hears the events of runs and tells a view: the warm start, the steps, each measurement."""
+    """An observer that shows the events of runs in a view: warm start, steps, evaluations."""
 
     view: View
     accuracy: float | None = None
-    inside: str = ""  # the arm of an experiment that is under way
+    arm: str = ""  # of an experiment: name and seed of the run in progress
     budget: int | None = None  # of sampled tokens, where that ends the run
 
     def __call__(self, event: Event) -> None:
-        hear = getattr(self, f"_{event['event']}", None)
-        if hear:
-            hear(event)
+        show = getattr(self, f"_{event['event']}", None)
+        if show:
+            show(event)
 
     def _arm(self, e: Event) -> None:
-        self.inside = f"{e['arm']} seed {e['seed']}: "
+        self.arm = f"{e['arm']} seed {e['seed']}: "
         self.accuracy = None
-        self.view.say(f"[{e['number']}/{e['total']}] {e['arm']}, seed {e['seed']}{': finished before, reused' if e['reused'] else ''}")
+        self.view.line(
+            f"[{e['number']}/{e['total']}] {e['arm']}, seed"
+            f" {e['seed']}{': finished before, read back' if e['reused'] else ''}"
+        )
 
     def _waiting(self, e: Event) -> None:
-        self.view.say(f"waiting for another process that runs the same thing ({e['folder']})")
+        self.view.line(f"waiting for another process that does the same run ({e['folder']})")
 
     def _source(self, e: Event) -> None:
-        if not self.inside:
-            about = ", ".join(f"{k} {v}" for k, v in e.items() if k not in ("event", "task") and isinstance(v, int | float | str))
-            self.view.say(f"task {e['task']}: {about}")
+        if not self.arm:
+            about = ", ".join(
+                f"{k} {v}" for k, v in e.items() if k not in ("event", "task") and isinstance(v, int | float | str)
+            )
+            self.view.line(f"task {e['task']}: {about}")
 
     def _warm_found(self, e: Event) -> None:
-        if not self.inside:
-            self.view.say("warm start: found in the cache")
+        if not self.arm:
+            self.view.line("warm start: read from the cache")
 
     def _warm_step(self, e: Event) -> None:
-        loss = f"loss {e['loss']:.3f}" if e.get("loss") is not None else ""
-        self.view.bar(f"{self.inside}warm start", e["step"] + 1, e["steps"], loss)
+        loss = f"loss {e['policy/loss']:.3f}" if e.get("policy/loss") is not None else ""
+        self.view.bar(f"{self.arm}warm start", e["step"] + 1, e["steps"], loss)
 
     def _start(self, e: Event) -> None:
         self.budget = e.get("budget")
-        if not self.inside or e["resumed"]:
+        if not self.arm or e["resumed"]:
             about = e.get("model", {})
             size = f", model of {about['parameters'] / 1e6:.2f} M parameters" if "parameters" in about else ""
-            size += f", which stand still, and {about['adapters'] / 1e6:.2f} M in adapters" if "adapters" in about else ""
-            again = f": goes on after step {e['step']}" if e["resumed"] else ""
-            self.view.say(f"run {e['folder']}{again}{size}")
-            if e.get("memory") and not self.inside:
-                self.view.say(f"memory: {e['memory']}")
-        if not self.inside and (through := e.get("model", {}).get("through")):
+            size += f", frozen, and {about['adapters'] / 1e6:.2f} M in adapters" if "adapters" in about else ""
+            again = f": continues after step {e['step']}" if e["resumed"] else ""
+            self.view.line(f"run {e['folder']}{again}{size}")
+            if e.get("memory") and not self.arm:
+                self.view.line(f"memory: {e['memory']}")
+        if not self.arm and (backend := e.get("model", {}).get("backend")):
             kind = e["model"]["kind"]
-            self.view.say(f"model {kind}: none of selfteach's own families, so it runs through {through}; sampling and learning are slower")
+            self.view.line(
+                f"model {kind}: not one of selfteach's own families, so it runs through {backend}; sampling and"
+                " learning are slower"
+            )
 
     def _measuring(self, e: Event) -> None:
         when = {"start": "before", "end": "after", "now": "now"}.get(e["when"], e["when"])
-        self.view.bar(f"{self.inside}measuring {when}: {e['what']}", e["done"], e["total"])
+        self.view.bar(f"{self.arm}measuring {when}: {e['what']}", e["done"], e["total"])
 
-    def _survey(self, e: Event) -> None:
+    def _final_eval(self, e: Event) -> None:
         figures = e["figures"]
         self.accuracy = figures.get("greedy")
-        if e["when"] == "start" and not self.inside and figures.get("accuracy") is not None:
-            self.view.say(f"before: greedy {100 * (figures.get('greedy') or 0):.1f} %, sampled {100 * figures['accuracy']:.1f} %")
+        if e["when"] == "start" and not self.arm and figures.get("accuracy") is not None:
+            self.view.line(
+                f"before: greedy {100 * (figures.get('greedy') or 0):.1f} %, sampled {100 * figures['accuracy']:.1f} %"
+            )
 
     def _eval(self, e: Event) -> None:
         self.accuracy = e.get("accuracy")
 
     def _step(self, e: Event) -> None:
-        told = latest(e, self.accuracy)
+        summary = step_summary(e, self.accuracy)
         if self.budget:
-            self.view.bar(f"{self.inside}tokens", min(self.budget, e["tokens/total"]), self.budget, f"step {e['step'] + 1}, {told}")
+            self.view.bar(
+                f"{self.arm}tokens",
+                min(self.budget, e["tokens/total"]),
+                self.budget,
+                f"step {e['step'] + 1}, {summary}",
+            )
         else:
-            self.view.bar(f"{self.inside}steps", e["step"] + 1, e["steps"], told)
+            self.view.bar(f"{self.arm}steps", e["step"] + 1, e["steps"], summary)
 
     def _stopping(self, e: Event) -> None:
-        self.view.say("stopping after this step (Ctrl-C once more stops at once)")
+        self.view.line("stopping after this step (Ctrl-C once more stops at once)")
 
     def _notice(self, e: Event) -> None:
-        self.view.say(f"step {e['step']}: {e['text']}")
+        self.view.line(f"step {e['step']}: {e['text']}")
 
     def _warm_stopping(self, e: Event) -> None:
-        self.view.say("stopping; an unfinished warm start is not kept")
+        self.view.line("stopping; an unfinished warm start is not saved")
 
     def _not_finite(self, e: Event) -> None:
-        self.view.say(f"step {e['step']}: {e['why']}")
+        self.view.line(f"step {e['step']}: {e['why']}")
 
 
-def latest(e: Event, accuracy: float | None = None) -> str:
-    """The newest figures of a step in a few words."""
-    out = []
-    if e.get("reward") is not None:
-        out.append(f"reward {e['reward']:.2f}")
-    elif e.get("loss") is not None:
-        out.append(f"loss {e['loss']:.3f}")
+def step_summary(e: Event, accuracy: float | None = None) -> str:
+    """The main metrics of a step as text."""
+    out: list[str] = []
+    if e.get("reward/mean") is not None:
+        out.append(f"reward {e['reward/mean']:.2f}")
+    elif e.get("policy/loss") is not None:
+        out.append(f"loss {e['policy/loss']:.3f}")
     if accuracy is not None:
         out.append(f"held-out {100 * accuracy:.0f} %")
-    if e.get("length"):
-        out.append(f"length {e['length']:.0f}")
-    if e.get("calls"):
-        out.append(f"calls {e['calls']:.1f}")
-    if anew := {k.removeprefix("rewritten/"): v for k, v in e.items() if k.startswith("rewritten/")}:
-        out.append("rewritten " + ", ".join(f"{n:.0f} ({why})" for why, n in anew.items()))
-    if e.get("gap/mean") is not None:
-        out.append(f"gap {e['gap/mean']:.0e}")
-    if e.get("tokens/sampled") and e.get("seconds/rollout"):
-        out.append(f"{e['tokens/sampled'] / e['seconds/rollout']:,.0f} tok/s")
+    if e.get("rollout/length_mean"):
+        out.append(f"length {e['rollout/length_mean']:.0f}")
+    if e.get("rollout/tool_calls_mean"):
+        out.append(f"calls {e['rollout/tool_calls_mean']:.1f}")
+    if re_rendered := {k.removeprefix(RE_RENDERED): v for k, v in e.items() if k.startswith(RE_RENDERED)}:
+        out.append("re-rendered " + ", ".join(f"{n:.0f} ({why})" for why, n in re_rendered.items()))
+    if e.get("policy/logprob_mismatch_mean") is not None:
+        out.append(f"mismatch {e['policy/logprob_mismatch_mean']:.0e}")
+    if e.get("tokens_per_s"):
+        out.append(f"{e['tokens_per_s']:,.0f} tok/s")
     return ", ".join(out)
 
 
 @dataclass
 class Lines:
-    """Plain lines: the first and last of each bar, and one every few seconds."""
+    """A view of plain lines: the first and last of each bar, and one every few seconds."""
 
     stream: TextIO
     every: float = 5.0
     clock: Callable[[], float] = time.monotonic
-    begun: dict[str, tuple[float, float]] = field(default_factory=dict)
-    told: float = float("-inf")
+    begun: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    last_shown: float = float("-inf")
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
+        """Print a line."""
         print(text, file=self.stream, flush=True)
 
     def bar(self, name: str, done: float, total: float, note: str = "") -> None:
+        """Print a line where it is the first, the last, or due."""
         now = self.clock()
-        began, at = self.begun.setdefault(name, (now, done))
-        if done < total and now - self.told < self.every:
+        began, first = self.begun.setdefault(name, (now, done))
+        if done < total and now - self.last_shown < self.every:
             return
-        self.told = now
-        left = f", {time_of((now - began) / (done - at) * (total - done))} left" if at < done < total else ""
+        self.last_shown = now
+        left = (
+            f", {format_seconds((now - began) / (done - first) * (total - done))} left" if first < done < total else ""
+        )
         if done >= total:
             del self.begun[name]
-        self.say(f"{name} {done:,}/{total:,}{left}{': ' + note if note else ''}")
+        self.line(f"{name} {done:,}/{total:,}{left}{': ' + note if note else ''}")
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing is left to end."""
 
 
 class Bars:
-    """Live bars of rich, at most one at a time; a finished one leaves its line."""
+    """A view of live bars by rich, at most one at a time; a finished one leaves its line."""
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
         from rich.table import Column
 
-        columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(compact=True), TextColumn("left"))
-        # only the figures give way where the terminal is narrow
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+        )
+        # only the metrics are cut where the terminal is narrow
         figures = TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
-        self.rich = Rich(*columns, figures, console=Console(file=stream, highlight=False), refresh_per_second=4, expand=True)
+        self.rich = Rich(
+            *columns, figures, console=Console(file=stream, highlight=False), refresh_per_second=4, expand=True
+        )
         self.tasks: dict[str, Any] = {}
         self.rich.start()
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
+        """Print a line above the bar."""
         from rich.text import Text
 
         self.rich.console.print(Text(text))
 
     def bar(self, name: str, done: float, total: float, note: str = "") -> None:
+        """Draw or move the bar of this name."""
         from rich.markup import escape
 
         if name not in self.tasks:
-            # what came before this call has not been timed, so that a resumed run's time left is its own
-            self.tasks[name] = self.rich.add_task(escape(name), total=total, completed=int(done) if done < total else 0, note="")
+            # work done before this call was not timed: without it a resumed run's time left is right
+            self.tasks[name] = self.rich.add_task(
+                escape(name), total=total, completed=int(done) if done < total else 0, note=""
+            )
         self.rich.update(self.tasks[name], completed=done, total=total, note=escape(note))
         if done >= total:
-            if "measuring" in name or ": " in name:  # a measurement, or one run of many: what came of it is told elsewhere
+            if "measuring" in name or ": " in name:  # an evaluation, or one run of many: its result is shown elsewhere
                 self.rich.remove_task(self.tasks[name])
             del self.tasks[name]
 
     def close(self) -> None:
+        """Take the bars away."""
         self.rich.stop()
 
 
 @contextmanager
-def watching(stream: TextIO | None = None) -> Iterator[Progress]:
-    """An observer for a run that shows progress until the block ends."""
+def show_progress(stream: TextIO | None = None) -> Generator[Progress]:
+    """An observer that shows the progress of runs until the block ends."""
     to = sys.stderr if stream is None else stream
     view: View = Bars(to) if to.isatty() else Lines(to)
     try:

@@ -1,4 +1,4 @@
-"""selfteach train: a method on a task, with live progress and a table at the end."""
+"""The command `selfteach train`: a method on a task, with live progress and a table at the end."""
 
 from __future__ import annotations
 
@@ -10,25 +10,39 @@ from typing import Any
 
 from ..core import registry
 from ..core.errors import BadValue
-from .arguments import Parser, add_typed, documented, kind_of
-from .common import add_run_options, add_what, asks_help, changes, emit, method_named, note, task_options, use_files
+from ..loop.settings import SETTING_NAMES, option_name
+from .arguments import Parser, add_typed, doc_options, type_of
+from .common import (
+    add_model,
+    add_run_options,
+    add_task,
+    load_files,
+    plan_arguments,
+    print_json,
+    print_note,
+    read_method,
+    read_task_options,
+    settings_of,
+)
 
-ABOUT = """Teach a model with a method, and measure it before and after.
+ABOUT = """Train a model with a method, and measure it before and after.
 
-METHOD is a method's name (selfteach methods lists them) or path/to/file.py:name. `selfteach train METHOD --help` shows its
-hyper-parameters, which are options too. A fresh model is first warm-started on the task's demonstrations (once; it is cached).
+METHOD is a method's name (selfteach methods lists them) or path/to/file.py:name. `selfteach train METHOD --help`
+shows its hyper-parameters, which are options too. A fresh model is first warm-started on the task's demonstrations
+(once: the warm start is cached).
 """
 EXAMPLES = """examples:
   selfteach train ssrl
   selfteach train grpo --task chain_sum --set terms=2,3 --rollouts 16 --lr 1e-4 --steps 80 --seed 1
   selfteach train my_methods.py:mine --out runs/mine
-  selfteach train grpo --model smollm2-135m --lora-rank 16 --lr 1e-4     adapters instead of all weights
-  selfteach train --resume runs/ssrl-1                 go on where the newest checkpoint left it
-  selfteach train --config runs/ssrl-1/config.json --seed 2
+  selfteach train grpo --model smollm2-135m --lora-rank 16 --lr 1e-4   train adapters instead of all weights
+  selfteach train m2po --method.budget 0.04 --run.budget 1e6           a name that the method and the run both have
+  selfteach train --resume runs/ssrl-1                                 continue from the newest checkpoint
+  selfteach train --config runs/ssrl-1/config.json --seed 2            repeat a run with another seed
 
-what comes out: a folder (default: runs/METHOD-N) with last/model.safetensors (the newest checkpoint), config.json, figures.json,
-curves.png and log/ (every event, every rollout). Ctrl-C ends with a checkpoint. With --json the last line of stdout is
-{"folder": ..., "figures": {"before": ..., "after": ...}, "done": true}."""
+what comes out: a folder (default: runs/METHOD-N) with last/model.safetensors (the newest checkpoint), config.json,
+figures.json, curves.png and log/ (every event, every rollout). Ctrl-C ends with a checkpoint. With --json the last
+line of stdout is {"folder": ..., "figures": {"before": ..., "after": ...}, "done": true}."""
 
 
 def parser(entry: Any = None) -> Parser:
@@ -39,36 +53,36 @@ def parser(entry: Any = None) -> Parser:
         about = f"{entry.name}: {entry.doc}\n\nfamily {entry.family}, paper {entry.paper}"
         end = f"{entry()}\n\n{EXAMPLES}"
     made = Parser("train", usage=f"selfteach train {name} [options]", description=about, epilog=end)
-    add_what(made)
+    add_task(made)
+    add_model(made)
     made.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/METHOD-N with the first free N)")
-    made.add_argument("--resume", metavar="RUN", help="go on with a run; it needs no METHOD, and takes no option but --json")
-    made.add_argument("--config", metavar="FILE", help="do again what a run's config.json says; settings given beside it win over the file")
-    made.add_argument("--json", action="store_true", help="only JSON on stdout, progress on stderr")
-    if entry and entry.knobs:
-        group, docs = made.add_argument_group(f"hyper-parameters of {entry.name}"), documented(entry.doc)
-        for knob, parameter in entry.knobs.items():
-            flag = knob if f"--{knob.replace('_', '-')}" not in common_flags() else f"method-{knob}"
-            default = "none" if parameter.default is None else parameter.default
-            add_typed(group, flag, kind_of(parameter), docs.get(knob, ""), default, dest=f"knob {knob}")
-    add_run_options(made)
+    made.add_argument("--resume", metavar="RUN", help="continue a run; needs no METHOD, and takes no option but --json")
+    made.add_argument(
+        "--config",
+        metavar="FILE",
+        help="repeat the run of a config.json; settings given beside it override the file's",
+    )
+    own = entry.hyper_parameters if entry else {}
+    shared = own.keys() & SETTING_NAMES.keys()
+    if own:
+        group, docs = made.add_argument_group(f"hyper-parameters of {entry.name}"), doc_options(entry.doc)
+        for name, p in own.items():
+            default = "none" if p.default is None else p.default
+            add_typed(group, name, type_of(p), docs.get(name, ""), default, "method", name in shared)
+    for name in shared:  # accepted here, so that `api.plan` can refuse it with both meanings
+        made.add_argument(option_name(name), dest=name, nargs="?", help=argparse.SUPPRESS)
+    add_run_options(made, shared)
     return made
 
 
-def common_flags() -> set[str]:
-    """The options that every method has, whose names a hyper-parameter cannot take."""
-    made = Parser("train")
-    add_what(made)
-    add_run_options(made)
-    return {o for o in made._option_string_actions if o.startswith("--")} | {"--out", "--resume", "--config", "--json", "--help"}
-
-
 def run(command: str, words: Sequence[str]) -> int:
-    """Read the arguments, then train, resume, or do a configuration again."""
-    first, extra = parser().parse_known_args([w for w in words if w not in ("-h", "--help")])
-    used = use_files(getattr(first, "use", ()))
+    """Carry out `selfteach train`: train, resume, or repeat a configuration; returns the exit code."""
+    helping = not {"-h", "--help"}.isdisjoint(words)
+    first, extra = parser().untyped().parse_known_args([w for w in words if w not in ("-h", "--help")])
+    used = load_files(getattr(first, "use", ()))
     name = extra[0] if extra and not extra[0].startswith("-") else None
-    if asks_help(words):
-        entry = method_named(name)[0] if name else None
+    if helping:
+        entry = read_method(name)[0] if name else None
         parser(entry).print_help()
         if not entry:
             print("\nmethods: " + ", ".join(registry.methods))
@@ -76,15 +90,16 @@ def run(command: str, words: Sequence[str]) -> int:
     if hasattr(first, "resume"):
         return _resume(words, name)
     if name is None and not hasattr(first, "config"):
-        first_word = f"{extra[0]} belongs to a method, which comes first" if extra else "which method?"
-        raise BadValue(f"selfteach train: {first_word}: selfteach train METHOD [options]; there are: {', '.join(registry.methods)}")
+        first_word = f"{extra[0]} belongs to a method, which comes first" if extra else "a method is missing"
+        raise BadValue(
+            f"selfteach train: {first_word}: selfteach train METHOD [options]; there are: {', '.join(registry.methods)}"
+        )
     if name is None:
-        return _again(parser().read(words))
+        return _train_config(parser().read(words))
     if hasattr(first, "config"):
         raise BadValue(f"selfteach train: --config holds the method already; leave {name} out")
-    entry, args, more = method_named(name)
+    entry, args, more = read_method(name)
     given = vars(parser(entry).read(words, expect=[name]))
-    args |= {k.removeprefix("knob "): v for k, v in given.items() if k.startswith("knob ")}
     return _start(entry, args, given, (*used, *more))
 
 
@@ -92,27 +107,34 @@ def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: 
     from .. import api
 
     task = given.get("task") or (entry.claim.task if entry.claim else "atlas")
-    job = api.plan(entry.name, task, task_options(task, given.get("set", ())), args=args, use=used, **changes(given))
-    return _train(job, given.get("out"), bool(given.get("json")))
+    words = plan_arguments(given, entry)
+    words["args"] = {**args, **words["args"]}
+    run_config = api.plan(entry.name, task, read_task_options(task, given.get("set", ())), use=used, **words)
+    return _train(run_config, given.get("out"), bool(given.get("json")))
 
 
-def _again(args: argparse.Namespace) -> int:
-    """Do again what a config.json says, with some settings changed."""
+def _train_config(args: argparse.Namespace) -> int:
+    """Repeat the run of a config.json, with some settings changed."""
     from .. import api
 
     given = vars(args)
     for name in ("task", "set", "use"):
         if name in given:
-            raise BadValue(f"selfteach train: --{name} cannot go with --config, which holds it; edit the file or name the method instead")
-    job = api.read_job(Path(given["config"]))
-    return _train(api.changed(job, **changes(given)), given.get("out"), bool(given.get("json")))
+            raise BadValue(
+                f"selfteach train: --{name} cannot go with --config, which holds it; edit the file, or give the"
+                " method instead"
+            )
+    run_config = api.read_run_config(Path(given["config"]))
+    entry = registry.methods.get(run_config.method.name) if run_config.method.name in registry.methods else None
+    run_config = run_config.override(given.get("model"), **settings_of(given, entry))
+    return _train(run_config, given.get("out"), bool(given.get("json")))
 
 
-def _train(job: Any, out: str | None, as_json: bool) -> int:
+def _train(run_config: Any, out: str | None, as_json: bool) -> int:
     from .. import api
 
-    folder = Path(out) if out else api.free_folder(job.method.name or "method")
-    return _watched(lambda seen: api.train(job, folder, seen), folder, as_json)
+    folder = Path(out) if out else api.new_run_folder(run_config.method.name or "method")
+    return _run_with_progress(lambda progress: api.train(run_config, folder, progress), folder, as_json)
 
 
 def _resume(words: Sequence[str], name: str | None) -> int:
@@ -121,53 +143,53 @@ def _resume(words: Sequence[str], name: str | None) -> int:
     given = vars(parser().read(words, expect=[name] if name else ()))
     others = ([name] if name else []) + [f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "json")]
     if others:
-        raise BadValue(f"selfteach train: --resume goes on with the run's own configuration; leave out {', '.join(others)}")
+        raise BadValue(f"selfteach train: --resume takes the run's own configuration; leave out {', '.join(others)}")
     folder = Path(given["resume"])
-    return _watched(lambda seen: api.resume(folder, seen), folder, bool(given.get("json")))
+    return _run_with_progress(lambda progress: api.resume(folder, progress), folder, bool(given.get("json")))
 
 
-def _watched(work: Any, folder: Path, as_json: bool) -> int:
-    """Do a run with its progress shown, then draw its curves and show its figures."""
-    from .progress import watching
+def _run_with_progress(work: Any, folder: Path, as_json: bool) -> int:
+    """Carry out a run with its progress shown, then draw its curves and print its figures."""
+    from .progress import show_progress
     from .show import show_run
 
     try:
-        with watching() as seen:
-            done = work(seen)
+        with show_progress() as progress:
+            run = work(progress)
     except KeyboardInterrupt:
-        done = None
+        run = None
     except BaseException:
         _remove_if_empty(folder)
         raise
     picture = draw(folder)
-    if done is None or not done.done:
-        note(
-            f"stopped; go on with: selfteach train --resume {folder}"
+    if run is None or not run.done:
+        print_note(
+            f"stopped; continue with: selfteach train --resume {folder}"
             if (folder / "config.json").exists()
-            else "stopped before there was anything to keep"
+            else "stopped before anything was saved"
         )
         if as_json:
-            emit({"folder": str(folder), "figures": done.figures if done else {}, "done": False})
+            print_json({"folder": str(folder), "figures": run.figures if run else {}, "done": False})
         return 130
     if as_json:
-        emit({"folder": str(folder), "figures": done.figures, "done": True})
+        print_json({"folder": str(folder), "figures": run.figures, "done": True})
     else:
-        show_run(done, picture)
+        show_run(run, picture)
     return 0
 
 
 def draw(folder: Path) -> Path | None:
-    """The run's curves as a picture; a failure to draw costs a line, never the run."""
-    from ..analysis.curves import picture
+    """Draw the run's curves; a failure prints a line and never stops the run."""
+    from ..analysis.curves import draw_run
 
     try:
-        return picture(folder)
-    except OSError as error:
-        note(f"{folder}: no picture could be written ({error.strerror or error})")
+        return draw_run(folder)
+    except (OSError, BadValue) as error:
+        print_note(f"{folder}: no picture could be written ({getattr(error, 'strerror', None) or error})")
         return None
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """A folder that was claimed for a run that never began."""
+    """Remove a folder that was created for a run that never began."""
     if re.search(r"-\d+$", folder.name) and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()

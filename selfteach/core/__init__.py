@@ -1,70 +1,103 @@
-"""Plain data and contracts: what every room of the house speaks in. NumPy only; no torch, no I/O, nothing from the rooms above."""
+"""Plain data and contracts: what every room of the house speaks in.
 
-from .batch import Batch, Column, Example, Segment, gather
-from .errors import BadCheckpoint, BadValue, NotFinite, NoVerdict, SelfteachError, Starved, UnknownName, Unproven
-from .method import Check, Claim, Entry, Member, Method, Stage, Term, Update, Weights, method
-from .part import Epi, Grp, Pair, Part, Seq, Step, Token, Unit, block, holds_back, remembers, vanishes
-from .protocols import Completion, Context, Engine, History, Learner
+NumPy only; no torch, no I/O, nothing from the rooms above.
+"""
+
+from .batch import Batch, Column, Example, Segment, collate
+from .blocks import Block, Epi, Grp, Pair, Seq, Step, Token, Unit, block, delayed_start, provides, stateful, zero_when
+from .errors import (
+    BadCheckpoint,
+    BadValue,
+    EngineMismatch,
+    NotFinite,
+    NoTrainingData,
+    ScoringFailed,
+    SelfteachError,
+    UnknownName,
+)
+from .method import Check, Claim, Method, MethodEntry, ModelRole, Stage, Term, Update, WeightSpec, method
+from .protocols import (
+    Completion,
+    Engine,
+    History,
+    Learner,
+    ModelContext,
+    ModelHandle,
+    RewardContext,
+    RolloutContext,
+    TokenPath,
+)
+from .quantity import GroupRows, Quantity, quantity
 from .registry import task
 from .serial import from_json, to_json
-from .task import Document, Ref, Request, Sampling, Source, Task
-from .tree import Episode, Group, Score, Scores, Trajectory, Tree, Turn
+from .task import Composed, Document, Questions, Ref, RolloutRequest, Sampling, Task, TaskSource
+from .tree import Episode, RolloutGroup, Score, Scores, Trajectory, Tree, Turn
 
 __all__ = [
     "BadCheckpoint",
     "BadValue",
     "Batch",
+    "Block",
     "Check",
     "Claim",
     "Column",
     "Completion",
-    "Context",
+    "Composed",
     "Document",
     "Engine",
-    "Entry",
+    "EngineMismatch",
     "Epi",
     "Episode",
     "Example",
-    "Group",
+    "GroupRows",
     "Grp",
     "History",
     "Learner",
-    "Member",
     "Method",
-    "NoVerdict",
+    "MethodEntry",
+    "ModelContext",
+    "ModelHandle",
+    "ModelRole",
+    "NoTrainingData",
     "NotFinite",
     "Pair",
-    "Part",
+    "Quantity",
+    "Questions",
     "Ref",
-    "Request",
+    "RewardContext",
+    "RolloutContext",
+    "RolloutGroup",
+    "RolloutRequest",
     "Sampling",
     "Score",
     "Scores",
+    "ScoringFailed",
     "Segment",
     "SelfteachError",
     "Seq",
-    "Source",
     "Stage",
-    "Starved",
     "Step",
     "Task",
+    "TaskSource",
     "Term",
     "Token",
+    "TokenPath",
     "Trajectory",
     "Tree",
     "Turn",
     "Unit",
     "UnknownName",
-    "Unproven",
     "Update",
-    "Weights",
+    "WeightSpec",
     "block",
+    "collate",
+    "delayed_start",
     "from_json",
-    "gather",
-    "holds_back",
     "method",
-    "remembers",
+    "provides",
+    "quantity",
+    "stateful",
     "task",
     "to_json",
-    "vanishes",
+    "zero_when",
 ]

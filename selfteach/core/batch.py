@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from .blocks import Array, Block, Unit
 from .errors import BadValue
-from .part import Array, Unit
 from .task import Ref
 from .tree import Tree
 
@@ -40,17 +41,18 @@ class Example:
     key     the group whose statistics it enters
     views   other prefixes to score the same learned tokens under
     given   columns fixed earlier, one value per row of their unit: scores, replayed advantages, margins
-    labels  words about the sequence (task, role, category), which become columns of strings for what keeps books by name
+    labels  words about the sequence (task, role, category), which become columns of strings for what keeps books by
+            name
     beats   examples of the same list that it is preferred to (rows of the pair table)
     """
 
     parts: tuple[Segment, ...]
-    member: str
+    model_role: str
     key: str
     name: str = ""
     views: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     given: Mapping[str, tuple[Unit, Any]] = field(default_factory=dict[str, "tuple[Unit, Any]"])
-    beats: tuple[int, ...] = ()
+    preferred_over: tuple[int, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -68,7 +70,8 @@ class Batch:
     Rows: N learned tokens, K steps (a sampled turn each), S sequences, G groups, P pairs.
     columns   id pos span stream version old_logp temperature reward adv ...; each a Column
     index     step[N] seq[K] group[S] batch[G] episode[S], and win lose[P] into the sequences
-    ids       i32[F], all tokens of all sequences in order; `start` i64[S+1] cuts it; `place` i64[N] finds the rows in it
+    ids       i32[F], all tokens of all sequences in order; `start` i64[S+1] cuts it; `place` i64[N] finds the rows in
+              it
     texts     i64[>=S], where texts begin in it: a sequence is one text, or several that do not see each other
     prefixes  other contexts: view -> one i32 array per sequence (None where it has no such view)
     """
@@ -78,18 +81,23 @@ class Batch:
     ids: np.ndarray
     start: np.ndarray
     place: np.ndarray
-    member: tuple[str, ...]  # [S]
+    model_role: tuple[str, ...]  # [S]
     names: tuple[str, ...]  # [S]
-    streams: tuple[str, ...]  # what `stream` counts
+    loss_streams: tuple[str, ...]  # what `loss_stream` counts
     spans: tuple[str, ...]  # what `span` counts
     texts: np.ndarray
     prefixes: dict[str, list[np.ndarray | None]] = field(default_factory=dict)
 
     def size(self, unit: Unit) -> int:
         """Number of rows of a unit."""
-        sizes = {"token": len(self.place), "step": len(self.index["seq"]), "seq": len(self.member), "group": len(self.index["batch"])}
+        sizes = {
+            "token": len(self.place),
+            "step": len(self.index["seq"]),
+            "seq": len(self.model_role),
+            "group": len(self.index["batch"]),
+        }
         if unit == "episode":
-            return int(self.index["episode"].max()) + 1 if len(self.member) else 0
+            return int(self.index["episode"].max()) + 1 if len(self.model_role) else 0
         return {**sizes, "batch": 1, "pair": len(self.index["win"])}[unit]
 
     def __contains__(self, name: str) -> bool:
@@ -127,13 +135,16 @@ class Batch:
         """i64[S]: learned tokens of each sequence."""
         return np.bincount(self.get("seq"), minlength=self.size("seq"))
 
-    def on(self, streams: Sequence[str]) -> np.ndarray:
+    def on(self, loss_streams: Sequence[str]) -> np.ndarray:
         """bool[N]: rows of these streams."""
-        wanted = [i for i, s in enumerate(self.streams) if s in streams]
-        return np.isin(self.columns["stream"].values, wanted)
+        wanted = [i for i, s in enumerate(self.loss_streams) if s in loss_streams]
+        return np.isin(self.columns["loss_stream"].values, wanted)
 
     def take(self, rows: np.ndarray) -> Batch:
-        """The batch of some rows (bool[N]), indices counted anew. Sequences, steps, groups and pairs without rows fall away."""
+        """The batch of some rows (bool[N]), indices counted anew.
+
+        Sequences, steps, groups and pairs without rows fall away.
+        """
         rows = np.asarray(rows, bool)
         if rows.all():
             return self
@@ -163,9 +174,9 @@ class Batch:
             ids=ids,
             start=start,
             place=self.place[keep["token"]] + shift[seq],
-            member=tuple(self.member[int(s)] for s in seqs),
+            model_role=tuple(self.model_role[int(s)] for s in seqs),
             names=tuple(self.names[int(s)] for s in seqs),
-            streams=self.streams,
+            loss_streams=self.loss_streams,
             spans=self.spans,
             texts=texts,
             prefixes={v: [p[s] for s in seqs] for v, p in self.prefixes.items()},
@@ -178,133 +189,183 @@ class Batch:
         return self.take(mask[self.get("seq")])
 
 
-def gather(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
+def collate(examples: Sequence[Example], find: Callable[[str], Tree]) -> Batch:
     """Turn examples into flat columns. `find` gives the tree of an episode by its id.
 
-    An example without a learned token has no row and falls away. Columns that only some examples were given are NaN elsewhere.
-    Raises BadValue for an empty example, or a given column of the wrong length.
+    An example without a learned token has no row and falls away. Columns that only some examples were given are NaN
+    elsewhere. Raises BadValue for an empty example, a first token that is learned, or a given column of the wrong
+    length.
     """
-    spans, streams = [""], list[str]()
-    rows: dict[str, list[np.ndarray]] = {n: [] for n in ("id", "pos", "span", "stream", "version", "old_logp", "temperature")}
-    recorded: dict[str, list[tuple[int, np.ndarray]]] = {}
-    ids: list[np.ndarray] = []
-    place: list[np.ndarray] = []
-    step_of: list[np.ndarray] = []
-    seq_of: list[int] = []
-    sizes: list[tuple[int, int]] = []  # learned tokens, steps of each sequence
-    kept: list[int] = []
-    texts: list[int] = []
-    flat = steps = count = 0
-    for number, example in enumerate(examples):
-        if not example.parts:
-            raise BadValue(f"example {example.name or example.key}: it has no segments")
-        begin, learned, own_steps = flat, 0, 0
-        last: Any = None
-        pieces: list[np.ndarray] = []
-        own_texts = [flat]
-        for source, learn, start, stop, fresh in example.parts:
-            own_texts += [flat] * (fresh and flat > own_texts[-1])
-            if isinstance(source, Ref):
-                tree = find(source.episode)
-                a, z = tree.begin[source.node], tree.stop(source.node)
-                where = np.arange(a, z)[start:stop]
-                piece = tree.id[where]
-                take = np.flatnonzero(tree.chosen[where]) if learn else np.zeros(0, np.int64)
-                s = tree.samplings[tree.sampling[source.node]] if tree.sampling[source.node] >= 0 else None
-                known = s is None or (s.whole and not callable(s.temperature) and float(s.temperature) > 0)  # type: ignore[arg-type]
-                temperature = (1.0 if s is None else float(s.temperature)) if known else np.nan  # type: ignore[arg-type]
-                name_of = np.array([_position(spans, n) for n in tree.spans])
-                values = {
-                    "span": name_of[tree.span[where]][take],
-                    "version": tree.version[where][take],
-                    "old_logp": tree.logp[where][take].astype(np.float64),
-                }
-                for name, column in tree.recorded.items():
-                    recorded.setdefault("old_" + name, []).append((count + learned, column[where][take]))
-            else:
-                piece = np.asarray(source, np.int32)[start:stop]
-                take = np.arange(len(piece)) if learn else np.zeros(0, np.int64)
-                n = len(take)
-                values = {"span": np.zeros(n, int), "version": np.full(n, -1), "old_logp": np.full(n, np.nan)}
-                temperature = 1.0
-            if flat == own_texts[-1] and len(take) and take[0] == 0:
-                raise BadValue(f"example {example.name or example.key}: its first token is learned, but nothing stands before it")
-            if len(take):
-                if source != last or not isinstance(source, Ref):
-                    steps += 1
-                    own_steps += 1
-                    seq_of.append(len(kept))
-                last = source
-                values |= {
-                    "id": piece[take],
-                    "pos": flat - own_texts[-1] + take,
-                    "stream": np.full(len(take), _position(streams, learn or "")),
-                    "temperature": np.full(len(take), temperature),
-                }
-                for name, v in values.items():
-                    rows[name].append(v)
-                place.append(flat + take)
-                step_of.append(np.full(len(take), steps - 1))
-                learned += len(take)
-            pieces.append(piece)
-            flat += len(piece)
-        if not learned:
-            flat = begin
-            continue
-        kept.append(number)
-        ids += pieces
-        texts += own_texts
-        sizes.append((learned, own_steps))
-        count += learned
-    chosen = [examples[i] for i in kept]
-    keys = _numbers([e.key for e in chosen])
-    new = {old: i for i, old in enumerate(kept)}
-    pairs = [(new[i], new[j]) for i in kept for j in examples[i].beats if j in new]
-    total = np.cumsum([0] + [sum(len(_ids(s, find)) for s in e.parts) for e in chosen])
-    index = {
-        "step": _joined(step_of, np.int64),
-        "seq": np.array(seq_of, np.int64),
-        "group": keys,
-        "batch": np.zeros(int(keys.max()) + 1 if len(keys) else 0, np.int64),
-        "episode": _numbers([_episode(e) for e in chosen]),
-        "win": np.array([w for w, _ in pairs], np.int64),
-        "lose": np.array([z for _, z in pairs], np.int64),
-    }
+    spans, loss_streams = [""], list[str]()
+    read = [_sequence(example, find, spans, loss_streams) for example in examples]
+    kept = [i for i, s in enumerate(read) if len(s.place)]
+    chosen, sequences = [examples[i] for i in kept], [read[i] for i in kept]
+    start = np.cumsum([0, *(len(s.ids) for s in sequences)])
     batch = Batch(
-        columns={n: Column("token", _joined(v, np.float64)) for n, v in rows.items()},
-        index=index,
-        ids=_joined(ids, np.int32).astype(np.int32),
-        start=total,
-        place=_joined(place, np.int64),
-        member=tuple(e.member for e in chosen),
+        columns={n: Column("token", _joined([s.columns[n] for s in sequences], np.float64)) for n in ROWS},
+        index=_index(examples, kept, sequences),
+        ids=_joined([s.ids for s in sequences], np.int32),
+        start=start,
+        place=_joined([at + s.place for at, s in zip(start, sequences, strict=False)], np.int64),
+        model_role=tuple(e.model_role for e in chosen),
         names=tuple(e.name or e.key for e in chosen),
-        streams=tuple(streams),
+        loss_streams=tuple(loss_streams),
         spans=tuple(spans),
-        texts=np.array(texts, np.int64),
-        prefixes={
-            v: [np.asarray(e.views[v], np.int32) if v in e.views else None for e in chosen] for v in sorted({v for e in chosen for v in e.views})
-        },
+        texts=_joined([at + np.array(s.texts) for at, s in zip(start, sequences, strict=False)], np.int64),
+        prefixes=_prefixes(chosen),
     )
-    for name, parts in recorded.items():
-        values = np.full(count, np.nan)
-        for at, v in parts:
-            values[at : at + len(v)] = v
-        batch.put(name, "token", values)
+    for name in dict.fromkeys(n for s in read for n in s.recorded):
+        unknown = [s.recorded.get(name, np.full(len(s.place), np.nan)) for s in sequences]
+        batch.put(name, "token", _joined(unknown, np.float64))
     if batch.prefixes:
         # Where a view's prefix is put: before the first learned token, which a later filter of rows must not move.
         firsts = np.unique(batch.get("seq"), return_index=True)[1]
-        batch.put("graft", "seq", batch.get("pos")[firsts].astype(np.int64))
-    _given(batch, chosen, sizes)
+        batch.put("insertion_point", "seq", batch.get("pos")[firsts].astype(np.int64))
+    _put_given(batch, chosen, [(len(s.place), s.steps) for s in sequences])
     for name in sorted({n for e in chosen for n in e.labels}):
         batch.put(name, "seq", np.array([e.labels.get(name, "") for e in chosen], object))
     return batch
+
+
+ROWS = ("id", "pos", "span", "loss_stream", "version", "old_logp", "temperature")  # columns that every batch has
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """An example read out: L tokens, n of them learned.
+
+    ids i32[L]; place i64[n], the learned ones; texts, where texts begin; steps, how many; step i64[n], which of them a
+    row is of; columns and recorded: name -> [n]
+    """
+
+    ids: np.ndarray
+    place: np.ndarray
+    texts: list[int]
+    steps: int
+    step: np.ndarray
+    columns: dict[str, np.ndarray]
+    recorded: dict[str, np.ndarray]
+
+
+def _sequence(example: Example, find: Callable[[str], Tree], spans: list[str], loss_streams: list[str]) -> _Sequence:
+    if not example.parts:
+        raise BadValue(f"example {example.name or example.key}: it has no segments")
+    pieces, texts, length, steps, count = list[_Piece](), [0], 0, 0, 0
+    columns: dict[str, list[np.ndarray]] = {n: [] for n in (*ROWS, "place", "step")}
+    recorded: dict[str, list[tuple[int, np.ndarray]]] = {}
+    last: Ref | None = None
+    for segment in example.parts:
+        piece = _read(segment, find, spans)
+        if segment.fresh and length > texts[-1]:
+            texts.append(length)
+        if length == texts[-1] and len(piece.rows) and piece.rows[0] == 0:
+            raise BadValue(
+                f"example {example.name or example.key}: its first token is learned, but nothing stands before it"
+            )
+        for name, values in piece.recorded.items():
+            recorded.setdefault(name, []).append((count, values))
+        if n := len(piece.rows):
+            here = segment.source if isinstance(segment.source, Ref) else None
+            steps += here is None or here != last
+            last = here
+            piece.columns |= {
+                "id": piece.ids[piece.rows],
+                "pos": length - texts[-1] + piece.rows,
+                "place": length + piece.rows,
+                "loss_stream": np.full(n, _position(loss_streams, segment.learn or "")),
+                "step": np.full(n, steps - 1),
+            }
+            for name, values in piece.columns.items():
+                columns[name].append(values)
+        pieces.append(piece)
+        length += len(piece.ids)
+        count += n
+    joined = {name: _joined(values, np.int64) for name, values in columns.items()}
+    return _Sequence(
+        _joined([p.ids for p in pieces], np.int32),
+        joined.pop("place"),
+        texts,
+        steps,
+        joined.pop("step"),
+        joined,
+        {name: _spread(values, count) for name, values in recorded.items()},
+    )
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A segment read out: its ids, which of them are learned (rows i64[n]), and what is known of those ([n])."""
+
+    ids: np.ndarray
+    rows: np.ndarray
+    columns: dict[str, np.ndarray]
+    recorded: dict[str, np.ndarray]
+
+
+def _read(segment: Segment, find: Callable[[str], Tree], spans: list[str]) -> _Piece:
+    source, learn, start, stop, _ = segment
+    if not isinstance(source, Ref):
+        ids = np.asarray(source, np.int32)[start:stop]
+        rows = np.arange(len(ids) if learn else 0)
+        known = {"span": 0, "version": -1, "old_logp": np.nan, "temperature": 1.0}
+        return _Piece(ids, rows, {name: np.full(len(rows), value) for name, value in known.items()}, {})
+    tree = find(source.episode)
+    at = np.arange(tree.begin[source.node], tree.stop(source.node))[start:stop]
+    rows = np.flatnonzero(tree.action_mask[at]) if learn else np.zeros(0, np.int64)
+    learned = at[rows]
+    columns = {
+        "span": np.array([_position(spans, n) for n in tree.spans])[tree.span[learned]],
+        "version": tree.version[learned],
+        "old_logp": tree.logp[learned].astype(np.float64),
+        "temperature": np.full(len(rows), _temperature(tree, source.node)),
+    }
+    return _Piece(
+        tree.id[at], rows, columns, {f"old_{name}": values[learned] for name, values in tree.recorded.items()}
+    )
+
+
+def _temperature(tree: Tree, node: int) -> float:
+    """What a node was drawn at; 1 where nobody drew it, NaN where the draw cannot be replayed."""
+    if tree.sampling[node] < 0:
+        return 1.0
+    s = tree.samplings[tree.sampling[node]]
+    return float(s.temperature) if s.whole and not isinstance(s.temperature, Block) and s.temperature > 0 else math.nan
+
+
+def _spread(pieces: Sequence[tuple[int, np.ndarray]], size: int) -> np.ndarray:
+    """f64[size]: each piece from its first row on, NaN elsewhere."""
+    out = np.full(size, np.nan)
+    for first, values in pieces:
+        out[first : first + len(values)] = values
+    return out
+
+
+def _index(examples: Sequence[Example], kept: Sequence[int], sequences: Sequence[_Sequence]) -> dict[str, np.ndarray]:
+    groups = _numbers([examples[i].key for i in kept])
+    number = {i: seq for seq, i in enumerate(kept)}
+    pairs = [(number[i], number[j]) for i in kept for j in examples[i].preferred_over if j in number]
+    first = np.cumsum([0, *(s.steps for s in sequences)])
+    return {
+        "step": _joined([at + s.step for at, s in zip(first, sequences, strict=False)], np.int64),
+        "seq": np.repeat(np.arange(len(sequences)), [s.steps for s in sequences]),
+        "group": groups,
+        "batch": np.zeros(int(groups.max()) + 1 if len(groups) else 0, np.int64),
+        "episode": _numbers([_episode(examples[i]) for i in kept]),
+        "win": np.array([w for w, _ in pairs], np.int64),
+        "lose": np.array([z for _, z in pairs], np.int64),
+    }
+
+
+def _prefixes(examples: Sequence[Example]) -> dict[str, list[np.ndarray | None]]:
+    views = sorted({v for e in examples for v in e.views})
+    return {v: [np.asarray(e.views[v], np.int32) if v in e.views else None for e in examples] for v in views}
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
-def _given(batch: Batch, examples: Sequence[Example], sizes: Sequence[tuple[int, int]]) -> None:
+def _put_given(batch: Batch, examples: Sequence[Example], sizes: Sequence[tuple[int, int]]) -> None:
     units: dict[str, Unit] = {name: unit for e in examples for name, (unit, _) in e.given.items()}
     for name, unit in units.items():
         if unit not in ("token", "step", "seq"):
@@ -316,17 +377,11 @@ def _given(batch: Batch, examples: Sequence[Example], sizes: Sequence[tuple[int,
             values = np.atleast_1d(np.asarray(values, np.float64))
             if have != unit or len(values) != need:
                 raise BadValue(
-                    f"example {example.name or example.key}: column {name} has {len(values)} values per {have}, its rows need {need} per {unit}"
+                    f"example {example.name or example.key}: column {name} has {len(values)} values per {have}, "
+                    f"its rows need {need} per {unit}"
                 )
             out.append(values)
         batch.put(name, unit, np.concatenate(out) if out else np.zeros(0))
-
-
-def _ids(segment: Segment, find: Callable[[str], Tree]) -> np.ndarray | tuple[int, ...]:
-    if isinstance(segment.source, Ref):
-        tree = find(segment.source.episode)
-        return tree.id[tree.begin[segment.source.node] : tree.stop(segment.source.node)][segment.start : segment.stop]
-    return segment.source[segment.start : segment.stop]
 
 
 def _episode(example: Example) -> str:

@@ -22,7 +22,7 @@ class BadCheckpoint(SelfteachError, ValueError):
     """A file that is broken, foreign, or of an older format."""
 
 
-class NoVerdict(SelfteachError, RuntimeError):
+class ScoringFailed(SelfteachError, RuntimeError):
     """Too many scores could not be had."""
 
 
@@ -30,17 +30,17 @@ class NotFinite(SelfteachError, ArithmeticError):
     """A loss or gradient that is not finite, with the trajectories that did it."""
 
 
-class Unproven(SelfteachError, RuntimeError):
+class EngineMismatch(SelfteachError, RuntimeError):
     """Sampler and learner disagree: about the weights they hold, or about the probabilities they compute."""
 
 
-class Starved(SelfteachError, RuntimeError):
+class NoTrainingData(SelfteachError, RuntimeError):
     """A batch that could not be filled: every group was filtered out, or nothing came back."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`did you mean a, b or c?` for a name that is not known, or the list of what there is."""
-    names = sorted(known)
+    name, names = str(name), sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
     if close:
         return "did you mean " + " or ".join(", ".join(close).rsplit(", ", 1)) + "?"

@@ -6,37 +6,47 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Generic, Literal, ParamSpec, cast
 
+from .blocks import Block
 from .errors import BadValue, unknown
-from .part import Part
 from .registry import methods
 from .task import Sampling
 
-Knob = "float | Part"  # a number, or a schedule: a block of the history
+P = ParamSpec("P")
+
+# what `plan`, `train` and the command line take themselves, so that no hyper-parameter can be given by these names
+RESERVED = frozenset(
+    {"method", "job", "task", "task_options", "args", "settings", "model", "use", "out", "observer", "resume"}
+    | {"config", "set", "json", "help"}
+)
 
 
 @dataclass(frozen=True)
 class Term:
-    """coef * sum over the rows of its unit of w * l. `fn` gives l, or (l, kept) where a mask depends on the live policy, or
-    (l, kept, {name: values}): numbers whose means are told in the step's metrics, as is the share kept.
+    """coef * sum over the rows of its unit of w * l. `fn` gives l, or (l, kept) where a mask depends on the live
+    policy, or (l, kept, {name: values}): numbers whose means are told in the step's metrics, as is the share kept.
 
     on           the streams whose rows it reads
     weigh        the block that gives w, from the whole optimiser batch; None: the mean over the rows of its unit
-    denominator  what `kept` does to w: "planned" leaves it alone, "kept" shares it among the kept rows (and needs the whole batch)
+    denominator  what `kept` does to w: "planned" leaves it alone, "kept" shares it among the kept rows (and needs the
+                 whole batch)
     """
 
-    fn: Part
+    fn: Block
     on: tuple[str, ...] = ("main",)
-    weigh: Part | None = None
-    coef: float | Part = 1.0
+    loss_weights: Block | None = None
+    coef: float | Block = 1.0
     denominator: Literal["planned", "kept"] = "planned"
 
     def __post_init__(self) -> None:
         if isinstance(self.on, str):
             object.__setattr__(self, "on", (self.on,))
-        if not isinstance(self.fn, Part):  # pyright: ignore[reportUnnecessaryIsInstance]  a person may hand over anything
-            raise BadValue(f"term: its function must be a block with hyper-parameters bound, as in Term(clipped_ratio()), not {self.fn!r}")
+        if not isinstance(self.fn, Block):  # pyright: ignore[reportUnnecessaryIsInstance]  a person may hand over anything
+            raise BadValue(
+                "term: its function must be a block with hyper-parameters bound, as in Term(clipped_ratio()), "
+                f"not {self.fn!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -51,18 +61,20 @@ class Update:
 
     params: tuple[str, ...]
     terms: tuple[Term, ...]
-    assign: tuple[Part, ...] = ()
-    where: Part | None = None
+    assign: tuple[Block, ...] = ()
+    where: Block | None = None
     epochs: int = 1
     minibatches: int = 1
-    lr: float | Part | None = None  # None: the run's own
-    when: Part | None = None
+    lr: float | Block | None = None  # None: the run's own
+    when: Block | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.params, str):
             object.__setattr__(self, "params", (self.params,))
         if self.epochs < 1 or self.minibatches < 1:
-            raise BadValue(f"update: epochs and minibatches must be at least 1, not {self.epochs} and {self.minibatches}")
+            raise BadValue(
+                f"update: epochs and minibatches must be at least 1, not {self.epochs} and {self.minibatches}"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,15 +83,16 @@ class Stage:
 
     groups   useful groups wanted in a step; `rollouts` episodes in each
     until    steps it lasts: a number, or a block of the history -> bool; None: the run's own number of steps
-    sync     updates between two deliveries of weights to the sampler: above 1, what is learned from is up to sync - 1 updates old
+    sync     updates between two deliveries of weights to the sampler: above 1, what is learned from is up to sync - 1
+             updates old
     data     True: its programs only read data, so no engine is built and no reward is asked
     enter    weight groups copied as it begins: {"ref": "policy"}
     """
 
-    select: Part
-    programs: Mapping[str, Part]
-    reward: tuple[Part, ...]
-    credit: tuple[Part, ...]
+    select: Block
+    programs: Mapping[str, Block]
+    reward: tuple[Block, ...]
+    credit: tuple[Block, ...]
     updates: tuple[Update, ...]
     name: str = "main"
     groups: int = 16
@@ -87,7 +100,7 @@ class Stage:
     sampling: Sampling = Sampling()
     staleness: int = 0
     sync: int = 1
-    until: int | Part | None = None
+    until: int | Block | None = None
     data: bool = False
     enter: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -97,7 +110,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightSpec:
     """A named group of parameters; members share groups.
 
     source  start (the run's model) | new:head (fresh, for a head) | a path | another group to copy
@@ -111,8 +124,11 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Member:
-    """One forward pass: weight groups put together. A head other than the vocabulary's lives in the last group named."""
+class ModelRole:
+    """One forward pass: weight groups put together.
+
+    A head other than the vocabulary's lives in the last group named.
+    """
 
     weights: tuple[str, ...] = ("policy",)
     heads: tuple[str, ...] = ("vocab",)
@@ -126,10 +142,12 @@ class Method:
     """
 
     stages: tuple[Stage, ...]
-    weights: Mapping[str, Weights] = field(default_factory=lambda: {"policy": Weights(), "ref": Weights()})
-    cast: Mapping[str, Member] = field(default_factory=lambda: {"policy": Member(("policy",)), "ref": Member(("ref",))})
-    tools: Mapping[str, Part] = field(default_factory=dict[str, Part])
-    decode: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    weights: Mapping[str, WeightSpec] = field(default_factory=lambda: {"policy": WeightSpec(), "ref": WeightSpec()})
+    models: Mapping[str, ModelRole] = field(
+        default_factory=lambda: {"policy": ModelRole(("policy",)), "ref": ModelRole(("ref",))}
+    )
+    tools: Mapping[str, Block] = field(default_factory=dict[str, Block])
+    decode: Mapping[str, Block] = field(default_factory=dict[str, Block])
     repeat: int = 1
     name: str = ""
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -139,11 +157,13 @@ class Method:
         """The last stage, which most methods have alone."""
         return self.stages[-1]
 
-    def measured(self, stage: Stage) -> Part:
-        """The program that a policy is measured by: the way to decode called `main`, else the stage's own (of a data stage: the first way)."""
+    def measured(self, stage: Stage) -> Block:
+        """The program that a policy is measured by: the way to decode called `main`, else the stage's own (of a data
+        stage: the first way).
+        """
         return self.decode.get("main") or (next(iter(self.decode.values())) if stage.data else stage.programs["main"])
 
-    def but(self, stage: int = -1, **change: Any) -> Method:
+    def replace(self, stage: int = -1, **change: Any) -> Method:
         """The method with some slots of one stage changed. Raises UnknownName for what a stage does not have."""
         known = [f.name for f in fields(Stage)]
         for name in change:
@@ -153,17 +173,21 @@ class Method:
         stages[stage] = replace(stages[stage], **change)
         return replace(self, stages=tuple(stages))
 
-    def with_(self, **change: Any) -> Method:
+    def override(self, **change: Any) -> Method:
         """The method with its weights, cast, tools or decoders added to."""
-        merged: dict[str, Any] = {n: {**getattr(self, n), **v} if isinstance(v, Mapping) else v for n, v in change.items()}
+        merged: dict[str, Any] = {
+            n: {**getattr(self, n), **v} if isinstance(v, Mapping) else v for n, v in change.items()
+        }
         return replace(self, **merged)
 
     def table(self) -> list[tuple[str, str]]:
         """(place, value) rows, in reading order: what `print` shows and what a diff compares."""
         rows: list[tuple[str, str]] = []
         for stage in self.stages:
-            rows += [(f"{stage.name}.{place}" if len(self.stages) > 1 else place, value) for place, value in _rows(stage)]
-        for name in ("weights", "cast", "tools", "decode"):
+            rows += [
+                (f"{stage.name}.{place}" if len(self.stages) > 1 else place, value) for place, value in _rows(stage)
+            ]
+        for name in ("weights", "models", "tools", "decode"):
             rows += [(f"{name}.{k}", _text(v)) for k, v in getattr(self, name).items()]
         return [*rows, ("repeat", str(self.repeat))] if self.repeat > 1 else rows
 
@@ -173,7 +197,10 @@ class Method:
         return [(place, a.get(place), b.get(place)) for place in {**a, **b} if a.get(place) != b.get(place)]
 
     def __str__(self) -> str:
-        rows = [("method", self.name + (f"({', '.join(f'{k}={v!r}' for k, v in self.args.items())})" if self.args else "")), *self.table()]
+        rows = [
+            ("method", self.name + (f"({', '.join(f'{k}={v!r}' for k, v in self.args.items())})" if self.args else "")),
+            *self.table(),
+        ]
         wide = max(len(p) for p, _ in rows)
         return "\n".join(f"{place:<{wide}}  {value}" for place, value in rows)
 
@@ -190,7 +217,7 @@ def _rows(stage: Stage) -> list[tuple[str, str]]:
             coef = "" if term.coef == 1.0 else f"{term.coef} * "
             on = "" if term.on == ("main",) else f" on {', '.join(term.on)}"
             kept = "" if term.denominator == "planned" else " over what is kept"
-            rows.append((f"{at}.term.{t}", f"{coef}{term.fn}{on} by {term.weigh or 'its mean'}{kept}"))
+            rows.append((f"{at}.term.{t}", f"{coef}{term.fn}{on} by {term.loss_weights or 'its mean'}{kept}"))
         for name in ("assign", "where", "epochs", "minibatches", "lr", "when"):
             value = getattr(update, name)
             if value not in ((), None, 1):
@@ -203,7 +230,7 @@ def _rows(stage: Stage) -> list[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    if is_dataclass(value) and not isinstance(value, Part):
+    if is_dataclass(value) and not isinstance(value, Block):
         changed = [f.name for f in fields(value) if getattr(value, f.name) != _default(f)]
         return f"{type(value).__name__}({', '.join(f'{n}={_text(getattr(value, n))}' for n in changed)})"
     if isinstance(value, tuple):
@@ -219,8 +246,9 @@ def _default(f: Any) -> Any:
 class Check:
     """One thing a paper says will happen, as a number: measure(left) - measure(right) against a margin.
 
-    measure   a figure of a finished run (accuracy, pass@32, length, accuracy+search ...), read at its end, or of its steps:
-              early:, late:, mean: or sum: and a logged number (late:reward, sum:tokens/sampled, late:0/entropy, sum:seconds/step)
+    measure   a figure of a finished run (accuracy, pass@32, length, accuracy+search ...), read at its end, or of its
+              steps: early:, late:, mean: or sum: and a logged number (late:reward/mean, sum:tokens/sampled,
+              late:policy/entropy, sum:time/step_s)
     left      an arm; right: an arm, "start" (the same arm before training), a number, or "other measure of arm"
     relation  ">" : the difference is above `by`; "<" : below -`by`; "~" : within `by`
     scale     "abs" compares differences, "ratio" compares left / right - 1
@@ -244,15 +272,17 @@ class Claim:
     """What the paper says will happen, small enough for two CPU cores. It holds if all checks do; each is reported.
 
     arms  name -> a method's name, or (name, hyper-parameters); "self" is the method itself
-    task  the task, with `knobs`; `steps` of RL in each arm; equal: what every arm gets the same of
+    task  the task, with `hyper_parameters`; `steps` of RL in each arm; equal: what every arm gets the same of
     """
 
     checks: tuple[Check, ...]
-    arms: Mapping[str, str | tuple[str, Mapping[str, Any]]] = field(default_factory=dict[str, "str | tuple[str, Mapping[str, Any]]"])
+    arms: Mapping[str, str | tuple[str, Mapping[str, Any]]] = field(
+        default_factory=dict[str, "str | tuple[str, Mapping[str, Any]]"]
+    )
     task: str = "chain_sum"
-    knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     steps: int = 40
-    equal: Literal["tokens", "steps", "wall"] = "steps"
+    equal: Literal["tokens", "steps"] = "steps"
     because: str = ""
 
     def __post_init__(self) -> None:
@@ -260,53 +290,67 @@ class Claim:
             object.__setattr__(self, "checks", (self.checks,))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A registered method: how to build it, and where it comes from."""
+@dataclass
+class MethodEntry(Generic[P]):
+    """A registered method: called with hyper-parameters it builds the Method; the rest says where it comes from.
+
+    paper      the arXiv number, or words where there is none
+    catalogue  its card or cards
+    ignores_reward  why its update does not follow the reward that it is given; empty: it does
+    claim      what the paper says will happen, set at the end of the method's file: `grpo.claim = Claim(...)`
+    """
 
     name: str
-    build: Callable[..., Method]
+    build: Callable[P, Method]
     family: str
-    paper: str
-    catalogue: tuple[int, ...]
-    claim: Claim | None
+    paper: str = ""
+    catalogue: tuple[int, ...] = ()
+    ignores_reward: str = ""
+    claim: Claim | None = None
 
     @property
     def doc(self) -> str:
         return inspect.getdoc(self.build) or ""
 
     @property
-    def knobs(self) -> dict[str, inspect.Parameter]:
-        """The hyper-parameters: the function's own arguments."""
+    def hyper_parameters(self) -> dict[str, inspect.Parameter]:
+        """The function's own arguments."""
         return dict(inspect.signature(self.build, eval_str=True).parameters)
 
-    def __call__(self, **knobs: Any) -> Method:
-        for name in knobs:
-            if name not in self.knobs:
-                raise unknown(f"hyper-parameter of {self.name}", name, self.knobs)
-        return replace(self.build(**knobs), name=self.name, args=knobs)
+    def __call__(self, *args: P.args, **values: P.kwargs) -> Method:
+        if args:
+            raise BadValue(f"method {self.name}: hyper-parameters are given by name")
+        for name in values:
+            if name not in self.hyper_parameters:
+                raise unknown(f"hyper-parameter of {self.name}", name, self.hyper_parameters)
+        return replace(self.build(**values), name=self.name, args=values)  # pyright: ignore[reportCallIssue]
 
 
 def method(
-    family: str, paper: str = "", catalogue: int | tuple[int, ...] = (), claim: Claim | None = None, name: str | None = None
-) -> Callable[[Callable[..., Method]], Callable[..., Method]]:
+    family: str,
+    paper: str = "",
+    catalogue: int | tuple[int, ...] = (),
+    name: str | None = None,
+    ignores_reward: str = "",
+) -> Callable[[Callable[P, Method]], MethodEntry[P]]:
     """Register a function as a published method. Its arguments, all with defaults, are the hyper-parameters.
 
-    paper: the arXiv number, or words where there is none. catalogue: its card or cards.
+    paper: the arXiv number, or words where there is none. catalogue: its card or cards. ignores_reward: why its update
+    does not follow the reward that it is given; empty: it does.
     """
 
-    def register(fn: Callable[..., Method]) -> Callable[..., Method]:
+    def register(fn: Callable[P, Method]) -> MethodEntry[P]:
         own = name or fn.__name__
         for p in inspect.signature(fn).parameters.values():
             if p.default is p.empty:
                 raise BadValue(f"method {own}: hyper-parameter {p.name!r} needs a default")
+            if p.name in RESERVED:
+                raise BadValue(
+                    f"method {own}: {p.name!r} is an argument of every run; call the hyper-parameter otherwise"
+                )
         cards = (catalogue,) if isinstance(catalogue, int) else tuple(catalogue)
-        entry = methods.add(own, Entry(own, fn, family, paper, cards, claim))
-
-        @functools.wraps(fn)
-        def build(**knobs: Any) -> Method:
-            return entry(**knobs)
-
-        return build
+        entry = MethodEntry(own, fn, family, paper, cards, ignores_reward)
+        functools.update_wrapper(entry, fn)  # so that help() and inspect show the function
+        return methods.add(own, entry)
 
     return register

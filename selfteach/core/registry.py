@@ -1,7 +1,8 @@
-"""What there is, by name: methods, tasks, studies, blocks, quantities. One small table class and the instances of it.
+"""What there is, by name: methods, tasks, blocks, quantities. One small table class and the instances of it.
 
-A third party adds an entry from a file of its own (importing the file registers it) or through an entry point of the group
-`selfteach`, whose value is a module to import. The library's own modules are imported when a table is first asked.
+A third party adds an entry from a file of its own (importing the file registers it) or through an entry point of the
+group `selfteach`, whose value is a module to import. The library's own modules are imported when a table is first
+asked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,14 +21,19 @@ from .errors import BadValue, unknown
 
 T = TypeVar("T")
 Build = Callable[..., Any]
-_loaded = False
+ROOMS = ("model", "curriculum", "rollout", "reward", "credit", "objective", "tools", "tasks", "analysis", "methods")
+_loaded: set[str] = set()
 
 
 class Registry(Generic[T]):
-    """Names to values. Duplicates raise; an unknown name is answered with the nearest right ones."""
+    """Names to values. Duplicates raise; an unknown name is answered with the nearest right ones.
 
-    def __init__(self, kind: str):
+    `packages` are those whose modules register entries; they are imported when the table is first asked.
+    """
+
+    def __init__(self, kind: str, packages: Sequence[str] = ROOMS):
         self.kind = kind
+        self.packages = packages
         self._entries: dict[str, T] = {}
 
     def add(self, name: str, value: T) -> T:
@@ -41,17 +47,17 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The entry of that name. Raises UnknownName with the nearest names."""
         if name not in self._entries:
-            load_all()
+            load_all(self.packages)
         if name not in self._entries:
             raise unknown(self.kind, name, self._entries)
         return self._entries[name]
 
     def __contains__(self, name: str) -> bool:
-        load_all()
+        load_all(self.packages)
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        load_all()
+        load_all(self.packages)
         return iter(sorted(self._entries))
 
     def items(self) -> list[tuple[str, T]]:
@@ -73,31 +79,33 @@ def _where(value: Any) -> str:
     return f"{name} in {file}"
 
 
-methods: Registry[Any] = Registry("method")
-tasks: Registry[Any] = Registry("task")
-studies: Registry[Any] = Registry("study")
+methods: Registry[Any] = Registry("method", ("methods",))
+tasks: Registry[Any] = Registry("task", ("tasks",))
 blocks: Registry[Any] = Registry("block")
 quantities: Registry[Any] = Registry("quantity")
 
-ROOMS = ("model", "curriculum", "rollout", "reward", "credit", "objective", "tools", "tasks", "analysis", "methods")
 
-
-def load_all() -> None:
-    """Import every module that registers something: the library's own rooms, then the entry points. Once a process."""
-    global _loaded
-    if _loaded:
-        return
-    _loaded = True
-    for room in ROOMS:
-        package = importlib.import_module(f"selfteach.{room}")
+def load_all(packages: Sequence[str] = ROOMS) -> None:
+    """Import every module that registers something, of some of the library's packages, then the entry points. Each once
+    a process.
+    """
+    missing = [p for p in (*packages, "entry points") if p not in _loaded]
+    _loaded.update(missing)
+    for name in missing:
+        if name == "entry points":
+            for entry in importlib.metadata.entry_points(group="selfteach"):
+                entry.load()
+            continue
+        package = importlib.import_module(f"selfteach.{name}")
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             importlib.import_module(info.name)
-    for entry in importlib.metadata.entry_points(group="selfteach"):
-        entry.load()
 
 
 def load_file(path: str | Path) -> None:
-    """Import one file of a user's own, so that what it registers can be used by name. Raises BadValue where it cannot be."""
+    """Import one file of a user's own, so that what it registers can be used by name.
+
+    Raises BadValue where it cannot be.
+    """
     file = Path(path).resolve()
     if not file.is_file():
         raise BadValue(f"{path}: no such file; --use takes a Python file that registers methods, tasks or blocks")
@@ -117,7 +125,9 @@ def load_file(path: str | Path) -> None:
 
 
 def task(fn: Build) -> Build:
-    """Register a function that returns a Source as a task; its arguments, all with defaults, are the task's options."""
+    """Register a function that returns a TaskSource as a task; its arguments, all with defaults, are the task's
+    options.
+    """
     for p in inspect.signature(fn).parameters.values():
         if p.default is p.empty:
             raise BadValue(f"task {fn.__name__}: option {p.name!r} needs a default")

@@ -1,27 +1,53 @@
-"""Core values to JSON and back. Blocks go by their registered names; nothing is unpickled or imported by what a file says."""
+"""Core values to JSON and back.
+
+Blocks go by their registered names; nothing is unpickled or imported by what a file says.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
+import numpy as np
+
 from .batch import Segment
+from .blocks import Block
 from .errors import BadCheckpoint, unknown
-from .method import Check, Claim, Member, Method, Stage, Term, Update, Weights
-from .part import Part
+from .method import Check, Claim, Method, ModelRole, Stage, Term, Update, WeightSpec
 from .registry import blocks
-from .task import Ref, Request, Sampling, Task
+from .task import Ref, RolloutRequest, Sampling, Task
 from .tree import Score, Trajectory
 
 KINDS: dict[str, type] = {
-    c.__name__: c for c in (Term, Update, Stage, Weights, Member, Method, Check, Claim, Sampling, Request, Task, Ref, Segment, Score, Trajectory)
+    c.__name__: c
+    for c in (
+        Term,
+        Update,
+        Stage,
+        WeightSpec,
+        ModelRole,
+        Method,
+        Check,
+        Claim,
+        Sampling,
+        RolloutRequest,
+        Task,
+        Ref,
+        Segment,
+        Score,
+        Trajectory,
+    )
 }
 
 
 def to_json(value: Any) -> Any:
-    """A value of the core as plain JSON. Tuples become {"tuple": [...]}. Raises TypeError for what cannot go (a lambda, say)."""
-    if isinstance(value, Part):
+    """A value of the core as plain JSON.
+
+    Tuples become {"tuple": [...]}. Raises TypeError for what cannot go (a lambda, say).
+    """
+    if isinstance(value, Block):
         if value.name not in blocks:
             raise TypeError(f"{value} cannot go to JSON: {value.name} is not a registered block, put @block above it")
         return {"block": value.name, "args": {k: to_json(v) for k, v in value.args.items()}, "reads": dict(value.reads)}
@@ -41,11 +67,17 @@ def to_json(value: Any) -> Any:
         return value
     if hasattr(value, "item"):
         return value.item()
-    raise TypeError(f"a {type(value).__name__} cannot go to JSON ({str(value)[:60]}): use a block, a number, text, or a container of them")
+    raise TypeError(
+        f"a {type(value).__name__} cannot go to JSON ({str(value)[:60]}): use a block, a number, text, or a"
+        " container of them"
+    )
 
 
 def from_json(data: Any) -> Any:
-    """What `to_json` was given. Raises UnknownName for a block that nobody registered, BadCheckpoint for an unknown kind."""
+    """What `to_json` was given.
+
+    Raises UnknownName for a block that nobody registered, BadCheckpoint for an unknown kind.
+    """
     if isinstance(data, list):
         return [from_json(v) for v in cast("list[Any]", data)]
     if not isinstance(data, dict):
@@ -61,7 +93,9 @@ def from_json(data: Any) -> Any:
     if "kind" in data:
         kind: Any = KINDS.get(data["kind"])
         if kind is None:
-            raise BadCheckpoint(f"a value of kind {data['kind']!r} is not known here; was it written by a newer selfteach?")
+            raise BadCheckpoint(
+                f"a value of kind {data['kind']!r} is not known here; was it written by a newer selfteach?"
+            )
         known: set[str] = {f.name for f in fields(kind)} if is_dataclass(kind) else set(kind._fields)
         given = {k: from_json(v) for k, v in data.items() if k != "kind"}
         for name in given:
@@ -69,3 +103,16 @@ def from_json(data: Any) -> Any:
                 raise unknown(f"field of {data['kind']}", name, known)
         return KINDS[data["kind"]](**given)
     return {k: from_json(v) for k, v in data.items()}
+
+
+def plain(value: Any) -> Any:
+    """Figures and settings as JSON has them: numbers that are not finite become null, NumPy's become Python's."""
+    if isinstance(value, np.generic):
+        value = cast(Any, value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in cast("list[Any]", value)]
+    return value

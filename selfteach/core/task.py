@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from .errors import BadValue
-from .part import Part
+import numpy as np
+
+from .blocks import Block
+from .errors import BadValue, unknown
 
 
 class Ref(NamedTuple):
@@ -22,26 +24,39 @@ class Ref(NamedTuple):
 class Task:
     """One thing to try. `data` holds what data programs read: a demonstration's completion, pairs, logged episodes.
 
-    verifier  a block that names `answer` and `task` if it likes, for where being right is more than being equal to `answer`
+    verifier  a block that names `answer` and `task` if it likes, for where being right is more than being equal to
+              `answer`
+    judges    other judges that the task brings, by name: of a step of a worked-out answer (`step`: a block of `step`
+              that returns True, False, or None where there is nothing to judge), of two answers, of one
     """
 
     id: str
     prompt: Any
     answer: Any = None
     data: tuple[Any, ...] = ()
-    tags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # category, difficulty, hops, hint, solution, steps, paraphrase
-    verifier: Part | None = None
+    tags: Mapping[str, Any] = field(
+        default_factory=dict[str, Any]
+    )  # category, difficulty, hops, hint, solution, steps, paraphrase
+    verifier: Block | None = None
+    judges: Mapping[str, Block] = field(default_factory=dict[str, Block])
+
+    def judge(self, name: str) -> Block:
+        """The judge of that name. Raises UnknownName for one that the task does not bring."""
+        if name not in self.judges:
+            raise unknown(f"judge of task {self.id}", name, self.judges)
+        return self.judges[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn; kept with every node, so that the learner recomputes log-probabilities under the same transform.
+    """How tokens are drawn; kept with every node, so that the learner recomputes log-probabilities under the same
+    transform.
 
     temperature 0 is greedy. top_p 1 and top_k 0 leave the distribution whole. `max_tokens` None: the task's own limit.
     A stop string ends the turn and stays in it. `record`: quantities kept besides the log-probability.
     """
 
-    temperature: float | Part = 1.0
+    temperature: float | Block = 1.0
     top_p: float = 1.0
     top_k: int = 0
     max_tokens: int | None = None
@@ -58,24 +73,26 @@ class Sampling:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise BadValue(f"sampling: max_tokens must be at least 1, not {self.max_tokens}")
 
-    def but(self, **change: Any) -> Sampling:
+    def replace(self, **change: Any) -> Sampling:
         return replace(self, **change)
 
     @property
     def whole(self) -> bool:
-        """True where every token of the vocabulary keeps its chance, so that the learner can recompute the transform."""
+        """Whether every token of the vocabulary keeps its chance, so that the learner can replay the transform."""
         return self.top_p == 1.0 and self.top_k == 0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Play `task` `n` times with a program. Everything that speaks is a request: propose, solve, judge, demonstrate, reflect."""
+class RolloutRequest:
+    """Play `task` `n` times with a program.
+
+    Everything that speaks is a request: propose, solve, judge, demonstrate, reflect.
+    """
 
     task: Task
     n: int = 1
     program: str = "main"
     key: str | None = None  # the group to join; None: a new one
-    start: Ref | None = None  # a stored place to go on from
     help: Mapping[str, Any] = field(default_factory=dict[str, Any])  # hint, instruction, evidence for the program
     sampling: Sampling | None = None
     cause: str | None = None  # key of the group that it came from: a proposer's, for its solvers
@@ -88,8 +105,36 @@ class Document(NamedTuple):
     text: str
 
 
+class Composed(NamedTuple):
+    """A question made from a task's corpus, its answer, and what leads from the answer back to the question's subject:
+    pairs of a search query and the document that it finds.
+    """
+
+    question: str
+    answer: str
+    searches: tuple[tuple[str, str], ...]
+
+
+class Questions(Protocol):
+    """How a task puts and judges questions that are not its own, for methods that make questions up."""
+
+    tested: frozenset[str]  # the task's test questions, which no method may train on
+
+    def prompt(self, question: str) -> str:
+        """A question as the task puts its own."""
+        ...
+
+    def supported(self, question: str, answer: Sequence[str]) -> bool | None:
+        """Whether the task's corpus gives a question this answer; None where it cannot say."""
+        ...
+
+    def compose(self, draw: np.random.Generator) -> Composed:
+        """A question made from the corpus, and how it was found."""
+        ...
+
+
 @dataclass(frozen=True)
-class Source:
+class TaskSource:
     """Where tasks come from: what a `@task` function returns. Lazy, seeded, endless; train and test share no question.
 
     train(i)  the i-th training task, for any i >= 0
@@ -97,7 +142,9 @@ class Source:
     demos(i)  the i-th item of the warm start: a Task whose data is (completion text,); None: the task has none
     words     text to make the tiny model's tokenizer from; `tags` are kept whole in it
     corpus    documents for a search tool; `tools`: name -> Part that the programs may call
-    chat      a task -> the messages that a model with a chat template is asked in; None: the prompt as the user's message
+    chat      a task -> the messages that a model with a chat template is asked in; None: the prompt as the user's
+              message
+    questions  how questions that are not the task's own are put and judged; None: it takes none
     defaults  what this task suggests where the user says nothing: max_tokens, model, sft_steps, ...
     """
 
@@ -108,8 +155,9 @@ class Source:
     words: Callable[[], Iterable[str]] | None = None
     tags: tuple[str, ...] = ()
     corpus: Callable[[], Sequence[Document]] | None = None
-    tools: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    tools: Mapping[str, Block] = field(default_factory=dict[str, Block])
     chat: Callable[[Task], Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures for people: sizes, shares withheld
+    questions: Questions | None = None

@@ -1,31 +1,47 @@
-"""What happened: an append-only tree of tokens per episode, stored as arrays; turns and trajectories are views of it."""
+"""Episodes: an append-only tree of tokens each, stored as arrays; turns and trajectories are views of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from .errors import BadValue
-from .task import Ref, Request, Sampling
-from .text import last_between
+from .tagged_text import last_between
+from .task import Ref, RolloutRequest, Sampling
 
-_TOKEN_DTYPES = {"id": np.int32, "chosen": np.bool_, "logp": np.float32, "version": np.int32, "span": np.int16}
+Note: TypeAlias = "float | tuple[float, ...]"  # what a program writes beside a node under a name
+_TOKEN_DTYPES = {"id": np.int32, "action_mask": np.bool_, "logp": np.float32, "version": np.int32, "span": np.int16}
 
 
 class Tree:
     """An arena of tokens and a table of nodes, only ever appended to.
 
-    Tokens [T]: `id` i32, `chosen` bool (the policy drew it), `logp` f32 under the true sampling distribution (NaN: unknown),
-    `version` i32 of the weights that drew it (-1: nobody), `span` i16 into `spans`, and `recorded` quantities f32.
-    Nodes [K]: `parent` (-1: a root), `cut` (how many of the parent's tokens lie before this node), `begin` in the arena,
-    `by` (role, into `roles`), `sampling` (into `samplings`, -1: not sampled). Node k owns the tokens begin[k]:begin[k+1].
+    Tokens [T]: `id` i32, `chosen` bool (the policy drew it), `logp` f32 under the true sampling distribution (NaN:
+    unknown), `version` i32 of the weights that drew it (-1: nobody), `span` i16 into `spans`, and `recorded` quantities
+    f32. Nodes [K]: `parent` (-1: a root), `cut` (how many of the parent's tokens lie before this node), `begin` in the
+    arena, `by` (role, into `roles`), `sampling` (into `samplings`, -1: not sampled). Node k owns the tokens
+    begin[k]:begin[k+1].
     """
 
-    __slots__ = ("_tokens", "_used", "recorded", "parent", "cut", "begin", "by", "sampling", "origin", "notes", "spans", "roles", "samplings")
+    __slots__ = (
+        "_tokens",
+        "_used",
+        "recorded",
+        "parent",
+        "cut",
+        "begin",
+        "by",
+        "sampling",
+        "origin",
+        "notes",
+        "spans",
+        "roles",
+        "samplings",
+    )
 
     def __init__(self) -> None:
         self._tokens = {name: np.zeros(256, dtype) for name, dtype in _TOKEN_DTYPES.items()}
@@ -37,7 +53,7 @@ class Tree:
         self.by: list[int] = []
         self.sampling: list[int] = []
         self.origin: dict[int, Ref] = {}
-        self.notes: dict[int, dict[str, float]] = {}
+        self.notes: dict[int, dict[str, Note]] = {}
         self.spans: list[str] = [""]
         self.roles: list[str] = []
         self.samplings: list[Sampling] = []
@@ -51,8 +67,8 @@ class Tree:
         return self._tokens["id"][: self._used]
 
     @property
-    def chosen(self) -> np.ndarray:
-        return self._tokens["chosen"][: self._used]
+    def action_mask(self) -> np.ndarray:
+        return self._tokens["action_mask"][: self._used]
 
     @property
     def logp(self) -> np.ndarray:
@@ -73,7 +89,7 @@ class Tree:
         *,
         cut: int | None = None,
         role: str = "policy",
-        chosen: bool = False,
+        action_mask: bool = False,
         logp: Sequence[float] | np.ndarray | None = None,
         version: int = -1,
         span: str = "",
@@ -81,7 +97,10 @@ class Tree:
         recorded: Mapping[str, np.ndarray] | None = None,
         origin: Ref | None = None,
     ) -> int:
-        """Append a node below `parent` (-1: a new root) and return its number. Raises BadValue for lengths that differ."""
+        """Append a node below `parent` (-1: a new root) and return its number.
+
+        Raises BadValue for lengths that differ.
+        """
         ids = np.asarray(ids, np.int32)
         if logp is not None and len(logp) != len(ids):
             raise BadValue(f"tree: {len(ids)} tokens with {len(logp)} log-probabilities")
@@ -89,7 +108,7 @@ class Tree:
         node, start, stop = len(self.parent), self._used, self._used + len(ids)
         self._grow(stop)
         self._tokens["id"][start:stop] = ids
-        self._tokens["chosen"][start:stop] = chosen
+        self._tokens["action_mask"][start:stop] = action_mask
         self._tokens["logp"][start:stop] = math.nan if logp is None else logp
         self._tokens["version"][start:stop] = version
         self._tokens["span"][start:stop] = self._index(self.spans, span)
@@ -119,6 +138,16 @@ class Tree:
         a = self.begin[node]
         self._tokens["span"][a + start : a + stop] = self._index(self.spans, span)
 
+    def number(self, node: int, name: str) -> float | None:
+        """The number noted beside a node under that name; None where there is none."""
+        value = self.notes.get(node, {}).get(name)
+        return None if isinstance(value, tuple) else value
+
+    def numbers(self, node: int, name: str) -> tuple[float, ...] | None:
+        """The sequence of numbers noted beside a node under that name; None where there is none."""
+        value = self.notes.get(node, {}).get(name)
+        return value if isinstance(value, tuple) else None
+
     def path(self, node: int, offset: int = -1) -> list[tuple[int, int]]:
         """(node, number of its tokens on the path) from the root to a place, in order."""
         out: list[tuple[int, int]] = []
@@ -133,7 +162,9 @@ class Tree:
         pieces = [np.arange(self.begin[n], self.begin[n] + upto) for n, upto in self.path(node, offset)]
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
-    def adopt_arrays(self, tokens: Mapping[str, np.ndarray], nodes: Mapping[str, list[int]], recorded: Mapping[str, np.ndarray]) -> None:
+    def adopt_arrays(
+        self, tokens: Mapping[str, np.ndarray], nodes: Mapping[str, list[int]], recorded: Mapping[str, np.ndarray]
+    ) -> None:
         """Take over what a log holds: token columns, node columns, recorded quantities."""
         self._tokens = {n: np.array(tokens[n], dtype) for n, dtype in _TOKEN_DTYPES.items()}
         self._used = len(self._tokens["id"])
@@ -159,7 +190,10 @@ class Tree:
 
 
 class Turn(NamedTuple):
-    """What `sample` returns: a view of one node, made once per turn. status: stop | length | limit | cancelled | error."""
+    """What `sample` returns: a view of one node.
+
+    status: stop | length | limit | cancelled | error.
+    """
 
     at: Ref
     text: str
@@ -174,9 +208,9 @@ class Turn(NamedTuple):
 class Trajectory:
     """A path that a program closed: who spoke and learns, and the siblings that it is compared with.
 
-    `learn` names the stream that it teaches; None: kept and shown, never learned (a judge, a vine).
-    `before`: where the path stood each time that a chat template wrote what stood there anew and the path went on in another branch;
-    what was sampled up to there is learned there, in the context that it was drawn in.
+    `learn` names the stream that it teaches; None: kept and shown, never learned (a judge, a vine). `before`: where the
+    path stood each time that a chat template wrote what stood there anew and the path went on in another branch; what
+    was sampled up to there is learned there, in the context that it was drawn in.
     """
 
     leaf: Ref
@@ -208,7 +242,9 @@ NUMBERS: Any = (bool, int, float, np.bool_, np.integer, np.floating)
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A verdict. value None: it could not be had, which is never 0. `parts` by name, `why` for people, `error` if there was one."""
+    """A verdict. value None: it could not be had, which is never 0. `parts` by name, `why` for people, `error` if there
+    was one.
+    """
 
     value: float | None
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -217,17 +253,26 @@ class Score:
 
     @staticmethod
     def of(value: Any) -> Score:
-        """A Score from what a reward returned: a number, a bool or a Score. Anything else is a recorded error, never a 0."""
+        """A Score from what a reward returned: a number, a bool or a Score.
+
+        Anything else is a recorded error, never a 0.
+        """
         if isinstance(value, Score):
             odd = next((k for k, v in dict[str, Any](value.parts).items() if not isinstance(v, NUMBERS)), None)
             if odd is not None:
-                return Score(None, why=str(value.why), error=f"the reward's part {odd!r} is a {type(value.parts[odd]).__name__}, not a number")
+                return Score(
+                    None,
+                    why=str(value.why),
+                    error=f"the reward's part {odd!r} is a {type(value.parts[odd]).__name__}, not a number",
+                )
             return value if value.value is None else _finite(value)
         if isinstance(value, NUMBERS):
             return _finite(Score(float(value)))
         if value is None:
             return Score(None, error="the reward returned None: no verdict")
-        return Score(None, error=f"the reward returned {type(value).__name__} {str(value)[:60]!r}, not a number or a Score")
+        return Score(
+            None, error=f"the reward returned {type(value).__name__} {str(value)[:60]!r}, not a number or a Score"
+        )
 
 
 def _finite(score: Score) -> Score:
@@ -242,10 +287,10 @@ def _finite(score: Score) -> Score:
 Scores = dict[str, dict[Ref, Score]]  # column -> place -> score: outcomes at leaves, step scores at step ends
 
 
-class Group(NamedTuple):
-    """The episodes of one request, which are compared with each other. `scores` is filled as soon as the group is in."""
+class RolloutGroup(NamedTuple):
+    """The episodes of one request, compared with each other. `scores` is filled as soon as the group is in."""
 
-    request: Request
+    request: RolloutRequest
     episodes: list[Episode]
     scores: Scores
     key: str

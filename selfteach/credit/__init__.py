@@ -1,58 +1,29 @@
-"""Credit: what is learned from, and how much each token deserves. NumPy, float64.
+"""Credit assignment: which sequences are learned from, and the advantage of each token. NumPy, float64.
 
-Here live composers, (groups) -> examples, and assigners, (columns) -> columns, as pure functions.
-Not here: torch, models, files, randomness without an address, and what one paper alone needs (that is in its method's file).
-An unknown score is NaN and stays NaN; nothing is filtered but by a composer's rule, which the loop's account counts, or by a `keep` column.
+Composers, (groups) -> examples, and assigners, (columns) -> columns, are pure functions. Not here: torch, models,
+files, random draws without an RNG key, and what one paper alone needs (it is in its method's file). An unknown score is
+NaN and stays NaN; sequences are dropped only by a composer's rule, which the loop counts, or by a `keep` column.
 """
 
-from .baseline import batch_whiten, center, lowered, moving_baseline, norm, role_baseline, scale, tilted, whiten
-from .compose import each, pairs
-from .confidence import own_probability, self_mixed
-from .keep import drop_truncated, keep_balanced, keep_first, keep_informative, keep_spread
-from .marks import mark_wrong
-from .prompts import first_rows, group_mean
-from .replay import recall, recompose, replay
-from .returns import gae, gae_shaped, kl_per_token, paid_at_end, paid_at_steps
-from .shaping import kl_in_reward, overlong, self_aligned
-from .values import remember_rewards, soft_advantage, success_rate
-from .views import each_blind, each_probed
+from .advantages import center, moving_baseline, norm, whiten
+from .composers import per_trajectory, preference_pairs
+from .keep import drop_zero_variance_groups
+from .replay import replay
+from .returns import gae, gae_shaped, kl_per_token
+from .shaping import kl_in_reward, overlong
 
 __all__ = [
-    "batch_whiten",
     "center",
-    "drop_truncated",
-    "each",
-    "each_blind",
-    "each_probed",
-    "first_rows",
+    "drop_zero_variance_groups",
     "gae",
     "gae_shaped",
-    "group_mean",
-    "keep_balanced",
-    "keep_first",
-    "keep_informative",
-    "keep_spread",
     "kl_in_reward",
     "kl_per_token",
-    "lowered",
-    "mark_wrong",
     "moving_baseline",
     "norm",
     "overlong",
-    "own_probability",
-    "paid_at_end",
-    "paid_at_steps",
-    "pairs",
-    "recall",
-    "recompose",
-    "remember_rewards",
+    "per_trajectory",
+    "preference_pairs",
     "replay",
-    "role_baseline",
-    "scale",
-    "self_aligned",
-    "self_mixed",
-    "soft_advantage",
-    "success_rate",
-    "tilted",
     "whiten",
 ]

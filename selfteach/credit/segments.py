@@ -1,18 +1,18 @@
-"""Statistics of ragged rows: `x` per row, `index` saying which segment each row is in, `n` segments. NumPy, float64.
+"""Segment statistics: `x` f[N] per row, `index` i64[N] the segment of each row, `n` segments. NumPy, float64.
 
-Any order of rows, any sizes. NaN and inf come through to the segment that holds them and to no other. An empty segment has
-the total 0 and no mean: NaN. These are plain helpers, not blocks.
+Rows are in any order, segments of any size. NaN and inf affect the segment that holds them and no other. An empty
+segment has the total 0 and the mean NaN. These are helper functions, not blocks.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..core.part import Array
+from ..core.blocks import Array
 
 
 def count(index: Array) -> int:
-    """How many segments an index speaks of: its largest number plus one, 0 for no rows."""
+    """The number of segments of an index: its largest number plus one, 0 for no rows."""
     return int(np.max(index)) + 1 if len(index) else 0
 
 
@@ -32,7 +32,7 @@ def mean(x: Array, index: Array, n: int) -> Array:
 
 
 def std(x: Array, index: Array, n: int, ddof: int = 1) -> Array:
-    """f64[n]: sqrt(sum (x - mean)^2 / (rows - ddof)) of each segment, in two passes; NaN where there are not more than ddof rows.
+    """f64[n]: sqrt(sum (x - mean)^2 / (rows - ddof)) of each segment, in two passes; NaN for at most ddof rows.
 
     >>> std([1, 0, 0, 0, 7], [0, 0, 0, 0, 1], 2)  # mean 1/4: (9/16 + 3/16) / 3 = 1/4
     array([0.5, nan])
@@ -58,7 +58,7 @@ def greatest(x: Array, index: Array, n: int) -> Array:
 
 
 def same(x: Array, index: Array, n: int) -> Array:
-    """bool[n]: all rows of a segment are the same number. Asked exactly, since a sum's residue is no difference.
+    """bool[n]: whether all rows of a segment are equal, by comparison, which has no rounding error.
 
     >>> same([0.9, 0.9, 1, 0], [0, 0, 1, 1], 2)
     array([ True, False])
@@ -67,7 +67,7 @@ def same(x: Array, index: Array, n: int) -> Array:
 
 
 def last(index: Array, n: int) -> Array:
-    """i64[n]: the last row of each segment, rows in the order they stand; -1 for an empty one."""
+    """i64[n]: the last row of each segment, in the order of the rows; -1 for an empty one."""
     out = np.full(n, -1)
     out[index] = np.arange(len(index))
     return out

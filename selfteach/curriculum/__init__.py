@@ -1,1 +1,5 @@
-"""What to try next, how often, with what help: `select(n, back, history) -> requests`, asked again until it asks for nothing more."""
+"""Task selection: which tasks are sampled next, how often, and with which hint.
+
+A select block is a function `(n, rollouts, finished_rounds, ...) -> requests`. It is called again with the groups of
+the step's earlier rounds until it requests nothing more.
+"""

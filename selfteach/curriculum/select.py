@@ -1,215 +1,205 @@
-"""Which tasks are asked."""
+"""Select blocks: which tasks a step samples, and how many rollouts of each."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
-from ..core import BadValue, Group, Ref, Request, Source, Task, address, block, remembers
+from ..core import BadValue, RolloutGroup, RolloutRequest, Task, TaskSource, block, random_keys, stateful
 
-LOOK = 64  # demonstrations looked at to see which styles a task shows
+STYLE_SAMPLES = 64  # demonstrations read to find which styles a task shows
 
 
 @block
-@remembers(int)
-def uniform(*, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int) -> tuple[list[Request], int]:
-    """The next `n` tasks of the source, `rollouts` episodes of each."""
-    if back:
+@stateful(int)
+def uniform(
+    *, n: int, rollouts: int, finished_rounds: list[list[RolloutGroup]], source: TaskSource, seed: int, state: int
+) -> tuple[list[RolloutRequest], int]:
+    """The next `n` training tasks of the source, `rollouts` episodes of each."""
+    if finished_rounds:
         return [], state
-    first = start(seed) + state
-    return [Request(source.train(first + i), rollouts) for i in range(n)], state + n
+    first = first_task_index(seed) + state
+    return [RolloutRequest(source.train(first + i), rollouts) for i in range(n)], state + n
 
 
 @block
-@remembers(int)
-def reworded(*, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int) -> tuple[list[Request], int]:
-    """The next n / 2 tasks of the source, each asked in both its wordings: the prompt, and the tag `paraphrase`.
-
-    The other wording is a task of its own, whose tag `same_as` names the first. Raises BadValue for a task that has no other wording.
-    """
-    if back:
-        return [], state
-    first, count = start(seed) + state, max(1, n // 2)
-    pairs = [source.train(first + i) for i in range(count)]
-    return [Request(t, rollouts) for task in pairs for t in (task, other_wording(task, source))], state + count
-
-
-def other_wording(task: Task, source: Source) -> Task:
-    """The same question in its other wording, put as the source puts its questions."""
-    if "paraphrase" not in task.tags:
-        raise BadValue(f"task {source.name}: its questions come in one wording (no tag `paraphrase`); take chain_sum or countdown")
-    told: Any = task.tags["paraphrase"]
-    other = replace(task, id=f"{task.id}/reworded", prompt=told, tags={**task.tags, "same_as": task.id})
-    if isinstance(task.prompt, str):
-        return other
-    return replace(other, prompt=source.chat(other) if source.chat else [{"role": "user", "content": told.strip()}])
-
-
-@block
-@remembers(int)
-def demonstrations(*, n: int, rollouts: int, back: list[list[Group]], source: Source, state: int) -> tuple[list[Request], int]:
-    """The next `n` demonstrations of the source, for programs that read."""
+@stateful(int)
+def demonstrations(
+    *, n: int, rollouts: int, finished_rounds: list[list[RolloutGroup]], source: TaskSource, state: int
+) -> tuple[list[RolloutRequest], int]:
+    """The next `n` demonstrations of the source, one episode of each, for programs that read them."""
     del rollouts
-    if back or source.demos is None:
+    if finished_rounds or source.demos is None:
         return [], state
-    return [Request(source.demos(state + i), 1) for i in range(n)], state + n
+    return [RolloutRequest(source.demos(state + i), 1) for i in range(n)], state + n
 
 
 @block
-@remembers(lambda: {"taken": 0, "seen": 0, "known": []})
+@stateful(lambda: {"taken": 0, "seen": 0, "known": []})
 def experts(
-    *, n: int, back: list[list[Group]], source: Source, state: dict[str, Any], pool: int = 512, style: str = "", program: str = "main"
-) -> tuple[list[Request], dict[str, Any]]:
-    """The next `n` demonstrations of an expert, for a program that reads.
+    *,
+    n: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    state: dict[str, Any],
+    pool: int = 512,
+    style: str = "",
+    program: str = "main",
+) -> tuple[list[RolloutRequest], dict[str, Any]]:
+    """The next `n` demonstrations of an expert, for a program that reads them.
 
-    The expert's set is the first `pool` demonstrations that are right (tag `slip` empty) and, where the task shows several styles, of one
-    `style`; it is gone round and round. Raises BadValue where the source has none.
+    The expert's set is the first `pool` demonstrations that are correct (tag `slip` empty) and, where the task shows
+    several styles, of one `style`; it is cycled through. Raises BadValue where the source has no demonstrations.
     """
-    if back:
+    if finished_rounds:
         return [], state
     wanted = range(state["taken"], state["taken"] + n)
     state = _more_experts(source, state, min(wanted.stop, pool), style)
     assert source.demos is not None
-    return [Request(source.demos(state["known"][i % pool]), 1, program) for i in wanted], {**state, "taken": wanted.stop}
+    return [RolloutRequest(source.demos(state["known"][i % pool]), 1, program) for i in wanted], {
+        **state,
+        "taken": wanted.stop,
+    }
 
 
-@block
-@remembers(lambda: {"asked": 0, "taken": 0, "seen": 0, "known": []})
-def with_experts(
-    *,
-    n: int,
-    rollouts: int,
-    back: list[list[Group]],
-    source: Source,
-    seed: int,
-    state: dict[str, Any],
-    batch: int = 32,
-    pool: int = 512,
-    style: str = "",
-    program: str = "expert",
-) -> tuple[list[Request], dict[str, Any]]:
-    """The next `n` tasks as `uniform` asks them, and beside them `batch` demonstrations as `experts` does, for the program `program`."""
-    asked, count = uniform(n=n, rollouts=rollouts, back=back, source=source, seed=seed, state=state["asked"])
-    shown, state = experts(n=batch, back=back, source=source, state=state, pool=pool, style=style, program=program)
-    return [*asked, *shown], {**state, "asked": count}
-
-
-def _more_experts(source: Source, state: dict[str, Any], count: int, style: str) -> dict[str, Any]:
-    """Go on through the demonstrations until `count` of the expert's are known: numbers, and how many were looked at."""
+def _more_experts(source: TaskSource, state: dict[str, Any], count: int, style: str) -> dict[str, Any]:
+    """The next state: the demonstrations scanned on until the indices of `count` of the expert's are known."""
     if source.demos is None:
-        raise BadValue(f"task {source.name}: has no demonstrations, and the method learns from an expert's")
+        raise BadValue(
+            f"task {source.name}: has no demonstrations, which this method learns from; choose a task that has"
+        )
     known, seen = list(state["known"]), state["seen"]
-    styles = {source.demos(i).tags.get("style") for i in range(LOOK)} if style and len(known) < count else set[Any]()
+    styles = (
+        {source.demos(i).tags.get("style") for i in range(STYLE_SAMPLES)}
+        if style and len(known) < count
+        else set[Any]()
+    )
     while len(known) < count:
         tags = source.demos(seen).tags
         if not tags.get("slip") and (style not in styles or tags.get("style") == style):
             known.append(seen)
         seen += 1
         if seen > 1000 * (len(known) + 1):
-            raise BadValue(f"task {source.name}: only {len(known)} of {seen} demonstrations are an expert's (no slip, style {style or 'any'})")
+            raise BadValue(
+                f"task {source.name}: only {len(known)} of {seen} demonstrations are an expert's "
+                f"(no slip, style {style or 'any'}); choose another style or fewer slips"
+            )
     return {**state, "known": known, "seen": seen}
 
 
 @block
-@remembers(int)
-def refill(*, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int, rounds: int = 4) -> tuple[list[Request], int]:
-    """Ask on until `n` groups carry a gradient, in at most `rounds` rounds (Yu et al. 2025, DAPO, dynamic sampling).
+@stateful(int)
+def refill(
+    *,
+    n: int,
+    rollouts: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    seed: int,
+    state: int,
+    rounds: int = 4,
+) -> tuple[list[RolloutRequest], int]:
+    """Dynamic sampling: request tasks until `n` groups have a gradient, in at most `rounds` rounds (DAPO, 2503.14476).
 
-    A group carries one where its known rewards differ. Each round asks for as many as are missing.
+    A group has a gradient where its known rewards differ. Each round requests as many tasks as are missing.
     """
-    missing = n - sum(mixed(g) for round_ in back for g in round_)
-    if missing <= 0 or len(back) >= rounds:
+    missing = n - sum(has_mixed_rewards(g) for round_ in finished_rounds for g in round_)
+    if missing <= 0 or len(finished_rounds) >= rounds:
         return [], state
-    first = start(seed) + state
-    return [Request(source.train(first + i), rollouts) for i in range(missing)], state + missing
+    first = first_task_index(seed) + state
+    return [RolloutRequest(source.train(first + i), rollouts) for i in range(missing)], state + missing
 
 
 @block
-@remembers(int)
+@stateful(int)
 def reviewed(
     *,
     n: int,
     rollouts: int,
-    back: list[list[Group]],
-    source: Source,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
     seed: int,
     step: int,
     state: int,
     program: str = "review",
     times: int = 1,
     every: int = 1,
-) -> tuple[list[Request], int]:
-    """As `uniform`, and in a second round `times` episodes of another program about each answer (one in the steps between each `every`).
+) -> tuple[list[RolloutRequest], int]:
+    """As `uniform`, and in a second round episodes of another program about each answer.
 
-    Such a request's help holds `output`, where the answer ends, and `reward`, its reward if it is known by then; its cause is the answer's
-    group. Those about one answer are a group.
+    There are `times` of them in every `every`-th step, one in the others. The `help` of such a request holds `output`,
+    the place where the answer ends, and `reward`, its reward if it is known by then; its `cause` is the key of the
+    answer's group. The episodes about one answer are a group.
     """
-    if len(back) > 1:
+    if len(finished_rounds) > 1:
         return [], state
-    if not back:
-        first = start(seed) + state
-        return [Request(source.train(first + i), rollouts) for i in range(n)], state + n
-    often = 1 if step % every else times
-    out: list[Request] = []
-    for group in back[0]:
+    if not finished_rounds:
+        first = first_task_index(seed) + state
+        return [RolloutRequest(source.train(first + i), rollouts) for i in range(n)], state + n
+    count = 1 if step % every else times
+    out: list[RolloutRequest] = []
+    for group in finished_rounds[0]:
         scores = group.scores.get("reward", {})
         for leaf in [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]:
             known = scores[leaf].value if leaf in scores else None
-            out.append(Request(group.request.task, often, program, help={"output": leaf, "reward": known}, cause=group.key))
+            out.append(
+                RolloutRequest(
+                    group.request.task, count, program, help={"output": leaf, "reward": known}, cause=group.key
+                )
+            )
     return out, state
 
 
 @block
-@remembers(int)
+@stateful(int)
 def pool(
-    *, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: int, size: int = 128, held_out: bool = False
-) -> tuple[list[Request], int]:
-    """Go round and round a fixed set of tasks, in an order of its own in each epoch; `state` counts what has been asked.
+    *,
+    n: int,
+    rollouts: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    seed: int,
+    state: int,
+    size: int = 128,
+    held_out: bool = False,
+) -> tuple[list[RolloutRequest], int]:
+    """Cycle through a fixed set of tasks, shuffled anew in each epoch; `state` counts the tasks requested.
 
-    size: the first so many tasks of the source. held_out: its test questions instead (at most `size`), for what learns without labels.
+    size: the first so many tasks of the source. held_out: its test questions instead (at most `size`), for methods that
+    learn without labels.
     """
-    if back:
+    if finished_rounds:
         return [], state
-    return [Request(task, rollouts) for task in round_of(source, seed, state, n, size, held_out)], state + n
+    return [RolloutRequest(task, rollouts) for task in pool_tasks(source, seed, state, n, size, held_out)], state + n
 
 
-@block
-@remembers(lambda: {"asked": 0, "last": {}})
-def revisit(
-    *, n: int, rollouts: int, back: list[list[Group]], source: Source, seed: int, state: dict[str, Any], size: int = 128
-) -> tuple[list[Request], dict[str, Any]]:
-    """As `pool`, and with what was said at a task's last visit, for programs that begin with drafts.
-
-    A request's help: `lots`, a name that is the same at every visit (of a task that is twice in a step the second has another), and `drafts`,
-    for each episode the Ref of what it came to at the last visit, None where there is none. The state holds Refs into the run's log.
-    """
-    if back:
-        last = {g.request.help["lots"]: [list(e.trajectories[-1].leaf) if e.trajectories else None for e in g.episodes] for g in back[0]}
-        return [], {**state, "last": {**state["last"], **last}}
-    out: list[Request] = []
-    for task in round_of(source, seed, state["asked"], n, size):
-        lots = f"{task.id}/{sum(r.task.id == task.id for r in out)}"
-        drafts = [Ref(*d) if d else None for d in state["last"].get(lots, ())]
-        out.append(Request(task, rollouts, help={"lots": lots, "drafts": (*drafts, *[None] * (rollouts - len(drafts)))}))
-    return out, {**state, "asked": state["asked"] + n}
-
-
-def round_of(source: Source, seed: int, first: int, n: int, size: int, held_out: bool = False) -> list[Task]:
-    """Tasks `first` to `first + n - 1` of the endless walk through a fixed set, each epoch in an order of its own."""
+def pool_tasks(source: TaskSource, seed: int, first: int, n: int, size: int, held_out: bool = False) -> list[Task]:
+    """Tasks `first` to `first + n - 1` of the cycle through a fixed set, shuffled anew in each epoch."""
     count = min(size, len(source.test)) if held_out else size
     out: list[Task] = []
     for i in range(first, first + n):
         epoch, place = divmod(i, count)
-        number = int(address.generator(seed, "epoch", epoch).permutation(count)[place])
-        out.append(source.test[number] if held_out else source.train(start(seed) + number))
+        number = int(random_keys.generator(seed, "epoch", epoch).permutation(count)[place])
+        out.append(source.test[number] if held_out else source.train(first_task_index(seed) + number))
     return out
 
 
-def start(seed: int) -> int:
-    """Where in the endless source a run of this seed begins, so that other seeds meet other tasks."""
-    return address.key(seed, "tasks") % 2**31
+def first_task_index(seed: int) -> int:
+    """The index in the endless source at which a run of this seed begins, so that other seeds get other tasks."""
+    return random_keys.key(seed, "tasks") % 2**31
 
 
-def mixed(group: Group) -> bool:
-    """True where a group's known rewards are not all alike."""
-    return len({s.value for s in group.scores.get("reward", {}).values() if s.value is not None}) > 1
+def mean_difficulty(tasks: Sequence[Task]) -> dict[str, float]:
+    """The mean of the tasks' tag `difficulty` as a metric; empty where some task lacks it."""
+    known = [float(t.tags["difficulty"]) for t in tasks if "difficulty" in t.tags]
+    return {"difficulty": sum(known) / len(known)} if known and len(known) == len(tasks) else {}
+
+
+def known_rewards(group: RolloutGroup) -> list[float]:
+    """The rewards of a group's trajectories, without the unknown ones."""
+    return [s.value for s in group.scores.get("reward", {}).values() if s.value is not None]
+
+
+def has_mixed_rewards(group: RolloutGroup) -> bool:
+    """True where a group's known rewards are not all equal."""
+    return len(set(known_rewards(group))) > 1

@@ -1,4 +1,4 @@
-"""The engine that comes with the library: all that wait are batched, step by step, in the event loop's own thread."""
+"""The built-in engine: continuous batching of all requests, in the event loop's thread."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import BadValue, Unproven
+from ..core.errors import BadValue, EngineMismatch
 from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
-from . import graphs
-from .exact import exact
-from .lane import Lane, Request
-from .runner import Kernel, runner
-from .stops import Stops
-from .weights import Weights, aligned, beyond, check
+from .batch_invariance import is_batch_invariant
+from .cuda_graphs import slots_that_fit
+from .runner import Kernel, make_runner
+from .scheduler import EngineRequest, Scheduler
+from .stop_strings import StopStrings
+from .weights import EngineWeights, align_scores, check_request, reads_after_token
 
 
-class BuiltinEngine(Weights):
-    """Continuous batching with a prefix cache; a sample's bits do not depend on what else is sampled where `exact` is True.
+class BuiltinEngine(EngineWeights):
+    """Continuous batching with a prefix cache.
 
-    models   one model per weight group, the engine's own from then on; members: member -> weight group
-    slots    sequences that run at once, per weight group
-    length   tokens of a whole context (None: what the model allows)
-    chunk    prompt tokens computed in one step, so that long prompts do not hold up those who are drawing
-    dtype    of weights and cache; kernel: what computes (runner.py), for each weight group told in `how`
-    heads    scalar heads and who may be asked for them: as Weights has them
-    reserve  bytes of a GPU's memory that the cache must leave to others: there may then be fewer slots, which `told` hears
-    counts   tokens generated, prefilled, reused, copied, scored; steps
+    Where `batch_invariant` is True, a sample's bits do not depend on what else is sampled.
+
+    models       weight group -> model; they belong to the engine from then on
+    model_roles  model role -> weight group
+    slots        sequences that run at once, per weight group
+    length       tokens of a context (None: what the model allows)
+    chunk        prompt tokens computed in one step (chunked prefill)
+    dtype        of weights and cache
+    kernel       the runner to take (runner.py); `backend` says for each weight group which one it is
+    heads, model_heads  scalar heads, and which model role has them, as in EngineWeights
+    reserve      bytes of a GPU's memory that the cache must leave free; where that leaves fewer slots, `warn` is called
+    counts       tokens generated, prefilled, reused, copied, scored; steps
     """
 
     def __init__(
         self,
         models: Mapping[str, Model],
-        members: Mapping[str, str],
+        model_roles: Mapping[str, str],
         tokenizer: Tokenizer,
         *,
         slots: int = 64,
@@ -54,145 +58,179 @@ class BuiltinEngine(Weights):
         kernel: Kernel = "auto",
         reserve: int = 0,
         heads: Mapping[str, Mapping[str, nn.Linear]] | None = None,
-        asked: Mapping[str, Mapping[str, str]] | None = None,
-    ):
-        super().__init__(models, members, tokenizer, length, heads, asked)
-        self.told: Callable[[str], object] = warnings.warn
+        model_heads: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        super().__init__(models, model_roles, tokenizer, length, heads, model_heads)
+        self.warn: Callable[[str], object] = warnings.warn
         if slots < 1 or chunk < 1:
             raise BadValue(f"engine: slots ({slots}) and chunk ({chunk}) must be at least 1")
         self.counts: Counter[str] = Counter(generated=0, prefilled=0, reused=0, copied=0, scored=0, steps=0)
-        self.lanes: dict[str, Lane] = {}
-        stops: dict[int, Stops] = {}
+        self.schedulers: dict[str, Scheduler] = {}
+        stops: dict[int, StopStrings] = {}
         for group, model in self.models.items():
-            assert isinstance(model, Transformer), group  # others are for engine/cohort.py
+            assert isinstance(model, Transformer), group  # others are for EqualLengthEngine
             n, vocab = self.lengths[group], model.c.vocab
-            fit = self._fitting(model, slots, n, torch.device(device), dtype, reserve)
-            own = runner(model, fit, n, torch.device(device), dtype, kernel)
-            tables = stops.setdefault(vocab, Stops(tokenizer.pieces, vocab))
-            self.lanes[group] = Lane(group, own, fit, n, chunk, tables, tokenizer.ends, self.counts, self.said)
-        self.how = {group: lane.runner.how for group, lane in self.lanes.items()}
+            n_slots = self._fitting_slots(model, slots, n, torch.device(device), dtype, reserve)
+            own = make_runner(model, n_slots, n, torch.device(device), dtype, kernel)
+            tables = stops.setdefault(vocab, StopStrings(tokenizer.pieces, vocab))
+            self.schedulers[group] = Scheduler(
+                group, own, n_slots, n, chunk, tables, tokenizer.ends, self.counts, self.head_values
+            )
+        self.backend = {group: scheduler.runner.backend for group, scheduler in self.schedulers.items()}
         self.device = torch.device(device)
         self._pump: asyncio.Task[None] | None = None
-        self._arrived = 0
+        self._n_submitted = 0
 
     @cached_property
-    def exact(self) -> bool:
-        """Whether samples keep their bits in any company, as probed on this machine when first asked."""
-        # On a GPU products are computed one way or another by the number of rows, so company shows in the last bits.
-        return self.device.type == "cpu" and all(exact(lane.runner) for lane in self.lanes.values())
+    def batch_invariant(self) -> bool:
+        """Whether samples have the same bits in any batch, measured on this machine on first use."""
+        # On a GPU the algorithm of a matmul depends on the number of rows, so the batch changes the last bits.
+        return self.device.type == "cpu" and all(
+            is_batch_invariant(scheduler.runner) for scheduler in self.schedulers.values()
+        )
 
-    async def generate(self, member: str, context: np.ndarray, sampling: Sampling, address: int) -> Completion:
+    async def generate(self, model_role: str, context: np.ndarray, sampling: Sampling, rng_key: int) -> Completion:
         """Draw tokens after `context` (i32[L]) until a stop, `sampling.max_tokens`, or the context limit.
 
-        Quantities in `sampling.record` are those of the distribution at its temperature before truncation (greedy: at temperature 1).
-        Raises UnknownName, BadValue; NotFinite where the weights give no distribution.
+        Quantities in `sampling.record` are those of the distribution at its temperature before truncation (greedy: at
+        temperature 1). Raises UnknownName, BadValue; NotFinite where the weights give no distribution.
         """
-        lane = self.lanes[self.group(member)]
-        ids = check(context, lane.runner.model.c.vocab, sampling.record, sampling)
-        if len(ids) >= lane.length:
-            none = np.zeros(0, np.float32)
-            return Completion(none.astype(np.int32), none, "limit", lane.version, dict.fromkeys(sampling.record, none))
-        return await self._ask(lane, Request(ids, len(ids), _future(), sampling, address))
+        scheduler = self.schedulers[self.group_of(model_role)]
+        ids = check_request(context, scheduler.runner.model.c.vocab, sampling.record, sampling)
+        if len(ids) >= scheduler.length:
+            empty = np.zeros(0, np.float32)
+            return Completion(
+                empty.astype(np.int32), empty, "limit", scheduler.version, dict.fromkeys(sampling.record, empty)
+            )
+        return await self._submit(scheduler, EngineRequest(ids, len(ids), _future(), sampling, rng_key))
 
-    async def score(self, member: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)) -> Mapping[str, np.ndarray]:
+    async def score(
+        self, model_role: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)
+    ) -> Mapping[str, np.ndarray]:
         """Quantities of given tokens (i32[n]) after a context: name -> f32[n], at temperature 1.
 
         Raises UnknownName; BadValue where context and tokens are more than the engine's context.
         """
-        lane = self.lanes[self.group(member)]
-        start = len(check(context, lane.runner.model.c.vocab, want, known=self.known(member)))
-        ids = check(np.concatenate([context, tokens]), lane.runner.model.c.vocab, ())
-        if len(ids) > lane.length:
-            raise BadValue(f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {lane.length}")
+        scheduler = self.schedulers[self.group_of(model_role)]
+        start = len(check_request(context, scheduler.runner.model.c.vocab, want, inputs=self.score_inputs(model_role)))
+        ids = check_request(np.concatenate([context, tokens]), scheduler.runner.model.c.vocab, ())
+        if len(ids) > scheduler.length:
+            raise BadValue(
+                f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {scheduler.length}"
+            )
         if len(ids) == start:
             return {name: np.zeros(0, np.float32) for name in want}
         self.counts["scored"] += len(ids) - start
-        if not any(map(beyond, want)):
-            request = Request(ids[:-1], start, _future(), tokens=ids[start:], want=tuple(want), member=member)
-            return await self._ask(lane, request)
-        whole = np.append(ids[start:], 0)  # the last state comes before no token here
-        return aligned(await self._ask(lane, Request(ids, start, _future(), tokens=whole, want=tuple(want), member=member)))
+        if not any(map(reads_after_token, want)):
+            request = EngineRequest(
+                ids[:-1], start, _future(), tokens=ids[start:], want=tuple(want), model_role=model_role
+            )
+            return await self._submit(scheduler, request)
+        whole = np.append(ids[start:], 0)  # a dummy token for the state after the last one
+        return align_scores(
+            await self._submit(
+                scheduler, EngineRequest(ids, start, _future(), tokens=whole, want=tuple(want), model_role=model_role)
+            )
+        )
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
-        """Copy a weight group in place and drop what was cached under the old one. Returns the fingerprint of what is now held.
+        """Copy a weight group in place, clear its cache, and return the fingerprint of the weights now held.
 
-        Raises Unproven while requests of the group run: their tokens would be of two versions.
+        Raises EngineMismatch while requests of the group run: their tokens would be of two versions.
         """
-        lane = self.lanes.get(group)
-        if lane is not None and lane.pending:
-            raise Unproven(f"weights of {group!r} cannot change while {len(lane.queue) + int(lane.running.sum())} of its requests run")
+        scheduler = self.schedulers.get(group)
+        if scheduler is not None and scheduler.pending:
+            raise EngineMismatch(
+                f"weights of {group!r} cannot change while {len(scheduler.queue) + int(scheduler.running.sum())} of "
+                "its requests run"
+            )
         fingerprint = super().load(group, weights, version)
-        if lane is not None:
-            lane.version = version
-            lane.runner.load()
-            lane.forget()
+        if scheduler is not None:
+            scheduler.version = version
+            scheduler.runner.load()
+            scheduler.clear_cache()
         return fingerprint
 
-    async def _ask(self, lane: Lane, request: Request) -> Any:
-        """Queue a request, see that the pump runs, and wait; a waiter that is cancelled takes its sequence out at the next step."""
+    async def _submit(self, scheduler: Scheduler, request: EngineRequest) -> Any:
+        """Queue a request, make sure that the pump runs, and wait for the result.
+
+        Where the waiter is cancelled, its sequence is dropped at the next step.
+        """
         loop = asyncio.get_running_loop()
         if self._pump is not None and self._pump.get_loop() is not loop:
-            self._give_up(asyncio.CancelledError())  # its loop was closed under it
-        lane.queue.append(request)
-        self._arrived += 1
+            self._fail_all(asyncio.CancelledError())  # its loop was closed under it
+        scheduler.queue.append(request)
+        self._n_submitted += 1
         if self._pump is None:
             self._pump = loop.create_task(self._run(), name="engine")
         try:
             return await request.future
         except asyncio.CancelledError:
-            lane.leaving.append(request)
+            scheduler.cancelled.append(request)
             raise
 
     async def _run(self) -> None:
-        """Step while anybody waits. Programs go on between steps, and all that are ready submit before the next one."""
+        """Step while there are requests; rollout programs run between steps and submit their next requests."""
         try:
             ended = True
-            while any(lane.pending for lane in self.lanes.values()):
-                await self._settle(3 if ended else 1)
+            while any(scheduler.pending for scheduler in self.schedulers.values()):
+                await self._let_programs_run(3 if ended else 1)
                 ended = False
-                for lane in self.lanes.values():
-                    if lane.pending:
-                        ended |= self._step(lane)
+                for scheduler in self.schedulers.values():
+                    if scheduler.pending:
+                        ended |= self._step(scheduler)
             self._pump = None
         except GeneratorExit:
-            raise  # its loop was closed long ago; whoever waits now waits for another pump
+            raise  # its event loop was closed; present requests belong to another pump
         except BaseException as error:
-            self._give_up(error)
+            self._fail_all(error)
             if not isinstance(error, Exception):
                 raise
 
-    def _step(self, lane: Lane) -> bool:
-        """A step of a lane; where it finds no memory, with half the slots from then on."""
+    def _step(self, scheduler: Scheduler) -> bool:
+        """Run one step of a scheduler; out of memory, halve its slots. Whether a request ended."""
         try:
-            return lane.step()
+            return scheduler.step()
         except torch.OutOfMemoryError as error:
-            said = str(error).splitlines()[0]
-        left = lane.shrink()  # not while the error is handled, which keeps alive what the step had made
+            reason = str(error).splitlines()[0]
+        left = scheduler.shrink()  # outside the handler, since the error keeps the step's tensors alive
         if not left:
-            raise BadValue(f"engine: one sequence of {lane.length} tokens does not fit the memory ({said}); ask for a shorter context")
-        self.told(f"engine: memory is full; {left} sequences of {lane.name!r} are drawn at once from now on")
+            raise BadValue(
+                f"engine: one sequence of {scheduler.length} tokens does not fit the memory ({reason}); ask for a "
+                "shorter context"
+            )
+        self.warn(f"engine: out of memory; {left} sequences of {scheduler.name!r} run at once from now on")
         return False
 
-    def _fitting(self, model: Transformer, slots: int, length: int, device: torch.device, dtype: torch.dtype, reserve: int) -> int:
-        """How many slots there will be: those asked for, or what a GPU's memory holds."""
+    def _fitting_slots(
+        self, model: Transformer, slots: int, length: int, device: torch.device, dtype: torch.dtype, reserve: int
+    ) -> int:
+        """The number of slots: as configured, or what a GPU's memory holds; puts the model on its device."""
         if device.type != "cuda":
             return slots
         model.to(device, dtype)
-        fit = graphs.fitting(slots, length, model, dtype, torch.cuda.mem_get_info(device)[0], reserve)
-        if fit < slots:
-            self.told(f"engine: memory for {fit} sequences of {length} tokens at once, not {slots}; a shorter context makes room for more")
-        return fit
+        n_slots = slots_that_fit(slots, length, model, dtype, torch.cuda.mem_get_info(device)[0], reserve)
+        if n_slots < slots:
+            self.warn(
+                f"engine: memory for {n_slots} sequences of {length} tokens at once, not {slots}; take a shorter "
+                "context to run more"
+            )
+        return n_slots
 
-    async def _settle(self, rounds: int) -> None:
-        """Let ready coroutines run for some rounds of the event loop (a gather within a gather takes several), longer while requests come."""
+    async def _let_programs_run(self, rounds: int) -> None:
+        """Let ready coroutines run for some rounds of the event loop, longer while requests come.
+
+        Nested gathers take several rounds.
+        """
         while rounds:
-            before = self._arrived
+            before = self._n_submitted
             await asyncio.sleep(0)
-            rounds = rounds - 1 if self._arrived == before else max(rounds, 2) - 1
+            rounds = rounds - 1 if self._n_submitted == before else max(rounds, 2) - 1
 
-    def _give_up(self, error: BaseException) -> None:
-        for lane in self.lanes.values():
-            lane.fail(error)
+    def _fail_all(self, error: BaseException) -> None:
+        """End every request with an error, and the pump."""
+        for scheduler in self.schedulers.values():
+            scheduler.fail(error)
         self._pump = None
 
 

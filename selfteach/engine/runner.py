@@ -1,4 +1,4 @@
-"""What computes a lane's steps, and which of those there are does it for a model."""
+"""The protocol of runners, which compute an engine's steps, and the choice of one for a model."""
 
 from __future__ import annotations
 
@@ -10,57 +10,88 @@ from torch import Tensor
 
 from ..core.errors import BadValue
 from ..model.transformer import Transformer
-from . import graphs, native
-from .cache import Plain
+from .cuda_graphs import CudaGraphRunner
+from .native_runner import NativeRunner, PackedWeights, unsupported_reason
 from .sampler import Draw
+from .torch_runner import TorchRunner
 
 Kernel = Literal["auto", "native", "torch"]
 
 
 class Runner(Protocol):
-    """A model and the cache of its sequences. `how`: in words, what computes; `pads`: rows of logits must be a multiple of 8."""
+    """A model and the cache of its sequences.
 
-    how: str
+    backend        what computes, in words
+    needs_padding  rows of logits must be a multiple of 8
+    """
+
+    backend: str
     model: Transformer
-    pads: bool
+    needs_padding: bool
 
-    def fresh(self, slots: int, length: int) -> Runner: ...
-
-    def resize(self, slots: int) -> None: ...
-
-    def load(self) -> None: ...
-
-    def share(self, source: int, target: int, count: int) -> int:
-        """Let a slot's sequence be the first `count` tokens of another's, or of its own, before it goes on from there. -> tokens copied."""
+    def with_new_cache(self, slots: int, length: int) -> Runner:
+        """A runner of the same weights over another cache."""
         ...
 
-    def clear(self, upto: int) -> None: ...
+    def resize(self, slots: int) -> None:
+        """Change the number of slots, all of them empty."""
+        ...
 
-    def forward(self, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> tuple[Tensor, np.ndarray]: ...
+    def load(self) -> None:
+        """Take over the model's weights, after they changed in place."""
+        ...
 
-    def logits(self, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]: ...
+    def share_prefix(self, source: int, target: int, count: int) -> int:
+        """Set a slot's sequence to the first `count` tokens of another's, or of its own; returns the tokens copied."""
+        ...
 
-    def draw(self, logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray) -> Draw: ...
+    def clear(self, upto: int) -> None:
+        """Drop the cache, of which the first `upto` positions of the slots were written."""
+        ...
 
-    def logp(self, logits: Tensor, ids: np.ndarray) -> Tensor: ...
+    def forward(
+        self, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray
+    ) -> tuple[Tensor, np.ndarray]:
+        """Compute pieces of the slots' tokens (i64[slots, length]) and write them to the cache.
+
+        A piece is `take` tokens of a slot from position `start` on. Returns hidden [N, width] of every token, piece
+        after piece, and the row of each piece's last token.
+        """
+        ...
+
+    def logits(self, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The hidden states of some rows, and their logits: [R, width], f32[R, vocab]."""
+        ...
+
+    def draw(
+        self, logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray
+    ) -> Draw:
+        """As `sampler.draw`."""
+        ...
+
+    def logp(self, logits: Tensor, ids: np.ndarray) -> Tensor:
+        """Log-probabilities f32[R] of ids i64[R] at temperature 1, with the bits that `draw` gives."""
+        ...
 
 
-def runner(model: Transformer, slots: int, length: int, device: torch.device, dtype: torch.dtype, kernel: Kernel = "auto") -> Runner:
-    """The fastest way there is here to run a model: in C++ on a processor, otherwise in torch, whose `how` then says why.
+def make_runner(
+    model: Transformer, slots: int, length: int, device: torch.device, dtype: torch.dtype, kernel: Kernel = "auto"
+) -> Runner:
+    """The fastest runner for a model: in C++ on a CPU, otherwise in torch, whose `backend` then says why.
 
-    Raises BadValue where `kernel` asks for what cannot be had.
+    Raises BadValue where `kernel` is unknown or not available.
     """
     if kernel not in ("auto", "native", "torch"):
         raise BadValue(f"engine: kernel must be auto, native or torch, not {kernel!r}")
-    why = "asked for" if kernel == "torch" else native.lacking(model, device, dtype)
+    why = "as configured" if kernel == "torch" else unsupported_reason(model, device, dtype)
     if why is None:
         model.to(device, torch.float32)
-        return native.Native(native.Packed(model, dtype), slots, length)
+        return NativeRunner(PackedWeights(model, dtype), slots, length)
     if kernel == "native":
-        raise BadValue(f"engine: the native kernel cannot be used: {why}; ask for kernel auto or torch")
+        raise BadValue(f"engine: the native kernel cannot be used: {why}; take kernel auto or torch")
     model.to(device, dtype)
     if device.type == "cuda" and kernel == "auto":
-        return graphs.Graphed(model, slots, length)
-    plain = Plain(model, slots, length)
-    plain.how = f"torch ({why})"
+        return CudaGraphRunner(model, slots, length)
+    plain = TorchRunner(model, slots, length)
+    plain.backend = f"torch ({why})"
     return plain

@@ -1,4 +1,4 @@
-"""A test double: an engine that says what it is told to."""
+"""The scripted engine: a test double with given replies."""
 
 from __future__ import annotations
 
@@ -16,50 +16,66 @@ from ..model.tokenizer import Tokenizer
 
 
 class ScriptedEngine:
-    """Says `replies` in turn (again from the first after the last), or what a function (context text, address) -> text gives.
+    """An engine that gives `replies` in turn, cyclically, or those of a function (context text, RNG key) -> text.
 
-    A reply is tokenised and ends with the end token, unless a stop string, `max_tokens` or `length` ends it first. Every log-probability
-    is `logp`. `calls` keeps (member, context text, sampling, address) of each request; `versions` what was loaded.
+    A reply is tokenised and ends with the end token, unless a stop string, `max_tokens` or `length` ends it first.
+    Every log-probability is `logp`. `calls` holds (model role, context text, sampling, RNG key) of each request,
+    `versions` and `weights` what was loaded.
     """
 
-    def __init__(self, replies: Sequence[str] | Callable[[str, int], str], tokenizer: Tokenizer, *, logp: float = 0.0, length: int = 1024):
+    def __init__(
+        self,
+        replies: Sequence[str] | Callable[[str, int], str],
+        tokenizer: Tokenizer,
+        *,
+        logp: float = 0.0,
+        length: int = 1024,
+    ) -> None:
         self.replies, self.tokenizer, self.logp, self.length = replies, tokenizer, logp, length
         self.calls: list[tuple[str, str, Sampling, int]] = []
         self.versions: dict[str, int] = {}
-        self.held: dict[str, Mapping[str, Any]] = {}
-        self.exact = True
+        self.weights: dict[str, Mapping[str, Any]] = {}
+        self.batch_invariant = True
 
-    async def generate(self, member: str, context: np.ndarray, sampling: Sampling, address: int) -> Completion:
+    async def generate(self, model_role: str, context: np.ndarray, sampling: Sampling, rng_key: int) -> Completion:
+        """The next reply, cut at a stop string, `max_tokens` or the engine's length."""
         number = len(self.calls)
         text = self.tokenizer.decode(context)
-        self.calls.append((member, text, sampling, address))
+        self.calls.append((model_role, text, sampling, rng_key))
         await asyncio.sleep(0)
-        reply = self.replies(text, address) if callable(self.replies) else self.replies[number % len(self.replies)]
-        ids, status = self._cut([*self.tokenizer.encode(reply).tolist(), self.tokenizer.end], len(context), sampling)
+        reply = self.replies(text, rng_key) if callable(self.replies) else self.replies[number % len(self.replies)]
+        ids, status = self._end_reply(
+            [*self.tokenizer.encode(reply).tolist(), self.tokenizer.end], len(context), sampling
+        )
         logp = np.full(len(ids), self.logp, np.float32)
         recorded = {name: np.zeros(len(ids), np.float32) for name in sampling.record}
         return Completion(np.array(ids, np.int32), logp, status, max(self.versions.values(), default=0), recorded)
 
-    async def score(self, member: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)) -> Mapping[str, np.ndarray]:
+    async def score(
+        self, model_role: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)
+    ) -> Mapping[str, np.ndarray]:
+        """Every quantity of every token is `logp`."""
         await asyncio.sleep(0)
         return {name: np.full(len(tokens), self.logp, np.float32) for name in want}
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
-        self.held[group] = {name: torch.as_tensor(w).detach().clone() for name, w in weights.items()}
+        """Keep a copy of the weights; returns their fingerprint."""
+        self.weights[group] = {name: torch.as_tensor(w).detach().clone() for name, w in weights.items()}
         self.versions[group] = version
         return self.fingerprint(group)
 
     def fingerprint(self, group: str) -> str:
-        return files.fingerprint(self.held.get(group, {}))
+        """A short hash of the weights loaded."""
+        return files.fingerprint(self.weights.get(group, {}))
 
-    def _cut(self, ids: list[int], start: int, sampling: Sampling) -> tuple[list[int], str]:
-        """The reply up to where it ends, and why."""
-        said = b""
+    def _end_reply(self, ids: list[int], start: int, sampling: Sampling) -> tuple[list[int], str]:
+        """The ids of a reply up to its end, and the status."""
+        text = b""
         for n, i in enumerate(ids):
             if start + n >= self.length:
                 return ids[:n], "limit"
-            said += self.tokenizer.pieces[i]
-            if i in self.tokenizer.ends or any(s.encode() in said for s in sampling.stop):
+            text += self.tokenizer.pieces[i]
+            if i in self.tokenizer.ends or any(s.encode() in text for s in sampling.stop):
                 return ids[: n + 1], "stop"
             if n + 1 == sampling.max_tokens:
                 return ids[: n + 1], "length"

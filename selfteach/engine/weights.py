@@ -1,4 +1,4 @@
-"""What every engine of our own holds: one model per weight group, which member speaks with which, and what may be asked of them."""
+"""The weights of an engine: one model per weight group, the group of each model role, and their scalar heads."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ from ..model import files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
 
-GIVEN = frozenset({"logits", "logprobs", "ids", "hidden"})  # what stands ready where a token is drawn
+INPUTS_AT_DRAW = frozenset(
+    {"logits", "logprobs", "ids", "hidden"}
+)  # inputs of quantities that are known when a token is drawn
 
 
-class Weights:
-    """The weight groups of an engine and their versions. The models handed in are the engine's own from then on.
+class EngineWeights:
+    """The weight groups of an engine and their versions; the models belong to the engine from then on.
 
-    heads    scalar heads, group -> head -> layer; asked: member -> head -> the group that has it, for members who can be asked for theirs
+    heads        scalar heads: group -> head -> layer
+    model_heads  model role -> head -> the group that has it, for the heads that `score` can compute
     """
 
     def __init__(
         self,
         models: Mapping[str, Model],
-        members: Mapping[str, str],
+        model_roles: Mapping[str, str],
         tokenizer: Tokenizer,
         length: int | None = None,
         heads: Mapping[str, Mapping[str, nn.Linear]] | None = None,
-        asked: Mapping[str, Mapping[str, str]] | None = None,
-    ):
+        model_heads: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
         self.models = dict(models)
-        self.members = dict(members)
+        self.model_roles = dict(model_roles)
         self.tokenizer = tokenizer
         self.heads = {group: dict(own) for group, own in (heads or {}).items()}
-        self.asked = {member: dict(own) for member, own in (asked or {}).items()}
+        self.model_heads = {model_role: dict(own) for model_role, own in (model_heads or {}).items()}
         self.versions = dict.fromkeys(self.groups, 0)
         self.lengths: dict[str, int] = {}
         for layer in (layer for own in self.heads.values() for layer in own.values()):
             layer.requires_grad_(False)
-        for member, group in self.members.items():
+        for model_role, group in self.model_roles.items():
             if group not in self.models:
-                raise unknown(f"weight group (of the member {member!r})", group, self.models)
+                raise unknown(f"weight group (of the model {model_role!r})", group, self.models)
         for group, model in self.models.items():
             model.requires_grad_(False).eval()
             if length is not None and length > model.c.max_length:
@@ -54,34 +57,37 @@ class Weights:
 
     @property
     def groups(self) -> list[str]:
-        """The weight groups that it holds."""
+        """Names of the weight groups."""
         return sorted({*self.models, *self.heads})
 
-    def said(self, member: str, hidden: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What a member's scalar heads make of hidden states [R, width]: `value` [R] and so on, and the same as `value_after`."""
+    def head_values(self, model_role: str, hidden: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The scalar heads of a model on hidden states [R, width]: `value` [R] ..., also as `value_after` ..."""
         out: dict[str, torch.Tensor] = {}
-        for head, group in self.asked.get(member, {}).items():
+        for head, group in self.model_heads.get(model_role, {}).items():
             layer = self.heads[group][head]
             out[head] = out[f"{head}_after"] = layer(hidden.to(layer.weight.dtype)).squeeze(-1).float()
         return out
 
-    def known(self, member: str) -> frozenset[str]:
-        """What quantities of given tokens may read of a member."""
-        return GIVEN | {f"{head}{end}" for head in self.asked.get(member, {}) for end in ("", "_after")}
+    def score_inputs(self, model_role: str) -> frozenset[str]:
+        """The inputs that quantities of given tokens may read of a model."""
+        return INPUTS_AT_DRAW | {
+            f"{head}{end}" for head in self.model_heads.get(model_role, {}) for end in ("", "_after")
+        }
 
-    def group(self, member: str) -> str:
-        """The weight group that a member speaks with. Raises UnknownName."""
-        if member not in self.members:
-            raise unknown("member", member, self.members)
-        return self.members[member]
+    def group_of(self, model_role: str) -> str:
+        """The weight group of a model role. Raises UnknownName."""
+        if model_role not in self.model_roles:
+            raise unknown("model", model_role, self.model_roles)
+        return self.model_roles[model_role]
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
-        """Copy a weight group in place. Returns the fingerprint of what is now held. Raises UnknownName, BadCheckpoint.
+        """Copy a weight group in place, and return the fingerprint of the weights now held.
 
-        Of weights held in a shorter type, the fingerprint of those given, if what is held is these rounded.
+        Where the engine holds 16-bit weights that are those given, rounded, it is the fingerprint of those given.
+        Raises UnknownName, BadCheckpoint.
         """
         held = self._held(group)
-        files.fill(held, weights, f"weights of {group!r}")
+        files.copy_tensors(held, weights, f"weights of {group!r}")
         self.versions[group] = version
         own, dtype = self.fingerprint(group), next(iter(held.values())).dtype
         if dtype not in (torch.bfloat16, torch.float16) or own != files.fingerprint(weights, dtype=dtype):
@@ -96,31 +102,43 @@ class Weights:
         if group not in self.groups:
             raise unknown("weight group", group, self.groups)
         own = self.models[group].names() if group in self.models else {}
-        return {**own, **{f"{h}_head.{n}": p for h, head in self.heads.get(group, {}).items() for n, p in head.named_parameters()}}
+        return {
+            **own,
+            **{f"{h}_head.{n}": p for h, head in self.heads.get(group, {}).items() for n, p in head.named_parameters()},
+        }
 
 
-def beyond(name: str) -> bool:
-    """True for a quantity that is read after the token, from the hidden state that the token made."""
+def reads_after_token(name: str) -> bool:
+    """Whether a quantity reads the hidden state after the token."""
     return any(need.endswith("_after") for need in quantities.get(name).needs)
 
 
-def aligned(told: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of values at the hidden states before n tokens and after the last, n + 1 in all, those that belong to the tokens."""
-    return {name: values[1:] if beyond(name) else values[:-1] for name, values in told.items()}
+def align_scores(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The values of n tokens, from n + 1 values at the states before each token and after the last."""
+    return {name: x[1:] if reads_after_token(name) else x[:-1] for name, x in values.items()}
 
 
-def check(context: np.ndarray, vocab: int, want: Sequence[str], sampling: Sampling | None = None, known: frozenset[str] = GIVEN) -> np.ndarray:
-    """The context as i64[L]. Raises BadValue or UnknownName for what no engine can do."""
+def check_request(
+    context: np.ndarray,
+    vocab: int,
+    want: Sequence[str],
+    sampling: Sampling | None = None,
+    inputs: frozenset[str] = INPUTS_AT_DRAW,
+) -> np.ndarray:
+    """The context as i64[L]. Raises BadValue or UnknownName for a request that no engine can serve."""
     ids = np.asarray(context, np.int64)
     if ids.ndim != 1 or not len(ids):
-        raise BadValue("engine: a context needs at least one token, since the first one is drawn after something")
+        raise BadValue("engine: the context is empty; give at least one token to draw after")
     if ids.min() < 0 or ids.max() >= vocab:
-        raise BadValue(f"engine: the context holds the token id {ids[(ids < 0) | (ids >= vocab)][0]}, the model has ids 0 to {vocab - 1}")
+        raise BadValue(
+            f"engine: the context holds the token id {ids[(ids < 0) | (ids >= vocab)][0]}, the model has ids 0 to "
+            f"{vocab - 1}"
+        )
     for name in want:
-        for need in quantities.get(name).needs - known:
-            raise unknown(f"input of the quantity {name} in the engine", need, known)
+        for need in quantities.get(name).needs - inputs:
+            raise unknown(f"input of the quantity {name} in the engine", need, inputs)
     if sampling is not None and not isinstance(sampling.temperature, int | float):
-        raise BadValue(f"sampling: temperature {sampling.temperature} is still a schedule; an engine takes its value at this step")
+        raise BadValue(f"sampling: temperature {sampling.temperature} is still a schedule; give its value at this step")
     if sampling is not None and "" in sampling.stop:
-        raise BadValue("sampling: a stop string must not be empty")
+        raise BadValue("sampling: a stop string is empty; leave it out")
     return ids

@@ -1,11 +1,23 @@
-"""Turning batches into weights: forward for the columns asked, backward, step; weights and optimiser states in and out.
+"""Learners: forward passes for columns, gradients and optimiser steps on batches, checkpoints of weights and optimiser.
 
-What lives here: weight groups and their heads, micro-batches, live columns, the sum of terms, the optimiser, and `LocalLearner`, the
-plain reference that every other learner is tested against. What may not: losses, advantages and weightings (they are blocks in
-objective/ and credit/), sampling, schedules over the run, and anything that knows of a method, a task or the loop.
+Here are parameter groups with their heads, micro-batches, live columns, the sum of loss terms, the optimiser, and
+`LocalLearner`, the reference that every other learner is tested against. Losses, advantages and loss weights are blocks
+in objective/ and credit/; sampling, schedules over the run, methods and tasks are not known here.
 """
 
-from .local import LocalLearner
-from .settings import Settings, rate
+from typing import TYPE_CHECKING
 
-__all__ = ["LocalLearner", "Settings", "rate"]
+from .settings import LearnerSettings, learning_rate
+
+if TYPE_CHECKING:
+    from .local import LocalLearner
+
+__all__ = ["LearnerSettings", "LocalLearner", "learning_rate"]
+
+
+def __getattr__(name: str) -> "type[LocalLearner]":
+    if name == "LocalLearner":  # imported on first access: the settings alone need no torch
+        from .local import LocalLearner
+
+        return LocalLearner
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,9 @@
-"""The gradient of an update on a batch: in one pass where its rows allow, else in two, which is exact for any split.
+"""The gradient of an update on a batch, in one pass or in two; either is exact for any split into micro-batches.
 
-One pass: per micro-batch, the columns with their graph, the terms on them, and the way back at once.
-Two passes: the columns of all rows without a graph; the terms on all rows, by autograd over the columns alone; then the columns again,
-per micro-batch, and the way back of the sum of cotangent * column. By the chain rule that is the same gradient.
+One pass, where no term needs rows of several micro-batches together: per micro-batch, forward, terms, backward.
+Two passes: (1) the columns of all rows without a graph, the terms on all rows, and d loss / d column (the cotangents)
+by autograd over the columns alone; (2) per micro-batch, the columns again with their graph, and the backward of
+sum of cotangent * column. By the chain rule that is the same gradient.
 """
 
 from __future__ import annotations
@@ -16,38 +17,65 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.errors import BadValue
 from ..core.method import Update
-from .columns import asked, compute_columns, moves
-from .groups import Groups
-from .microbatch import plan
-from .terms import Told, check, labels, live_columns, tie, total
+from .columns import compute_columns, is_trainable, live_column_name
+from .microbatch import plan_micro_batches
+from .param_groups import ParamGroups
+from .terms import MetricAccumulator, check_update, indivisible_unit, live_columns, term_labels, weighted_loss
 
 
-def accumulate(groups: Groups, batch: Batch, update: Update, tokens: int) -> dict[str, float]:
-    """Add the gradient to the parameters of `update.params`; returns metrics. Raises BadValue before anything is computed."""
-    check(update, groups, batch)
+def accumulate_gradients(groups: ParamGroups, batch: Batch, update: Update, tokens: int) -> dict[str, float]:
+    """Add the gradient of an update to the parameters of `update.params`, and return metrics.
+
+    tokens: of a micro-batch. Raises BadValue before anything is computed.
+    """
+    check_update(update, groups, batch)
     want = live_columns(update, groups, batch)
-    told = Told(total=dict.fromkeys(labels(update), 0.0), count=dict.fromkeys(labels(update), 1))
-    rows = np.logical_or.reduce([batch.on(t.on) for t in update.terms]) if update.terms else np.zeros(len(batch.place), bool)
+    accumulator = MetricAccumulator(
+        sums=dict.fromkeys(term_labels(update), 0.0), counts=dict.fromkeys(term_labels(update), 1)
+    )
+    rows = (
+        np.logical_or.reduce([batch.on(t.on) for t in update.terms])
+        if update.terms
+        else np.zeros(len(batch.place), bool)
+    )
     if rows.any():
-        _reached(groups, batch, update, want)
-        with groups.moving(update.params):
-            pieces = plan(batch, tokens, tie(update), groups.sharing)
+        _check_reached(groups, batch, update, want)
+        with groups.trainable(update.params):
+            pieces = plan_micro_batches(batch, tokens, indivisible_unit(update), groups.shares_prefixes)
             if pieces is not None:
-                _one_pass(groups, batch, update, want, pieces, told)
+                _one_pass(groups, batch, update, want, pieces, accumulator)
             else:
-                _two_passes(groups, batch, update, want, plan(batch, tokens, sharing=groups.sharing) or [], told)
-    metrics = told.metrics()
-    return {"loss": sum(metrics[n] for n in dict.fromkeys(labels(update))), **metrics, "rows": float(rows.sum())}
+                _two_passes(
+                    groups,
+                    batch,
+                    update,
+                    want,
+                    plan_micro_batches(batch, tokens, shares_prefixes=groups.shares_prefixes) or [],
+                    accumulator,
+                )
+    metrics = accumulator.metrics()
+    return {"loss": sum(metrics[n] for n in dict.fromkeys(term_labels(update))), **metrics, "rows": float(rows.sum())}
 
 
-def _reached(groups: Groups, batch: Batch, update: Update, want: Mapping[str, np.ndarray]) -> None:
-    names = [n for c in want if (n := asked(c, groups, batch)) is not None]
-    if not any(moves(n, groups, batch, update.params) for n in names):
+def _check_reached(groups: ParamGroups, batch: Batch, update: Update, want: Mapping[str, np.ndarray]) -> None:
+    """Raise BadValue unless some column that is read depends on the groups that the update trains."""
+    names = [n for c in want if (n := live_column_name(c, groups, batch)) is not None]
+    if not any(is_trainable(n, groups, batch, update.params) for n in names):
         read = ", ".join(want) or "none"
-        raise BadValue(f"update of {', '.join(update.params)}: none of its terms reads a column that these weights move; they read: {read}")
+        raise BadValue(
+            f"update of {', '.join(update.params)}: none of its terms reads a column that these weights move; "
+            f"they read: {read}"
+        )
 
 
-def _one_pass(groups: Groups, batch: Batch, update: Update, want: Mapping[str, np.ndarray], pieces: Sequence[np.ndarray], told: Told) -> None:
+def _one_pass(
+    groups: ParamGroups,
+    batch: Batch,
+    update: Update,
+    want: Mapping[str, np.ndarray],
+    pieces: Sequence[np.ndarray],
+    accumulator: MetricAccumulator,
+) -> None:
     needed = np.logical_or.reduce([*want.values(), np.zeros(len(batch.place), bool)])
     seq = batch.get("seq")
     for piece in pieces:
@@ -56,68 +84,93 @@ def _one_pass(groups: Groups, batch: Batch, update: Update, want: Mapping[str, n
             continue
         part = batch.take(mine)
         columns = compute_columns(groups, part, {c: r[mine] for c, r in want.items()})
-        loss = total(update, groups, part, columns, told)
+        loss = weighted_loss(update, groups, part, columns, accumulator)
         if loss.requires_grad:
             loss.backward()
 
 
 def columns_by_parts(
-    groups: Groups, batch: Batch, want: Mapping[str, np.ndarray], pieces: Sequence[np.ndarray], partial: bool = False
+    groups: ParamGroups,
+    batch: Batch,
+    want: Mapping[str, np.ndarray],
+    pieces: Sequence[np.ndarray],
+    partial: bool = False,
 ) -> dict[str, Tensor]:
-    """Columns of all rows of a batch without a graph, by micro-batches; NaN where a column is not asked for."""
+    """Columns of all rows of a batch without a graph, by micro-batches: [N] or [N, D]; NaN on rows not in `want`."""
     seq = batch.get("seq")
-    found: dict[str, list[tuple[np.ndarray, Tensor]]] = {c: [] for c in want}
+    collected: dict[str, list[tuple[np.ndarray, Tensor]]] = {c: [] for c in want}
     with torch.no_grad():
         for piece in pieces:
             mine = np.isin(seq, piece)
-            for column, values in compute_columns(groups, batch.take(mine), {c: r[mine] for c, r in want.items()}, partial).items():
-                found[column].append((np.flatnonzero(mine), values))
-        return {c: _joined(parts) for c, parts in found.items()}
+            for column, values in compute_columns(
+                groups, batch.take(mine), {c: r[mine] for c, r in want.items()}, partial
+            ).items():
+                collected[column].append((np.flatnonzero(mine), values))
+        return {c: _join(parts) for c, parts in collected.items()}
 
 
-def _joined(parts: list[tuple[np.ndarray, Tensor]]) -> Tensor:
+def _join(parts: list[tuple[np.ndarray, Tensor]]) -> Tensor:
     if not parts:
         return torch.zeros(0)
     order = np.argsort(np.concatenate([r for r, _ in parts]), kind="stable")
-    wide = max((v for _, v in parts), key=lambda v: v.ndim)  # a piece without rows of a vector column is a column of NaN numbers
-    same = [v if v.ndim == wide.ndim else v[:, None].expand(-1, wide.shape[1]) for _, v in parts]
-    return torch.cat(same)[torch.from_numpy(order).to(wide.device)]
+    # A micro-batch without rows of a vector column gives scalars, all NaN: widened to the vectors of the others.
+    widest = max((v for _, v in parts), key=lambda v: v.ndim)
+    same = [v if v.ndim == widest.ndim else v[:, None].expand(-1, widest.shape[1]) for _, v in parts]
+    return torch.cat(same)[torch.from_numpy(order).to(widest.device)]
 
 
 def cotangents(
-    groups: Groups, batch: Batch, update: Update, want: Mapping[str, np.ndarray], pieces: Sequence[np.ndarray], told: Told
+    groups: ParamGroups,
+    batch: Batch,
+    update: Update,
+    want: Mapping[str, np.ndarray],
+    pieces: Sequence[np.ndarray],
+    accumulator: MetricAccumulator,
 ) -> dict[str, Tensor]:
-    """d loss / d column on every row, for the columns that move; 0 on rows that no term reads."""
+    """Derivatives d loss / d column on every row, for columns with a gradient; 0 on rows that no term reads."""
     columns = columns_by_parts(groups, batch, want, pieces)
-    leaves = [c for c in want if (n := asked(c, groups, batch)) is not None and moves(n, groups, batch, update.params)]
+    leaves = [
+        c
+        for c in want
+        if (n := live_column_name(c, groups, batch)) is not None and is_trainable(n, groups, batch, update.params)
+    ]
     with torch.enable_grad():
         for c in leaves:
             columns[c] = columns[c].detach().requires_grad_(True)
-        loss = total(update, groups, batch, columns, told)
+        loss = weighted_loss(update, groups, batch, columns, accumulator)
         grads = torch.autograd.grad(loss, [columns[c] for c in leaves], allow_unused=True) if loss.requires_grad else []
-    return {c: g for c, g in zip(leaves, grads, strict=False) if g is not None}
+    return {c: g for c, g in zip(leaves, grads, strict=False) if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
 
 
-def _two_passes(groups: Groups, batch: Batch, update: Update, want: Mapping[str, np.ndarray], pieces: Sequence[np.ndarray], told: Told) -> None:
-    back = cotangents(groups, batch, update, want, pieces, told)
-    for _ in second_pass(groups, batch, back, pieces):
+def _two_passes(
+    groups: ParamGroups,
+    batch: Batch,
+    update: Update,
+    want: Mapping[str, np.ndarray],
+    pieces: Sequence[np.ndarray],
+    accumulator: MetricAccumulator,
+) -> None:
+    column_grads = cotangents(groups, batch, update, want, pieces, accumulator)
+    for _ in second_pass(groups, batch, column_grads, pieces):
         pass
 
 
-def second_pass(groups: Groups, batch: Batch, back: Mapping[str, Tensor], pieces: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """The way back of sum of cotangent * column, micro-batch by micro-batch; yields each after its gradient is in.
+def second_pass(
+    groups: ParamGroups, batch: Batch, column_grads: Mapping[str, Tensor], pieces: Sequence[np.ndarray]
+) -> Iterator[np.ndarray]:
+    """Backward of sum of cotangent * column by micro-batches; yields each one after its gradient is added.
 
     Rows whose cotangents are all 0 (clipped, masked) are left out, which is exact.
     """
     seq = batch.get("seq")
     for piece in pieces:
         mine = np.isin(seq, piece)
-        cuts = {c: g[torch.from_numpy(mine).to(g.device)] for c, g in back.items()}
-        rows = {c: (g != 0).reshape(len(g), -1).any(-1).cpu().numpy() for c, g in cuts.items()}
+        parts = {c: g[torch.from_numpy(mine).to(g.device)] for c, g in column_grads.items()}
+        rows = {c: (g != 0).reshape(len(g), -1).any(-1).cpu().numpy() for c, g in parts.items()}
         if any(r.any() for r in rows.values()):
             columns = compute_columns(groups, batch.take(mine), {c: r for c, r in rows.items() if r.any()})
             pick = {c: torch.from_numpy(np.flatnonzero(rows[c])).to(v.device) for c, v in columns.items()}
-            loss = torch.stack([(cuts[c][pick[c]] * v[pick[c]]).sum() for c, v in columns.items()]).sum()
+            loss = torch.stack([(parts[c][pick[c]] * v[pick[c]]).sum() for c, v in columns.items()]).sum()
             if loss.requires_grad:
                 loss.backward()
         yield piece

@@ -1,9 +1,10 @@
-"""Live columns: quantities of a batch's rows under the weights of this moment, with a gradient where their groups move."""
+"""Live columns: model quantities of a batch's rows under the current weights, with a gradient to trainable groups."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,284 +14,354 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.batch import Batch
 from ..core.errors import BadValue, unknown
+from ..core.quantity import HEADS, ColumnName, Quantity, parse
 from ..core.registry import quantities
-from ..model import lending
+from ..kernels import overrides
+from ..kernels.matmul_bf16 import bf16_matmul
+from ..model.attention import soft_cap
 from ..model.base import Model
-from ..model.quantities import HEADS, Name, Quantity, compute, logprobs, parse
-from ..model.transformer import capped
-from .groups import Groups, Seat
-from .microbatch import layout, read, take, whole_rows
-from .narrow import packed
+from ..model.quantities import compute, logprobs
+from .microbatch import flat_layout, padded_layout, take_rows, texts_of
+from .param_groups import ParamGroups, ResolvedModel
 
-CHUNK = 1 << 20  # logits made at a time: 4 MB of float32, which a processor's cache holds
-ROWS = 64  # and rows of logits in multiples of this, for the same reason as microbatch.GRID
-HELD = 1 << 25  # logits kept for the way back; above it they are made anew there
+CHUNK_LOGITS = 1 << 20  # logits computed at a time: 4 MB of float32, which a CPU's cache holds
+ROW_MULTIPLE = 64  # rows of logits come in multiples of this, for the same reason as microbatch.TOKEN_MULTIPLE
+MAX_KEPT_LOGITS = 1 << 25  # logits kept for the backward; more than that are computed again there
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A column asked of one member on some rows (i64[n], ascending)."""
+class ColumnRequest:
+    """A column to compute with one model, on some rows (i64[n], ascending)."""
 
     column: str
     quantity: Quantity
-    member: str
+    model_role: str
     rows: np.ndarray
 
     @property
     def after(self) -> bool:
+        """Whether it needs hidden states after the rows' tokens."""
         return any(n.endswith("_after") for n in self.quantity.needs)
 
 
 @dataclass
-class Pass:
-    """One forward of a trunk over some texts, and what is read from it, by the rows that are read together."""
+class ForwardPass:
+    """One forward pass of a trunk over some texts, and the columns requested of it, by the rows (bytes) they read."""
 
     trunk: str
     view: str | None
-    wishes: dict[bytes, list[Wish]] = field(default_factory=dict)
+    requests: dict[bytes, list[ColumnRequest]] = field(default_factory=dict)
 
 
-def asked(column: str, groups: Groups, batch: Batch) -> Name | None:
-    """What a column asks of a forward pass; None for one that stands in the batch (recorded, assigned, or measured as the update began)."""
-    return None if column.startswith(("prox_", "old_")) else parse(column, groups.seats, batch.prefixes)
+def live_column_name(column: str, groups: ParamGroups, batch: Batch) -> ColumnName | None:
+    """The parsed name of a column that a forward pass gives; None for a column of the batch itself.
+
+    Columns of the batch are those recorded or assigned, and those computed as the update began (prox_, old_).
+    """
+    return None if column.startswith(("prox_", "old_")) else parse(column, groups.models, batch.prefixes)
 
 
-def moves(name: Name, groups: Groups, batch: Batch, params: Collection[str]) -> bool:
-    """True where a column is reached through a group that moves."""
-    members = set(batch.member) if name.member is None else {name.member}
+def is_trainable(name: ColumnName, groups: ParamGroups, batch: Batch, params: Collection[str]) -> bool:
+    """Whether a column depends on one of the parameter groups `params`."""
+    model_roles = set(batch.model_role) if name.model_role is None else {name.model_role}
     needs = {n.removesuffix("_after") for n in quantities.get(name.quantity).needs}
-    seats = [groups.seats[m] for m in members if m in groups.seats]
-    return any(s.trunk in params or any(g in params for h, g in s.heads.items() if h in needs) for s in seats)
+    models = [groups.models[m] for m in model_roles if m in groups.models]
+    return any(s.trunk in params or any(g in params for h, g in s.heads.items() if h in needs) for s in models)
 
 
-def compute_columns(groups: Groups, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
+def compute_columns(
+    groups: ParamGroups, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False
+) -> dict[str, Tensor]:
     """Columns on some of their rows: {column: bool[N]} -> {column: [N] or [N, D]}, NaN on the other rows.
 
-    `partial`: a row whose member lacks the head, or whose example lacks the view, is NaN instead of an error.
-    Raises BadValue for rows whose sampling cannot be replayed, a missing view, an unknown member or head.
+    partial: a row whose model lacks the head, or whose example lacks the view, is NaN instead of an error.
+    Raises BadValue for rows whose sampling cannot be replayed and a missing view, head or model.
     """
-    found: dict[str, list[tuple[np.ndarray, Tensor]]] = {column: [] for column in want}
-    for one in _passes(groups, batch, want, partial):
-        wishes = [w for some in one.wishes.values() for w in some]
-        rows = np.unique(np.concatenate([w.rows for w in wishes]))
-        after = any(w.after for w in wishes)
-        trunk = groups.trunk(one.trunk)
-        texts = read(batch, rows, one.view, after)
+    parts_of: dict[str, list[tuple[np.ndarray, Tensor]]] = {column: [] for column in want}
+    for forward_pass in _passes(groups, batch, want, partial):
+        requests = [r for same_rows in forward_pass.requests.values() for r in same_rows]
+        rows = np.unique(np.concatenate([r.rows for r in requests]))
+        after = any(r.after for r in requests)
+        trunk = groups.trunk(forward_pass.trunk)
+        texts = texts_of(batch, rows, forward_pass.view, after)
         longest = max(texts.ids, key=len)
         if len(longest) > trunk.c.max_length:
-            raise BadValue(f"learner: a sequence of {len(longest)} tokens does not fit the model's context of {trunk.c.max_length}")
-        lay = (layout if trunk.pluggable else whole_rows)(texts, groups.device, after)
-        if lay.marks is not None:
-            groups.drop(one.trunk, lay.attend, lay.marks)
+            raise BadValue(
+                f"learner: a sequence of {len(longest)} tokens does not fit the model's context of {trunk.c.max_length}"
+            )
+        layout = (flat_layout if trunk.supports_custom_attention else padded_layout)(texts, groups.device, after)
+        if layout.token_hashes is not None:
+            groups.set_dropout(forward_pass.trunk, layout.attend, layout.token_hashes)
         with torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"):
-            hidden = trunk(lay.ids, lay.attend, lay.positions).flatten(0, 1)
-        for some in one.wishes.values():
-            at = torch.from_numpy(np.searchsorted(rows, some[0].rows)).to(groups.device)
-            before = take(hidden, lay.before[at])
-            behind = take(hidden, lay.after[at]) if lay.after is not None else None
-            for wish, values in zip(some, _values(groups, trunk, batch, some, before, behind), strict=True):
-                found[wish.column].append((wish.rows, values))
-    return {column: _assembled(parts, len(batch.place), groups) for column, parts in found.items()}
+            hidden = trunk(layout.ids, layout.attend, layout.positions).flatten(0, 1)
+        for same_rows in forward_pass.requests.values():
+            at = torch.from_numpy(np.searchsorted(rows, same_rows[0].rows)).to(groups.device)
+            before_states = take_rows(hidden, layout.before[at])
+            after_states = take_rows(hidden, layout.after[at]) if layout.after is not None else None
+            for request, values in zip(
+                same_rows, _values(groups, trunk, batch, same_rows, before_states, after_states), strict=True
+            ):
+                parts_of[request.column].append((request.rows, values))
+    return {column: _assemble(parts, len(batch.place), groups) for column, parts in parts_of.items()}
 
 
-def _passes(groups: Groups, batch: Batch, want: Mapping[str, np.ndarray], partial: bool) -> list[Pass]:
-    """The forwards that some columns need: one per trunk and view, however many members and heads read it."""
-    out: dict[tuple[str, str | None], Pass] = {}
+def _passes(groups: ParamGroups, batch: Batch, want: Mapping[str, np.ndarray], partial: bool) -> list[ForwardPass]:
+    """The forward passes that some columns need: one per trunk and view, for all models and heads that read it."""
+    out: dict[tuple[str, str | None], ForwardPass] = {}
     seq = batch.get("seq")
-    member = np.array(batch.member, object)
+    model_of = np.array(batch.model_role, object)
     for column, rows in want.items():
-        name = parse(column, groups.seats, batch.prefixes)
+        name = parse(column, groups.models, batch.prefixes)
         if name is None:
-            raise unknown("quantity of a member here", column, [*quantities, *(f"{m}_logp" for m in groups.seats)])
+            raise unknown("quantity of a model here", column, [*quantities, *(f"{m}_logp" for m in groups.models)])
         q = quantities.get(name.quantity)
         if q.scope == "group":
-            raise BadValue(f"column {column}: it looks at a whole group and has no gradient; name it in an assigner, not in a term")
+            raise BadValue(
+                f"column {column}: a quantity of whole groups has no gradient; name it in an assigner, not in a term"
+            )
         if name.view is not None and partial:
             rows = rows & np.array([p is not None for p in batch.prefixes[name.view]], bool)[seq]
-        able = 0
-        for who in sorted(set(batch.member)) if name.member is None else [name.member]:
-            mine = rows if name.member is not None else rows & (member == who)[seq]
-            if who not in groups.seats:
-                raise unknown("member of the cast", who, groups.seats)
-            lacking = _lacking(q, groups.seats[who])
-            if lacking and partial and name.member is None:
+        n_with_head = 0
+        for model_role in sorted(set(batch.model_role)) if name.model_role is None else [name.model_role]:
+            own_rows = rows if name.model_role is not None else rows & (model_of == model_role)[seq]
+            if model_role not in groups.models:
+                raise unknown("model of the method", model_role, groups.models)
+            model = groups.models[model_role]
+            missing = _missing_head(q, model)
+            if missing and partial and name.model_role is None:
                 continue
-            if lacking and mine.any():
-                heads = ", ".join(["vocab"] * groups.seats[who].vocab + list(groups.seats[who].heads)) or "none"
-                raise BadValue(f"column {column}: member {who} has no {lacking} head, which {q.name} reads; its heads: {heads}")
-            able += 1
-            if mine.any():
-                wish = Wish(column, q, who, np.flatnonzero(mine))
-                _replayable(batch, wish)
-                one = out.setdefault((groups.seats[who].trunk, name.view), Pass(groups.seats[who].trunk, name.view))
-                one.wishes.setdefault(wish.rows.tobytes(), []).append(wish)
-        if not able and len(batch.member):
-            raise BadValue(f"column {column}: no member of this batch has the head that {q.name} reads")
+            if missing and own_rows.any():
+                heads = ", ".join(["vocab"] * model.vocab + list(model.heads)) or "none"
+                raise BadValue(
+                    f"column {column}: model {model_role} has no {missing} head, which {q.name} reads; "
+                    f"its heads: {heads}"
+                )
+            n_with_head += 1
+            if own_rows.any():
+                request = ColumnRequest(column, q, model_role, np.flatnonzero(own_rows))
+                _check_replayable(batch, request)
+                forward_pass = out.setdefault((model.trunk, name.view), ForwardPass(model.trunk, name.view))
+                forward_pass.requests.setdefault(request.rows.tobytes(), []).append(request)
+        if not n_with_head and len(batch.model_role):
+            raise BadValue(f"column {column}: no model of this batch has the head that {q.name} reads")
     return list(out.values())
 
 
-def _lacking(q: Quantity, seat: Seat) -> str:
-    """The head that a quantity reads and a member has not; empty where it has all."""
+def _missing_head(q: Quantity, model: ResolvedModel) -> str:
+    """The first head that a quantity reads and a model lacks; empty where it has all."""
     wanted = [n.removesuffix("_after") for n in q.needs]
-    if q.vocabulary and not seat.vocab:
+    if q.vocabulary and not model.vocab:
         return "vocab"
-    return next((h for h in wanted if h in HEADS and h not in seat.heads), "")
+    return next((h for h in wanted if h in HEADS and h not in model.heads), "")
 
 
-def _replayable(batch: Batch, wish: Wish) -> None:
-    if "logprobs" not in wish.quantity.needs:
+def _check_replayable(batch: Batch, request: ColumnRequest) -> None:
+    if "logprobs" not in request.quantity.needs:
         return
-    bad = wish.rows[np.isnan(batch.get("temperature")[wish.rows])]
+    bad = request.rows[np.isnan(batch.get("temperature")[request.rows])]
     if len(bad):
         name = batch.names[batch.get("seq")[bad[0]]]
         raise BadValue(
-            f"sample {name}: its tokens were drawn from a cut or greedy distribution, so {wish.column} cannot be computed again; "
-            "train with top_p=1, top_k=0 and temperature > 0"
+            f"sample {name}: its tokens were drawn from a truncated or greedy distribution, so {request.column} cannot "
+            "be computed again; train with top_p=1, top_k=0 and temperature > 0"
         )
 
 
-def _values(groups: Groups, trunk: Model, batch: Batch, wishes: list[Wish], before: Tensor, behind: Tensor | None) -> list[Tensor]:
-    """What each wish asks of the same rows, from their hidden states [n, D]. Logits exist for a chunk of rows at a time."""
-    rows = wishes[0].rows
-    ids = torch.from_numpy(batch.ids[batch.place[rows]].astype(np.int64)).to(before.device)
-    warm = np.nan_to_num(batch.get("temperature")[rows], nan=1.0)
-    heat = None if (warm == 1).all() else torch.from_numpy(warm).to(before)
-    wide = {w.quantity.name: w.quantity for w in wishes if w.quantity.vocabulary}
-    given = {"hidden": before, "ids": ids} | ({} if behind is None else {"hidden_after": behind})
-    result = _vocabulary(trunk, wide, before, ids, heat, groups.dtype == "bfloat16") if wide else {}
+def _values(
+    groups: ParamGroups,
+    trunk: Model,
+    batch: Batch,
+    requests: list[ColumnRequest],
+    before_states: Tensor,
+    after_states: Tensor | None,
+) -> list[Tensor]:
+    """The values of requests for the same rows, from the hidden states before and after their tokens: [n, D].
+
+    Logits are in memory for a chunk of rows at a time.
+    """
+    rows = requests[0].rows
+    ids = torch.from_numpy(batch.ids[batch.place[rows]].astype(np.int64)).to(before_states.device)
+    temperatures = np.nan_to_num(batch.get("temperature")[rows], nan=1.0)
+    temperature = None if (temperatures == 1).all() else torch.from_numpy(temperatures).to(before_states)
+    by_logits = {r.quantity.name: r.quantity for r in requests if r.quantity.vocabulary}
+    given = {"hidden": before_states, "ids": ids} | ({} if after_states is None else {"hidden_after": after_states})
+    result = (
+        _logit_quantities(trunk, by_logits, before_states, ids, temperature, groups.dtype == "bfloat16")
+        if by_logits
+        else {}
+    )
     out: list[Tensor] = []
-    for wish in wishes:
-        if wish.quantity.vocabulary:
-            out.append(result[wish.quantity.name])
+    for request in requests:
+        if request.quantity.vocabulary:
+            out.append(result[request.quantity.name])
             continue
         own = dict(given)
-        for need in wish.quantity.needs - own.keys():
-            home = groups.seats[wish.member].heads.get(need.removesuffix("_after"))
-            state = behind if need.endswith("_after") else before
+        for need in request.quantity.needs - own.keys():
+            home = groups.models[request.model_role].heads.get(need.removesuffix("_after"))
+            state = after_states if need.endswith("_after") else before_states
             if home is not None and state is not None:
                 own[need] = groups[home].heads[need.removesuffix("_after")](state).squeeze(-1)
-        out.append(compute(wish.quantity.name, own))
+        out.append(compute(request.quantity.name, own))
     return out
 
 
-def _vocabulary(
-    trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None, narrow: bool = False
+def _logit_quantities(
+    trunk: Model,
+    by_logits: Mapping[str, Quantity],
+    hidden: Tensor,
+    ids: Tensor,
+    temperature: Tensor | None,
+    use_bf16: bool = False,
 ) -> dict[str, Tensor]:
-    """Quantities that read the logits, [n] each, from hidden states [n, D], by chunks of rows. Spare rows fill n up to the grid.
+    """Quantities that read logits, [n] each, from hidden states [n, D], by chunks of rows.
 
-    `narrow`: log-probabilities and entropies by products in bf16, as the trunk's are, where a kernel does them.
+    Rows are padded to a multiple of ROW_MULTIPLE. use_bf16: log-probabilities and entropies by bf16 matmuls, as in the
+    trunk, where a kernel does them.
     """
-    plain = trunk.plain_head and trunk.c.logit_cap is None and wide.keys() <= {"logp", "entropy"}
-    own = packed() if narrow and plain and lending.lent and hidden.device.type == "cpu" else None
-    if own is not None and (both := own.logp(hidden, trunk.lm_head.weight, ids, heat)) is not None:
-        return {n: v for n, v in zip(("logp", "entropy"), both, strict=True) if n in wide}
-    size, spare = len(ids), -len(ids) % ROWS
-    hidden, ids = F.pad(hidden, (0, 0, 0, spare)), F.pad(ids, (0, spare))
-    heat = None if heat is None else F.pad(heat, (0, spare), value=1.0)
-    return {n: v[:size] for n, v in _by_chunks(trunk, wide, hidden, ids, heat).items()}
+    standard_head = trunk.plain_head and trunk.c.logit_cap is None and by_logits.keys() <= {"logp", "entropy"}
+    kernel = bf16_matmul() if use_bf16 and standard_head and overrides.active and hidden.device.type == "cpu" else None
+    if (
+        kernel is not None
+        and (logp_and_entropy := kernel.logp(hidden, trunk.lm_head.weight, ids, temperature)) is not None
+    ):
+        return {n: v for n, v in zip(("logp", "entropy"), logp_and_entropy, strict=True) if n in by_logits}
+    size, padding = len(ids), -len(ids) % ROW_MULTIPLE
+    hidden, ids = F.pad(hidden, (0, 0, 0, padding)), F.pad(ids, (0, padding))
+    temperature = None if temperature is None else F.pad(temperature, (0, padding), value=1.0)
+    return {n: v[:size] for n, v in _by_chunks(trunk, by_logits, hidden, ids, temperature).items()}
 
 
-def _by_chunks(trunk: Model, wide: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, heat: Tensor | None) -> dict[str, Tensor]:
+def _by_chunks(
+    trunk: Model, by_logits: Mapping[str, Quantity], hidden: Tensor, ids: Tensor, temperature: Tensor | None
+) -> dict[str, Tensor]:
     weight = trunk.lm_head.weight
     step = chunk_rows(weight.shape[0])
-    tracked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    names = sorted(wide)
-    if tracked and trunk.plain_head and wide.keys() <= {"logp", "entropy"}:
-        both: tuple[Tensor, Tensor] = Chosen.apply(hidden, weight, ids, heat, trunk.c.logit_cap, step, "entropy" in wide)  # type: ignore[assignment]
-        return {n: v for n, v in zip(("logp", "entropy"), both, strict=True) if n in wide}
-    needs = set[str]().union(*(q.needs for q in wide.values()))
+    needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    names = sorted(by_logits)
+    if needs_grad and trunk.plain_head and by_logits.keys() <= {"logp", "entropy"}:
+        logp_and_entropy: tuple[Tensor, Tensor] = TokenLogProb.apply(
+            hidden, weight, ids, temperature, trunk.c.logit_cap, step, "entropy" in by_logits
+        )  # type: ignore[assignment]
+        return {n: v for n, v in zip(("logp", "entropy"), logp_and_entropy, strict=True) if n in by_logits}
+    needs = set[str]().union(*(q.needs for q in by_logits.values()))
 
     def part(h: Tensor, i: Tensor, t: Tensor | float) -> tuple[Tensor, ...]:
         logits = trunk.logits(h)
-        given = {"logits": logits, "ids": i, "hidden": h} | ({"logprobs": logprobs(logits, t)} if "logprobs" in needs else {})
+        given = {"logits": logits, "ids": i, "hidden": h} | (
+            {"logprobs": logprobs(logits, t)} if "logprobs" in needs else {}
+        )
         return tuple(compute(n, given) for n in names)
 
-    anew = tracked and hidden.shape[0] * weight.shape[0] > HELD
+    recompute = needs_grad and hidden.shape[0] * weight.shape[0] > MAX_KEPT_LOGITS
     parts: list[tuple[Tensor, ...]] = []
     for a in range(0, hidden.shape[0], step):
-        piece = hidden[a : a + step], ids[a : a + step], _cut(heat, a, step)
-        parts.append(checkpoint(part, *piece, use_reentrant=False, preserve_rng_state=False) if anew else part(*piece))
+        piece = hidden[a : a + step], ids[a : a + step], _chunk_temperature(temperature, a, step)
+        parts.append(
+            checkpoint(part, *piece, use_reentrant=False, preserve_rng_state=False) if recompute else part(*piece)
+        )
     return {n: torch.cat([p[i] for p in parts]) for i, n in enumerate(names)}
 
 
 def chunk_rows(vocabulary: int) -> int:
-    """How many rows of logits are made at a time."""
-    return max(ROWS, CHUNK // vocabulary // ROWS * ROWS)
+    """How many rows of logits are computed at a time."""
+    return max(ROW_MULTIPLE, CHUNK_LOGITS // vocabulary // ROW_MULTIPLE * ROW_MULTIPLE)
 
 
-def _cut(heat: Tensor | None, a: int, step: int) -> Tensor | float:
+def _chunk_temperature(temperature: Tensor | None, a: int, step: int) -> Tensor | float:
     """The temperatures of a chunk of rows; None: 1 everywhere."""
-    return 1.0 if heat is None else heat[a : a + step]
+    return 1.0 if temperature is None else temperature[a : a + step]
 
 
-class Chosen(torch.autograd.Function):
-    """`logp` and `entropy` [n] of tokens from hidden states, as the quantities of these names give them; by chunks, there and back.
+class TokenLogProb(torch.autograd.Function):
+    """The quantities `logp` and `entropy` [n] of tokens from hidden states [n, D], forward and backward by chunks.
 
     With z = cap tanh(logits / cap) / t, l = log-softmax(z), p = e^l and H = -sum p l:
         d l_i / d z = [i] - p      d H / d z = -p (l + H)      d z / d logits = (1 - (z t / cap)^2) / t
-    written in place: autograd over a gather from a log-softmax writes four matrices as wide as the vocabulary instead of one.
+    computed in place: autograd over a gather from a log-softmax writes four [n, V] matrices instead of one.
     """
 
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, ids: Tensor, heat: Tensor | None, cap: float | None, step: int, entropy: bool):  # type: ignore[override]
-        keep = hidden.shape[0] * weight.shape[0] <= HELD
-        ctx.heat, ctx.cap, ctx.step, ctx.kept = heat, cap, step, list[Tensor]()
-        logp, spread, top = [], [], []
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        ids: Tensor,
+        temperature: Tensor | None,
+        cap: float | None,
+        step: int,
+        entropy: bool,
+    ) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Log-probabilities [n] of the ids, and entropies [n] (0 unless asked for)."""
+        keep = hidden.shape[0] * weight.shape[0] <= MAX_KEPT_LOGITS
+        ctx.temperature, ctx.cap, ctx.step, ctx.kept = temperature, cap, step, list[Tensor]()
+        logp, entropies, normalisers = [], [], []
         for a in range(0, len(ids), step):
-            wide, most = _logprobs(hidden[a : a + step], weight, _cut(heat, a, step), cap)
-            logp.append(compute("logp", {"logprobs": wide, "ids": ids[a : a + step]}))
-            spread.append(compute("entropy", {"logprobs": wide}) if entropy else wide.new_zeros(len(wide)))
-            top.append(most)
+            logp_all, normaliser = _logprobs(
+                hidden[a : a + step], weight, _chunk_temperature(temperature, a, step), cap
+            )
+            logp.append(compute("logp", {"logprobs": logp_all, "ids": ids[a : a + step]}))
+            entropies.append(
+                compute("entropy", {"logprobs": logp_all}) if entropy else logp_all.new_zeros(len(logp_all))
+            )
+            normalisers.append(normaliser)
             if keep:
-                ctx.kept.append(wide)
-        H = torch.cat(spread)
-        ctx.save_for_backward(hidden, weight, ids, H if entropy else None, torch.cat(top))
+                ctx.kept.append(logp_all)
+        H = torch.cat(entropies)
+        ctx.save_for_backward(hidden, weight, ids, H if entropy else None, torch.cat(normalisers))
         return torch.cat(logp), H
 
     @staticmethod
-    def backward(ctx, to_logp: Tensor, to_entropy: Tensor):  # type: ignore[override]
-        hidden, weight, ids, H, top = ctx.saved_tensors
-        down = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        across = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Gradients of hidden states and head weight."""
+        hidden, weight, ids, H, normalisers = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         for n, a in enumerate(range(0, len(ids), ctx.step)):
             rows = slice(a, a + ctx.step)
-            h, t = hidden[rows], _cut(ctx.heat, a, ctx.step)
-            wide = ctx.kept[n] if ctx.kept else _logprobs(h, weight, t, ctx.cap)[0]
+            h, t = hidden[rows], _chunk_temperature(ctx.temperature, a, ctx.step)
+            logp_all = ctx.kept[n] if ctx.kept else _logprobs(h, weight, t, ctx.cap)[0]
             if ctx.kept:
                 ctx.kept[n] = None
-            g = (to_logp[rows] / t)[:, None]
-            slope = None if ctx.cap is None else (wide + top[rows]).mul_(_wide(t) / ctx.cap).square_().neg_().add_(1)
+            g = (grad_logp[rows] / t)[:, None]
+            cap_slope = (
+                None
+                if ctx.cap is None
+                else (logp_all + normalisers[rows]).mul_(_as_column(t) / ctx.cap).square_().neg_().add_(1)
+            )
             if H is None:
-                wide = wide.exp_().mul_(-g)
+                grad_logits = logp_all.exp_().mul_(-g)
             else:
-                by = (wide + H[rows, None]).mul_((to_entropy[rows] / t)[:, None]).add_(g).neg_()
-                wide = wide.exp_().mul_(by)
-            wide.scatter_add_(-1, ids[rows, None], g.to(wide.dtype))
-            wide = (wide if slope is None else wide.mul_(slope)).to(h.dtype)
-            if down is not None:
-                torch.mm(wide, weight, out=down[rows])
-            if across is not None:
-                across.addmm_(wide.T, h)
-        return down, across, None, None, None, None, None
+                factor = (logp_all + H[rows, None]).mul_((grad_entropy[rows] / t)[:, None]).add_(g).neg_()
+                grad_logits = logp_all.exp_().mul_(factor)
+            grad_logits.scatter_add_(-1, ids[rows, None], g.to(grad_logits.dtype))
+            grad_logits = (grad_logits if cap_slope is None else grad_logits.mul_(cap_slope)).to(h.dtype)
+            if grad_hidden is not None:
+                torch.mm(grad_logits, weight, out=grad_hidden[rows])
+            if grad_weight is not None:
+                grad_weight.addmm_(grad_logits.T, h)
+        return grad_hidden, grad_weight, None, None, None, None, None
 
 
 def _logprobs(hidden: Tensor, weight: Tensor, t: Tensor | float, cap: float | None) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [n, V] of hidden states, and what must be added to a row of them to have logits / t again [n, 1]."""
-    logits = capped(hidden @ weight.T, cap)
-    wide = logprobs(logits, t)
-    return wide, logits[:, :1] / _wide(t) - wide[:, :1]
+    """Log-probabilities [n, V] of hidden states, and the normaliser [n, 1]: logits / t less log-probabilities."""
+    logits = soft_cap(hidden @ weight.T, cap)
+    logp_all = logprobs(logits, t)
+    return logp_all, logits[:, :1] / _as_column(t) - logp_all[:, :1]
 
 
-def _wide(t: Tensor | float) -> Tensor | float:
+def _as_column(t: Tensor | float) -> Tensor | float:
+    """Temperatures [n] as [n, 1]; a number as it is."""
     return t[:, None] if isinstance(t, Tensor) else t
 
 
-def _assembled(parts: list[tuple[np.ndarray, Tensor]], size: int, groups: Groups) -> Tensor:
-    """Pieces of a column put in the order of the batch's rows; NaN where there is none."""
+def _assemble(parts: list[tuple[np.ndarray, Tensor]], size: int, groups: ParamGroups) -> Tensor:
+    """Parts of a column in the order of the batch's rows: [size] or [size, D], NaN where no part has the row."""
     if len(parts) == 1 and len(parts[0][0]) == size:
         return parts[0][1]
     if not parts:
         return torch.full((size,), torch.nan, dtype=groups.start.lm_head.weight.dtype, device=groups.device)
     rows = torch.from_numpy(np.concatenate([r for r, _ in parts])).to(groups.device)
     values = torch.cat([v for _, v in parts])
-    return torch.full((size, *values.shape[1:]), torch.nan, dtype=values.dtype, device=values.device).index_copy(0, rows, values)
+    return torch.full((size, *values.shape[1:]), torch.nan, dtype=values.dtype, device=values.device).index_copy(
+        0, rows, values
+    )

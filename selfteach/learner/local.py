@@ -1,10 +1,11 @@
-"""The plain learner: one process, one copy of every weight group. Every other backend is tested against it."""
+"""The reference learner: one process, one copy of every parameter group; other learners are tested against it."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,66 +15,79 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, BadValue, unknown
-from ..core.method import Member, Update, Weights
+from ..core.method import ModelRole, Update, WeightSpec
+from ..kernels.fast_paths import fast_paths
 from ..model import files, lora
 from ..model.base import Model
-from ..model.devices import keep_freed
-from .backward import accumulate, columns_by_parts
-from .blame import blame
-from .groups import Groups
-from .microbatch import plan
-from .optimiser import Optimisers, named
-from .products import fast
-from .settings import Settings
-from .tied import group_column, of_groups
+from ..model.devices import keep_freed_memory, resolve_device, resolve_dtype
+from .backward import accumulate_gradients, columns_by_parts
+from .group_columns import group_column, is_group_column
+from .microbatch import plan_micro_batches
+from .non_finite import non_finite_report
+from .optimiser import Optimisers, named_parameters
+from .param_groups import ParamGroup, ParamGroups
+from .settings import LearnerSettings
 
 T = TypeVar("T")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """True for torch's complaint that memory is full, of a GPU or of this machine."""
+    """Whether an error says that memory is full, of a GPU or of this machine."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 class LocalLearner:
-    """core.protocols.Learner in this process.
+    """The Learner of core.protocols in one process.
 
-    `start` is the run's model: groups of source "start" are copies of it, made when first asked for, so it must stay as it is. Those in
-    `still`, which nothing will write to, share its tensors. `given`: nobody else needs it, so that the only group of it may have them.
-    `seed` is that of adapters and their dropout (scalar heads begin at zero).
-    The same inputs give the same bits on the same machine and number of threads; how a batch is cut changes rounding only. So where
-    memory runs out, micro-batches are halved from then on, and what was under way is done again (`told` hears of it).
+    start         the run's model, not to be changed: groups of source "start" are copies of it, made on first use
+    frozen        groups that nothing will write to: they share the start's tensors
+    donate_start  nobody else needs the start: its only group may take its tensors
+    seed          of adapters and their dropout (scalar heads begin at zero)
+
+    The same inputs give the same bits on the same machine and number of threads; the split into micro-batches changes
+    rounding only. So where memory runs out, micro-batches are halved from then on, the interrupted computation is
+    repeated, and `warn` is called.
     """
 
     def __init__(
         self,
-        weights: Mapping[str, Weights],
-        cast: Mapping[str, Member],
+        weights: Mapping[str, WeightSpec],
+        models: Mapping[str, ModelRole],
         start: Model,
         seed: int = 0,
-        settings: Settings | None = None,
+        settings: LearnerSettings | None = None,
         adapter: lora.Adapter | None = None,
-        still: Collection[str] = (),
-        given: bool = False,
-    ):
-        self.settings = settings or Settings()
-        self.tokens = self.settings.tokens  # of a micro-batch, now
-        self.told: Callable[[str], None] = warnings.warn
+        frozen: Collection[str] = (),
+        donate_start: bool = False,
+    ) -> None:
+        s = settings or LearnerSettings()
+        device = resolve_device(s.device)
+        dtype = resolve_dtype(s.dtype, device)
+        self.settings = replace(s, device=device, dtype=dtype)
+        self.tokens = self.settings.micro_tokens  # of a micro-batch at present
+        self.warn: Callable[[str], None] = warnings.warn
         self.seed = seed
-        s = self.settings
-        if s.device == "cpu":
-            keep_freed()
-        self.groups = Groups(weights, cast, start, s.device, s.dtype, adapter, still, seed, given, s.recompute)
+        if device == "cpu":
+            keep_freed_memory()
+        self.groups = ParamGroups(
+            weights, models, start, device, dtype, adapter, frozen, seed, donate_start, s.recompute
+        )
         self.optimisers = Optimisers(self.groups, self.settings)
-        self.changed: set[str] = set()  # groups that are no longer as they began: what a checkpoint must hold
-        self._since: list[tuple[Batch, Update]] = []  # what went into the gradient since the last step
+        self.changed: set[str] = set()  # groups that differ from their source: those a checkpoint must hold
+        self._pending: list[tuple[Batch, Update]] = []  # what went into the gradient since the last step
         self._finite = True
 
-    def forward(self, batch: Batch, want: Sequence[str]) -> None:
-        """Add `[prox_][member_]quantity[_view]` columns to the batch under the weights of now, f32 (f64 for an f64 model), no gradient.
+    @property
+    def models(self) -> Collection[str]:
+        """Names of the models whose columns it computes."""
+        return self.groups.models.keys()
 
-        A bare quantity means each example's own member. NaN where an example has no such view, or its member no such head.
-        Raises UnknownName for what is no quantity, BadValue for rows whose sampling cannot be replayed.
+    def forward(self, batch: Batch, want: Sequence[str]) -> None:
+        """Add `[prox_][model_]quantity[_view]` columns to the batch under the current weights, without gradient.
+
+        f32, of a float64 model f64. A bare quantity means each example's own model. NaN where an example has no such
+        view, or its model no such head. Raises UnknownName for what is no quantity, BadValue for rows whose sampling
+        cannot be replayed.
         """
         rows = np.ones(len(batch.place), bool)
         columns = self._columns(batch, dict.fromkeys(want, rows), partial=True)
@@ -81,43 +95,53 @@ class LocalLearner:
             batch.put(name, "token", values.cpu().numpy())
 
     def backward(self, batch: Batch, update: Update) -> Mapping[str, float]:
-        """Add the gradient of sum over terms of coef * sum_rows w * l to `update.params`; weights are the columns w0, w1 ...
+        """Add the gradient of an update's loss to `update.params`, and return metrics.
 
-        Returns loss, loss/<term>, rows; approx_kl and ratio_max where a term reads logp and old_logp; entropy where one reads it.
-        Raises BadValue for columns that are missing or unknown on a row that is read; nothing has changed then.
+        loss = sum over terms i of coef_i * sum over rows of w_i * l_i, with the loss weights w_i in columns w0, w1 ...
+        Returns loss, loss/<term>, rows; approx_kl and ratio_max where a term reads logp and old_logp; entropy where one
+        reads it. Raises BadValue for columns that are missing or unknown on a row that is read; nothing has changed
+        then.
         """
-        self._known(update)
+        self._check_groups(update)
 
-        def work(again: bool) -> Mapping[str, float]:
-            for p in named(self.groups, tuple({g for _, u in self._since for g in u.params} | set(update.params))).values() if again else ():
+        def work(retry: bool) -> Mapping[str, float]:
+            for p in (
+                named_parameters(
+                    self.groups, tuple({g for _, u in self._pending for g in u.params} | set(update.params))
+                ).values()
+                if retry
+                else ()
+            ):
                 p.grad = None
-            todo = [*(self._since if again else ()), (batch, update)]
-            with fast():
-                return [accumulate(self.groups, b, u, self.tokens) for b, u in todo][-1]
+            todo = [*(self._pending if retry else ()), (batch, update)]
+            with fast_paths():
+                return [accumulate_gradients(self.groups, b, u, self.tokens) for b, u in todo][-1]
 
-        metrics = self._in_memory(batch, work)
-        self._since.append((batch, update))
+        metrics = self._with_memory_retry(batch, work)
+        self._pending.append((batch, update))
         self._finite = self._finite and bool(np.isfinite(metrics["loss"]))
         return metrics
 
     def step(self, update: Update, lr: float) -> Mapping[str, float]:
-        """Clip the gradient to the global norm `clip`, move `update.params` by AdamW, and clear it. Returns grad_norm (unclipped) and lr.
+        """Clip the gradient to the global norm `grad_clip`, step `update.params` by AdamW, and clear the gradient.
 
-        Raises NotFinite naming the sequences whose loss or gradient is not finite; weights and optimiser are then as before.
+        Returns grad_norm (before clipping) and lr.
+        Raises NotFinite naming the sequences whose loss or gradient is not finite; weights and optimiser are then as
+        before.
         """
-        self._known(update)
-        params = list(named(self.groups, update.params).values())
+        self._check_groups(update)
+        params = list(named_parameters(self.groups, update.params).values())
         grads = [p.grad for p in params if p.grad is not None]
-        since, finite = self._since, self._finite
-        self._since, self._finite = [], True
+        since, finite = self._pending, self._finite
+        self._pending, self._finite = [], True
         try:
             length = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
             if not (finite and np.isfinite(length)):
                 for p in params:
                     p.grad = None
-                raise blame(self.groups, since)
-            if length > self.settings.clip:
-                torch.nn.utils.clip_grads_with_norm_(params, self.settings.clip, torch.tensor(length))
+                raise non_finite_report(self.groups, since)
+            if length > self.settings.grad_clip:
+                torch.nn.utils.clip_grads_with_norm_(params, self.settings.grad_clip, torch.tensor(length))
             if grads:
                 self.optimisers.step(update.params, lr)
                 self.changed |= set(update.params)
@@ -127,139 +151,186 @@ class LocalLearner:
                 p.grad = None
         return {"grad_norm": length, "lr": lr}
 
-    def gap(self, batch: Batch) -> dict[str, float]:
-        """How far learner and sampler are apart: |logp - old_logp| over the rows that know it (mean, p99, max; NaN without rows), and their number.
+    def logprob_mismatch(self, batch: Batch) -> dict[str, float]:
+        """The log-prob mismatch of learner and engine: |logp - old_logp| over the rows that know both.
 
-        It means something under the weights that sampled: call it before the first step.
+        Returns mean, p99 and max (NaN without rows), and the number of rows. Call it before the first step, under the
+        weights that sampled.
         """
         old = np.asarray(batch.get("old_logp"), np.float64)
         rows = np.isfinite(old) & np.isfinite(batch.get("temperature"))
         if not rows.any():
             return {"mean": float("nan"), "p99": float("nan"), "max": float("nan"), "rows": 0}
         logp = self._columns(batch, {"logp": rows})["logp"].cpu().numpy()
-        away = np.abs(logp[rows] - old[rows])
-        return {"mean": float(away.mean()), "p99": float(np.quantile(away, 0.99)), "max": float(away.max()), "rows": int(rows.sum())}
+        mismatch = np.abs(logp[rows] - old[rows])
+        return {
+            "mean": float(mismatch.mean()),
+            "p99": float(np.quantile(mismatch, 0.99)),
+            "max": float(mismatch.max()),
+            "rows": int(rows.sum()),
+        }
 
     def weights(self, group: str) -> Mapping[str, Tensor]:
-        """The parameters of a group by name; not copies, unless adapters are merged in. A head's are `value_head.weight` and so on."""
-        return self._group(group).whole()
+        """The weights of a group by name, adapters merged in; not copies where there are none.
+
+        A head's are `value_head.weight` and so on.
+        """
+        return self._group(group).merged_weights()
+
+    def trunk(self, group: str) -> Model:
+        """The transformer of a parameter group, with its current weights."""
+        return self.groups.trunk(group)
 
     def fingerprint(self, group: str) -> str:
         """A short hash of a group's weights, as `files.fingerprint` gives it."""
         return files.fingerprint(self.weights(group))
 
     def copy(self, target: str, source: str, rate: float = 1.0) -> None:
-        """target += rate * (source - target); heads that only one of them has are left alone."""
+        """Update a group towards another: target += rate * (source - target), on the parameters that both have."""
         for name in (source, target):
             self._group(name)
         self.groups.copy(target, source, rate)
         self.changed.add(target)
 
     def put(self, group: str, tensors: Mapping[str, Any], where: str = "given weights") -> None:
-        """Set a group's weights; heads may be left out. Raises BadCheckpoint for a tensor that is missing, extra or of another shape."""
+        """Set a group's weights; heads may be left out.
+
+        Raises BadCheckpoint for a tensor that is missing, extra or of another shape.
+        """
         self._group(group)
-        own = self.groups.own(group).names()
-        heads = {n: p for n, p in own.items() if n.split(".")[0] in {f"{h}_head" for h in self.groups[group].heads} and n not in tensors}
+        own = self.groups.writable(group).named_parameters()
+        heads = {
+            n: p
+            for n, p in own.items()
+            if n.split(".")[0] in {f"{h}_head" for h in self.groups[group].heads} and n not in tensors
+        }
         with torch.no_grad():
-            files.fill({n: p for n, p in own.items() if n not in heads}, {n: torch.as_tensor(t) for n, t in tensors.items()}, where)
+            files.copy_tensors(
+                {n: p for n, p in own.items() if n not in heads},
+                {n: torch.as_tensor(t) for n, t in tensors.items()},
+                where,
+            )
         self.changed.add(group)
 
     def save(self, folder: Any, skip: Collection[str] = ()) -> None:
-        """Write into an existing folder: `<group>.safetensors` of every group that has changed, `optimiser.safetensors`, `learner.json`.
+        """Write a checkpoint into an existing folder.
 
-        Of a group in `skip`, which somebody else writes as a model, only the heads are written, if it has any.
+        Files: `<group>.safetensors` of every changed group, `optimiser.safetensors`, `learner.json`. Of a group in
+        `skip`, which the caller writes as a model, only the heads are written, if it has any.
         """
         folder = Path(folder)
         for group in sorted(self.changed):
-            tensors = self._saved(group, skip)
+            tensors = self._checkpoint_tensors(group, skip)
             if tensors:
                 files.write_tensors(folder / f"{group}.safetensors", tensors)
         files.write_tensors(folder / "optimiser.safetensors", self.optimisers.tensors())
-        said: dict[str, Any] = {"groups": sorted(self.changed), "skipped": sorted(set(skip) & self.changed), "tokens": self.tokens}
-        said |= {"steps": self.groups.steps, "bases": self._bases()}
-        (folder / "learner.json").write_text(json.dumps(said, indent=2) + "\n")
+        state: dict[str, Any] = {
+            "groups": sorted(self.changed),
+            "skipped": sorted(set(skip) & self.changed),
+            "tokens": self.tokens,
+        }
+        state |= {"steps": self.groups.steps, "bases": self._base_fingerprints()}
+        (folder / "learner.json").write_text(json.dumps(state, indent=2) + "\n")
 
     def load(self, folder: Any, skip: Collection[str] = ()) -> None:
-        """Read what `save` wrote, bit for bit, into a new learner. Groups that were skipped are for the caller to `put`.
+        """Read what `save` wrote into a new learner, bit for bit; skipped groups are for the caller to `put`.
 
         Raises BadCheckpoint naming the file and what is wrong with it.
         """
         folder = Path(folder)
         file = folder / "learner.json"
         try:
-            said = json.loads(file.read_text())
-            groups, skipped = set(said["groups"]), set(said["skipped"])
-            said = {"steps": 0, "bases": {}, "tokens": self.tokens} | said
+            state = json.loads(file.read_text())
+            groups, skipped = set(state["groups"]), set(state["skipped"])
+            state = {"steps": 0, "bases": {}, "tokens": self.tokens} | state
         except FileNotFoundError:
-            raise BadCheckpoint(f"{file}: missing; a learner's checkpoint holds learner.json and optimiser.safetensors") from None
+            raise BadCheckpoint(
+                f"{file}: missing; a learner's checkpoint holds learner.json and optimiser.safetensors"
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise BadCheckpoint(f"{file}: not what a learner wrote ({type(error).__name__}: {error})") from None
         if foreign := sorted(g for g in groups if g not in self.groups):
             raise BadCheckpoint(f"{file}: it holds the weights {', '.join(foreign)}, which this method does not have")
-        for root in self._bases():
-            lora.same_base(file, self.groups.base(root), root)
+        for root in self._base_fingerprints():
+            lora.check_base(file, self.groups.base(root), root)
         if stale := sorted(self.changed - groups - set(skip)):
-            raise BadCheckpoint(f"{file}: it does not hold {', '.join(stale)}, which has moved here; load into a new learner")
+            raise BadCheckpoint(
+                f"{file}: it does not hold {', '.join(stale)}, which this learner has trained; load into a new learner"
+            )
         moments = files.read_tensors(folder / "optimiser.safetensors")
-        read = {g: files.read_tensors(folder / f"{g}.safetensors") for g in sorted(groups) if self._saved(g, skipped)}
+        read = {
+            g: files.read_tensors(folder / f"{g}.safetensors")
+            for g in sorted(groups)
+            if self._checkpoint_tensors(g, skipped)
+        }
         for group, tensors in read.items():
-            self.groups.own(group)
-            files.fill(self._saved(group, skipped), tensors, folder / f"{group}.safetensors")
+            self.groups.writable(group)
+            files.copy_tensors(self._checkpoint_tensors(group, skipped), tensors, folder / f"{group}.safetensors")
         self.optimisers.fill(moments, folder / "optimiser.safetensors")
-        self.changed, self.groups.steps, self.tokens = groups, said["steps"], min(said["tokens"], self.tokens)
-        self._since, self._finite = [], True
+        self.changed, self.groups.steps, self.tokens = groups, state["steps"], min(state["tokens"], self.tokens)
+        self._pending, self._finite = [], True
 
-    def _saved(self, group: str, skip: Collection[str]) -> dict[str, Tensor]:
-        """What a checkpoint holds of a group."""
+    def _checkpoint_tensors(self, group: str, skip: Collection[str]) -> dict[str, Tensor]:
+        """The tensors of a group that a checkpoint holds."""
         own = self.groups[group]
-        return {n: p for n, p in own.names().items() if group not in skip or own.trunk is None or n not in own.trunk.names()}
+        return {
+            n: p
+            for n, p in own.named_parameters().items()
+            if group not in skip or own.trunk is None or n not in own.trunk.names()
+        }
 
-    def _bases(self) -> dict[str, str]:
-        """What the adapters are over, as fingerprints."""
+    def _base_fingerprints(self) -> dict[str, str]:
+        """Fingerprints of the base models of adapters, by their origin."""
         if self.groups.adapter is None:
             return {}
-        roots = {self.groups.root(g) for s in self.groups.seats.values() for g in [s.trunk]}
+        roots = {self.groups.origin(g) for s in self.groups.models.values() for g in [s.trunk]}
         return {root: files.fingerprint(self.groups.base(root).names()) for root in sorted(roots)}
 
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
-        """Columns without a gradient, by micro-batches, as tensors over all rows (NaN where nothing was asked)."""
-        tied = [column for column in want if of_groups(column, self.groups, batch)]
-        each = {column: rows for column, rows in want.items() if column not in tied}
+        """Columns without a gradient, by micro-batches: [N] or [N, D], NaN on rows not in `want`."""
+        per_group = [column for column in want if is_group_column(column, self.groups, batch)]
+        per_token = {column: rows for column, rows in want.items() if column not in per_group}
 
         def work(_: bool) -> dict[str, Tensor]:
-            with fast():
-                pieces = plan(batch, self.tokens, sharing=self.groups.sharing) or []
-                found = columns_by_parts(self.groups, batch, each, pieces, partial) if each else {}
-                return found | {column: group_column(self.groups, batch, column, self.tokens) for column in tied}
+            with fast_paths():
+                pieces = plan_micro_batches(batch, self.tokens, shares_prefixes=self.groups.shares_prefixes) or []
+                columns = columns_by_parts(self.groups, batch, per_token, pieces, partial) if per_token else {}
+                return columns | {column: group_column(self.groups, batch, column, self.tokens) for column in per_group}
 
-        return self._in_memory(batch, work)
+        return self._with_memory_retry(batch, work)
 
-    def _in_memory(self, batch: Batch, work: Callable[[bool], T]) -> T:
-        """What work(again) gives, with smaller and smaller micro-batches as long as memory runs out. Raises BadValue where none is left."""
-        again = False
+    def _with_memory_retry(self, batch: Batch, work: Callable[[bool], T]) -> T:
+        """The result of work(retry), with micro-batches halved as long as memory runs out.
+
+        Raises BadValue where one sequence alone does not fit.
+        """
+        retry = False
         while True:
             try:
-                return work(again)
+                return work(retry)
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
             longest = int(np.diff(batch.start).max())
             if self.tokens <= longest:  # a sequence alone
                 raise BadValue(
-                    f"learner: out of memory on {self.settings.device} with one sequence of {longest} tokens at a time; "
-                    "take --recompute, --dtype bfloat16, --optimiser adamw8bit, shorter --max-tokens or a smaller model"
+                    f"learner: out of memory on {self.settings.device} with one sequence of {longest} tokens "
+                    "at a time; take --recompute, --dtype bfloat16, --optimiser adamw8bit, shorter --max-tokens "
+                    "or a smaller model"
                 )
-            self.tokens, again = self.tokens // 2, True
+            self.tokens, retry = self.tokens // 2, True
             if self.settings.device.startswith("cuda"):
                 torch.cuda.empty_cache()
-            self.told(f"out of memory: micro-batches are of {self.tokens} tokens from here on; what was under way is done again")
+            self.warn(
+                f"out of memory: micro-batches are of {self.tokens} tokens from here on; this computation is repeated"
+            )
 
-    def _group(self, name: str):
+    def _group(self, name: str) -> ParamGroup:
         if name not in self.groups:
             raise unknown("weight group", name, self.groups.specs)
         return self.groups[name]
 
-    def _known(self, update: Update) -> None:
+    def _check_groups(self, update: Update) -> None:
         for name in update.params:
             if name not in self.groups:
                 raise unknown("weight group", name, self.groups.specs)

@@ -1,6 +1,7 @@
-"""AdamW over named parameters (Loshchilov & Hutter 2019), one state per tuple of weight groups, as tensors that go to a file and back.
+"""AdamW over named parameters (Loshchilov & Hutter 2019), one optimiser per tuple of parameter groups.
 
-In 8 bits (Dettmers et al. 2022) the moments are codes of blocks, each with its largest absolute value; the package bitsandbytes does it.
+Its state is saved and loaded as tensors. In 8 bits (Dettmers et al. 2022) the moments are codes by blocks, each with
+its largest absolute value, by the package bitsandbytes.
 """
 
 from __future__ import annotations
@@ -14,93 +15,116 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, BadValue
-from .groups import Groups
-from .settings import Settings
+from .param_groups import ParamGroups
+from .settings import LearnerSettings
 
-PARTS = frozenset({"exp_avg", "exp_avg_sq", "step"})
-CODED = frozenset({"state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2", "step"})  # in 8 bits
-SMALL = frozenset({"state1", "state2", "step"})  # of a tensor too small to be worth it, in float32
-
-
-def named(groups: Groups, params: tuple[str, ...]) -> dict[str, Tensor]:
-    """`group/parameter` -> tensor, of some groups."""
-    return {f"{g}/{n}": p for g in params for n, p in groups[g].names().items()}
+STATE_KEYS = frozenset({"exp_avg", "exp_avg_sq", "step"})
+STATE_KEYS_8BIT = frozenset({"state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2", "step"})  # in 8 bits
+STATE_KEYS_SMALL = frozenset({"state1", "state2", "step"})  # of a tensor too small to be worth it, in float32
 
 
-def in_8_bits() -> Any:
-    """bitsandbytes' AdamW8bit. Raises BadValue where the package is not installed."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of kernels that have nothing to do with moments
+def named_parameters(groups: ParamGroups, params: tuple[str, ...]) -> dict[str, Tensor]:
+    """The trainable tensors of some groups by `group/parameter`."""
+    return {f"{g}/{n}": p for g in params for n, p in groups[g].named_parameters().items()}
+
+
+def adamw_8bit_class() -> Any:
+    """The class AdamW8bit of bitsandbytes; raises BadValue where the package is not installed."""
+    # It warns of kernels that have nothing to do with moments.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         from bitsandbytes.optim import AdamW8bit  # type: ignore[import-not-found]
     except ImportError as error:
-        raise BadValue(f"optimiser adamw8bit: needs the package bitsandbytes ({error}); pip install 'selfteach[int8]', or take adamw") from None
+        raise BadValue(
+            f"optimiser adamw8bit: needs the package bitsandbytes ({error}); pip install 'selfteach[int8]', or "
+            "take adamw"
+        ) from None
     return AdamW8bit
 
 
 class Optimisers:
-    """The optimisers of a run, made when their groups first move. Matrices decay, vectors (norms, biases) do not."""
+    """The optimisers of a run, each made on first use; weight decay is for matrices, not for norms and biases."""
 
-    def __init__(self, groups: Groups, settings: Settings):
+    def __init__(self, groups: ParamGroups, settings: LearnerSettings) -> None:
         self.groups = groups
         self.settings = settings
-        self.coded = settings.optimiser == "adamw8bit"
-        if self.coded:
-            in_8_bits()  # said before any work is done
-        self._made: dict[tuple[str, ...], torch.optim.Optimizer] = {}
+        self.use_8bit = settings.optimiser == "adamw8bit"
+        if self.use_8bit:
+            adamw_8bit_class()  # raises before any work is done
+        self._optimisers: dict[tuple[str, ...], torch.optim.Optimizer] = {}
 
     def __getitem__(self, params: tuple[str, ...]) -> torch.optim.Optimizer:
-        if params not in self._made:
-            tensors = list(named(self.groups, params).values())
+        if params not in self._optimisers:
+            tensors = list(named_parameters(self.groups, params).values())
             s = self.settings
-            kinds: list[dict[str, Any]] = [
+            param_groups: list[dict[str, Any]] = [
                 {"params": [p for p in tensors if p.ndim >= 2], "weight_decay": s.weight_decay},
                 {"params": [p for p in tensors if p.ndim < 2], "weight_decay": 0.0},
             ]
-            kinds = [k for k in kinds if k["params"]]
+            param_groups = [k for k in param_groups if k["params"]]
             with torch.no_grad():
-                if self.coded:
-                    self._made[params] = in_8_bits()(kinds, lr=s.lr, betas=s.betas, eps=s.eps)
+                if self.use_8bit:
+                    self._optimisers[params] = adamw_8bit_class()(
+                        param_groups, lr=s.lr, betas=s.adam_betas, eps=s.adam_eps
+                    )
                 else:
-                    self._made[params] = torch.optim.AdamW(kinds, lr=s.lr, betas=s.betas, eps=s.eps, fused=True)
-        return self._made[params]
+                    self._optimisers[params] = torch.optim.AdamW(
+                        param_groups, lr=s.lr, betas=s.adam_betas, eps=s.adam_eps, fused=True
+                    )
+        return self._optimisers[params]
 
     def step(self, params: tuple[str, ...], lr: float) -> None:
-        """Move the parameters that have a gradient."""
-        one = self[params]
-        for kind in one.param_groups:
-            kind["lr"] = lr
-        one.step()
+        """Step the parameters that have a gradient."""
+        optimiser = self[params]
+        for param_group in optimiser.param_groups:
+            param_group["lr"] = lr
+        optimiser.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Moments and step counts, by `groups|group/parameter|part`."""
+        """Moments and step counts by `groups|group/parameter|key`."""
         out: dict[str, Tensor] = {}
-        for params, one in self._made.items():
-            for name, p in named(self.groups, params).items():
-                state = one.state.get(p, {})
-                out |= {f"{','.join(params)}|{name}|{part}": torch.as_tensor(state[part]) for part in sorted(CODED | PARTS) if part in state}
+        for params, optimiser in self._optimisers.items():
+            for name, p in named_parameters(self.groups, params).items():
+                state = optimiser.state.get(p, {})
+                out |= {
+                    f"{','.join(params)}|{name}|{part}": torch.as_tensor(state[part])
+                    for part in sorted(STATE_KEYS_8BIT | STATE_KEYS)
+                    if part in state
+                }
         return out
 
     def fill(self, given: Mapping[str, Tensor], file: Path) -> None:
-        """Take over what `tensors` gave. Raises BadCheckpoint for a tensor that belongs to no parameter here, or to one of another shape."""
+        """Load the state that `tensors` gave.
+
+        Raises BadCheckpoint for a tensor of no parameter here, or of one with another shape.
+        """
         made: dict[tuple[str, ...], dict[str, dict[str, Tensor]]] = {}
         for key, tensor in given.items():
             params, name, part = (*key.split("|"), "", "")[:3]
-            if part not in CODED | PARTS or not all(g in self.groups for g in params.split(",")):
+            if part not in STATE_KEYS_8BIT | STATE_KEYS or not all(g in self.groups for g in params.split(",")):
                 raise BadCheckpoint(f"{file}: {key} is not a state of an optimiser here")
             made.setdefault(tuple(params.split(",")), {}).setdefault(name, {})[part] = tensor
-        self._made.clear()
-        kinds, first = ((CODED, SMALL), "state1") if self.coded else ((PARTS,), "exp_avg")
+        self._optimisers.clear()
+        param_groups, first = (
+            ((STATE_KEYS_8BIT, STATE_KEYS_SMALL), "state1") if self.use_8bit else ((STATE_KEYS,), "exp_avg")
+        )
         for params, states in made.items():
-            own = named(self.groups, params)
+            own = named_parameters(self.groups, params)
             for name, state in states.items():
-                if set(state) not in kinds:
-                    raise BadCheckpoint(f"{file}: the state of {name} is not one of the optimiser {self.settings.optimiser}")
+                if set(state) not in param_groups:
+                    raise BadCheckpoint(
+                        f"{file}: the state of {name} is not one of the optimiser {self.settings.optimiser}"
+                    )
                 if name not in own or state[first].shape != own[name].shape:
-                    raise BadCheckpoint(f"{file}: the state of {name} does not fit the parameters of {', '.join(params)}")
-                self[params].state[own[name]] = {part: self._taken(part, t, own[name]) for part, t in state.items()}
+                    raise BadCheckpoint(
+                        f"{file}: the state of {name} does not fit the parameters of {', '.join(params)}"
+                    )
+                self[params].state[own[name]] = {
+                    part: self._state_value(part, t, own[name]) for part, t in state.items()
+                }
 
-    def _taken(self, part: str, t: Tensor, p: Tensor) -> Any:
-        """A tensor of a file as the optimiser keeps it: on its parameter's device, the count of steps as a number or where it was."""
+    def _state_value(self, part: str, t: Tensor, p: Tensor) -> Any:
+        """A tensor of a file as the optimiser keeps it: on its device; in 8 bits the step count is an int."""
         if part == "step":
-            return int(t) if self.coded else t.to(p.device, copy=True)
+            return int(t) if self.use_8bit else t.to(p.device, copy=True)
         return t.to(p.device, copy=True)

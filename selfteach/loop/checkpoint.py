@@ -1,8 +1,10 @@
-"""Checkpoints: everything a run must know to go on as if nothing had happened. Written aside, synced, renamed; kept by count.
+"""Checkpoints: everything a run must know to go on as if nothing had happened. Written aside, synced, renamed; kept by
+count.
 
 RUN/config.json              the resolved configuration
-RUN/checkpoints/000040/      model.safetensors config.json tokenizer.json, other weight groups, the optimiser, state.json
-                             of adapters: adapter/ in place of the model, which is written where the run is done
+RUN/checkpoints/000040/      model.safetensors config.json tokenizer.json, other weight groups, the optimiser,
+                             state.json of adapters: adapter/ in place of the model, which is written where the run is
+                             done
 RUN/last                     a link to the newest
 """
 
@@ -21,9 +23,9 @@ from safetensors.numpy import load_file, save_file
 
 from ..core.errors import BadCheckpoint, BadValue, SelfteachError
 from ..core.serial import from_json, to_json
-from ..model.files import written_aside
+from ..model.files import atomic_folder
 
-FORMAT = 1
+FORMAT = 2  # raise it with what a checkpoint or config.json holds, or what its names mean
 
 
 def pack_state(value: Any, arrays: dict[str, np.ndarray], at: str = "") -> Any:
@@ -55,12 +57,14 @@ def unpack_state(data: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path], None], keep: int = 2) -> Path:
-    """Write checkpoint `step` (`fill` puts models and optimisers into the folder), point `last` to it, drop the oldest beyond `keep`."""
+    """Write checkpoint `step` (`fill` puts models and optimisers into the folder), point `last` to it, drop the oldest
+    beyond `keep`.
+    """
     folder = run / "checkpoints" / f"{step:06d}"
     arrays: dict[str, np.ndarray] = {}
     packed = pack_state(dict(state), arrays)
     try:
-        with written_aside(folder) as aside:
+        with atomic_folder(folder) as aside:
             fill(aside)
             save_file(arrays, str(aside / "state.safetensors"))
             (aside / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, "state": packed}) + "\n")
@@ -71,33 +75,50 @@ def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path],
     except OSError as error:
         raise disk_error(error, folder) from error
     there = sorted((run / "checkpoints").iterdir())
-    for old in [*[p for p in there if p.name.isdigit()][:-keep], *(p for p in there if p.name.startswith("."))]:  # "." : cut off by a kill
+    for old in [
+        *[p for p in there if p.name.isdigit()][:-keep],
+        *(p for p in there if p.name.startswith(".")),
+    ]:  # "." : cut off by a kill
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
 def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
-    """(folder, step, state) of the newest checkpoint; None where a run was killed before its first. Raises BadCheckpoint."""
+    """(folder, step, state) of the newest checkpoint; None where a run was killed before its first.
+
+    Raises BadCheckpoint.
+    """
     folder = run / "last"
     if not folder.exists():
         return None
     file = folder / "state.json"
     try:
         data = json.loads(file.read_text())
+        check_format(file, data.get("format") if isinstance(data, dict) else None)
         arrays = load_file(str(folder / "state.safetensors"))
+    except SelfteachError:
+        raise
     except (OSError, ValueError) as error:
-        raise BadCheckpoint(f"{file}: broken ({error}); remove {folder.resolve()} and point {run / 'last'} to an older one") from error
+        raise BadCheckpoint(
+            f"{file}: broken ({error}); remove {folder.resolve()} and point {run / 'last'} to an older one"
+        ) from error
     except Exception as error:
         raise BadCheckpoint(f"{folder / 'state.safetensors'}: broken ({error})") from error
-    written = data.get("format") if isinstance(data, dict) else None
-    if written != FORMAT:
-        raise BadCheckpoint(f"{file}: format {written}, this selfteach reads {FORMAT}; go on with the version that wrote it")
     try:
         return folder.resolve(), int(data["step"]), dict(unpack_state(data["state"], arrays))
     except SelfteachError:
         raise
     except Exception as error:
         raise BadCheckpoint(f"{file}: not a state that a run wrote ({type(error).__name__}: {error})") from error
+
+
+def check_format(file: Path, written: Any) -> None:
+    """Raises BadCheckpoint where a file was written under another format than FORMAT."""
+    if written != FORMAT:
+        raise BadCheckpoint(
+            f"{file}: checkpoint format {written}, this selfteach reads {FORMAT}; go on with the version that wrote it,"
+            " or train anew"
+        )
 
 
 def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
@@ -113,7 +134,10 @@ def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
             ours = json.loads(text)
             if have != ours:
                 differ = sorted(k for k in {*have, *ours} if have.get(k) != ours.get(k))
-                raise BadValue(f"{run}: holds a run of another configuration (other: {', '.join(differ)}); give another --out, or --resume {run}")
+                raise BadValue(
+                    f"{run}: holds a run of another configuration (other: {', '.join(differ)}); give another "
+                    f"--out, or --resume {run}"
+                )
             if not resume:
                 raise BadValue(f"{run}: holds this very run already; go on with --resume {run}, or give another --out")
             return
@@ -132,7 +156,9 @@ def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
 def disk_error(error: OSError, at: Path) -> SelfteachError:
     """One clear line for a full disk or a folder that cannot be written."""
     if error.errno == errno.ENOSPC:
-        return SelfteachError(f"{at}: the disk is full; free some room and go on with --resume (the last checkpoint is whole)")
+        return SelfteachError(
+            f"{at}: the disk is full; free some room and go on with --resume (the last checkpoint is whole)"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return SelfteachError(f"{at}: cannot be written to ({error.strerror}); give another --out")
     return SelfteachError(f"{at}: {error.strerror or error}")

@@ -11,52 +11,59 @@ from typing import Any
 
 import numpy as np
 
-from ..core import address
-from ..core.aside import aside
+from ..core import random_keys
 from ..core.errors import BadValue, SelfteachError, unknown
-from ..core.protocols import Completion
-from ..core.task import Ref, Request, Sampling
-from ..core.tree import Episode, Group, Trajectory, Tree, Turn
-from .table import PathView, Table
-from .talk import ANEW, Talk, parting, talk_at
+from ..core.protocols import Completion, RolloutContext
+from ..core.task import Ref, RolloutRequest, Sampling
+from ..core.threads import run_in_thread
+from ..core.tree import Episode, RolloutGroup, Trajectory, Tree, Turn
+from .conversation import ANEW, Conversation, conversation_at, parting
+from .step_context import PathView, StepContext
 
 
-class Cast:
-    """Who is on stage in one episode: members by name, tools, randomness at an address."""
+class EpisodeContext:
+    """A program's models, tools and random numbers in one episode (core.protocols.RolloutContext)."""
 
-    def __init__(self, table: Table, request: Request, episode: Episode, place: tuple[object, ...]):
+    def __init__(self, table: StepContext, request: RolloutRequest, episode: Episode, place: tuple[object, ...]):
         self._table, self._request, self._episode, self._place = table, request, episode, place
         self._turns = self._calls = self._refused = self._roots = 0
-        self._talks: dict[int, Talk] = {}  # by the node that ends with the beginning of a reply
+        self._talks: dict[int, Conversation] = {}  # by the node that ends with the beginning of a reply
         self._end = time.monotonic() + table.limits.seconds
 
-    def __getattr__(self, name: str) -> Speaker:
-        if name.startswith("_") or name not in self._table.members:
-            raise unknown("member of the cast", name, self._table.members)
-        return Speaker(self, name)
+    def __getattr__(self, name: str) -> EpisodeModel:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.model_role(name)
 
     @property
-    def members(self) -> tuple[str, ...]:
+    def policy(self) -> EpisodeModel:
+        """The model that learns."""
+        return self.model_role("policy")
+
+    @property
+    def model_roles(self) -> tuple[str, ...]:
         """Names of the models on stage."""
-        return self._table.members
+        return self._table.model_roles
 
-    def member(self, name: str) -> Speaker:
-        """A member by name, as `cast.policy` is by attribute."""
-        return getattr(self, name)
+    def model_role(self, name: str) -> EpisodeModel:
+        """A model by name, as `cast.policy` is by attribute. Raises UnknownName."""
+        if name not in self._table.model_roles:
+            raise unknown("member of the cast", name, self._table.model_roles)
+        return EpisodeModel(self, name)
 
-    def tool(self, name: str) -> Callable[[str], Awaitable[Any]]:
+    def tool(self, name: str) -> Callable[[Any], Awaitable[Any]]:
         """A tool by name: an async function of a query, called off the engine's thread with a deadline."""
         if name not in self._table.tools:
             raise unknown("tool", name, self._table.tools)
         tool = self._table.tools[name]
 
-        async def call(query: str) -> Any:
+        async def call(query: Any) -> Any:
             self._calls += 1
             self._episode.cost["calls"] = self._calls
             if self._calls > self._table.limits.calls:
                 raise BadValue(f"tool {name}: more than {self._table.limits.calls} calls in one episode")
             wait = self._table.limits.tool_seconds
-            asked = tool(query) if inspect.iscoroutinefunction(tool) else aside(tool, query)
+            asked = tool(query) if inspect.iscoroutinefunction(tool) else run_in_thread(tool, query)
             try:
                 return await asyncio.wait_for(asked, wait)
             except TimeoutError:
@@ -65,12 +72,14 @@ class Cast:
         return call
 
     @property
-    def spare(self) -> int:
+    def reserved_token(self) -> int:
         """A token id that no text spells (Tokenizer.spare)."""
-        return self._table.tokenizer.spare
+        return self._table.tokenizer.reserved_token
 
     async def once(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """What all episodes of a table share, such as a figure of the policy as it stands: made by the first that asks, awaited by the others."""
+        """What all episodes of a table share, such as a figure of the policy as it stands: made by the first that asks,
+        awaited by the others.
+        """
         made = self._table.made
         if name not in made:
             made[name] = asyncio.ensure_future(make())
@@ -78,7 +87,7 @@ class Cast:
 
     def random(self, purpose: str) -> np.random.Generator:
         """A generator at this episode's own address."""
-        return address.generator(*self._place, purpose)
+        return random_keys.generator(*self._place, purpose)
 
     @property
     def number(self) -> int:
@@ -95,9 +104,9 @@ class Cast:
         """Tokens that the episode has drawn so far."""
         return int(self._episode.cost.get("tokens", 0))
 
-    def lots(self, *words: object) -> int:
+    def shared_rng_key(self, *words: object) -> int:
         """An address of the run's own, for draws that are to be the same in every step that names it."""
-        return address.key(self._table.seed, "lots", *words)
+        return random_keys.key(self._table.seed, "shared_rng_key", *words)
 
     def text(self, at: Ref) -> str:
         """The text from after the prompt to a place."""
@@ -118,81 +127,87 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Speaker:
+class EpisodeModel:
     """One member of the cast."""
 
-    cast: Cast
+    rollout: EpisodeContext
     name: str
 
     def begin(self, prompt: Any) -> LiveContext:
         """A new context that starts with a prompt: text, messages, or ids."""
-        cast = self.cast
-        ids = cast._table.tokenizer.render(prompt)
-        node = cast._episode.tree.add(-1, ids, role=self.name)
-        cast._roots += 1
+        rollout = self.rollout
+        ids = rollout._table.tokenizer.render(prompt)
+        node = rollout._episode.tree.add(-1, ids, role=self.name)
+        rollout._roots += 1
         if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping):
-            cast._talks[node] = Talk(tuple(prompt))
-        return LiveContext(cast, self.name, node, -1, (cast._roots - 1,))
+            rollout._talks[node] = Conversation(tuple(prompt))
+        return LiveContext(rollout, self.name, node, -1, (rollout._roots - 1,))
 
 
 class LiveContext:
-    """One growing text of one member (core.protocols.Context). Holds a place in the episode's tree; tokens live there."""
+    """One growing text of one member (core.protocols.ModelContext).
 
-    def __init__(self, cast: Cast, member: str, node: int, offset: int, line: tuple[int, ...]):
-        self.cast, self.member, self.node, self.offset = cast, member, node, offset
+    Holds a place in the episode's tree; tokens live there.
+    """
+
+    def __init__(self, rollout: EpisodeContext, model_role: str, node: int, offset: int, line: tuple[int, ...]):
+        self.rollout, self.model_role, self.node, self.offset = rollout, model_role, node, offset
         self._line, self._forks, self._turn = line, 0, 0
         self._status = "stop"
 
     @property
     def tree(self) -> Tree:
-        return self.cast._episode.tree
+        return self.rollout._episode.tree
 
     @property
     def at(self) -> Ref:
-        return Ref(self.cast._episode.id, self.node, self.offset)
+        return Ref(self.rollout._episode.id, self.node, self.offset)
 
     @property
-    def talks(self) -> bool:
+    def conversations(self) -> bool:
         """True where it began with messages, as a model with a chat template is asked."""
-        return any(node in self.cast._talks for node, _ in self.tree.path(self.node, self.offset))
+        return any(node in self.rollout._talks for node, _ in self.tree.path(self.node, self.offset))
 
     @property
     def ids(self) -> np.ndarray:
         """i32[L]: everything said so far."""
         return self.tree.id[self.tree.places(self.node, self.offset)]
 
-    async def sample(self, sampling: Sampling | None = None, *, lots: int | None = None, **change: Any) -> Turn:
-        """Let the member speak. A spent limit gives an empty turn with the status `limit`; asked on and on, it ends the episode.
+    async def sample(
+        self, sampling: Sampling | None = None, *, shared_rng_key: int | None = None, **change: Any
+    ) -> Turn:
+        """Let the member speak. A spent limit gives an empty turn with the status `limit`; asked on and on, it ends the
+        episode.
 
         lots: the address that its tokens are drawn at; None: the turn's own place in the run.
         """
-        cast, table = self.cast, self.cast._table
+        rollout, table = self.rollout, self.rollout._table
         if table.engine is None:
             raise BadValue("this stage only reads data: its programs cannot sample")
-        how = sampling or cast._request.sampling or table.sampling
+        how = sampling or rollout._request.sampling or table.sampling
         how = replace(how, **{k: tuple(v) if isinstance(v, list) else v for k, v in change.items()})
-        spent = cast._episode.cost.get("tokens", 0)
-        if cast._turns >= table.limits.turns or spent >= table.limits.tokens or time.monotonic() > cast._end:
-            cast._refused += 1
-            if cast._refused > 3:
+        spent = rollout._episode.cost.get("tokens", 0)
+        if rollout._turns >= table.limits.turns or spent >= table.limits.tokens or time.monotonic() > rollout._end:
+            rollout._refused += 1
+            if rollout._refused > 3:
                 raise BadValue("the program goes on sampling after its limit is spent")
-            cast._episode.status = self._status = "limit"
+            rollout._episode.status = self._status = "limit"
             return Turn(self.at, "", "limit")
         room = int(table.limits.tokens - spent)
         if how.max_tokens is None or how.max_tokens > room:
             how = replace(how, max_tokens=room)
-        place = address.key(*cast._place, *self._line, self._turn) if lots is None else lots
-        done = await table.engine.generate(self.member, self.ids, how, place)
+        place = random_keys.key(*rollout._place, *self._line, self._turn) if shared_rng_key is None else shared_rng_key
+        done = await table.engine.generate(self.model_role, self.ids, how, place)
         return self._add(done, how)
 
     def _add(self, done: Completion, how: Sampling) -> Turn:
-        cast = self.cast
+        rollout = self.rollout
         self.node = self.tree.add(
             self.node,
             done.ids,
             cut=None if self.offset < 0 else self.offset,
-            role=self.member,
-            chosen=True,
+            role=self.model_role,
+            action_mask=True,
             logp=done.logp,
             version=done.version,
             sampling=how,
@@ -201,48 +216,52 @@ class LiveContext:
         self.offset = -1
         self._turn += 1
         self._status = done.status
-        cast._turns += 1
-        cast._episode.cost["turns"] = cast._turns
-        cast._episode.cost["tokens"] = cast._episode.cost.get("tokens", 0) + len(done.ids)
-        return Turn(self.at, cast._table.tokenizer.decode(done.ids), done.status)
+        rollout._turns += 1
+        rollout._episode.cost["turns"] = rollout._turns
+        rollout._episode.cost["tokens"] = rollout._episode.cost.get("tokens", 0) + len(done.ids)
+        return Turn(self.at, rollout._table.tokenizer.decode(done.ids), done.status)
 
-    async def score(self, tokens: Sequence[int] | str, want: tuple[str, ...] = ("logp",)) -> Mapping[str, np.ndarray]:
+    async def score(
+        self, tokens: Sequence[int] | np.ndarray | str, want: tuple[str, ...] = ("logp",)
+    ) -> Mapping[str, np.ndarray]:
         """Quantities of given tokens as if they came next, at temperature 1: name -> f32[n]."""
-        table = self.cast._table
+        table = self.rollout._table
         if table.engine is None:
             raise BadValue("this stage only reads data: its programs cannot score")
         ids = table.tokenizer.encode(tokens) if isinstance(tokens, str) else np.asarray(tokens, np.int32)
-        cost = self.cast._episode.cost
+        cost = self.rollout._episode.cost
         cost["scored"] = cost.get("scored", 0) + len(ids)
-        return await table.engine.score(self.member, self.ids, ids, want)
+        return await table.engine.score(self.model_role, self.ids, ids, want)
 
-    def append(self, text: str | Sequence[int], span: str = "") -> None:
+    def append(self, text: str | Sequence[int] | np.ndarray, span: str = "") -> None:
         """Add what somebody else said: a retrieved document, an observation, a hint."""
-        ids = self.cast._table.tokenizer.encode(text) if isinstance(text, str) else np.asarray(text, np.int32)
+        ids = self.rollout._table.tokenizer.encode(text) if isinstance(text, str) else np.asarray(text, np.int32)
         if len(ids):
             self._grow(ids, span=span)
 
     def say(self, role: str, text: Any, span: str = "", reply: Mapping[str, Any] | None = None) -> None:
-        """Add a message (an observation, say) as the model's chat template writes it, and the beginning of the next reply.
+        """Add a message (an observation, say) as the model's chat template writes it, and the beginning of the next
+        reply.
 
-        reply: what was said since the last message as a message, where that is not its text alone (its tool calls, parsed).
+        reply: what was said since the last message as a message, where that is not its text alone (its tool calls,
+        parsed).
 
-        Where the template writes what was said so far otherwise than it stands (thinking left out, spaces trimmed, tool calls in its own
-        spelling), the context goes on in a new branch: what is written anew is context, span `rewritten`, and what was sampled stays where
-        it was drawn (Trajectory.before). The cause is counted in the episode's cost. Raises BadValue where there is no template, or it
-        refuses the role.
+        Where the template writes what was said so far otherwise than it stands (thinking left out, spaces trimmed, tool
+        calls in its own spelling), the context goes on in a new branch: what is written anew is context, span
+        `re_rendered`, and what was sampled stays where it was drawn (Trajectory.before). The cause is counted in the
+        episode's cost. Raises BadValue where there is no template, or it refuses the role.
         """
-        cast, ids = self.cast, self.ids
-        tokenizer = cast._table.tokenizer
+        rollout, ids = self.rollout, self.ids
+        tokenizer = rollout._table.tokenizer
         message = {"role": role, "content": text}
         last = int(ids[-1]) if len(ids) else None
-        talk, begun = talk_at(self.tree, self.at, cast._talks)
+        talk, begun = conversation_at(self.tree, self.at, rollout._talks)
         if talk is None:
-            self._grow(tokenizer.said(message, last), span=span)
+            self._grow(tokenizer.message_ids(message, last), span=span)
             return
         raw = tokenizer.decode(ids[begun:])
         reply = reply or {"role": "assistant", "content": raw}
-        new, own, why = tokenizer.goes_on(talk.messages, raw, reply, message, last)
+        new, own, why = tokenizer.continuation(talk.messages, raw, reply, message, last)
         left = talk.left
         if why is None:
             self._grow(new, span=span)
@@ -252,37 +271,47 @@ class LiveContext:
             self._grow(new[same : len(new) - own], span=ANEW)
             if own:
                 self._grow(new[len(new) - own :], span=span)
-            cost = cast._episode.cost
+            cost = rollout._episode.cost
             cost[f"{ANEW}/{why}"] = cost.get(f"{ANEW}/{why}", 0) + 1
-        cast._talks[self.node] = Talk((*talk.messages, reply, message), left)
+        rollout._talks[self.node] = Conversation((*talk.messages, reply, message), left)
 
-    def adopt(self, source: Turn | Sequence[int] | str, logp: Sequence[float] | None = None, span: str = "", status: str | None = None) -> None:
-        """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless given.
+    def adopt(
+        self,
+        source: Turn | Sequence[int] | np.ndarray | str,
+        logp: Sequence[float] | np.ndarray | None = None,
+        span: str = "",
+        status: str | None = None,
+    ) -> None:
+        """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless
+        given.
 
         status: why the turn that they are ended (stop, length), where nothing is sampled after them."""
         self._status = status or self._status
         origin = None
         if isinstance(source, Turn):
-            tree = self.cast._table.tree(source.at.episode)
+            tree = self.rollout._table.tree(source.at.episode)
             origin, ids = source.at, tree.id[tree.begin[source.at.node] : tree.stop(source.at.node)]
         elif isinstance(source, str):
-            ids = self.cast._table.tokenizer.encode(source)
+            ids = self.rollout._table.tokenizer.encode(source)
         else:
             ids = np.asarray(source, np.int32)
         if len(ids):
-            self._grow(ids, chosen=True, logp=logp, origin=origin, span=span)
+            self._grow(ids, action_mask=True, logp=logp, origin=origin, span=span)
 
     def _grow(self, ids: np.ndarray, **more: Any) -> None:
         cut = None if self.offset < 0 or self.node < 0 else self.offset
-        self.node = self.tree.add(self.node, ids, cut=cut, role=self.member, **more)
+        self.node = self.tree.add(self.node, ids, cut=cut, role=self.model_role, **more)
         self.offset = -1
 
     def finish(self) -> None:
         """Adopt the end of a text, after a demonstration."""
-        self.adopt([self.cast._table.tokenizer.end])
+        self.adopt([self.rollout._table.tokenizer.end])
 
     def mark(self, turn: Turn, tag: str) -> None:
-        """Name what stands inside <tag>...</tag> of a turn, tags included, as the span `tag`. A tag left open runs to the turn's end."""
+        """Name what stands inside <tag>...</tag> of a turn, tags included, as the span `tag`.
+
+        A tag left open runs to the turn's end.
+        """
         tree, node, said = self.tree, turn.at.node, self.pieces(turn)
         ends = np.cumsum([len(s) for s in said])
         text = b"".join(said)
@@ -296,56 +325,70 @@ class LiveContext:
             at = text.find(opening, stop)
 
     def pieces(self, turn: Turn) -> list[bytes]:
-        """What each token of a turn adds to its text: to find the token that a place in the text falls on (core.text.cuts)."""
-        return self.cast._table.tokenizer.spelled(self.tree.id[self.tree.begin[turn.at.node] : self.tree.stop(turn.at.node)])
+        """What each token of a turn adds to its text: to find the token that a place in the text falls on
+        (core.text.cuts).
+        """
+        return self.rollout._table.tokenizer.token_bytes(
+            self.tree.id[self.tree.begin[turn.at.node] : self.tree.stop(turn.at.node)]
+        )
 
     def fork(self, at: Ref | None = None) -> LiveContext:
         """Another context that shares everything up to here, or up to an earlier place of this episode."""
         at = at or self.at
         self._forks += 1
-        return LiveContext(self.cast, self.member, at.node, at.offset, (*self._line, -self._forks))
+        return LiveContext(self.rollout, self.model_role, at.node, at.offset, (*self._line, -self._forks))
 
-    def note(self, **values: float) -> None:
-        """Write numbers beside the current node: value, visits, round."""
-        self.tree.notes.setdefault(self.node, {}).update(values)
+    def note(self, **values: float | Sequence[float]) -> None:
+        """Write numbers, or sequences of numbers, beside the current node: value, visits, marks."""
+        notes = self.tree.notes.setdefault(self.node, {})
+        notes.update({n: tuple(v) if isinstance(v, Sequence) else v for n, v in values.items()})
 
     def close(self, key: str | None = None, learn: str | None = "main", role: str | None = None) -> Trajectory:
-        """This path is a trajectory: compared within `key` (None: its group), learned as the stream `learn`, of a `role` (None: the member)."""
-        own = str(self.cast._request.key) if key is None else f"{self.cast._request.key}/{key}"
-        talk, _ = talk_at(self.tree, self.at, self.cast._talks)
-        trajectory = Trajectory(self.at, role or self.member, own, learn, self._status, talk.left if talk else ())
-        self.cast._episode.trajectories.append(trajectory)
+        """This path is a trajectory: compared within `key` (None: its group), learned as the stream `learn`, of a
+        `role` (None: the member).
+        """
+        own = str(self.rollout._request.key) if key is None else f"{self.rollout._request.key}/{key}"
+        talk, _ = conversation_at(self.tree, self.at, self.rollout._talks)
+        trajectory = Trajectory(self.at, role or self.model_role, own, learn, self._status, talk.left if talk else ())
+        self.rollout._episode.trajectories.append(trajectory)
         return trajectory
 
 
-async def play(table: Table, requests: Sequence[Request], round_: int = 0, scored: Callable[[Group], Awaitable[None]] | None = None) -> list[Group]:
+async def play(
+    table: StepContext,
+    requests: Sequence[RolloutRequest],
+    round_: int = 0,
+    scored: Callable[[RolloutGroup], Awaitable[None]] | None = None,
+) -> list[RolloutGroup]:
     """Run the episodes of some requests, all at once; `scored` is awaited for each group as it comes in.
 
-    An episode whose program raises is kept with the status `error`; a mistake that every episode would repeat (an unknown
-    member or tool, a bad prompt) is one too, and shows up as errors in every episode. Returns one group per request, in order.
+    An episode whose program raises is kept with the status `error`; a mistake that every episode would repeat (an
+    unknown member or tool, a bad prompt) is one too, and shows up as errors in every episode. Returns one group per
+    request, in order.
     """
     gate = asyncio.Semaphore(table.at_once)
 
-    async def group(number: int, request: Request) -> Group:
+    async def group(number: int, request: RolloutRequest) -> RolloutGroup:
         name = "/".join(str(w) for w in table.where) + f"/{round_}/{number}"
         request = replace(request, key=request.key or name)
         episodes = [Episode(f"{name}/{i}", Tree()) for i in range(request.n)]
         await asyncio.gather(*(one(request, episode, (round_, number, i)) for i, episode in enumerate(episodes)))
-        made = Group(request, episodes, {}, str(request.key))
+        made = RolloutGroup(request, episodes, {}, str(request.key))
         if scored is not None:
             await scored(made)
         return made
 
-    async def one(request: Request, episode: Episode, place: tuple[object, ...]) -> None:
+    async def one(request: RolloutRequest, episode: Episode, place: tuple[object, ...]) -> None:
         table.trees[episode.id] = episode.tree
         program = table.programs.get(request.program)
         if program is None:
             raise unknown("program of this stage", request.program, table.programs)
         async with gate:
-            cast = Cast(table, request, episode, (table.seed, *table.where, *place))
+            rollout: RolloutContext = EpisodeContext(table, request, episode, (table.seed, *table.where, *place))
+            clock = asyncio.timeout(table.limits.seconds)
             try:
-                async with asyncio.timeout(table.limits.seconds) as clock:
-                    episode.answer = await program(request=request, cast=cast)
+                async with clock:
+                    episode.answer = await program(request=request, rollout=rollout)
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock.expired():
                     episode.status, episode.why = "limit", f"its {table.limits.seconds:g} seconds are spent"

@@ -1,22 +1,25 @@
-"""Measuring a policy on held-out tasks: accuracy greedy and sampled, pass@k, majority vote, length, calls; in all and by tag."""
+"""Measuring a policy on held-out tasks: accuracy greedy and sampled, pass@k, majority vote, length, calls; in all and
+by tag.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Any
 
 import numpy as np
 
-from ..core.part import Part
+from ..core.answers import canonical, majority
+from ..core.blocks import Block
 from ..core.scoring import score
-from ..core.task import Request, Task
-from ..core.tree import Group
+from ..core.task import RolloutRequest, Task
+from ..core.tree import RolloutGroup
+from .conversation import rewrites
 from .episode import play
-from .table import Table
-from .talk import rewrites
+from .step_context import StepContext
 
 
 @dataclass
@@ -29,15 +32,19 @@ class Result:
     answers: list[list[Any]]
     score: float = float("nan")  # mean verdict: what a task that is not just right or wrong is measured by
     majority: float = float("nan")  # share of tasks whose most frequent answer (the earliest of equals) is right
-    distinct: float = float("nan")  # right answers to a task that differ but for spaces, on average over tasks
+    distinct: float = float("nan")  # right answers to a task that differ (core.votes), on average over tasks
     length: float = 0.0
     calls: float = 0.0
-    rewritten: float = 0.0  # how often a chat template wrote a conversation anew, per episode
+    re_rendered: float = 0.0  # how often a chat template wrote a conversation anew, per episode
 
     @property
     def accuracy(self) -> float:
         """Mean share of right samples; a sample without a verdict is not counted."""
-        return float(np.mean([c / n for c, n in zip(self.right, self.asked, strict=True) if n])) if any(self.asked) else float("nan")
+        return (
+            float(np.mean([c / n for c, n in zip(self.right, self.asked, strict=True) if n]))
+            if any(self.asked)
+            else float("nan")
+        )
 
     def error(self) -> float:
         """Standard error of the accuracy over tasks."""
@@ -59,9 +66,15 @@ class Result:
 
     def figures(self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",)) -> dict[str, float]:
         """Everything by name: accuracy, stderr, pass@k, maj@n, distinct, length, calls, accuracy/hops=2 ..."""
-        out = {"accuracy": self.accuracy, "stderr": self.error(), "score": self.score, "length": self.length, "calls": self.calls}
-        if self.rewritten:
-            out["rewritten"] = self.rewritten
+        out = {
+            "accuracy": self.accuracy,
+            "stderr": self.error(),
+            "score": self.score,
+            "length": self.length,
+            "calls": self.calls,
+        }
+        if self.re_rendered:
+            out["re_rendered"] = self.re_rendered
         most = max(self.asked, default=0)
         out |= {f"pass@{k}": self.pass_at(k) for k in ks if k <= most}
         if most > 1:
@@ -72,7 +85,8 @@ class Result:
 
 
 def pass_at(k: int, n: int, c: int) -> float:
-    """1 - C(n - c, k) / C(n, k): the chance that k of n samples, c of them right, hold a right one (Chen et al. 2021, eq. 1).
+    """1 - C(n - c, k) / C(n, k): the chance that k of n samples, c of them right, hold a right one (Chen et al. 2021,
+    eq. 1).
 
     >>> pass_at(1, 4, 1), pass_at(2, 4, 1), pass_at(4, 4, 1)
     (0.25, 0.5, 1.0)
@@ -81,15 +95,24 @@ def pass_at(k: int, n: int, c: int) -> float:
 
 
 async def evaluate(
-    table: Table, tasks: Sequence[Task], judge: Part, k: int = 1, wave: int = 16, told: Callable[[int, int], None] | None = None
+    table: StepContext,
+    tasks: Sequence[Task],
+    judge: Block,
+    k: int = 1,
+    wave: int = 16,
+    told: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Play the table's program `main` `k` times on every task and judge the answers; `told(done, all)` hears of progress."""
+    """Play the table's program `main` `k` times on every task and judge the answers; `told(done, all)` hears of
+    progress.
+    """
     result = Result([], [], [], [])
     cost: Counter[str] = Counter()
     values: list[float] = []
-    played = majority = distinct = 0
+    played = right = distinct = 0
     for at in range(0, len(tasks), wave):
-        groups = await play(table, [Request(t, k, key=f"eval/{at + i}") for i, t in enumerate(tasks[at : at + wave])], round_=at)
+        groups = await play(
+            table, [RolloutRequest(t, k, key=f"eval/{at + i}") for i, t in enumerate(tasks[at : at + wave])], round_=at
+        )
         for group in groups:
             verdicts = await _judged(judge, group, table)
             known = [(a, v) for a, v in verdicts if v is not None]
@@ -98,11 +121,10 @@ async def evaluate(
             values += [v for _, v in known]
             result.right.append(sum(v >= 1.0 for _, v in known))
             result.answers.append([a for a, _ in verdicts])
-            distinct += len({"".join(str(a).split()) for a, v in known if v >= 1.0})
-            votes = Counter(str(a) for a, _ in known if a is not None)
-            if votes:
-                best = votes.most_common(1)[0][0]
-                majority += next(v for a, v in known if str(a) == best) >= 1.0
+            distinct += len({canonical(a) for a, v in known if v >= 1.0})
+            best, _ = majority([a for a, _ in known])
+            if best is not None:
+                right += next(v for a, v in known if canonical(a) == best) >= 1.0
             for episode in group.episodes:
                 cost.update(episode.cost)
                 played += 1
@@ -110,13 +132,13 @@ async def evaluate(
         if told:
             told(min(at + wave, len(tasks)), len(tasks))
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
-    result.rewritten = sum(rewrites([cost]).values()) / max(1, played)
+    result.re_rendered = sum(rewrites([cost]).values()) / max(1, played)
     result.score = float(np.mean(values)) if values else float("nan")
-    result.majority, result.distinct = majority / max(1, len(tasks)), distinct / max(1, len(tasks))
+    result.majority, result.distinct = right / max(1, len(tasks)), distinct / max(1, len(tasks))
     return result
 
 
-async def _judged(judge: Part, group: Group, table: Table) -> list[tuple[Any, float | None]]:
+async def _judged(judge: Block, group: RolloutGroup, table: StepContext) -> list[tuple[Any, float | None]]:
     """(answer, verdict) of every episode; an episode that failed gave no answer, which is a wrong one."""
     found = (await score(judge, [group], table)).get("reward", {})
     out: list[tuple[Any, float | None]] = []
@@ -124,8 +146,3 @@ async def _judged(judge: Part, group: Group, table: Table) -> list[tuple[Any, fl
         verdict = next((found[t.leaf].value for t in reversed(episode.trajectories) if t.leaf in found), 0.0)
         out.append((episode.answer, verdict))
     return out
-
-
-def flat(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """{"search": {"accuracy": .4}} -> {"accuracy+search": .4}; those of "" keep their names."""
-    return {(name if not how else f"{name}+{how}"): v for how, figures in results.items() for name, v in figures.items()}

@@ -1,4 +1,5 @@
-"""The event log of a run: one line of JSON per event, and the rollouts of every step as arrays. Append-only; a viewer reads it live.
+"""The event log of a run: one line of JSON per event, and the rollouts of every step as arrays. Append-only; a viewer
+reads it live.
 
 log/events.jsonl          {"event": "step", "step": 3, "reward": 0.41, ...}
 log/rollouts/000003.npz   tokens, nodes, trajectories, scores, advantages of that step's episodes; no pickle inside
@@ -8,9 +9,8 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,22 @@ import numpy as np
 
 from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, unknown
-from ..core.serial import from_json, to_json
+from ..core.serial import from_json, plain, to_json
 from ..core.task import Ref
-from ..core.tree import Group, Tree
+from ..core.tree import RolloutGroup, Tree
 from .checkpoint import disk_error
 
-TOKENS = ("id", "chosen", "logp", "version", "span")
+TOKENS = ("id", "action_mask", "logp", "version", "span")
 NODES = ("parent", "cut", "begin", "by", "sampling")
 
 
-class Log:
+class RunLog:
     """Writes the log of one run folder."""
 
     def __init__(self, folder: Path, offset: int | None = None):
-        """`offset`: cut the events back to where a checkpoint left them, so that steps played again are not told twice; None: whole lines stay."""
+        """`offset`: cut the events back to where a checkpoint left them, so that steps played again are not told twice;
+        None: whole lines stay.
+        """
         self.folder = folder
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         self.file = folder / "events.jsonl"
@@ -53,7 +55,7 @@ class Log:
         except OSError as error:
             raise disk_error(error, self.file) from error
 
-    def rollouts(self, step: int, groups: Sequence[Group], batch: Batch | None) -> None:
+    def rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:
         """Write a step's episodes, whole or not at all."""
         file = self.folder / "rollouts" / f"{step:06d}.npz"
         aside = file.with_suffix(".new")
@@ -72,18 +74,7 @@ class Log:
                 file.unlink()
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it; unknown numbers are null."""
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def pack(groups: Sequence[Group], batch: Batch | None) -> bytes:
+def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
     """The episodes of some groups as one npz: token and node tables end to end, and what is not an array as JSON."""
     episodes = [(g, e) for g in groups for e in g.episodes]
     arrays: dict[str, np.ndarray] = {
@@ -103,7 +94,9 @@ def pack(groups: Sequence[Group], batch: Batch | None) -> bytes:
             if name in batch.columns:
                 arrays[f"learned/{name}"] = np.asarray(batch.get(name), np.float32)
     told = {
-        "groups": [{"key": g.key, "request": _request(g), "episodes": len(g.episodes), "scores": _scores(g)} for g in groups],
+        "groups": [
+            {"key": g.key, "request": _request(g), "episodes": len(g.episodes), "scores": _scores(g)} for g in groups
+        ],
         "episodes": [
             {
                 "id": e.id,
@@ -128,14 +121,14 @@ def pack(groups: Sequence[Group], batch: Batch | None) -> bytes:
     return out.getvalue()
 
 
-def _request(group: Group) -> Any:
+def _request(group: RolloutGroup) -> Any:
     try:
         return to_json(group.request)
     except TypeError:  # a task may hold anything; the log of it is for people
         return str(group.request)
 
 
-def _scores(group: Group) -> list[dict[str, Any]]:
+def _scores(group: RolloutGroup) -> list[dict[str, Any]]:
     return [
         {"column": column, "at": list(at), "value": s.value, "parts": dict(s.parts), "why": s.why, "error": s.error}
         for column, places in group.scores.items()
@@ -172,11 +165,14 @@ class Rollouts:
         tree.spans, tree.roles = about["spans"], about["roles"]
         tree.samplings = [from_json(s) for s in about["samplings"]]
         tree.origin = {int(k): Ref(*from_json(v)) for k, v in about["origin"].items()}
-        tree.notes = {int(k): v for k, v in about["notes"].items()}
+        tree.notes = {
+            int(k): {n: tuple(v) if isinstance(v, list) else v for n, v in notes.items()}
+            for k, notes in about["notes"].items()
+        }
         return tree
 
 
-class Shelf:
+class RolloutArchive:
     """Finds the trees of earlier steps in a run's log: what replay asks for."""
 
     def __init__(self, folder: Path):

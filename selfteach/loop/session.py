@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.blocks import Block
 from ..core.errors import BadCheckpoint, NotFinite
-from ..core.part import Part
 from ..core.protocols import History
 from ..core.task import Sampling
 from ..model import files, lora
@@ -20,19 +20,19 @@ from ..model.base import Model
 from ..model.tokenizer import Tokenizer
 from . import checkpoint
 from .evaluate import Result, evaluate
-from .log import Log
-from .run import Loop, State
-from .table import Table
+from .log import RunLog
+from .run import Loop
+from .state import RunState
 
 Observer = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass
 class Session:
-    """A loop in a folder. `observer` hears every event; with `folder` None nothing is written (a warm start, a test)."""
+    """A loop in a folder. `observer` gets every event; with `folder` None nothing is written (warm starts, tests)."""
 
     loop: Loop
-    judge: Part
+    judge: Block
     folder: Path | None = None
     checkpoint_every: int = 10
     keep: int = 2
@@ -41,23 +41,23 @@ class Session:
     rollouts: bool = True
     observer: Observer = lambda event: None
     base: str = ""  # what adapters are over, as their files say it
-    log: Log | None = field(default=None, init=False)
+    log: RunLog | None = field(default=None, init=False)
     stopping: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         for part in (self.loop.learner, self.loop.engine):
-            if hasattr(part, "told"):
-                part.told = lambda text: self._tell("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
+            if hasattr(part, "warn"):
+                part.warn = lambda text: self._tell("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
 
     @property
     def model(self) -> Model:
         """The policy's trunk, as the learner has it."""
-        return self.loop.learner.groups["policy"].trunk  # type: ignore[attr-defined]
+        return self.loop.learner.trunk("policy")
 
     @property
     def adapted(self) -> bool:
         """Whether the policy is a base with adapters."""
-        return bool(lora.layers(self.model))
+        return bool(lora.lora_layers(self.model))
 
     def open(self) -> bool:
         """Take up the folder where its newest checkpoint left it; True where there was one."""
@@ -68,23 +68,31 @@ class Session:
         if found is not None:
             at, _, state = found
             if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
-                raise BadCheckpoint(f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids would mean other words")
+                raise BadCheckpoint(
+                    f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids "
+                    "would mean other words"
+                )
             if self.adapted:
                 self.loop.learner.put("policy", lora.read_factors(at / "adapter"), str(at / "adapter" / lora.WEIGHTS))
             else:
-                self.loop.learner.put("policy", files.weights(at, self.model), str(at / "model.safetensors"))
+                self.loop.learner.put("policy", files.load_weights(at, self.model), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
-            offset = None if self.loop.done else state["log"]  # what a run that is done told after its last checkpoint is no repetition
+            offset = (
+                None if self.loop.done else state["log"]
+            )  # what a run that is done told after its last checkpoint is no repetition
             self.loop.deliver_all()
-        self.log = Log(self.folder / "log", 0 if found is None else offset)
+        self.log = RunLog(self.folder / "log", 0 if found is None else offset)
         self.log.forget(self.loop.state.step)
         if found is None:
             self.save()
         return found is not None
 
     def save(self) -> None:
-        """A checkpoint of this moment. Of adapted weights it holds the adapters, and the merged model where the run is done."""
+        """A checkpoint of this moment.
+
+        Of adapted weights it holds the adapters, and the merged model where the run is done.
+        """
         if self.folder is None:
             return
         loop = self.loop
@@ -94,7 +102,7 @@ class Session:
             if self.adapted:
                 lora.save(aside / "adapter", self.model, self.base)
             if loop.done or not self.adapted:
-                files.save(aside, lora.plain(self.model) if self.adapted else self.model, loop.tokenizer)
+                files.save(aside, lora.merged_copy(self.model) if self.adapted else self.model, loop.tokenizer)
             loop.learner.save(aside, skip=("policy",))
 
         state = {**asdict(loop.state), "log": self.log.offset if self.log else 0}
@@ -116,9 +124,13 @@ class Session:
                     raise
                 if self.log and self.rollouts:
                     self.log.rollouts(step, groups, batch)
-                self._tell("step", step=step, steps=loop.steps, first=first, seconds=time.monotonic() - started, **metrics)
+                self._tell(
+                    "step", step=step, steps=loop.steps, first=first, seconds=time.monotonic() - started, **metrics
+                )
                 if self.eval_every and loop.state.step % self.eval_every == 0 and not loop.done:
-                    result = await self.measure(k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step))
+                    result = await self.measure(
+                        k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step)
+                    )
                     self._tell("eval", step=loop.state.step, **result.figures())
                 due = due or loop.done or self.stopping or loop.state.step % self.checkpoint_every == 0
                 if self.folder and due and loop.settled:
@@ -126,10 +138,19 @@ class Session:
                     due = False
 
     async def measure(
-        self, *, k: int, tasks: int, greedy: bool = False, program: Part | None = None, where: tuple[object, ...] = ("eval",), wave: int = 256
+        self,
+        *,
+        k: int,
+        tasks: int,
+        greedy: bool = False,
+        program: Block | None = None,
+        where: tuple[object, ...] = ("eval",),
+        wave: int = 256,
     ) -> Result:
         """Play a program (the stage's own unless given) on the first held-out tasks."""
-        return await self.measure_tasks(self.loop.source.test[:tasks], k=k, greedy=greedy, program=program, where=where, wave=wave)
+        return await self.measure_tasks(
+            self.loop.source.test[:tasks], k=k, greedy=greedy, program=program, where=where, wave=wave
+        )
 
     async def measure_tasks(
         self,
@@ -137,7 +158,7 @@ class Session:
         *,
         k: int,
         greedy: bool = False,
-        program: Part | None = None,
+        program: Block | None = None,
         where: tuple[object, ...] = ("eval",),
         wave: int = 256,
         told: Callable[[int, int], None] | None = None,
@@ -146,8 +167,14 @@ class Session:
         stage = loop.stages[min(loop.state.place, len(loop.stages) - 1)]
         sampling = Sampling(temperature=0.0 if greedy else 1.0, max_tokens=loop.max_tokens)
         main = program or loop.method.measured(stage)
-        table = Table(loop.engine, loop.tokenizer, tuple(loop.method.cast), loop.tools, sampling, {"main": main}, loop.seed, where, loop.limits)
-        return await evaluate(table, list(tasks), self.judge, k, max(1, wave // k), told)
+        return await evaluate(
+            loop.table({"main": main}, sampling, where, loop.engine),
+            list(tasks),
+            self.judge,
+            k,
+            max(1, wave // k),
+            told,
+        )
 
     def _tell(self, event: str, **values: Any) -> None:
         if self.log:
@@ -175,10 +202,10 @@ class Session:
             signal.signal(signal.SIGINT, before)
 
 
-def unpack(state: Mapping[str, Any], file: Path) -> State:
+def unpack(state: Mapping[str, Any], file: Path) -> RunState:
     """The loop's state from a checkpoint's. Raises BadCheckpoint for one of other fields."""
     known = {k: v for k, v in state.items() if k not in ("log", "history")}
     try:
-        return State(**known, history=History(**state["history"]))
+        return RunState(**known, history=History(**state["history"]))
     except (KeyError, TypeError) as error:
         raise BadCheckpoint(f"{file}: not a state that this selfteach wrote ({error})") from error

@@ -1,6 +1,7 @@
-"""The warm start: supervised training on a task's demonstrations, done once and kept by the content of task, model and settings.
+"""The warm start: supervised training of a fresh model on a task's demonstrations, cached by all that it depends on.
 
-The second method on a task starts from it at once. It is the same loop with a data stage; a warm start that is cut off leaves nothing.
+It is the same training loop with a data stage. The next method on the task reads it from the cache; an interrupted warm
+start is not saved.
 """
 
 from __future__ import annotations
@@ -8,59 +9,68 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..core.blocks import Block
 from ..core.cache import cache_folder
+from ..core.code_hash import code_hash
 from ..core.errors import BadValue
 from ..core.method import Method
-from ..core.part import Part
-from ..core.task import Source
+from ..core.task import TaskSource
 from ..model import devices, files
-from ..model.zoo import Start
-from .assemble import Settings, loop
+from ..model.catalog import StartModel
+from .assemble import loop
+from .dependencies import source_files
 from .session import Session
-
-VERSION = 1  # raise when the training of a warm start changes
-
-
-@dataclass(frozen=True)
-class Warm:
-    """How a warm start is trained. steps 0: none."""
-
-    steps: int = 300
-    batch: int = 64
-    lr: float = 3e-3
-    seed: int = 0
+from .settings import RunSettings, WarmStartConfig
 
 
-def key(source: Source, start: Start, warm: Warm, settings: Settings) -> str:
-    """The content that a warm start depends on, as a hash: demonstrations, tokenizer, shape, fresh weights and settings."""
+def cache_key(
+    source: TaskSource, start: StartModel, method: Method, warm: WarmStartConfig, settings: RunSettings
+) -> str:
+    """A hash of all that a warm start depends on: demonstrations, tokenizer, weights, settings, code, libraries."""
     if source.demos is None:
-        raise BadValue(f"task {source.name}: it has no demonstrations to warm-start on; give --model FOLDER")
-    shown = [[d.prompt, *map(str, d.data)] for d in map(source.demos, range(512))]
-    told = [VERSION, shown, start.tokenizer.fingerprint, files.fingerprint(start.model.names()), asdict(warm), precision(settings), torch.__version__]
-    told.append(torch.get_num_threads())  # sums over threads differ in their last bits
-    return hashlib.blake2b(json.dumps(told).encode(), digest_size=10).hexdigest()
-
-
-def precision(settings: Settings) -> str:
-    """What the settings' products are computed in, here."""
-    return devices.precision_of(settings.dtype, devices.device_of(settings.device))
+        raise BadValue(
+            f"task {source.name}: has no demonstrations to warm-start on; give --model FOLDER, or --warm-steps 0"
+        )
+    demonstrations = [[d.prompt, *map(str, d.data)] for d in map(source.demos, range(512))]
+    device = devices.resolve_device(settings.device)
+    depends = {
+        "demonstrations": demonstrations,
+        "tokenizer": start.tokenizer.fingerprint,
+        "weights": files.fingerprint(start.model.names()),
+        "warm": asdict(warm),
+        "device": device,
+        "dtype": devices.resolve_dtype(settings.dtype, device),
+        "recompute": settings.recompute,
+        "threads": torch.get_num_threads(),  # sums over threads differ in their last bits
+        "code": code_hash([Path(__file__), *source_files(method, source.name)]),
+    }
+    return hashlib.blake2b(json.dumps(depends, sort_keys=True).encode(), digest_size=10).hexdigest()
 
 
 async def warm_start(
-    source: Source, start: Start, method: Method, judge: Part, warm: Warm, settings: Settings, observer: Callable[[Mapping[str, Any]], None]
+    source: TaskSource,
+    start: StartModel,
+    method: Method,
+    judge: Block,
+    warm: WarmStartConfig,
+    settings: RunSettings,
+    observer: Callable[[Mapping[str, Any]], None],
 ) -> Path:
-    """The folder of the warm-started model, trained now unless it is there. `method` is the supervised one, its batch set."""
-    folder = cache_folder() / "warm" / key(source, start, warm, settings)
+    """The folder of the warm-started model, trained now unless the cache has it.
+
+    method  supervised training, with its batch size set. Raises KeyboardInterrupt where the run was stopped
+    """
+    folder = cache_folder() / "warm" / cache_key(source, start, method, warm, settings)
     if any(folder.glob("model*.safetensors")):
         observer({"event": "warm_found", "folder": str(folder)})
         return folder
-    how = Settings(
+    supervised = RunSettings(
         seed=warm.seed,
         steps=warm.steps,
         lr=warm.lr,
@@ -70,14 +80,21 @@ async def warm_start(
         dtype=settings.dtype,
         recompute=settings.recompute,
     )
-    made = loop(method, source, start, how, speak=False, given=True)
-    session = Session(made, judge, None, rollouts=False, observer=lambda e: observer({**e, "event": "warm_" + str(e["event"])}))
+    training = loop(method, source, start, supervised, speak=False, given=True)
+    session = Session(
+        training, judge, None, rollouts=False, observer=lambda e: observer({**e, "event": "warm_" + str(e["event"])})
+    )
     await session.run()
     if session.stopping:
         raise KeyboardInterrupt
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with files.written_aside(folder) as aside:
-        files.save(aside, session.model, start.tokenizer)
-        about = {"task": source.name, "knobs": dict(source.knobs), "warm": asdict(warm), "loss": made.state.history.last("loss")}
-        (aside / "about.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
+    with files.atomic_folder(folder) as temporary:
+        files.save(temporary, session.model, start.tokenizer)
+        about = {
+            "task": source.name,
+            "task_options": dict(source.task_options),
+            "warm": asdict(warm),
+            "loss": training.state.history.last("policy/loss"),
+        }
+        (temporary / "about.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
     return folder

@@ -1,1 +1,1 @@
-"""The transformer, tokenizers, and weights in and out. Knows nothing of sampling, batches, losses or methods."""
+"""The transformer, tokenizers, LoRA, and weights on disk. No sampling, batches, losses or methods here."""

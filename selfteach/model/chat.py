@@ -1,7 +1,8 @@
-"""Chat templates: what a real model wants written around messages.
+"""Chat templates: the text that a model expects around messages.
 
-Turns are appended, never written again, as long as a render of more turns begins with what stands there. That is a property of the
-template: `drifts` says beforehand where it does not hold, and `cause` why it did not in a conversation, which then goes on in a branch.
+Turns are appended, not re-rendered, as long as a render of more turns begins with the text so far. That is a property
+of the template: `drifts` lists beforehand where it fails, and `drift_cause` says why it failed in a conversation, which
+then continues in a branch.
 """
 
 from __future__ import annotations
@@ -17,114 +18,146 @@ from typing import Any
 from ..core.errors import BadValue
 
 Message = Mapping[str, Any]
-ASK, SAID = {"role": "user", "content": "What is asked?"}, "What-was-replied-7f3a"
-TODAY = datetime(2024, 7, 26)  # what a template that asks for the date is told: a prompt must not depend on the day it is written on
-THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
+QUESTION, REPLY = {"role": "user", "content": "What is asked?"}, "What-was-replied-7f3a"
+TODAY = datetime(2024, 7, 26)  # fixed, since a prompt must not depend on the day
+THINK_BLOCK = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 
-# Why a render of more turns does not begin with the tokens of fewer (after the `renderers` package's diagnostics).
-REFUSED = "role refused"
-NO_CLOSE = "unknown close of a turn"
-REWRITTEN = "history rewritten"
-THINKING = "thinking stripped"
-WHITESPACE = "whitespace drift"
-TOOL_CALL = "tool-call re-serialised"
-BPE = "BPE drift"
+# Why a render of more turns does not begin with the tokens of fewer (named as in the package `renderers`).
+ROLE_REFUSED = "role refused"
+NO_END_OF_TURN = "unknown close of a turn"
+HISTORY_REWRITTEN = "history rewritten"
+THINKING_STRIPPED = "thinking stripped"
+WHITESPACE_DRIFT = "whitespace drift"
+TOOL_CALL_CHANGED = "tool-call re-serialised"
+BPE_DRIFT = "BPE drift"
 
 
 @dataclass(frozen=True)
-class Chat:
-    """A chat template with the names it may use (bos_token ...). `close`: the text of the special token that ends a turn, if one does."""
+class ChatTemplate:
+    """A chat template.
+
+    special_tokens  the tokens that it may use by name (bos_token ...)
+    end_of_turn     the text of the special token that ends a turn; None: no single token does
+    """
 
     template: str
-    names: Mapping[str, str] = field(default_factory=dict)
-    close: str | None = None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    end_of_turn: str | None = None
 
     @staticmethod
-    def of(config: Mapping[str, Any], special: Collection[str] = ()) -> Chat | None:
-        """The template of a tokenizer_config.json (of several, the one called default), None where there is none.
+    def from_config(config: Mapping[str, Any], special: Collection[str] = ()) -> ChatTemplate | None:
+        """The template of a tokenizer_config.json (of several, the one called default); None: it has none.
 
-        special  the tokenizer's special tokens: the one that stands after a reply ends turns
+        special  the tokenizer's special tokens: the one after a reply is `end_of_turn`
         """
         template = config.get("chat_template")
         if isinstance(template, list):
             template = {t["name"]: t["template"] for t in template}.get("default")
         if not template:
             return None
-        words = {k: v.get("content") if isinstance(v, Mapping) else v for k, v in config.items() if k.endswith("_token")}
-        chat = Chat(template, {k: v for k, v in words.items() if isinstance(v, str)})
+        tokens = {
+            k: v.get("content") if isinstance(v, Mapping) else v for k, v in config.items() if k.endswith("_token")
+        }
+        chat = ChatTemplate(template, {k: v for k, v in tokens.items() if isinstance(v, str)})
         try:
-            tail = chat.text([ASK, {"role": "assistant", "content": SAID}], reply=False).partition(SAID)[2].lstrip()
+            tail = (
+                chat.render([QUESTION, {"role": "assistant", "content": REPLY}], reply=False)
+                .partition(REPLY)[2]
+                .lstrip()
+            )
         except BadValue:
             return chat
-        return replace(chat, close=max((t for t in special if tail.startswith(t)), key=len, default=None))
+        return replace(chat, end_of_turn=max((t for t in special if tail.startswith(t)), key=len, default=None))
 
-    def text(self, messages: Sequence[Message], reply: bool = True) -> str:
-        """The conversation as text, with the beginning of a reply. Raises BadValue where the template refuses it or is broken."""
+    def render(self, messages: Sequence[Message], reply: bool = True) -> str:
+        """The messages as text, with `reply` followed by the generation prompt.
+
+        Raises BadValue where the template refuses them or is broken.
+        """
         try:
-            return compiled(self.template).render(messages=list(messages), add_generation_prompt=reply, tools=None, **self.names)
+            return compiled(self.template).render(
+                messages=list(messages), add_generation_prompt=reply, tools=None, **self.special_tokens
+            )
         except Exception as error:  # whatever a template may do
             raise BadValue(f"chat template: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
-    def after_reply(self, message: Message) -> str:
-        """What stands between a reply and the next one when `message` comes between them, from the token that ends the reply on.
+    def text_after_reply(self, message: Message) -> str:
+        """The text from the end of a reply up to the next reply, with `message` between them.
 
-        Raises BadValue where the template does not take such a message, or nothing ends a reply.
+        It begins with the end-of-turn token. Raises BadValue where the template refuses such a message, or has no
+        end-of-turn token.
         """
-        _, found, tail = self.text([ASK, {"role": "assistant", "content": SAID}, message]).partition(SAID)
-        if not found or self.close is None or not tail.lstrip().startswith(self.close):
-            raise BadValue(f"chat template: {NO_CLOSE}: it cannot be told where a reply ends, so no {message.get('role')} message can follow one")
+        _, placeholder, tail = self.render([QUESTION, {"role": "assistant", "content": REPLY}, message]).partition(
+            REPLY
+        )
+        if not placeholder or self.end_of_turn is None or not tail.lstrip().startswith(self.end_of_turn):
+            raise BadValue(
+                f"chat template: {NO_END_OF_TURN}: no token ends a reply, so no {message.get('role')} message "
+                "can follow one; use a template with an end-of-turn token"
+            )
         return tail.lstrip()
 
     def drifts(self, encode: Callable[[str], Sequence[int]], inside: Callable[[str], Sequence[int]]) -> dict[str, str]:
-        """What a render of more turns would say otherwise than the turns as they were appended: a probe's name -> why.
+        """Where a render of more turns differs from appended turns: a probe's name -> the cause.
 
-        encode, inside  text -> ids, special tokens read as such: of a whole text, and of one that stands in the middle
+        encode, inside  text -> ids, with special tokens: of a whole text, and of one in the middle of a text
         """
         out = {}
         for name, (head, reply, message) in PROBES.items():
             if name == "tool calls" and "tool_calls" not in self.template:
                 continue
             try:
-                first = self.text(head)
-                parts = first, _raw(reply), self.after_reply(message)
-                whole = self.text([*head, reply, message])
+                first = self.render(head)
+                parts = first, _raw(reply), self.text_after_reply(message)
+                whole = self.render([*head, reply, message])
             except BadValue as error:
-                out[name] = NO_CLOSE if NO_CLOSE in str(error) else REFUSED
+                out[name] = NO_END_OF_TURN if NO_END_OF_TURN in str(error) else ROLE_REFUSED
                 continue
             if (why := _why(parts, whole, "tool_calls" in reply, encode, inside)) is not None:
                 out[name] = why
         return out
 
 
-def _why(parts: tuple[str, str, str], whole: str, called: bool, encode: Callable[[str], Any], inside: Callable[[str], Any]) -> str | None:
-    """Why a conversation appended in three parts (up to the reply, the reply, from its end on) is not what a render of the whole gives."""
+def _why(
+    parts: tuple[str, str, str],
+    whole: str,
+    has_tool_calls: bool,
+    encode: Callable[[str], Any],
+    inside: Callable[[str], Any],
+) -> str | None:
+    """The cause where three parts (up to the reply, the reply, from its end on) differ from a render of the whole."""
     first, reply, after = parts
-    if (grown := first + reply + after) == whole:
-        return None if [*encode(whole)] == [*encode(first), *inside(reply), *encode(after)] else BPE
-    return cause(grown, whole, called)
+    if (appended := first + reply + after) == whole:
+        return None if [*encode(whole)] == [*encode(first), *inside(reply), *encode(after)] else BPE_DRIFT
+    return drift_cause(appended, whole, has_tool_calls)
 
 
-def cause(grown: str, whole: str, called: bool = False) -> str:
-    """Why a render of a whole conversation is not the text that grew turn by turn. called: its last reply holds parsed tool calls."""
-    if called:
-        return TOOL_CALL
-    bare, anew = ("".join(text.split()) for text in (grown, whole))
-    if bare == anew:
-        return WHITESPACE
-    return THINKING if THOUGHT.sub("", bare) == THOUGHT.sub("", anew) else REWRITTEN
+def drift_cause(appended: str, whole: str, has_tool_calls: bool = False) -> str:
+    """The cause by which a render of a whole conversation differs from the text appended turn by turn.
+
+    has_tool_calls  True where its last reply has parsed tool calls
+    """
+    if has_tool_calls:
+        return TOOL_CALL_CHANGED
+    bare, rendered = ("".join(text.split()) for text in (appended, whole))
+    if bare == rendered:
+        return WHITESPACE_DRIFT
+    return THINKING_STRIPPED if THINK_BLOCK.sub("", bare) == THINK_BLOCK.sub("", rendered) else HISTORY_REWRITTEN
 
 
 def _raw(reply: Message) -> str:
-    """A reply as a model would have written it."""
+    """The text that a model would have generated for a reply."""
     calls = [c["function"] for c in reply.get("tool_calls", ())]
-    return reply["content"] + "".join("<tool_call>" + json.dumps(c, separators=(",", ":")) + "</tool_call>" for c in calls)
+    return reply["content"] + "".join(
+        "<tool_call>" + json.dumps(c, separators=(",", ":")) + "</tool_call>" for c in calls
+    )
 
 
 def _user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _said(text: str, **more: Any) -> Message:
+def _assistant(text: str, **more: Any) -> Message:
     return {"role": "assistant", "content": text, **more}
 
 
@@ -132,28 +165,33 @@ CALL = {"type": "function", "function": {"name": "look", "arguments": {"sure": T
 SYSTEM = {"role": "system", "content": "Be brief."}
 # head, reply, the message after it
 PROBES: dict[str, tuple[list[Message], Message, Message]] = {
-    "user": ([_user("One?")], _said("Two."), _user("Three?")),
-    "longer": ([_user("One?"), _said("Two."), _user("Three?")], _said("Four."), _user("Five?")),
-    "system": ([SYSTEM, _user("One?")], _said("Two."), _user("Three?")),
-    "spaces": ([_user("One?")], _said(" Two.\n"), _user("Three?")),
-    "thinking": ([_user("One?")], _said("<think>\nHm.\n</think>\n\nTwo."), _user("Three?")),
-    "tool": ([_user("One?")], _said("Two."), {"role": "tool", "name": "look", "content": "Three."}),
-    "tool calls": ([_user("One?")], _said("", tool_calls=[CALL]), {"role": "tool", "name": "look", "content": "Three."}),
+    "user": ([_user("One?")], _assistant("Two."), _user("Three?")),
+    "longer": ([_user("One?"), _assistant("Two."), _user("Three?")], _assistant("Four."), _user("Five?")),
+    "system": ([SYSTEM, _user("One?")], _assistant("Two."), _user("Three?")),
+    "spaces": ([_user("One?")], _assistant(" Two.\n"), _user("Three?")),
+    "thinking": ([_user("One?")], _assistant("<think>\nHm.\n</think>\n\nTwo."), _user("Three?")),
+    "tool": ([_user("One?")], _assistant("Two."), {"role": "tool", "name": "look", "content": "Three."}),
+    "tool calls": (
+        [_user("One?")],
+        _assistant("", tool_calls=[CALL]),
+        {"role": "tool", "name": "look", "content": "Three."},
+    ),
 }
 
 
 @lru_cache(maxsize=16)
 def compiled(template: str) -> Any:
-    """A template as the Hub's are written: sandboxed, blocks trimmed, with raise_exception, strftime_now and a tojson that keeps letters.
+    """A compiled template with the Hub's conventions, in a sandbox.
 
-    Raises what jinja2 raises for one that is not well-formed.
+    Blocks are trimmed; there are raise_exception, strftime_now and a tojson that does not escape letters. Raises what
+    jinja2 raises for a malformed template.
     """
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """{% generation %} ... {% endgeneration %}: written as if it were not there."""
+        """The block {% generation %} ... {% endgeneration %}, which changes nothing."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -166,7 +204,9 @@ def compiled(template: str) -> Any:
         raise BadValue(message)
 
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
-    env.filters["tojson"] = lambda x, **how: json.dumps(x, ensure_ascii=False, **{k: v for k, v in how.items() if k != "ensure_ascii"})
-    env.globals["raise_exception"] = refuse
-    env.globals["strftime_now"] = TODAY.strftime
+    env.filters["tojson"] = lambda x, **how: json.dumps(
+        x, ensure_ascii=False, **{k: v for k, v in how.items() if k != "ensure_ascii"}
+    )
+    functions: dict[str, Any] = {"raise_exception": refuse, "strftime_now": TODAY.strftime}
+    env.globals.update(functions)
     return env.from_string(template)

@@ -1,53 +1,66 @@
-"""Which device computes, and in which precision where neither was said."""
+"""Devices, precisions and memory: what `auto` means on this machine."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from ..core.errors import BadValue
 
 
-def device_of(name: str) -> str:
-    """ "cpu", "cuda" or "cuda:N" of what was asked for; "auto" is a GPU where there is one. Raises BadValue for one that is not here."""
+def resolve_device(name: str) -> str:
+    """The device of a name, `cpu`, `cuda` or `cuda:N`; `auto` is a GPU where there is one.
+
+    Raises BadValue for one that this machine does not have.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
         raise BadValue(f"device: must be auto, cpu, cuda or cuda:N, not {name!r}")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise BadValue(f"device {name}: no GPU that torch {torch.__version__} can use; ask for cpu, or install a CUDA build of torch")
+        raise BadValue(
+            f"device {name}: no GPU that torch {torch.__version__} can use; ask for cpu, or install a CUDA build of "
+            "torch"
+        )
     if number and int(number) >= torch.cuda.device_count():
-        raise BadValue(f"device {name}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0")
+        raise BadValue(
+            f"device {name}: this machine has {torch.cuda.device_count()} GPUs, counted from cuda:0; use one of them"
+        )
     return name
 
 
-def precision_of(dtype: str, device: str) -> str:
-    """float32 or bfloat16; "auto" is bfloat16 on a GPU that has it, else float32, in which a run can be resumed bit for bit."""
+def resolve_dtype(dtype: Literal["auto", "float32", "bfloat16"], device: str) -> Literal["float32", "bfloat16"]:
+    """The precision float32 or bfloat16; `auto` is bfloat16 on a GPU that has it, else float32.
+
+    In float32 a run can be resumed bit for bit.
+    """
     if dtype != "auto":
         return dtype
     return "bfloat16" if device.startswith("cuda") and torch.cuda.is_bf16_supported() else "float32"
 
 
 def free_memory(device: str) -> int | None:
-    """Bytes that can still be had: the device's, or this machine's within the limit of its control group; None where nothing tells."""
+    """Free bytes of a GPU, or of this machine within the limit of its control group; None where unknown."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
-    found = [n for n in (_available(), _group_left()) if n is not None]
-    return min(found) if found else None
+    limits = [n for n in (_available(), _cgroup_available()) if n is not None]
+    return min(limits) if limits else None
 
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # of mallopt(3)
 
 
-def keep_freed() -> None:
-    """Have this process keep the memory that it frees, for the next allocation.
+def keep_freed_memory() -> None:
+    """Make malloc keep freed memory for the next allocation (glibc).
 
-    glibc gives large blocks back at once, and each pass over a batch would fault its activations in anew, 4 KiB at a time: a sixth of a
-    learning step of SmolLM2. An environment that sets malloc's options is left alone, as is any other C library.
+    By default large blocks go back to the system at once, and each pass over a batch faults its activations in again,
+    4 KiB at a time: a sixth of a learning step of SmolLM2. Nothing is changed where the environment sets malloc's
+    options, or with another C library.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
@@ -71,8 +84,8 @@ def _available() -> int | None:
         return None
 
 
-def _group_left() -> int | None:
-    """What the memory limit of a container leaves; pages of files that can be dropped count as free."""
+def _cgroup_available() -> int | None:
+    """Free bytes within a container's memory limit; pages of files that can be dropped count as free."""
     for limit, used, stat, word in (
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
@@ -82,7 +95,14 @@ def _group_left() -> int | None:
             most = (root / limit).read_text().strip()
             if most == "max" or int(most) >= 1 << 60:
                 continue
-            files = next((int(line.split()[1]) for line in (root / stat).read_text().splitlines() if line.startswith(word + " ")), 0)
+            files = next(
+                (
+                    int(line.split()[1])
+                    for line in (root / stat).read_text().splitlines()
+                    if line.startswith(word + " ")
+                ),
+                0,
+            )
             return max(0, int(most) - int((root / used).read_text()) + files)
         except (OSError, ValueError):
             continue

@@ -1,10 +1,11 @@
-"""Tokenizers: text to ids and back, through the `tokenizers` library. Any `tokenizer.json` of the Hub, and small ones made from a task's text."""
+"""Tokenizers, by the library `tokenizers`: any `tokenizer.json` of the Hub, and small ones trained on a task's text."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,22 +14,24 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import BadCheckpoint, BadValue
-from .chat import Chat, Message, cause
+from .chat import ChatTemplate, Message, drift_cause
 
 END = "<|end|>"
 SPACE = "▁"  # a space, in SentencePiece's vocabularies
-CUT = "\ufdd0"  # no character: marks where a message is cut inside what spells a special token, until it is encoded
+BYTE = re.compile("<0x[0-9A-F]{2}>")  # a token that is a byte, in vocabularies with byte fallback
+SPLIT_MARK = "\ufdd0"  # a noncharacter, at which a text that spells a special token is split before encoding
 
 
 class Tokenizer:
-    """Text to ids and back: any text goes in, and what comes out decodes to the same text.
+    """Text to ids and back; the ids of any text decode to that text.
 
-    ends    ids that end a text or a turn; `end` is the one that a text is finished with: the chat template's, or the first
-    config  what tokenizer_config.json says, kept to be saved again; None: a tokenizer of our own
-    chat    the chat template, where there is one
+    ends    ids that end a text or a turn (EOS)
+    end     the one of them that is appended to a text: the chat template's end of turn, or the first
+    config  the content of tokenizer_config.json, to be saved again; None: trained here
+    chat    the chat template, or None
     """
 
-    def __init__(self, inner: Any, ends: str | Sequence[int] = END, config: Mapping[str, Any] | None = None):
+    def __init__(self, inner: Any, ends: str | Sequence[int] = END, config: Mapping[str, Any] | None = None) -> None:
         self.inner = inner
         self.config = None if config is None else dict(config)
         if isinstance(ends, str):
@@ -36,8 +39,8 @@ class Tokenizer:
                 raise BadValue(f"tokenizer: it has no end token {ends!r}")
             ends = [one]
         special = {t.content: i for i, t in inner.get_added_tokens_decoder().items() if t.special}
-        self.chat = Chat.of(self.config or {}, special)
-        closing = [special[self.chat.close]] if self.chat and self.chat.close else []
+        self.chat = ChatTemplate.from_config(self.config or {}, special)
+        closing = [special[self.chat.end_of_turn]] if self.chat and self.chat.end_of_turn else []
         self.ends = tuple(dict.fromkeys([*closing, *ends]))
         if not self.ends:
             raise BadValue("tokenizer: it has no end token")
@@ -51,200 +54,252 @@ class Tokenizer:
         return 1 + max(self.inner.get_vocab(with_added_tokens=True).values())
 
     @cached_property
-    def _bare(self) -> Any:
-        """The same tokenizer without a space put before the text, for text that stands in the middle."""
+    def _without_space(self) -> Any:
+        """The same tokenizer without a space added before the text, for text in the middle of another."""
         data = json.loads(self.inner.to_str())
-        if not _without_prefix(data):
+        if not _remove_space_prefix(data):
             return self.inner
         return type(self.inner).from_str(json.dumps(data))
 
     @cached_property
-    def _special(self) -> set[int]:
-        """Ids that text never spells: special tokens and ends. Of a tokenizer of our own the ends alone: its tags are words of its tasks."""
+    def _special_ids(self) -> set[int]:
+        """Ids that no text encodes to: special tokens and ends; the ends alone for a tokenizer trained here.
+
+        The tags of the latter are words of its tasks.
+        """
         model = json.loads(self.inner.to_str())["model"]
         unknown = {self.inner.token_to_id(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")}
         added = self.inner.get_added_tokens_decoder()
         return {i for i, t in added.items() if i in self.ends or (t.special and self.config is not None)} - unknown
 
     def encode(self, text: str) -> np.ndarray:
-        """i32[n]: the ids of the text and nothing else, wherever it stands. What spells a special token is text like any other."""
-        return np.array([i for _, ids in self._apart(text) for i in ids], np.int32)
+        """i32[n]: the ids of the text alone, as in the middle of a text.
 
-    def _apart(self, text: str) -> list[tuple[str, list[int]]]:
-        """The text cut inside everything that would be read as a special token, behind its first character; pieces with their ids."""
+        A special token that the text spells is encoded as ordinary text.
+        """
+        return np.array([i for _, ids in self._split_special(text) for i in ids], np.int32)
+
+    def _split_special(self, text: str) -> list[tuple[str, list[int]]]:
+        """(piece, ids) of the text, split after the first character of everything that spells a special token."""
         out: list[tuple[str, list[int]]] = []
         todo = [text]
         while todo:
             piece = todo.pop()
-            made = self._bare.encode(piece, add_special_tokens=False)
-            found = [] if self._special.isdisjoint(made.ids) else zip(made.ids, made.offsets, strict=True)
-            cuts = [a + 1 for i, (a, z) in found if i in self._special and z - a > 1]
+            encoded = self._without_space.encode(piece, add_special_tokens=False)
+            tokens = [] if self._special_ids.isdisjoint(encoded.ids) else zip(encoded.ids, encoded.offsets, strict=True)
+            cuts = [a + 1 for i, (a, z) in tokens if i in self._special_ids and z - a > 1]
             if cuts:
                 todo += [piece[a:z] for a, z in itertools.pairwise([0, *cuts, len(piece)])][::-1]
             else:
-                out.append((piece, made.ids))
+                out.append((piece, encoded.ids))
         return out
 
     @cached_property
-    def _pieces(self) -> Callable[[str], tuple[str, ...]]:
-        """The pieces of `_apart`, remembered: a conversation's messages are asked for again at each turn."""
-        return lru_cache(maxsize=4096)(lambda text: tuple(piece for piece, _ in self._apart(text)))
+    def _split_pieces(self) -> Callable[[str], tuple[str, ...]]:
+        """The pieces of `_split_special`, cached: a conversation's messages are split again at each turn."""
+        return lru_cache(maxsize=4096)(lambda text: tuple(piece for piece, _ in self._split_special(text)))
 
-    def _cut(self, value: Any, mark: str) -> Any:
-        """A message, or whatever stands in one, with `mark` put where its texts are cut apart."""
+    def _insert_marks(self, value: Any, mark: str) -> Any:
+        """A message, or a value in one, with `mark` where its texts are split."""
         if isinstance(value, str):
-            return mark.join(self._pieces(value))
+            return mark.join(self._split_pieces(value))
         if isinstance(value, Mapping):
-            return {k: self._cut(v, mark) for k, v in value.items()}
-        return [self._cut(v, mark) for v in value] if isinstance(value, list | tuple) else value
+            return {k: self._insert_marks(v, mark) for k, v in value.items()}
+        return [self._insert_marks(v, mark) for v in value] if isinstance(value, list | tuple) else value
 
-    def _read(self, text: str, mark: str) -> list[int]:
-        """The ids of what a template wrote: special tokens are read as such, except where a mark cuts them."""
+    def _encode_template(self, text: str, mark: str) -> list[int]:
+        """The ids of a template's output: special tokens are encoded as such, except where a mark splits them."""
         first, *more = text.split(mark)
-        return [i for n, t in enumerate((first, *more)) for i in (self._bare if n else self.inner).encode(t, add_special_tokens=False).ids]
+        return [
+            i
+            for n, t in enumerate((first, *more))
+            for i in (self._without_space if n else self.inner).encode(t, add_special_tokens=False).ids
+        ]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of ids; end tokens, and ids that only fill up a model's vocabulary, left out."""
-        return b"".join(self.spelled(ids)).decode("utf-8", "replace")
+        """The text of ids, without end tokens and ids that only pad a model's vocabulary."""
+        return b"".join(self.token_bytes(ids)).decode("utf-8", "replace")
 
-    def spelled(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
-        """What each id adds to the text; nothing for ids that only fill up a model's vocabulary."""
+    def token_bytes(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
+        """The bytes that each id adds to the text; none for ids that only pad a model's vocabulary."""
         return [self.pieces[i] if i < len(self.pieces) else b"" for i in np.asarray(ids).tolist()]
 
     def render(self, prompt: Any) -> np.ndarray:
-        """The ids a context begins with: text (after the token that begins one, where the model has it), messages, or ids as they are.
+        """i32[n]: the ids of a prompt: text (after BOS, where the model has one), messages, or ids unchanged.
 
-        Messages are a list of {"role": ..., "content": ...}; the chat template writes them, and the beginning of the reply. Special
-        tokens are those of the template: one that a text or message spells is text. Raises BadValue where the template refuses the
-        messages, or there is none.
+        Messages are a list of {"role": ..., "content": ...}, which the chat template renders with the generation
+        prompt. Special tokens are those of the template: one that a text or message spells is ordinary text. Raises
+        BadValue where the template refuses the messages, or there is none.
         """
         if isinstance(prompt, str):
-            return self._begun(prompt)
+            return self._encode_text_prompt(prompt)
         if isinstance(prompt, list | tuple | np.ndarray) and all(isinstance(i, int | np.integer) for i in prompt):
             return np.asarray(prompt, np.int32)
         if self.chat is None:
-            raise BadValue(f"prompt: this tokenizer takes text or token ids, not {type(prompt).__name__}; it has no chat template for messages")
-        if not is_talk(prompt):
+            raise BadValue(
+                f"prompt: this tokenizer takes text or token ids, not {type(prompt).__name__}; it has no chat template "
+                "for messages"
+            )
+        if not is_conversation(prompt):
             raise BadValue(f"prompt: text, token ids, or messages with a role and content, not {type(prompt).__name__}")
         mark = _mark(prompt)
-        return np.array(self._read(self.chat.text(self._cut(prompt, mark)), mark), np.int32)
+        return np.array(self._encode_template(self.chat.render(self._insert_marks(prompt, mark)), mark), np.int32)
 
-    def blank(self, prompt: Any) -> np.ndarray:
-        """The ids of a prompt with nothing asked in it: messages as the template writes them where the user says nothing, or what any text
-        begins with. An end where that would be nothing at all."""
-        asked = [m if m["role"] == "system" else {**m, "content": ""} for m in prompt] if is_talk(prompt) else ""
+    def blank_prompt(self, prompt: Any) -> np.ndarray:
+        """The ids of a prompt without content: messages with empty content but for the system's, or BOS.
+
+        An end token where that would have no ids.
+        """
+        empty = (
+            [m if m["role"] == "system" else {**m, "content": ""} for m in prompt] if is_conversation(prompt) else ""
+        )
         try:
-            ids = self.render(asked)
-        except BadValue:  # a template that refuses to write nothing
+            ids = self.render(empty)
+        except BadValue:  # a template that refuses empty messages
             ids = self.render("")
         return ids if len(ids) else np.array([self.end], np.int32)
 
+    @property
+    def reserved_token(self) -> int:
+        """An id that no text and no template encodes to, for uses outside of text.
+
+        An unused special token, else the token of a byte that UTF-8 never has. Raises BadValue where there is neither.
+        """
+        return self._unused_token
+
     @cached_property
-    def spare(self) -> int:
-        """An id that no text and no template spells, for what is read or written beside all text: an unused special token, else a token of
-        a byte that UTF-8 never has. Raises BadValue where there is neither."""
-        told = " ".join(str(v) for k, v in (self.config or {}).items() if k.endswith("_token"))
-        known = told + (self.chat.template if self.chat else "")
-        free = {t.content: i for i, t in self.inner.get_added_tokens_decoder().items() if t.special and i in self._special and t.content not in known}
+    def _unused_token(self) -> int:
+        names = " ".join(str(v) for k, v in (self.config or {}).items() if k.endswith("_token"))
+        known = names + (self.chat.template if self.chat else "")
+        free = {
+            t.content: i
+            for i, t in self.inner.get_added_tokens_decoder().items()
+            if t.special and i in self._special_ids and t.content not in known
+        }
         free = {content: i for content, i in free.items() if i not in self.ends}
         named = sorted((not any(w in c.lower() for w in ("reserved", "unused", "extra")), i) for c, i in free.items())
         if named:
             return named[0][1]
         never = {bytes([b]) for b in (*range(0xF5, 0x100), 0xC0, 0xC1)}
-        found = [i for i, piece in enumerate(self.pieces) if piece in never]
-        if not found:
+        unused = [i for i, piece in enumerate(self.pieces) if piece in never]
+        if not unused:
             raise BadValue("tokenizer: it has no token that is never used; name one (token=ID)")
-        return found[-1]
+        return unused[-1]
 
-    def said(self, message: Message, after: int | None) -> np.ndarray:
-        """The ids that a message adds to a conversation of which nothing is known but its last id, `after`, with the beginning of the next reply.
+    def message_ids(self, message: Message, after: int | None) -> np.ndarray:
+        """i32[n]: the ids to append for a message and the next generation prompt, given only the last id `after`.
 
-        After the template's own end of turn only what follows it is added; after anything else, that end too.
-        Raises BadValue where there is no template, or it cannot append.
+        They begin with the template's end of turn, unless `after` is that. Raises BadValue where there is no template,
+        or it cannot append.
         """
         mark = _mark(message)
-        ids = self._read(self._chat.after_reply(self._cut(message, mark)), mark)  # from the end token on: what follows stands in the middle
+        ids = self._encode_template(self._chat.text_after_reply(self._insert_marks(message, mark)), mark)
         return np.array(ids[1:] if after == ids[0] else ids, np.int32)
 
-    def goes_on(self, talk: Sequence[Message], raw: str, reply: Message, message: Message, after: int | None) -> tuple[np.ndarray, int, str | None]:
-        """How a conversation goes on that began with the messages `talk` and to which the model replied `raw`: (ids, n, why).
+    def continuation(
+        self, messages: Sequence[Message], raw: str, reply: Message, message: Message, after: int | None
+    ) -> tuple[np.ndarray, int, str | None]:
+        """(ids, n, cause): how a conversation continues with `message` after the model replied `raw` to `messages`.
 
-        reply    the reply as a message of the conversation, which the template may write otherwise than the model did
-        message  what comes after it
+        reply    the reply as a message, which the template may render otherwise than the model wrote it
         after    the id that the reply ends with
-        why      None: the template writes what stands there and then the message; `ids` are what is added. Otherwise it writes what
-                 stands there anew, for the cause `why`; `ids` are the whole conversation, of which the last n are the message
+        cause    None: the render begins with the text so far; `ids` are to be appended. Otherwise it is re-rendered for
+                 this cause (`chat.drift_cause`); `ids` are the whole conversation, of which the last n are the message
+
         Raises BadValue where there is no template, or it refuses a message.
         """
-        mark = _mark([*talk, raw, reply, message])
-        before, told, answer, asked = (self._cut(x, mark) for x in ([*talk], raw, reply, message))
-        grown, whole = self._chat.text(before) + told, self._chat.text([*before, answer, asked])
-        if whole.startswith(grown):
-            ids = self._read(whole[len(grown) :], mark)
+        mark = _mark([*messages, raw, reply, message])
+        before, generated, answer, following = (self._insert_marks(x, mark) for x in ([*messages], raw, reply, message))
+        appended, whole = self._chat.render(before) + generated, self._chat.render([*before, answer, following])
+        if whole.startswith(appended):
+            ids = self._encode_template(whole[len(appended) :], mark)
             return np.array(ids[1:] if ids and after == ids[0] else ids, np.int32), 0, None
         try:
-            last = self._chat.after_reply(asked)
+            last = self._chat.text_after_reply(following)
         except BadValue:
             last = ""
-        ids = self._read(whole, mark)
-        own = self._read(last, mark) if last and whole.endswith(last) else []
+        ids = self._encode_template(whole, mark)
+        own = self._encode_template(last, mark) if last and whole.endswith(last) else []
         n = len(own) if own and ids[-len(own) :] == own else 0
-        return np.array(ids, np.int32), n, cause(grown + last, whole, "tool_calls" in reply)
+        return np.array(ids, np.int32), n, drift_cause(appended + last, whole, "tool_calls" in reply)
 
     @property
-    def _chat(self) -> Chat:
+    def _chat(self) -> ChatTemplate:
         if self.chat is None:
             raise BadValue("say: this tokenizer has no chat template; use append")
         return self.chat
 
-    def _begun(self, text: str) -> np.ndarray:
+    def _encode_text_prompt(self, text: str) -> np.ndarray:
+        plain = self._encode_whole(text)
+        # Around a text without tokens, ids added before it cannot be told from ids added after it.
+        begin = self._added_before(text, plain) if plain else self._added_before("a", self._encode_whole("a"))
+        has_special = not self._special_ids.isdisjoint(plain)
+        ids = self._encode_template(self._insert_marks(text, mark := _mark(text)), mark) if has_special else plain
+        return np.array([*begin, *ids], np.int32)
+
+    def _encode_whole(self, text: str) -> list[int]:
+        return self.inner.encode(text, add_special_tokens=False).ids
+
+    def _added_before(self, text: str, plain: list[int]) -> list[int]:
+        """The ids that the tokenizer adds before a text (BOS) with ids `plain`; some tokenizers also add an end."""
         whole = self.inner.encode(text, add_special_tokens=True).ids
-        plain = self.inner.encode(text, add_special_tokens=False).ids
-        # Some tokenizers would also end the text.
         first = next((n for n in range(len(whole) - len(plain) + 1) if whole[n : n + len(plain)] == plain), 0)
-        spelled = not self._special.isdisjoint(plain)
-        return np.array([*whole[:first], *(self._read(self._cut(text, mark := _mark(text)), mark) if spelled else plain)], np.int32)
+        return whole[:first]
 
     @cached_property
     def drifts(self) -> dict[str, str]:
-        """What the chat template would render otherwise than turns as they are appended (Chat.drifts); empty where there is none."""
+        """Where the template's renders differ from appended turns (`ChatTemplate.drifts`); empty without one."""
         return (
-            self.chat.drifts(lambda text: self.inner.encode(text, add_special_tokens=False).ids, lambda text: self.encode(text).tolist())
+            self.chat.drifts(
+                self._encode_whole,
+                lambda text: self.encode(text).tolist(),
+            )
             if self.chat
             else {}
         )
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        """The bytes of every id; those of the end tokens are empty."""
-        spell = _bytes_of if "ByteLevel" in json.dumps(json.loads(self.inner.to_str())["decoder"]) else _sentencepiece
+        """The bytes that each id adds to a text; those of the end tokens are empty.
+
+        Raises BadValue for a decoder under which that depends on the neighbours (CTC).
+        """
         added = {i: t.special for i, t in self.inner.get_added_tokens_decoder().items()}
-        out: list[bytes] = []
-        for i in range(len(self)):
-            token = self.inner.id_to_token(i)
-            if i in self.ends or token is None:
-                out.append(b"")
-            elif i in added:
-                out.append((token if added[i] or spell is _bytes_of else token.replace(SPACE, " ")).encode())
-            else:
-                out.append(spell(token))
-        return out
+        tokens = [self.inner.id_to_token(i) for i in range(len(self))]
+        special = {i for i, t in enumerate(tokens) if i in self.ends or t is None or added.get(i)}
+        kind = decoder_kind(json.loads(self.inner.to_str())["decoder"])
+        if kind == "bytes":
+            text = {i: t.encode() if i in added else _bytes_of(t) for i, t in enumerate(tokens) if i not in special}
+        elif kind == "sentencepiece":
+            text = {
+                i: t.replace(SPACE, " ").encode() if i in added else _sentencepiece(t)
+                for i, t in enumerate(tokens)
+                if i not in special
+            }
+        else:
+            text = decoded_pieces(self.inner, {i: t for i, t in enumerate(tokens) if i not in special})
+        return [
+            text[i] if i in text else b"" if i in self.ends or t is None else t.encode() for i, t in enumerate(tokens)
+        ]
 
     @cached_property
     def fingerprint(self) -> str:
-        told = self.inner.to_str() + (json.dumps([self.ends, self.chat.template]) if self.chat else "")
-        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        """A hash of the tokenizer and its chat template."""
+        content = self.inner.to_str() + (json.dumps([self.ends, self.chat.template]) if self.chat else "")
+        return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json, and for a tokenizer that came with a model its tokenizer_config.json and the ids that end a text."""
+        """Write tokenizer.json; for a loaded tokenizer also tokenizer_config.json and generation_config.json."""
         self.inner.save(str(folder / "tokenizer.json"))
         if self.config is not None:
             (folder / "tokenizer_config.json").write_text(json.dumps(self.config, indent=2, ensure_ascii=False) + "\n")
-            (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(self.ends)}, indent=2) + "\n")
+            (folder / "generation_config.json").write_text(
+                json.dumps({"eos_token_id": list(self.ends)}, indent=2) + "\n"
+            )
 
     @staticmethod
     def load(folder: Path) -> Tokenizer:
-        """Raises BadCheckpoint naming the file that is missing or broken."""
+        """The tokenizer in a folder. Raises BadCheckpoint naming the file that is missing or broken."""
         from tokenizers import Tokenizer as Inner
 
         file = folder / "tokenizer.json"
@@ -258,35 +313,47 @@ class Tokenizer:
         if inner.truncation or inner.padding:
             inner.no_truncation()
             inner.no_padding()
-        config = _json(folder / "tokenizer_config.json")
+        config = _read_json(folder / "tokenizer_config.json")
         if config is not None and (own := folder / "chat_template.jinja").is_file():
             config["chat_template"] = own.read_text()
-        ends = _ends(folder, inner, config or {})
+        ends = _end_ids(folder, inner, config or {})
         if not ends:
-            raise BadCheckpoint(f"{folder}: no end token is known; generation_config.json should name it as eos_token_id")
+            raise BadCheckpoint(
+                f"{folder}: no end token is known; generation_config.json should name it as eos_token_id"
+            )
         try:
-            return Tokenizer(inner, ends, config)
+            tokenizer = Tokenizer(inner, ends, config)
+            _ = tokenizer.pieces  # so that a decoder which is not supported is refused here
+            return tokenizer
         except BadValue as error:
             raise BadCheckpoint(f"{folder}: {error}") from error
 
 
-def _ends(folder: Path, inner: Any, config: Mapping[str, Any]) -> list[int]:
-    """The ids that end a text: what generation_config.json, config.json and tokenizer_config.json say, the first that says anything first."""
-    found: list[int] = []
+def _end_ids(folder: Path, inner: Any, config: Mapping[str, Any]) -> list[int]:
+    """The EOS ids of generation_config.json, config.json and tokenizer_config.json, in this order."""
+    ends: list[int] = []
     for name in ("generation_config.json", "config.json"):
-        said = (_json(folder / name) or {}).get("eos_token_id")
-        found += [i for i in (said if isinstance(said, list) else [said]) if isinstance(i, int) and inner.id_to_token(i) is not None]
+        value = (_read_json(folder / name) or {}).get("eos_token_id")
+        ends += [
+            i
+            for i in (value if isinstance(value, list) else [value])
+            if isinstance(i, int) and inner.id_to_token(i) is not None
+        ]
     token = config.get("eos_token")
-    named = [token.get("content") if isinstance(token, Mapping) else token, *([] if found or token else [END])]
-    return list(dict.fromkeys([*found, *(i for t in named if t and (i := inner.token_to_id(t)) is not None)]))
+    named = [token.get("content") if isinstance(token, Mapping) else token, *([] if ends or token else [END])]
+    return list(dict.fromkeys([*ends, *(i for t in named if t and (i := inner.token_to_id(t)) is not None)]))
 
 
-def is_talk(prompt: Any) -> bool:
+def is_conversation(prompt: Any) -> bool:
     """True for messages: a list of mappings with a role."""
-    return isinstance(prompt, list | tuple) and bool(prompt) and all(isinstance(m, Mapping) and "role" in m for m in prompt)
+    return (
+        isinstance(prompt, list | tuple)
+        and bool(prompt)
+        and all(isinstance(m, Mapping) and "role" in m for m in prompt)
+    )
 
 
-def _json(file: Path) -> dict[str, Any] | None:
+def _read_json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
@@ -299,15 +366,15 @@ def _json(file: Path) -> dict[str, Any] | None:
 
 
 def _mark(value: Any) -> str:
-    """A mark that stands nowhere in these messages."""
-    text, mark = repr(value), CUT  # repr escapes what is no character
+    """A mark that occurs nowhere in these messages."""
+    text, mark = repr(value), SPLIT_MARK  # repr escapes what is no character
     while repr(mark)[1:-1] in text:
-        mark += CUT
+        mark += SPLIT_MARK
     return mark
 
 
-def make(words: Iterable[str], tags: Sequence[str], size: int = 4096) -> Tokenizer:
-    """A tokenizer from a task's own text: byte-level BPE, with `tags` and the end of a text kept whole."""
+def train_tokenizer(words: Iterable[str], tags: Sequence[str], size: int = 4096) -> Tokenizer:
+    """A byte-level BPE tokenizer trained on a task's text, with `tags` and END as single tokens."""
     from tokenizers import Tokenizer as Inner
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -315,22 +382,63 @@ def make(words: Iterable[str], tags: Sequence[str], size: int = 4096) -> Tokeniz
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[END, *tags], initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=size,
+        special_tokens=[END, *tags],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     inner.train_from_iterator(words, trainer)
     return Tokenizer(inner)
 
 
-def _without_prefix(data: Any) -> bool:
-    """Take out of a tokenizer's JSON whatever puts a space before a text. True where there was something."""
+def decoder_kind(decoder: Mapping[str, Any] | None) -> str:
+    """The kind of a tokenizer.json's decoder: "bytes" (byte-level BPE), "sentencepiece", or "other"."""
+    steps = [] if decoder is None else decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = {step["type"] for step in steps}
+    if "ByteLevel" in kinds:
+        return "bytes"
+    replaced = [(s["pattern"].get("String"), s["content"]) for s in steps if s["type"] == "Replace"]
+    metaspace = [(s["replacement"], " ") for s in steps if s["type"] == "Metaspace"]
+    if kinds <= {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"} and {*replaced, *metaspace} == {(SPACE, " ")}:
+        return "sentencepiece"
+    return "other"
+
+
+def decoded_pieces(inner: Any, tokens: Mapping[int, str]) -> dict[int, bytes]:
+    """The bytes that each id adds to a text between two others, by the tokenizer's own decoder.
+
+    A decoder may treat the first token of a text (WordPiece) or its last one (BPEDecoder) otherwise. Raises BadValue
+    where texts are not the concatenation of these pieces.
+    """
+    raw = {i: bytes([int(t[3:5], 16)]) for i, t in tokens.items() if BYTE.fullmatch(t)}
+    ids = [i for i in tokens if i not in raw]
+    decode = lambda rows: inner.decode_batch(rows, skip_special_tokens=False)  # noqa: E731
+    a, b = (ids * 2)[:2]
+    around, (both,) = decode([[a, i, b] for i in ids]), decode([[a, b]])
+    cuts = [n for n in range(len(both) + 1) if all(t.startswith(both[:n]) and t.endswith(both[n:]) for t in around)]
+    if cuts:
+        head, tail = both[: cuts[0]], both[cuts[0] :]
+        pieces = {i: t[len(head) : len(t) - len(tail)] for i, t in zip(ids, around, strict=True)}
+        texts = [[*ids[n : n + 64], *ids[n : n + 64 : 2]] for n in range(0, len(ids), 64)] + [[i, i] for i in ids]
+        if decode([[a, *t, b] for t in texts]) == [head + "".join(pieces[i] for i in t) + tail for t in texts]:
+            return {**{i: t.encode() for i, t in pieces.items()}, **raw}
+    kind = (json.loads(inner.to_str())["decoder"] or {"type": "none"})["type"]
+    raise BadValue(
+        f"tokenizer: under its decoder ({kind}) what a token adds to a text depends on its neighbours, which is not "
+        "supported; byte-level, SentencePiece, WordPiece and BPE decoders are"
+    )
+
+
+def _remove_space_prefix(data: Any) -> bool:
+    """Remove from a tokenizer's JSON whatever adds a space before a text. True where there was something."""
     steps = []
     for one, many in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
         if data.get(one):
             row = data[one][many] if data[one]["type"] == "Sequence" else [data[one]]
-            kept = [s for s in row if s["type"] != "Prepend"]
-            steps += kept
-            if len(kept) < len(row):
-                data[one] = {"type": "Sequence", many: kept}
+            rest = [s for s in row if s["type"] != "Prepend"]
+            steps += rest
+            if len(rest) < len(row):
+                data[one] = {"type": "Sequence", many: rest}
                 steps.append({"type": "Prepend"})
     changed = False
     for step in steps:
@@ -343,23 +451,23 @@ def _without_prefix(data: Any) -> bool:
 
 
 def _sentencepiece(token: str) -> bytes:
-    """The bytes of a token of SentencePiece's: <0xE2> is a byte, ▁ a space."""
+    """The bytes of a SentencePiece token: <0xE2> is a byte, ▁ a space."""
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])
     return token.replace(SPACE, " ").encode()
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The printable character that stands for each byte in byte-level vocabularies (Radford et al. 2019), turned round."""
+    """Character -> byte of byte-level vocabularies (Radford et al. 2019)."""
     own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {chr(b): b for b in own}
     rest = [b for b in range(256) if b not in own]
     return table | {chr(256 + n): b for n, b in enumerate(rest)}
 
 
-TABLE = _byte_of_character()
+BYTE_OF_CHARACTER = _byte_of_character()
 
 
 def _bytes_of(token: str) -> bytes:
     """The bytes of a token of a byte-level vocabulary."""
-    return bytes(TABLE[c] for c in token) if all(c in TABLE for c in token) else token.encode()
+    return bytes(BYTE_OF_CHARACTER[c] for c in token) if all(c in BYTE_OF_CHARACTER for c in token) else token.encode()

@@ -1,4 +1,4 @@
-"""Terms that keep the policy open."""
+"""Entropy regularisation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from ..core import Token, block
 
 @block
 def entropy_bonus(*, entropy: Token) -> Token:
-    """-H of the next-token distribution, so that a positive coefficient keeps it high (Williams & Peng 1991; Mnih et al. 2016).
+    """The negative entropy of the next-token distribution (Williams & Peng 1991; Mnih et al. 2016).
+
+        l = -H        so that a positive coefficient keeps the entropy high
 
     Args: entropy f[N], a quantity of the learner's forward pass over the whole vocabulary. Returns: l f[N].
     """

@@ -1,10 +1,9 @@
-"""Terms over pairs of sequences of which one is preferred: win and lose are their numbers, i64[P]."""
+"""Preference terms: over pairs of sequences, win and lose i64[P] the indices of the preferred and the other."""
 
 from __future__ import annotations
 
-from torch.nn.functional import logsigmoid
-
 from ..core import Pair, Token, block
+from ..core.lazy import torch
 from .segments import seq_sum
 
 
@@ -12,14 +11,15 @@ from .segments import seq_sum
 def dpo(*, logp: Token, ref_logp: Token, seq: Token, win: Pair, lose: Pair, beta: float = 0.1) -> Pair:
     """Direct preference optimisation (Rafailov et al. 2023, 2305.18290, eq. 7).
 
-        -log sigmoid(beta (h(win) - h(lose))),  h = sum over the sequence of logp - ref_logp
+        l = -log sigmoid(beta (h(win) - h(lose)))        h = sum over the sequence of (logp - ref_logp)
 
-    Args: logp, ref_logp f[N]; seq i64[N]; win, lose i64[P]. Returns: l f[P]; log 2 where the policy is the reference. Scope: pair.
+    Args: logp, ref_logp f[N]; seq i64[N]; win, lose i64[P].
+    Returns: l f[P]; log 2 where the policy is the reference. Scope: pair.
 
     >>> import torch
     >>> same = torch.tensor([-1.0, -2.0])
     >>> dpo(logp=same, ref_logp=same, seq=torch.tensor([0, 1]), win=torch.tensor([0]), lose=torch.tensor([1]))
     tensor([0.6931])
     """
-    gain = seq_sum(logp - ref_logp, seq)
-    return -logsigmoid(beta * (gain[win] - gain[lose]))
+    log_ratio = seq_sum(logp - ref_logp, seq)
+    return -torch.nn.functional.logsigmoid(beta * (log_ratio[win] - log_ratio[lose]))

@@ -1,12 +1,12 @@
-"""Sums and means over the rows of each sequence, differentiable. PyTorch. Plain helpers, not blocks."""
+"""Differentiable sums and means over the rows of each sequence. PyTorch. Helper functions, not blocks."""
 
 from __future__ import annotations
 
-import torch
+from ..core.lazy import torch
 
 
 def count(seq: torch.Tensor) -> int:
-    """How many sequences an index speaks of: its largest number plus one, 0 for no rows."""
+    """The number of sequences of an index: its largest number plus one, 0 for no rows."""
     return int(seq.max()) + 1 if len(seq) else 0
 
 
@@ -26,12 +26,26 @@ def seq_mean(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.
     return total / torch.bincount(seq, minlength=len(total)).to(x.dtype)
 
 
+def next_row(x: torch.Tensor, seq: torch.Tensor) -> torch.Tensor:
+    """[N]: the next row of the same sequence, 0 after its last; rows of a sequence in order.
+
+    >>> next_row(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 0, 1]))
+    tensor([2., 0., 0.])
+    """
+    if not len(x):
+        return x
+    same = seq[1:] == seq[:-1]
+    return torch.cat([torch.where(same, x[1:], 0.0), x.new_zeros(1)])
+
+
 def seq_last(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.Tensor:
-    """[S]: x [N] at the last row of each sequence, rows in the order they stand. Every sequence must have a row.
+    """[S]: x [N] at the last row of each sequence, in the order of the rows. Every sequence must have a row.
 
     >>> seq_last(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 1, 0]))
     tensor([4., 2.])
     """
     rows = torch.arange(len(seq), device=seq.device)
-    last = torch.zeros(count(seq) if n is None else n, dtype=torch.int64, device=seq.device).scatter_reduce(0, seq, rows, "amax")
+    last = torch.zeros(count(seq) if n is None else n, dtype=torch.int64, device=seq.device).scatter_reduce(
+        0, seq, rows, "amax"
+    )
     return x[last]

@@ -1,1 +1,4 @@
-"""What is paid for: rewards over trajectories, groups or steps, and rewards made of rewards. A verdict that cannot be had is None, never 0."""
+"""Rewards of trajectories, of groups and of whole steps, and rewards composed of rewards.
+
+A reward that is unknown is None, never 0.
+"""

@@ -1,4 +1,4 @@
-"""Is an arithmetic expression right: exact rational arithmetic, by a parser that knows numbers, + - * / and parentheses and nothing else."""
+"""Rewards for arithmetic expressions: exact rational arithmetic, by a parser of numbers, + - * / and parentheses."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from typing import Any
 from ..core import Score, block
 from ..core.errors import BadValue
 
-LONGEST = 64  # tokens of an expression that are read
-_PIECE = re.compile(r"\s*([0-9]{1,9}|[-+*/()])")
+MAX_TOKENS = 64  # an expression with more is refused
+_TOKEN = re.compile(r"\s*([0-9]{1,9}|[-+*/()])")
 
 
-def pieces(text: str) -> list[str]:
-    """The numbers, signs and parentheses of an expression. Raises BadValue for anything else in it."""
+def tokens(text: str) -> list[str]:
+    """The numbers, operators and parentheses of an expression. Raises BadValue for anything else in it."""
     out: list[str] = []
     at, text = 0, text.strip()
     while at < len(text):
-        m = _PIECE.match(text, at)
-        if m is None or len(out) >= LONGEST:
-            raise BadValue(f"no arithmetic at {text[at : at + 12]!r}" if m is None else f"more than {LONGEST} numbers and signs")
+        m = _TOKEN.match(text, at)
+        if m is None or len(out) >= MAX_TOKENS:
+            raise BadValue(
+                f"no arithmetic at {text[at : at + 12]!r}" if m is None else f"more than {MAX_TOKENS} numbers and signs"
+            )
         out.append(m.group(1))
         at = m.end()
     return out
 
 
 def value_of(row: list[str]) -> Fraction:
-    """The exact value of an expression in pieces; `*` and `/` bind tighter, equals go from left to right. Raises BadValue where it has none.
+    """The exact value of an expression given as tokens; `*` and `/` bind tighter, operators associate to the left.
 
-    >>> value_of(pieces("(7 - 3) / 8 * 2"))
+    Raises BadValue where it has none.
+
+    >>> value_of(tokens("(7 - 3) / 8 * 2"))
     Fraction(1, 1)
     """
     value, at = _sum(row, 0)
@@ -72,18 +76,22 @@ def _atom(row: list[str], at: int) -> tuple[Fraction, int]:
 
 @block
 def makes(*, answer: Any, target: int = 0, numbers: tuple[int, ...] = ()) -> Score:
-    """1 if the answer is an expression whose exact value is `target` and which uses each of `numbers` at most once, else 0.
+    """1 if the answer is an expression of value `target` that uses each of `numbers` at most once, else 0.
 
-    Parts: `answer`, and `close` = 1 / (1 + |value - target|), 0 where there is no allowed expression: a note of how near it came,
-    no reward. (The Countdown game as TinyZero poses it, Pan et al. 2025.)
+    Parts: `answer`, and `close` = 1 / (1 + |value - target|), 0 where there is no allowed expression: a metric of how
+    near it came, not rewarded. (The Countdown game as posed by TinyZero, Pan et al. 2025.)
     """
     try:
-        row = pieces("" if answer is None else str(answer))
-        spare = Counter(map(int, filter(str.isdigit, row))) - Counter(numbers)
-        if spare:
-            raise BadValue(f"{next(iter(spare))} is not there to use, or not so often")
+        row = tokens("" if answer is None else str(answer))
+        not_given = Counter(map(int, filter(str.isdigit, row))) - Counter(numbers)
+        if not_given:
+            raise BadValue(f"{next(iter(not_given))} is not there to use, or not so often")
         value = value_of(row)
     except BadValue as error:
         return Score(0.0, {"answer": 0.0, "close": 0.0}, str(error))
     right = value == target
-    return Score(float(right), {"answer": float(right), "close": float(1 / (1 + abs(value - target)))}, "" if right else f"it makes {value}")
+    return Score(
+        float(right),
+        {"answer": float(right), "close": float(1 / (1 + abs(value - target)))},
+        "" if right else f"it makes {value}",
+    )

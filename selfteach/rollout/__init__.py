@@ -1,1 +1,4 @@
-"""How an episode goes: programs `async (request, cast) -> answer` that methods share. No tokens by hand, no rewards, no learning."""
+"""Rollout programs that methods share: `async (request, rollout) -> answer`, one call per episode.
+
+A program samples through contexts and tools. It handles no token ids, rewards or learning.
+"""

@@ -1,43 +1,47 @@
-"""Games between two seats: each has its own context and trajectory; what it is paid stands in its notes."""
+"""Two-player games: each seat has its own context and trajectory, whose notes hold its payoff."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-from ..core import Request, block
+from ..core import ModelContext, RolloutContext, RolloutRequest, block
 
 SEATS = ("first", "second")
 
 
 @block
 async def play(
-    *, request: Request, cast: Any, first: str = "policy", second: str = "policy", rotate: bool = False, stop: tuple[str, ...] = ("]",)
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    first: str = "policy",
+    second: str = "policy",
+    rotate: bool = False,
+    stop: tuple[str, ...] = ("]",),
 ) -> str:
-    """Play the match of a task (the tool `match`); each seat is a member of the cast, or a player that needs no model (random, expert).
+    """Play the match of a task (the tool `match`) between two players.
 
-    rotate  change seats in half of the episodes, by lot
-    stop    what ends a move
+    A player is a model role, or one that needs no model (random, expert).
 
-    The trajectory of a seat has its role (first, second), is compared within that (the group's key and the role), and is noted with `payoff`
-    (the seats' sum to zero), `seat` (0 or 1) and `forfeit`. Only the policy's are learned. Returns win, draw or loss of `first`.
+    rotate  swap the seats in half of the episodes, at random
+    stop    strings that end a move
+
+    The trajectory of a seat has the seat's role (first, second), is compared within that role (its key), and has the
+    notes `payoff` (zero-sum), `seat` (0 or 1) and `forfeit`. Only the policy's trajectories are learned.
+    Returns win, draw or loss of the player `first`.
     """
-    match = await cast.tool("match")(request.task)
-    seated = (second, first) if rotate and cast.random("seats").random() < 0.5 else (first, second)
-    lots = cast.random("players without a model")
-    contexts: dict[int, Any] = {}
+    match = await rollout.tool("match")(request.task)
+    seated = (second, first) if rotate and rollout.random("seats").random() < 0.5 else (first, second)
+    draws = rollout.random("players without a model")
+    contexts: dict[int, ModelContext] = {}
     while match.turn is not None:
         seat = match.turn
-        if seated[seat] not in cast.members:
-            match.move(match.chosen(seated[seat], seat, float(lots.random())))
+        if seated[seat] not in rollout.model_roles:
+            match.move(match.sample_move(seated[seat], seat, float(draws.random())))
             continue
-        told = match.told(seat)
-        if seat not in contexts:
-            contexts[seat] = cast.member(seated[seat]).begin(_prompt(request, told))
-        elif isinstance(request.task.prompt, str):
-            contexts[seat].append(told)
+        observation = match.observation(seat)
+        if seat in contexts:
+            append_message(request, contexts[seat], observation)
         else:
-            contexts[seat].say("user", told.strip())
+            contexts[seat] = rollout.model_role(seated[seat]).begin(first_prompt(request, observation))
         turn = await contexts[seat].sample(stop=stop)
         if turn.status == "limit":
             match.forfeit(seat, "its limit is spent")
@@ -50,41 +54,14 @@ async def play(
     return "win" if own > 0 else "loss" if own < 0 else "draw"
 
 
-@block
-async def exploitability(*, request: Request, cast: Any, member: str = "policy", tool: str = "situations") -> str:
-    """How little a player can be exploited in Kuhn poker: minus its exploitability in chips, exact, as the payoff of a game that is not played.
-
-    The chance of a move is that of its text after what its seat was told, shared among the moves that are allowed there. Figured out once
-    for all episodes of a table; `score` in an evaluation is the figure, which 0 would be an equilibrium's.
-    """
-
-    async def figure() -> float:
-        found = await cast.tool(tool)(request.task)
-        chances: dict[tuple[int, str], list[float]] = {}
-        for at in found.situations:
-            logp = [await _logp(request, cast, member, at.texts, move) for move in at.moves]
-            chances.setdefault((at.seat, at.card), [0.0, 0.0])[at.called] = 1 / (1 + math.exp(logp[0] - logp[1]))
-        return float(found.exploitability(chances))
-
-    value = await cast.once(f"exploitability of {member}", figure)
-    context = cast.member(member).begin(request.task.prompt)
-    context.note(payoff=-value)
-    context.close(learn=None)
-    return f"{value:.4f}"
+def first_prompt(request: RolloutRequest, text: str) -> str | list[dict[str, str]]:
+    """The prompt of a player's context: text, or a user message where the task's own prompt is messages."""
+    return text if isinstance(request.task.prompt, str) else [{"role": "user", "content": text.strip()}]
 
 
-async def _logp(request: Request, cast: Any, member: str, texts: tuple[str, ...], move: str) -> float:
-    """log P(move) after what a seat was told and said in turns."""
-    context = cast.member(member).begin(_prompt(request, texts[0]))
-    for own, told in zip(texts[1::2], texts[2::2], strict=True):
-        context.append(own)
-        if isinstance(request.task.prompt, str):
-            context.append(told)
-        else:
-            context.say("user", told.strip())
-    return float((await context.score(move))["logp"].sum())
-
-
-def _prompt(request: Request, told: str) -> Any:
-    """What a seat's context begins with: text, or a message where the task's own prompt was made one for the model."""
-    return told if isinstance(request.task.prompt, str) else [{"role": "user", "content": told.strip()}]
+def append_message(request: RolloutRequest, context: ModelContext, text: str) -> None:
+    """Append an observation to a player's context: text, or a user message where the task's prompt is messages."""
+    if isinstance(request.task.prompt, str):
+        context.append(text)
+    else:
+        context.say("user", text.strip())

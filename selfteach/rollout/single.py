@@ -1,21 +1,28 @@
-"""Episodes of one turn, and episodes that read what stands written."""
+"""Single-turn programs, and programs that read a given completion."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from ..core import Request, block
-from ..core.text import last_between
+from ..core import RolloutContext, RolloutRequest, block
+from ..core.tagged_text import last_between
 
 
 @block
-async def single(*, request: Request, cast: Any, member: str = "policy", prefix: str = "", stop: tuple[str, ...] = ("</answer>",)) -> str:
-    """One turn, begun with `prefix`. The answer stands in the last <answer>...</answer>; where there is none, it is the whole turn.
+async def single(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    model_role: str = "policy",
+    prefix: str = "",
+    stop: tuple[str, ...] = ("</answer>",),
+) -> str:
+    """One sampled turn after the prompt and `prefix`; the answer is in its last <answer>...</answer>.
 
-    A request's help may hold a `hint`: it follows the prompt as the span `hint`, and may begin the answer.
+    Without such tags the answer is the whole turn. The `help` of a request may hold a `hint`: it follows the prompt as
+    the span `hint`, and may contain the beginning of the answer.
     """
-    context = cast.member(member).begin(request.task.prompt)
+    context = rollout.model_role(model_role).begin(request.task.prompt)
     hint = request.help.get("hint", "")
     context.append(hint, span="hint")
     context.append(prefix)
@@ -25,16 +32,19 @@ async def single(*, request: Request, cast: Any, member: str = "policy", prefix:
 
 
 @block
-async def plain(*, request: Request, cast: Any, member: str = "policy") -> str:
-    """One turn in plain English. The answer is what its first sentence comes to: `The capital of Peru is Lima.` answers `Lima`."""
-    context = cast.member(member).begin(request.task.prompt)
+async def plain(*, request: RolloutRequest, rollout: RolloutContext, model_role: str = "policy") -> str:
+    """One sampled turn without tags.
+
+    The answer is the conclusion of its first line: `The capital of Peru is Lima.` answers `Lima`.
+    """
+    context = rollout.model_role(model_role).begin(request.task.prompt)
     turn = await context.sample()
     context.close()
     return conclusion(turn.text)
 
 
 def conclusion(text: str) -> str:
-    """What the first line of a text says that something is; the whole line where it says nothing of the kind.
+    """What follows the last `is`, `are` or colon in a text's first line; the whole line where there is none.
 
     >>> conclusion("The capital of Peru is Lima.")
     'Lima'
@@ -44,9 +54,14 @@ def conclusion(text: str) -> str:
 
 
 @block
-async def read(*, request: Request, cast: Any, member: str = "policy", learn: str = "main") -> str:
-    """A demonstration: the prompt, then the task's own completion and the end of the text, as tokens chosen elsewhere, for the stream `learn`."""
-    context = cast.member(member).begin(request.task.prompt)
+async def read(
+    *, request: RolloutRequest, rollout: RolloutContext, model_role: str = "policy", learn: str = "main"
+) -> str:
+    """A demonstration: the prompt, the task's own completion and the end token, learned as the loss stream `learn`.
+
+    The completion's tokens were not sampled, so their log-probability at sampling is unknown.
+    """
+    context = rollout.model_role(model_role).begin(request.task.prompt)
     context.adopt(request.task.data[0])
     context.finish()
     context.close(learn=learn)

@@ -1,20 +1,22 @@
-"""Arithmetic: chains of additions and subtractions of small numbers, worked out step by step."""
+"""Arithmetic: chains of additions and subtractions of small numbers, with worked steps."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..core.address import generator
+from ..core.blocks import block
 from ..core.errors import BadValue
+from ..core.random_keys import generator
 from ..core.registry import task
-from ..core.task import Source, Task
-from ..rollout.attempts import doubted
-from .drawn import TESTED, THINKING, Drawn, helped, solved
-from .options import least, number, share, span
+from ..core.task import Task, TaskSource
+from ..rollout.attempts import retry_prompt
+from .options import check_at_least, check_number, check_range, check_share
+from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, solution_tags, with_guidance
 
 STYLES = ("terse", "verbose", "mixed")
 
@@ -27,16 +29,18 @@ class Sum(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The chain as an expression: `3 + 4 - 2`."""
         return " ".join([str(self.first), *(f"{'+' if sign > 0 else '-'} {n}" for sign, n in self.rest)])
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         """The chain in words: the other wording of the question."""
-        said = ", ".join(f"{'add' if sign > 0 else 'take away'} {n}" for sign, n in self.rest)
-        return f"start with {self.first}, {said}"
+        words = ", ".join(f"{'add' if sign > 0 else 'take away'} {n}" for sign, n in self.rest)
+        return f"start with {self.first}, {words}"
 
     @property
     def total(self) -> int:
+        """The value of the chain."""
         return self.first + sum(sign * n for sign, n in self.rest)
 
 
@@ -54,8 +58,8 @@ def draw_sum(draw: np.random.Generator, length: int, digits: int = 1) -> Sum:
 
 
 @dataclass(frozen=True, eq=False)
-class Writer:
-    """How sums are put and demonstrated."""
+class SumWriter:
+    """Tasks and demonstrations of sums."""
 
     style: Literal["terse", "verbose", "mixed"] = "mixed"
     noise: float = 0.5
@@ -64,64 +68,94 @@ class Writer:
     again: float = 0.0
     seed: int = 0
 
-    def ask(self, chain: Sum, name: str) -> Task:
-        """The task of a chain. tags: terms, category, difficulty (steps), hint (the first step), solution, steps, paraphrase."""
+    def to_task(self, chain: Sum, name: str) -> Task:
+        """The task of a chain.
+
+        tags  terms, category, difficulty (steps), hint (the first step), solution, steps, paraphrase
+        """
         first = steps(chain)[0]
         tags = {
             "terms": len(chain.rest) + 1,
             "category": f"{len(chain.rest) + 1} terms",
             "difficulty": len(chain.rest),
             "hint": f"{first[0]} {first[1]} {first[2]} = {first[3]}.",
-            "paraphrase": f"{chain.told}: what is left?\n",
-            **solved(*pieces(steps(chain), "verbose" if self.style == "verbose" else "terse")),
+            "paraphrase": f"{chain.in_words}: what is left?\n",
+            **solution_tags(*pieces(steps(chain), "verbose" if self.style == "verbose" else "terse")),
         }
-        return Task(name, f"compute: {chain.text} =\n", (str(chain.total),), tags=tags)
+        judges = {"step": correct_step()}
+        return Task(name, f"compute: {chain.text} =\n", (str(chain.total),), tags=tags, judges=judges)
 
-    def demo(self, drawn: Drawn[Sum], i: int) -> Task:
-        """The i-th demonstration. tags: those of the task, `style`, and slip ("" if it is right)."""
-        chain = drawn.pick("demo", i)
-        task, draw = self.ask(chain, f"demo/{i}"), generator(self.seed, "write", i)
+    def demo(self, questions: QuestionSampler[Sum], i: int) -> Task:
+        """The i-th demonstration; tags: those of the task, style, and slip ("" if it is right)."""
+        chain = questions.sample("demo", i)
+        task, draw = self.to_task(chain, f"demo/{i}"), generator(self.seed, "write", i)
         style = STYLES[int(draw.integers(2))] if self.style == "mixed" else self.style
         lines, slip = self._attempt(chain, draw)
         prompt = task.tags["paraphrase"] if draw.random() < self.reworded else task.prompt
-        prompt = helped(task, prompt, self.hinted, draw)
+        prompt = with_guidance(task, prompt, self.hinted, draw)
         if self.again and draw.random() < self.again:
             first, _ = self._attempt(chain, draw)
-            prompt += "".join(pieces(first, style)) + doubted(task.prompt)
-        return Task(task.id, prompt, task.answer, ("".join(pieces(lines, style)),), {**task.tags, "kind": "demo", "style": style, "slip": slip})
+            prompt += "".join(pieces(first, style)) + retry_prompt(task.prompt)
+        return Task(
+            task.id,
+            prompt,
+            task.answer,
+            ("".join(pieces(lines, style)),),
+            {**task.tags, "kind": "demo", "style": style, "slip": slip},
+        )
 
     def _attempt(self, chain: Sum, draw: np.random.Generator) -> tuple[list[tuple[int, str, int, int]], str]:
-        """The steps of one way to work it out, and the slip in them, if there is one."""
+        """(steps of one attempt, the kind of slip in them or "")."""
         if draw.random() >= self.noise:
             return steps(chain), ""
         return steps(chain, slip_at=int(draw.integers(len(chain.rest))), by=_error(draw)), "arithmetic"
 
 
+@block
+def correct_step(*, step: str) -> bool | None:
+    """Whether the last sum or difference in a step of a solution is right; None without one.
+
+    >>> correct_step(step=" then we add 4: 3 + 4 = 8."), correct_step(step=" so the answer is 8.")
+    (False, None)
+    """
+    sums = re.findall(r"(\d+) ([+-]) (\d+) = (\d+)(?!\d)", step)
+    if not sums:
+        return None
+    a, sign, b, total = sums[-1]
+    return int(a) + (int(b) if sign == "+" else -int(b)) == int(total)
+
+
 def steps(chain: Sum, slip_at: int = -1, by: int = 0) -> list[tuple[int, str, int, int]]:
-    """(total so far, sign, number, new total) of each step. From step `slip_at` on totals are off by `by`; by -`by` if one fell below 0."""
+    """(total so far, sign, number, new total) of each step.
+
+    slip_at, by  from this step on totals are off by `by`; by -`by` if one would fall below 0
+    """
     totals = [chain.first]
     for sign, n in chain.rest:
         totals.append(totals[-1] + sign * n)
     if slip_at >= 0:
-        off = by if min(totals[slip_at + 1 :]) + by >= 0 else -by
-        totals[slip_at + 1 :] = [t + off for t in totals[slip_at + 1 :]]
+        error = by if min(totals[slip_at + 1 :]) + by >= 0 else -by
+        totals[slip_at + 1 :] = [t + error for t in totals[slip_at + 1 :]]
     return [(totals[i], "+" if sign > 0 else "-", n, totals[i + 1]) for i, (sign, n) in enumerate(chain.rest)]
 
 
 def pieces(lines: list[tuple[int, str, int, int]], style: str) -> list[str]:
-    """A completion, step by step: `12 + 7 = 19. 19 - 3 = 16.` and the answer, or with more said around the steps."""
+    """The pieces of a completion: `12 + 7 = 19. 19 - 3 = 16.` and the answer; verbose with words around the steps."""
     # The spaces make a number the same token after a tag as in the middle of a line.
     sums, total = [f"{a} {op} {n} = {b}." for a, op, n, b in lines], lines[-1][3]
     begin, end = "<think>", f"</think><answer> {total}</answer>"
     if style == "verbose":
-        said = [f"{'first' if i == 0 else 'then'} we {'add' if line[1] == '+' else 'take away'} {line[2]}: " for i, line in enumerate(lines)]
-        sums = [how + sum_ for how, sum_ in zip(said, sums, strict=True)]
+        wordings = [
+            f"{'first' if i == 0 else 'then'} we {'add' if line[1] == '+' else 'take away'} {line[2]}: "
+            for i, line in enumerate(lines)
+        ]
+        sums = [wording + sum_ for wording, sum_ in zip(wordings, sums, strict=True)]
         begin, end = f"<think> we start with {lines[0][0]}.", f" so the answer is {total}.{end}"
     return [f"{begin} {sums[0]}", *(f" {s}" for s in sums[1:]), end]
 
 
 def _error(draw: np.random.Generator) -> int:
-    """By how much a slip is off: mostly one or two, sometimes ten."""
+    """The error of a slip: mostly one or two, sometimes ten."""
     return int(draw.choice([-10, -2, -1, -1, 1, 1, 2, 10]))
 
 
@@ -136,33 +170,34 @@ def chain_sum(
     again: float = 0.0,
     n_test: int = 400,
     seed: int = 0,
-) -> Source:
-    """Sums and differences of a few small numbers; the steps are written out before the answer. No total is below 0.
+) -> TaskSource:
+    """Sums and differences of a few small numbers, with steps before the answer; no total is below 0.
 
     terms     fewest and most numbers in an expression
     digits    digits of a number at most, 1 to 3; two or more ask much of a tiny model
     style     how demonstrations are worded: terse, verbose, or mixed (half of each)
-    noise     share of the demonstrations with an arithmetic slip, which is gone on from
-    reworded  share of the demonstrations that ask in the other wording, which every task carries as the tag `paraphrase`
-    hinted    share of the demonstrations that are asked with the first steps told, but for those that give the answer away
-    again     share of the demonstrations that are second attempts, behind a first one and the doubt of `rollout.two_attempts`; each of the
-              two has a slip or not by itself, so that the form is shown and no correcting
+    noise     share of the demonstrations with an arithmetic slip, whose error is carried on
+    reworded  share of the demonstrations in the other wording, which every task has as the tag `paraphrase`
+    hinted    share of the demonstrations whose prompt gives the first steps, but for those that give the answer away
+    again     share of the demonstrations that are second attempts, behind a first one and the retry prompt of the
+              program `two_attempts`; each of the two has a slip or not independently, so that the form is shown and
+              correcting is not
     n_test    test expressions at most; a fifth of all expressions are kept for the test
-    seed      of everything drawn
+    seed      of every random draw
     """
-    knobs = dict(locals())
-    fewest, most = span("chain_sum", "terms", terms, 2, 12)
-    if number("chain_sum", "digits", digits) not in (1, 2, 3):
+    task_options = dict(locals())
+    fewest, most = check_range("chain_sum", "terms", terms, 2, 12)
+    if check_number("chain_sum", "digits", digits) not in (1, 2, 3):
         raise BadValue(f"task chain_sum: digits must be 1, 2 or 3, not {digits!r}")
     if style not in STYLES:
         raise BadValue(f"task chain_sum: style must be terse, verbose or mixed, not {style!r}")
-    least("chain_sum", "n_test", n_test, 1)
-    shares = [share("chain_sum", name, knobs[name]) for name in ("noise", "reworded", "hinted", "again")]
-    writer = Writer(style, *shares, seed=seed)
+    check_at_least("chain_sum", "n_test", n_test, 1)
+    shares = [check_share("chain_sum", name, task_options[name]) for name in ("noise", "reworded", "hinted", "again")]
+    writer = SumWriter(style, *shares, seed=seed)
     kinds, draw = tuple(range(fewest, most + 1)), partial(draw_sum, digits=digits)
-    sums = Drawn("chain_sum", kinds, draw, lambda chain: chain.text, writer.ask, "terms", n_test, seed)
+    sums = QuestionSampler("chain_sum", kinds, draw, lambda chain: chain.text, writer.to_task, "terms", n_test, seed)
     numbers = " ".join(str(n) for n in range(min(most * 10**digits, 1000)))  # up to the largest total
-    return Source(
+    return TaskSource(
         name="chain_sum",
         train=sums.train,
         test=sums.test,
@@ -177,6 +212,10 @@ def chain_sum(
             "warm_batch": 16,
             "warm_lr": 2e-3,
         },
-        knobs=knobs,
-        about={"test questions": len(sums.test), "largest number": 10**digits - 1, "share kept for the test": TESTED},
+        task_options=task_options,
+        about={
+            "test questions": len(sums.test),
+            "largest number": 10**digits - 1,
+            "share kept for the test": TEST_SHARE,
+        },
     )

@@ -1,4 +1,7 @@
-"""Countdown: make a target from some numbers. Worked out by trying: what is tried and fails stands in the demonstrations too."""
+"""Countdown: make a target from some numbers.
+
+Demonstrations search by trial: failed tries are part of them too.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.address import generator
 from ..core.errors import BadValue
+from ..core.random_keys import generator
 from ..core.registry import task
-from ..core.task import Source, Task
+from ..core.task import Task, TaskSource
 from ..reward.expression import makes
-from .drawn import TESTED, THINKING, Drawn, solved
-from .options import least, share, span
+from .chain_sum import correct_step
+from .options import check_at_least, check_range, check_share
+from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, solution_tags
 
-HIGHEST = 99  # of any value on the way, so that each is one token
-_BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
+HIGHEST = 99  # of any intermediate value, so that each is one token
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 
 class Step(NamedTuple):
@@ -30,6 +34,7 @@ class Step(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The step as an equation."""
         return f"{self.a} {self.op} {self.b} = {self.value}."
 
 
@@ -41,35 +46,45 @@ class Try(NamedTuple):
 
     @property
     def value(self) -> int:
+        """The value of the last step."""
         return self.steps[-1].value
 
 
 class Puzzle(NamedTuple):
-    """Numbers, a target, and one way to make it."""
+    """Numbers, a target, and one solution."""
 
     numbers: tuple[int, ...]
     target: int
-    way: Try
+    solution: Try
 
     @property
-    def same(self) -> str:
+    def identity(self) -> str:
+        """One text for puzzles of the same target and numbers."""
         return f"{self.target} from {' '.join(map(str, sorted(self.numbers)))}"
 
 
 class _Value(NamedTuple):
     number: int
     text: str
-    op: str  # the loosest sign at its top; "" for a number
+    op: str  # the outermost operator; "" for a number
 
 
 def combine(numbers: tuple[int, ...], draw: np.random.Generator) -> Try | None:
-    """Random pairs combined by random signs until one value is left; None where that leaves the whole numbers from 1 to HIGHEST."""
+    """Random pairs combined by random operators until one value is left.
+
+    None where an intermediate value is not a whole number from 1 to HIGHEST.
+    """
     pool, steps = [_Value(n, str(n), "") for n in numbers], list[Step]()
     for one, other, sign in draw.random((len(numbers) - 1, 3)).tolist():
         i, j = int(one * len(pool)), int(other * (len(pool) - 1))
         j += j >= i
         a, b, op = pool[i], pool[j], "+-*/"[int(sign * 4)]
-        value = {"+": a.number + b.number, "-": a.number - b.number, "*": a.number * b.number, "/": a.number // b.number}[op]
+        value = {
+            "+": a.number + b.number,
+            "-": a.number - b.number,
+            "*": a.number * b.number,
+            "/": a.number // b.number,
+        }[op]
         if not 1 <= value <= HIGHEST or (op == "/" and (b.number == 1 or a.number % b.number)):
             return None
         steps.append(Step(a.number, op, b.number, value))
@@ -79,71 +94,86 @@ def combine(numbers: tuple[int, ...], draw: np.random.Generator) -> Try | None:
 
 def _joined(a: _Value, op: str, b: _Value) -> str:
     """`a op b` with the parentheses that it needs."""
-    left = f"( {a.text} )" if a.op and _BINDS[a.op] < _BINDS[op] else a.text
-    right = f"( {b.text} )" if b.op and (_BINDS[b.op] < _BINDS[op] or (_BINDS[b.op] == _BINDS[op] and op in "-/")) else b.text
+    left = f"( {a.text} )" if a.op and _PRECEDENCE[a.op] < _PRECEDENCE[op] else a.text
+    right = (
+        f"( {b.text} )"
+        if b.op and (_PRECEDENCE[b.op] < _PRECEDENCE[op] or (_PRECEDENCE[b.op] == _PRECEDENCE[op] and op in "-/"))
+        else b.text
+    )
     return f"{left} {op} {right}"
 
 
 def draw_puzzle(draw: np.random.Generator, count: int, largest: int = 9) -> Puzzle:
-    """A random puzzle of `count` numbers up to `largest`, made from its solution, so that there always is one."""
+    """A random puzzle of `count` numbers up to `largest`, made from its solution."""
     while True:
         numbers = tuple(int(n) for n in draw.integers(1, largest + 1, count))
-        way = combine(numbers, draw)
-        if way is not None and way.value not in numbers:
-            return Puzzle(numbers, way.value, way)
+        solution = combine(numbers, draw)
+        if solution is not None and solution.value not in numbers:
+            return Puzzle(numbers, solution.value, solution)
 
 
 def attempt(puzzle: Puzzle, draw: np.random.Generator) -> Try | None:
-    """A random combination of a puzzle's numbers that misses its target; None where it has none (99 and 98 make nothing but 1)."""
-    found = (combine(puzzle.numbers, draw) for _ in range(300))
-    return next((way for way in found if way is not None and way.value != puzzle.target), None)
+    """A random combination of a puzzle's numbers that misses its target; None where it has none (99 and 98 give 1)."""
+    tries = (combine(puzzle.numbers, draw) for _ in range(300))
+    return next((t for t in tries if t is not None and t.value != puzzle.target), None)
 
 
 def pieces(tries: list[Try], claim: str = "yes") -> list[str]:
-    """A completion, step by step: each try ends with `no`, the last with `claim`, and its expression is the answer."""
+    """The pieces of a completion: each try ends with `no`, the last with `claim`, and its expression is the answer."""
     out: list[str] = []
-    for n, way in enumerate(tries):
+    for n, one in enumerate(tries):
         verdict = claim if n == len(tries) - 1 else "no"
-        out += [f" {s.text}" for s in way.steps[:-1]] + [f" {way.steps[-1].text} {verdict}."]
+        out += [f" {s.text}" for s in one.steps[:-1]] + [f" {one.steps[-1].text} {verdict}."]
     return [f"<think>{out[0]}", *out[1:], f"</think><answer> {tries[-1].expression}</answer>"]
 
 
 @dataclass(frozen=True, eq=False)
-class Writer:
-    """How puzzles are put and demonstrated."""
+class PuzzleWriter:
+    """Tasks and demonstrations of puzzles."""
 
     tries: int = 1
     noise: float = 0.1
     reworded: float = 0.0
     seed: int = 0
 
-    def ask(self, puzzle: Puzzle, name: str) -> Task:
-        """The task of a puzzle. tags: numbers, category, difficulty (numbers to combine), hint (the first step), solution, steps, paraphrase."""
+    def to_task(self, puzzle: Puzzle, name: str) -> Task:
+        """The task of a puzzle.
+
+        tags  numbers, category, difficulty (numbers to combine), hint (the first step), solution, steps, paraphrase
+        """
         listed = " ".join(map(str, puzzle.numbers))
-        first = puzzle.way.steps[0]
+        first = puzzle.solution.steps[0]
         tags = {
             "numbers": len(puzzle.numbers),
             "category": f"{len(puzzle.numbers)} numbers",
             "difficulty": len(puzzle.numbers),
             "hint": first.text,
             "paraphrase": f"use {' '.join(map(str, puzzle.numbers[::-1]))} to get {puzzle.target}.\n",
-            **solved(*pieces([puzzle.way])),
+            **solution_tags(*pieces([puzzle.solution])),
         }
         verifier = makes(target=puzzle.target, numbers=puzzle.numbers)
-        return Task(name, f"make {puzzle.target} from {listed}.\n", (puzzle.way.expression,), tags=tags, verifier=verifier)
+        return Task(
+            name,
+            f"make {puzzle.target} from {listed}.\n",
+            (puzzle.solution.expression,),
+            tags=tags,
+            verifier=verifier,
+            judges={"step": correct_step()},
+        )
 
-    def demo(self, drawn: Drawn[Puzzle], i: int) -> Task:
-        """The i-th demonstration: up to `tries` misses, then the solution. tags: those of the task, and slip ("" if it is right).
+    def demo(self, questions: QuestionSampler[Puzzle], i: int) -> Task:
+        """The i-th demonstration: up to `tries` misses, then the solution.
 
-        slips: early, a miss is taken for the solution; arithmetic, the last step is wrong by what is missing.
+        tags  those of the task; slip: "" if it is right, early (a miss is taken for the solution) or arithmetic (the
+              last step is given the target's value); tries
         """
-        puzzle = drawn.pick("demo", i)
-        task, draw = self.ask(puzzle, f"demo/{i}"), generator(self.seed, "write", i)
+        puzzle = questions.sample("demo", i)
+        task, draw = self.to_task(puzzle, f"demo/{i}"), generator(self.seed, "write", i)
         tries = [miss for _ in range(int(draw.integers(self.tries + 1))) if (miss := attempt(puzzle, draw)) is not None]
         slip = ("early", "arithmetic")[int(draw.integers(2))] if draw.random() < self.noise else ""
         last = attempt(puzzle, draw) if slip else None
         if last is None:
-            last, slip = puzzle.way, ""
+            last, slip = puzzle.solution, ""
         elif slip == "arithmetic":
             last = Try((*last.steps[:-1], last.steps[-1]._replace(value=puzzle.target)), last.expression)
         prompt = task.tags["paraphrase"] if draw.random() < self.reworded else task.prompt
@@ -160,28 +190,32 @@ def countdown(
     reworded: float = 0.0,
     n_test: int = 400,
     seed: int = 0,
-) -> Source:
-    """Make a target from some numbers by + - * / and parentheses, each number used at most once; any right expression is accepted.
+) -> TaskSource:
+    """Make a target from some numbers by + - * / and parentheses, using each at most once; any solution is accepted.
 
     numbers   fewest and most numbers that are given, 2 to 6
     largest   largest number that is given, up to 99
     tries     misses that a demonstration shows before the solution, at most
     noise     share of the demonstrations that end in a wrong expression
-    reworded  share of the demonstrations that ask in the other wording, which every task carries as the tag `paraphrase`
+    reworded  share of the demonstrations in the other wording, which every task has as the tag `paraphrase`
     n_test    test puzzles at most; a fifth of all puzzles are kept for the test
-    seed      of everything drawn
+    seed      of every random draw
     """
-    knobs = dict(locals())
-    fewest, most = span("countdown", "numbers", numbers, 2, 6)
-    if least("countdown", "largest", largest, 5) > HIGHEST:
+    task_options = dict(locals())
+    fewest, most = check_range("countdown", "numbers", numbers, 2, 6)
+    if check_at_least("countdown", "largest", largest, 5) > HIGHEST:
         raise BadValue(f"task countdown: largest must be at most {HIGHEST}, not {largest!r}")
-    least("countdown", "tries", tries, 0)
-    least("countdown", "n_test", n_test, 1)
-    writer = Writer(tries, share("countdown", "noise", noise), share("countdown", "reworded", reworded), seed)
+    check_at_least("countdown", "tries", tries, 0)
+    check_at_least("countdown", "n_test", n_test, 1)
+    writer = PuzzleWriter(
+        tries, check_share("countdown", "noise", noise), check_share("countdown", "reworded", reworded), seed
+    )
     draw = partial(draw_puzzle, largest=largest)
-    puzzles = Drawn("countdown", tuple(range(fewest, most + 1)), draw, lambda p: p.same, writer.ask, "numbers", n_test, seed)
+    puzzles = QuestionSampler(
+        "countdown", tuple(range(fewest, most + 1)), draw, lambda p: p.identity, writer.to_task, "numbers", n_test, seed
+    )
     demo = partial(writer.demo, puzzles)
-    return Source(
+    return TaskSource(
         name="countdown",
         train=puzzles.train,
         test=puzzles.test,
@@ -196,6 +230,10 @@ def countdown(
             "warm_batch": 32,
             "warm_lr": 3e-3,
         },
-        knobs=knobs,
-        about={"test puzzles": len(puzzles.test), "largest value on the way": HIGHEST, "share kept for the test": TESTED},
+        task_options=task_options,
+        about={
+            "test puzzles": len(puzzles.test),
+            "largest value on the way": HIGHEST,
+            "share kept for the test": TEST_SHARE,
+        },
     )

@@ -1,4 +1,4 @@
-"""A fictional world of any size, for experiments in which nothing can be known beforehand."""
+"""A fictional world of any size, so that nothing about it can be known from pre-training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import cache
 
 import numpy as np
 
-from ..core.address import generator
 from ..core.errors import BadValue
+from ..core.random_keys import generator
 from ..core.registry import task
-from ..core.task import Source
-from .options import number
+from ..core.task import TaskSource
+from .options import check_number
 from .quiz import Quiz, check
 from .world import Fact, Relation, World
 
@@ -20,20 +20,48 @@ RELATIONS = {
     r.name: r
     for r in (
         Relation("home", "person", "town", "the home of {s} is {o}.", "the home of {s}"),
-        Relation("mayor", "town", "person", "the mayor of {s} is {o}.", "the mayor of {s}", "the town whose mayor is {o}"),
+        Relation(
+            "mayor", "town", "person", "the mayor of {s} is {o}.", "the mayor of {s}", "the town whose mayor is {o}"
+        ),
         Relation("mentor", "person", "person", "the mentor of {s} is {o}.", "the mentor of {s}"),
         Relation("guild", "person", "guild", "the guild of {s} is {o}.", "the guild of {s}"),
         Relation("seat", "guild", "town", "the seat of {s} is {o}.", "the seat of {s}", "the guild whose seat is {o}"),
         Relation("river", "town", "river", "the river of {s} is {o}.", "the river of {s}"),
         Relation("friend", "person", "person", "a friend of {s} is {o}.", "a friend of {s}"),
-        Relation("craft", "guild", "craft", "the craft of {s} is {o}.", "the craft of {s}", "the guild whose craft is {o}"),
+        Relation(
+            "craft", "guild", "craft", "the craft of {s} is {o}.", "the craft of {s}", "the guild whose craft is {o}"
+        ),
         Relation("realm", "town", "realm", "the realm of {s} is {o}.", "the realm of {s}"),
         Relation("sea", "river", "sea", "the sea of {s} is {o}.", "the sea of {s}"),
     )
 }
 SHARES = {"person": 0.5, "town": 0.2, "guild": 0.1, "craft": 0.1, "river": 0.06, "realm": 0.02, "sea": 0.02}
 ONE_TO_ONE = ("mayor", "seat", "craft")  # no object twice, so that their inverses are unique
-ONSETS = ["b", "br", "d", "dr", "f", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "pr", "r", "s", "st", "t", "tr", "v", "z"]
+ONSETS = [
+    "b",
+    "br",
+    "d",
+    "dr",
+    "f",
+    "g",
+    "gr",
+    "h",
+    "j",
+    "k",
+    "kl",
+    "l",
+    "m",
+    "n",
+    "p",
+    "pr",
+    "r",
+    "s",
+    "st",
+    "t",
+    "tr",
+    "v",
+    "z",
+]
 NUCLEI = ["a", "e", "i", "o", "u"]
 CODAS = ["", "", "", "n", "l", "r", "s", "m"]
 
@@ -54,8 +82,8 @@ def factworld(
     top: int = 1,
     n_test: int = 400,
     seed: int = 0,
-) -> Source:
-    """Multi-hop questions about made-up people, towns, guilds and rivers: the generator of atlas over a world of any size.
+) -> TaskSource:
+    """Multi-hop questions, as in `atlas`, about fictional people, towns, guilds and rivers in a world of any size.
 
     entities   how many people, towns, guilds, crafts, rivers, realms and seas together (half are people), at least 40
     relations  how many kinds of fact, in this order: home, mayor, mentor, guild, seat, river, friend, craft, realm, sea
@@ -66,41 +94,62 @@ def factworld(
     noise      share of the demonstrations that are done wrong
     conflicts  share of facts that the search engine's documents also contradict
     noisy      distractors among the documents, as a share of the facts
-    abstain    share of the demonstrated questions that a withheld fact is needed for, which it is right to answer with: I don't know
-    nobody     share of all questions that are about somebody who does not exist, whose gold answer is: I don't know
+    abstain    share of the demonstrated questions that a withheld fact is needed for, which it is right to answer with:
+               I don't know
+    nobody     share of all questions that are about an entity that does not exist, whose gold answer is: I don't know
     top        documents in an answer of the search tool
     n_test     test questions
-    seed       of everything drawn, the world included
+    seed       of every random draw, the world included
     """
-    knobs = dict(locals())
-    check("factworld", **knobs)
-    if not 40 <= number("factworld", "entities", entities) <= 100_000:
+    task_options = dict(locals())
+    check("factworld", **task_options)
+    if not 40 <= check_number("factworld", "entities", entities) <= 100_000:
         raise BadValue(f"task factworld: entities must be from 40 to 100000, not {entities!r}")
-    if not 2 <= number("factworld", "relations", relations) <= len(RELATIONS):
+    if not 2 <= check_number("factworld", "relations", relations) <= len(RELATIONS):
         raise BadValue(f"task factworld: relations must be from 2 to {len(RELATIONS)}, not {relations!r}")
-    quiz = Quiz(fiction(entities, relations, seed), seed, tuple(hops), held_out, withheld, mix, noise, n_test, conflicts, noisy, abstain, nobody)
-    return quiz.source("factworld", knobs, top)
+    quiz = Quiz(
+        fiction(entities, relations, seed),
+        seed,
+        tuple(hops),
+        held_out,
+        withheld,
+        mix,
+        noise,
+        n_test,
+        conflicts,
+        noisy,
+        abstain,
+        nobody,
+    )
+    return quiz.source("factworld", task_options, top)
 
 
 @cache
 def fiction(entities: int, relations: int, seed: int) -> World:
-    """The world of a seed. A larger one is another one, not this one with more in it."""
+    """The world of a seed; a larger one is a different world, not an extension."""
     kinds = dict(list(RELATIONS.items())[:relations])
     names = _names(seed, entities)
-    people: dict[str, list[str]] = {k: [next(names) for _ in range(max(2, round(share * entities)))] for k, share in SHARES.items()}
+    by_type: dict[str, list[str]] = {
+        k: [next(names) for _ in range(max(2, round(share * entities)))] for k, share in SHARES.items()
+    }
     facts: list[Fact] = []
     for name, r in kinds.items():
         draw = generator(seed, "facts", name, entities)
-        subjects, objects = people[r.subject], people[r.object]
+        subjects, objects = by_type[r.subject], by_type[r.object]
         if name in ONE_TO_ONE:
-            chosen = [(objects[i],) for i in draw.permutation(len(objects))[: len(subjects)]]
-            facts += [Fact(s, name, o) for s, o in zip(subjects, chosen, strict=False)]
+            targets = [(objects[i],) for i in draw.permutation(len(objects))[: len(subjects)]]
+            facts += [Fact(s, name, o) for s, o in zip(subjects, targets, strict=False)]
         else:
-            facts += [Fact(s, name, _some(s, objects, (2, 3) if name == "friend" else (1, 1), draw)) for s in subjects]
+            facts += [
+                Fact(s, name, _sample_objects(s, objects, (2, 3) if name == "friend" else (1, 1), draw))
+                for s in subjects
+            ]
     return World(kinds, tuple(facts))
 
 
-def _some(subject: str, objects: list[str], count: tuple[int, int], draw: np.random.Generator) -> tuple[str, ...]:
+def _sample_objects(
+    subject: str, objects: list[str], count: tuple[int, int], draw: np.random.Generator
+) -> tuple[str, ...]:
     """Between count[0] and count[1] different objects, never the subject itself."""
     picked = draw.choice(len(objects), size=min(count[1] + 1, len(objects)), replace=False)
     others = [objects[i] for i in picked if objects[i] != subject]

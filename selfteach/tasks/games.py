@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..core.address import generator, key
-from ..core.errors import BadValue, unknown
+from ..core.errors import BadValue
+from ..core.random_keys import generator, key
 from ..core.registry import task
-from ..core.task import Source, Task
-from ..reward.noted import noted
+from ..core.task import Task, TaskSource
+from ..reward.payoff import payoff_from_notes
 from ..tools.exploit import situations
 from ..tools.games import GAMES, PLAYERS, SEATS, Match, match
-from .options import least, share
+from .options import check_at_least, check_names, check_share
 
-WORDED = 2000  # demonstrations that the tokenizer sees
+TOKENIZER_DEMOS = 2000  # demonstrations that the tokenizer sees
 LONGEST = {"kuhn": 8, "tictactoe": 8, "negotiation": 24}  # tokens of a move, with room
 
 
 @dataclass(frozen=True, eq=False)
-class Deals:
-    """Matches of some games, by their deals, and moves of theirs as demonstrations."""
+class GameTasks:
+    """Matches of some games as tasks, and single moves of theirs as demonstrations."""
 
     games: tuple[str, ...]
     noise: float = 0.5
@@ -30,84 +30,94 @@ class Deals:
     seed: int = 0
 
     def deal(self, kind: str, i: int) -> Task:
-        """The task of a match. tags: game, category (the same), deal."""
+        """The task of a match; tags: game, category (the same), deal."""
         game = self.games[i % len(self.games)]
         return Task(
-            f"{kind}/{i}", f"play {game}.\n", ("win",), tags={"game": game, "category": game, "deal": key(self.seed, "deal", kind, i) % 2**32}
+            f"{kind}/{i}",
+            f"play {game}.\n",
+            ("win",),
+            tags={"game": game, "category": game, "deal": key(self.seed, "deal", kind, i) % 2**32},
         )
 
     def train(self, i: int) -> Task:
-        """The i-th match to learn from."""
+        """The i-th training match."""
         return self.deal("train", i)
 
     @cached_property
     def test(self) -> tuple[Task, ...]:
+        """The test matches."""
         return tuple(self.deal("test", i) for i in range(self.n_test))
 
     def demo(self, i: int) -> Task:
-        """The i-th demonstration: one move, after all that its seat saw and did before. tags: game, seat, before (all moves until then), kind,
-        slip ("lot" for a move by lot).
+        """The i-th demonstration: one move of a seat, after all that it observed and did before.
 
-        Both seats play as experts do, but for the share `noise` of moves by lot.
+        Both seats play as experts do, but for the share `noise` of random moves.
+
+        tags  game, seat, before (all moves until then), kind, slip ("lot" for a random move, else "")
         """
         task, draw = self.deal("demo", i), generator(self.seed, "play", i)
         played = Match(task.tags["game"], task.tags["deal"], self.full)
-        texts, found = ["", ""], list[tuple[str, str, dict[str, object]]]()
+        texts, moves = ["", ""], list[tuple[str, str, dict[str, object]]]()
         while played.turn is not None:
             seat = played.turn
             player = PLAYERS[int(draw.random() >= self.noise)]
-            texts[seat] += played.told(seat)
-            move = played.chosen(player, seat, float(draw.random()))
+            texts[seat] += played.observation(seat)
+            move = played.sample_move(player, seat, float(draw.random()))
             before = tuple(text for _, text in played.history)
-            found.append((texts[seat], move, {"seat": SEATS[seat], "before": before, "slip": "lot" if player == "random" else ""}))
+            moves.append(
+                (
+                    texts[seat],
+                    move,
+                    {"seat": SEATS[seat], "before": before, "slip": "lot" if player == "random" else ""},
+                )
+            )
             texts[seat] += move
             played.move(move)
-        prompt, move, more = found[int(draw.integers(len(found)))]
-        return Task(task.id, prompt, task.answer, (move,), {**task.tags, "kind": "demo", **more})
+        prompt, move, tags = moves[int(draw.integers(len(moves)))]
+        return Task(task.id, prompt, task.answer, (move,), {**task.tags, "kind": "demo", **tags})
 
     def words(self) -> Iterator[str]:
         """Text for the tokenizer: small numbers and a stretch of demonstrations."""
         yield " ".join(map(str, range(50)))
-        for i in range(WORDED):
+        for i in range(TOKENIZER_DEMOS):
             item = self.demo(i)
             yield item.prompt + item.data[0]
 
 
 @task
-def games(games: tuple[str, ...] = ("kuhn",), noise: float = 0.5, full: bool = False, n_test: int = 200, seed: int = 0) -> Source:
-    """Two-player zero-sum games by TextArena's rules, for the program `play`: with oneself, older selves, or players that need no model.
+def games(
+    games: tuple[str, ...] = ("kuhn",), noise: float = 0.5, full: bool = False, n_test: int = 200, seed: int = 0
+) -> TaskSource:
+    """Two-player zero-sum games on TextArena's engines, for the program `play`.
 
     games   which, in turns: kuhn (poker), tictactoe, negotiation
-    noise   share of the demonstrated moves that are made by lot
+    noise   share of the demonstrated moves that are random
     full    observations in the engine's own words, not in a compact form (long: for models that read)
-    n_test  matches to test on; a game has few beginnings, so what is held out is how they go on
-    seed    of everything drawn
+    n_test  test matches; a game has few deals, so what is held out is how matches go on
+    seed    of every random draw
     """
-    knobs = dict(locals())
-    for name in games:
-        if name not in GAMES:
-            raise unknown("game", name, GAMES)
-    if not games:
+    task_options = dict(locals())
+    if not check_names("games", "games", games, GAMES, "game"):
         raise BadValue(f"task games: games must be one or more of {', '.join(GAMES)}")
-    least("games", "n_test", n_test, 1)
-    deals = Deals(tuple(games), share("games", "noise", noise), full, n_test, seed)
-    Match(games[0], 0)  # says at once where the package is missing
-    return Source(
+    check_at_least("games", "n_test", n_test, 1)
+    matches = GameTasks(tuple(games), check_share("games", "noise", noise), full, n_test, seed)
+    Match(games[0], 0)  # raises at once where the package is missing
+    return TaskSource(
         name="games",
-        train=deals.train,
-        test=deals.test,
-        demos=deals.demo,
-        words=deals.words,
+        train=matches.train,
+        test=matches.test,
+        demos=matches.demo,
+        words=matches.words,
         tools={"match": match(full=full), **({"situations": situations(full=full)} if "kuhn" in games else {})},
         defaults={
-            "judge": noted(),
+            "judge": payoff_from_notes(),
             "max_tokens": max(LONGEST[g] for g in games),
             "by": "game",
             "lr": 1e-4,
-            "warm_steps": 300 if tuple(games) == ("kuhn",) else 1000,  # the others have more to show
+            "warm_steps": 300 if tuple(games) == ("kuhn",) else 1000,  # the others have more positions
             "warm_batch": 16,
             "warm_lr": 2e-3,
         },
-        knobs=knobs,
+        task_options=task_options,
         about={"games": list(games), "test matches": n_test},
     )

@@ -1,36 +1,50 @@
-"""Checks of a task's options: each gives the value back, or raises BadValue with one line that names the option."""
+"""Checks of a task's options: each returns the value, or raises BadValue in one line that names the option."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
-from ..core.errors import BadValue
+from ..core.errors import BadValue, unknown
 
 
-def number(task: str, name: str, value: Any) -> float:
-    """`value` if it is a finite number. Raises BadValue naming the option otherwise."""
+def check_number(task: str, name: str, value: Any) -> float:
+    """The value, a finite number. Raises BadValue naming the option otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadValue(f"task {task}: {name} must be a number, not {value!r}")
     return value
 
 
-def share(task: str, name: str, value: Any) -> float:
-    """`value` if it is from 0 to 1. Raises BadValue naming the option otherwise."""
-    if not 0 <= number(task, name, value) <= 1:
+def check_share(task: str, name: str, value: Any) -> float:
+    """The value, a number from 0 to 1. Raises BadValue naming the option otherwise."""
+    if not 0 <= check_number(task, name, value) <= 1:
         raise BadValue(f"task {task}: {name} must be a share from 0 to 1, not {value!r}")
     return value
 
 
-def span(task: str, name: str, value: Any, low: int, high: int) -> tuple[int, int]:
-    """`value` if it is (fewest, most) within bounds. Raises BadValue naming the option otherwise."""
+def check_range(task: str, name: str, value: Any, low: int, high: int) -> tuple[int, int]:
+    """The value, (fewest, most) within bounds. Raises BadValue naming the option otherwise."""
     if not isinstance(value, tuple | list) or len(value) != 2 or not low <= value[0] <= value[1] <= high:
-        raise BadValue(f"task {task}: {name} must be (fewest, most) from {low} to {high}, such as ({low}, {min(low + 2, high)}), not {value!r}")
+        raise BadValue(
+            f"task {task}: {name} must be (fewest, most) from {low} to {high}, such as ({low}, {min(low + 2, high)}), "
+            f"not {value!r}"
+        )
     return (value[0], value[1])
 
 
-def least(task: str, name: str, value: Any, low: int) -> int:
-    """`value` if it is at least `low`. Raises BadValue naming the option otherwise."""
-    if number(task, name, value) < low:
-        raise BadValue(f"task {task}: {name} must be at least {low}, not {value!r}")
+def check_at_least(task: str, name: str, value: Any, low: int) -> int:
+    """The value, a whole number of at least `low`. Raises BadValue naming the option otherwise."""
+    if check_number(task, name, value) < low or not isinstance(value, int):
+        raise BadValue(f"task {task}: {name} must be a whole number of at least {low}, not {value!r}")
     return value
+
+
+def check_names(task: str, name: str, value: Any, known: Collection[str], kind: str) -> tuple[str, ...]:
+    """The value as a tuple of names in `known`. Raises BadValue naming the option, or UnknownName, otherwise."""
+    if not isinstance(value, tuple | list):
+        raise BadValue(f"task {task}: {name} must be names, such as {tuple(known)[:2]}, not {value!r}")
+    for one in value:
+        if one not in known:
+            raise unknown(kind, one, known)
+    return tuple(value)

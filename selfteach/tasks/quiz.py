@@ -1,4 +1,4 @@
-"""Questions over a world: what is held out, what is withheld, training and test questions, warm start, corpus; and the Source of it all."""
+"""Multi-hop questions over a world: held-out entities, withheld facts, train and test questions, warm start, corpus."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from typing import Any
 
 import numpy as np
 
-from ..core.address import generator, key, uniform
 from ..core.errors import BadValue
-from ..core.task import Document, Source, Task
+from ..core.random_keys import generator, key, uniform
+from ..core.task import Document, Task, TaskSource
 from ..reward.answer import ABSTENTIONS
 from ..tools.search import search
-from .demos import SLIPS, TAGS, Writer
-from .options import least, number, share
+from .demos import SLIPS, TAGS, DemoWriter
+from .options import check_at_least, check_number, check_share
+from .questions import FactQuestions
 from .world import Chain, Fact, Hop, World
 
-TRIES = 400  # draws before a number of hops is given up for one question
-WARM = 16  # items in a step of the warm start
-TIMID = 0.2  # share of the slips that keep back a known answer, where abstaining is shown at all
-WORDED = 2000  # demonstrations that the tokenizer sees
+MAX_DRAWS = 400  # before a number of hops is given up for one question
+WARM_BATCH = 16  # items in a step of the warm start
+OVER_ABSTAIN = 0.2  # share of the slips that abstain from a known answer, where abstaining is shown at all
+TOKENIZER_DEMOS = 2000  # demonstrations that the tokenizer sees
 
 
 @dataclass(frozen=True, eq=False)
 class Quiz:
-    """A world and how it is asked about. All draws are by address, so any training task can be had alone.
+    """Questions over a world. Draws are by RNG key, so that any training task can be made alone.
 
     hops       numbers of hops asked, each as often as the others
-    held_out   share of the subjects (per type) that no training or demonstrated question starts from, passes or is about
+    held_out   share of the subjects (per type) that no training or demonstrated question starts from, passes or is
+               about
     withheld   share of the facts that the warm start never shows
     mix        share of items of memory in the warm start; the rest are demonstrated questions
     noise      share of the demonstrated questions that are done wrong
     conflicts  share of the facts that the corpus also contradicts
     noisy      distractors in the corpus, as a share of the facts
-    abstain    share of the demonstrated questions that a fact is missing for, so that the right thing to say is: I don't know
-    nobody     share of all questions that are about somebody who does not exist: I don't know is the gold answer
+    abstain    share of the demonstrated questions whose fact is missing, so that the right answer is: I don't know
+    nobody     share of all questions that are about an entity that does not exist: I don't know is the gold answer
     """
 
     world: World
@@ -54,17 +56,17 @@ class Quiz:
     nobody: float = 0.0
 
     @cached_property
-    def held(self) -> frozenset[str]:
+    def held_out_entities(self) -> frozenset[str]:
         """The entities held out for the test."""
         out: set[str] = set()
         for kind in dict.fromkeys(self.world.type_of.values()):
-            members = [e for e in self.world.subjects if self.world.type_of[e] == kind]
-            order = generator(self.seed, "held out", kind).permutation(len(members))
-            out.update(members[i] for i in order[: round(self.held_out * len(members))])
+            subjects = [e for e in self.world.subjects if self.world.type_of[e] == kind]
+            order = generator(self.seed, "held out", kind).permutation(len(subjects))
+            out.update(subjects[i] for i in order[: round(self.held_out * len(subjects))])
         return frozenset(out)
 
     @cached_property
-    def hidden(self) -> frozenset[int]:
+    def withheld_facts(self) -> frozenset[int]:
         """Numbers of the withheld facts."""
         order = generator(self.seed, "withheld").permutation(len(self.world.facts))
         return frozenset(int(i) for i in order[: round(self.withheld * len(order))])
@@ -76,8 +78,11 @@ class Quiz:
         return frozenset(int(i) for i in order[: round(self.conflicts * len(order))])
 
     @cached_property
-    def writer(self) -> Writer:
-        return Writer(self.world, frozenset(range(len(self.world.facts))) - self.hidden, self.held)
+    def writer(self) -> DemoWriter:
+        """The writer of demonstrations over the facts of the warm start."""
+        return DemoWriter(
+            self.world, frozenset(range(len(self.world.facts))) - self.withheld_facts, self.held_out_entities
+        )
 
     @cached_property
     def _pools(self) -> dict[tuple[bool, Hop], list[str]]:
@@ -87,8 +92,8 @@ class Quiz:
             for e in self.world.starts(hop):
                 number = self.world.fact_at(e, hop)
                 assert number is not None
-                testing = self.world.facts[number].subject in self.held
-                if testing or e not in self.held:
+                testing = self.world.facts[number].subject in self.held_out_entities
+                if testing or e not in self.held_out_entities:
                     out.setdefault((testing, hop), []).append(e)
         return out
 
@@ -97,31 +102,41 @@ class Quiz:
         return [t for t in self.world.templates(hops) if (testing, t[0]) in self._pools]
 
     def chain(self, draw: np.random.Generator, hops: int, testing: bool = False, shown: bool = False) -> Chain | None:
-        """A random question of so many hops; `shown`: only over facts of the warm start. None where none was found.
+        """A random question of so many hops; None where none was found.
 
-        Training questions keep clear of what is held out; test questions begin with a fact about it.
+        testing  False: no held-out entity is reached; True: the first fact is about one
+        shown    only over facts of the warm start
         """
         templates = self._templates(hops, testing)
-        for _ in range(TRIES if templates else 0):
+        for _ in range(MAX_DRAWS if templates else 0):
             template = templates[int(draw.integers(len(templates)))]
             pool = self._pools[testing, template[0]]
             chain = self.world.walk(pool[int(draw.integers(len(pool)))], template, draw)
-            if chain is None or (not testing and chain.reach & self.held) or (shown and self.hidden.intersection(chain.facts)):
+            if (
+                chain is None
+                or (not testing and chain.reach & self.held_out_entities)
+                or (shown and self.withheld_facts.intersection(chain.facts))
+            ):
                 continue
             return chain
         return None
 
-    def _question(self, *address: Any, shown: bool = False) -> Chain:
-        draw = generator(self.seed, *address)
+    def _question(self, *rng_key: Any, shown: bool = False) -> Chain:
+        draw = generator(self.seed, *rng_key)
         for hops in draw.permutation(np.array(self.hops)):
             chain = self.chain(draw, int(hops), shown=shown)
             if chain is not None:
                 return chain
-        raise BadValue(f"no training question of {listed(self.hops)} hops exists in this world; make it larger, or held_out or withheld smaller")
+        raise BadValue(
+            f"no training question of {any_of(self.hops)} hops exists in this world; make it larger, or held_out or "
+            "withheld smaller"
+        )
 
     def task(self, chain: Chain, name: str) -> Task:
-        """The task of a chain. tags: hops, category, difficulty, kind, entities, chain (sentences), known, multiple, held_out, conflict,
-        hint (the first step), and answerable: False for a question about somebody who does not exist.
+        """The task of a chain; with probability `nobody` its question about an entity that does not exist.
+
+        tags  hops, category, difficulty, kind, entities, chain (sentences), known, multiple, held_out, conflict, hint
+              (the first step), answerable (False for an entity that does not exist)
         """
         tags = {
             "hops": len(chain.hops),
@@ -130,38 +145,40 @@ class Quiz:
             "kind": " > ".join(h.relation if h.forward else f"{h.relation} of" for h in chain.hops),
             "entities": chain.path,
             "chain": tuple(self.world.sentence(i) for i in chain.facts),
-            "known": not self.hidden.intersection(chain.facts),
+            "known": not self.withheld_facts.intersection(chain.facts),
             "multiple": len(chain.golds) > 1,
-            "held_out": bool(chain.reach & self.held),
+            "held_out": bool(chain.reach & self.held_out_entities),
             "conflict": bool(self.contradicted.intersection(chain.facts)),
             "answerable": True,
             "hint": f"first look for the {self.world.query(chain.hops[0], chain.start)}.",
         }
-        made = Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags)
-        if not self._drawn("nobody", name, self.nobody):
-            return made
-        asked = self._invented(chain, name)
-        return replace(made, prompt=self.world.question(asked), answer=ABSTENTIONS, tags={**tags, **self._missing(asked)})
+        task = Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags)
+        if not self._is_chosen("nobody", name, self.nobody):
+            return task
+        invented = self._invented(chain, name)
+        return replace(
+            task, prompt=self.world.question(invented), answer=ABSTENTIONS, tags={**tags, **self._missing(invented)}
+        )
 
-    def _missing(self, asked: Chain) -> dict[str, Any]:
-        """The tags of a question about somebody who does not exist."""
+    def _missing(self, invented: Chain) -> dict[str, Any]:
+        """The tags of a question about an entity that does not exist."""
         return {
-            "entities": asked.path[:1],
+            "entities": invented.path[:1],
             "chain": (),
             "known": False,
             "multiple": False,
             "conflict": False,
             "answerable": False,
-            "hint": f"first look for the {self.world.query(asked.hops[0], asked.start)}.",
+            "hint": f"first look for the {self.world.query(invented.hops[0], invented.start)}.",
         }
 
     def _invented(self, chain: Chain, name: str) -> Chain:
-        """The same question about somebody who does not exist; of other names in the test than in training."""
-        start = nobody(self.seed, name, not name.startswith("test"), self.world.entities)
+        """The same question about an entity that does not exist; test and training use different names."""
+        start = unknown_name(self.seed, name, not name.startswith("test"), self.world.entities)
         return chain._replace(start=start, path=(start, *chain.path[1:]))
 
-    def _drawn(self, purpose: str, name: str | int, share: float) -> bool:
-        """True for the share of the addresses."""
+    def _is_chosen(self, purpose: str, name: str | int, share: float) -> bool:
+        """True for a share of the (purpose, name) keys."""
         return share > 0 and float(uniform(key(self.seed, purpose, name), 0)) < share
 
     def train(self, i: int) -> Task:
@@ -170,14 +187,16 @@ class Quiz:
 
     @cached_property
     def test(self) -> tuple[Task, ...]:
-        """Held-out questions without repeats, equally many of each number of hops as far as the world has them, in turns."""
+        """Test questions without repeats, numbers of hops in turns, equally many of each where the world has them."""
         rows: list[list[Task]] = []
         for rank, hops in enumerate(self.hops):
             want = self.n_test // len(self.hops) + (rank < self.n_test % len(self.hops))
             seen: set[str] = set()
             rows.append([])
             for k in range(4 * want):
-                chain = self.chain(generator(self.seed, "test", hops, k), hops, testing=True) if len(seen) < want else None
+                chain = (
+                    self.chain(generator(self.seed, "test", hops, k), hops, testing=True) if len(seen) < want else None
+                )
                 if chain is not None and (text := self.world.question(chain)) not in seen:
                     seen.add(text)
                     rows[-1].append(self.task(chain, f"test/{hops}-hop/{len(seen)}"))
@@ -186,76 +205,90 @@ class Quiz:
     @cached_property
     def memories(self) -> list[tuple[int, Hop]]:
         """(fact, direction of the query) of every item of memory: withheld facts have none."""
-        hops = [(i, Hop(f.relation)) for i, f in enumerate(self.world.facts) if i not in self.hidden]
-        back = [(i, Hop(relation, False)) for (_, relation), i in self.world.back.items() if i not in self.hidden]
+        hops = [(i, Hop(f.relation)) for i, f in enumerate(self.world.facts) if i not in self.withheld_facts]
+        back = [
+            (i, Hop(relation, False))
+            for (_, relation), i in self.world.fact_of_object.items()
+            if i not in self.withheld_facts
+        ]
         return hops + back
 
     @property
     def warm_steps(self) -> int:
-        """Steps of WARM items in which every item of memory is shown about 15 times, after which a tiny model recalls nearly all."""
-        shown = 15 * len(self.memories) / max(self.mix, 0.1) / WARM
+        """Steps of WARM_BATCH items in which every item of memory is shown about 15 times.
+
+        After these a tiny model recalls nearly all.
+        """
+        shown = 15 * len(self.memories) / max(self.mix, 0.1) / WARM_BATCH
         return max(100, round(shown / 50) * 50)
 
     def demo(self, i: int) -> Task:
-        """The i-th item of the warm start: memory and demonstrated questions, evenly interleaved. tags: kind, slip ("" if right)."""
+        """The i-th item of the warm start: memory and demonstrated questions, evenly interleaved.
+
+        tags  those of the task; kind (memory or demo), slip ("" if right)
+        """
         before, now = int(i * self.mix + 1e-9), int((i + 1) * self.mix + 1e-9)
         if now > before and self.memories:
             lap, place = divmod(before, len(self.memories))
             fact, hop = self.memories[_order(self.seed, lap, len(self.memories))[place]]
             prompt, completion = self.writer.memory(fact, hop)
             return Task(f"memory/{i}", prompt, data=(completion,), tags={"kind": "memory", "slip": ""})
-        missing = self._unknown(i) if self._drawn("abstain", i, self.abstain) else None
+        missing = self._unknown(i) if self._is_chosen("abstain", i, self.abstain) else None
         chain = missing or self._question("demo", i, shown=True)
         task = self.task(chain, f"demo/{i}")
-        text, slip = self._told(chain, task, i)
+        text, slip = self._completion(chain, task, i)
         return Task(task.id, task.prompt, task.answer, (text,), {**task.tags, "kind": "demo", "slip": slip})
 
-    def _told(self, chain: Chain, task: Task, i: int) -> tuple[str, str]:
+    def _completion(self, chain: Chain, task: Task, i: int) -> tuple[str, str]:
         """The completion of the i-th demonstration, and its slip."""
-        draw, noisy = generator(self.seed, "slip", i), float(uniform(key(self.seed, "noise", i), 0)) < self.noise
-        gap = next((n for n, fact in enumerate(chain.facts) if fact in self.hidden), None)
+        draw, is_wrong = generator(self.seed, "slip", i), float(uniform(key(self.seed, "noise", i), 0)) < self.noise
+        missing = next((n for n, fact in enumerate(chain.facts) if fact in self.withheld_facts), None)
         if not task.tags["answerable"]:
-            chain, gap = self._invented(chain, task.id), 0
-        if not noisy:
-            return (self.writer.right(chain) if gap is None else self.writer.unknown(chain, gap)), ""
-        if gap is not None:
-            return self.writer.wrong(chain, "guess", draw)
-        if self._drawn("timid", i, TIMID if self.abstain or self.nobody else 0.0):
-            return self.writer.timid(chain), "timid"
+            chain, missing = self._invented(chain, task.id), 0
+        if not is_wrong:
+            return (self.writer.correct(chain) if missing is None else self.writer.abstaining(chain, missing)), ""
+        if missing is not None:
+            return self.writer.with_slip(chain, "guess", draw)
+        if self._is_chosen("timid", i, OVER_ABSTAIN if self.abstain or self.nobody else 0.0):
+            return self.writer.over_abstaining(chain), "timid"
         share = np.array(list(SLIPS.values())) / sum(SLIPS.values())
-        return self.writer.wrong(chain, list(SLIPS)[int(draw.choice(len(SLIPS), p=share))], draw)
+        return self.writer.with_slip(chain, list(SLIPS)[int(draw.choice(len(SLIPS), p=share))], draw)
 
     def _unknown(self, i: int) -> Chain | None:
-        """A training question that a withheld fact is needed for; None where none is found."""
+        """A training question that needs a withheld fact; None where none was found."""
         draw = generator(self.seed, "unknown", i)
-        for _ in range(TRIES // 4):
+        for _ in range(MAX_DRAWS // 4):
             chain = self.chain(draw, self.hops[int(draw.integers(len(self.hops)))])
-            if chain is not None and self.hidden.intersection(chain.facts):
+            if chain is not None and self.withheld_facts.intersection(chain.facts):
                 return chain
         return None
 
     def words(self) -> Iterator[str]:
-        """Text for the tokenizer: every sentence and query, the test questions, and a stretch of the warm start."""
+        """Text for the tokenizer: sentences, queries, test prompts, and TOKENIZER_DEMOS items of the warm start."""
         for i, fact in enumerate(self.world.facts):
             yield self.world.sentence(i)
             yield self.world.query(Hop(fact.relation), fact.subject)
-        for (entity, relation), _ in self.world.back.items():
+        for (entity, relation), _ in self.world.fact_of_object.items():
             yield self.world.query(Hop(relation, False), entity)
         for task in self.test:
             yield task.prompt
-        for i in range(WORDED):
+        for i in range(TOKENIZER_DEMOS):
             item = self.demo(i)
             yield item.prompt + item.data[0]
 
     def corpus(self) -> list[Document]:
-        """A document per fact, withheld ones too. With conflicts or distractors, these are shuffled in among them."""
+        """A document per fact, withheld ones too, shuffled with the conflicts and distractors where there are any."""
         w = self.world
         out = [Document(f.subject, w.sentence(f)) for f in w.facts]
         for i in sorted(self.contradicted):
             fact, draw = w.facts[i], generator(self.seed, "conflict", i)
             options = [e for e in w.types[w.relations[fact.relation].object] if e not in fact.objects]
             if options:
-                out.append(Document(fact.subject, w.sentence(fact._replace(objects=(options[int(draw.integers(len(options)))],)))))
+                out.append(
+                    Document(
+                        fact.subject, w.sentence(fact._replace(objects=(options[int(draw.integers(len(options)))],)))
+                    )
+                )
         for i in range(round(self.noisy * len(w.facts))):
             draw = generator(self.seed, "distractor", i)
             fact = w.facts[int(draw.integers(len(w.facts)))]
@@ -264,14 +297,14 @@ class Quiz:
             return out
         return [out[i] for i in generator(self.seed, "corpus").permutation(len(out))]
 
-    def source(self, name: str, knobs: Mapping[str, Any], top: int = 1) -> Source:
-        """The Source of this quiz; `top` results from its search tool."""
+    def source(self, name: str, task_options: Mapping[str, Any], top: int = 1) -> TaskSource:
+        """The TaskSource of this quiz; `top` results from its search tool."""
         self._question("train", 0, shown=True)
         if not self.test:
             raise BadValue(f"task {name}: held_out={self.held_out!r} leaves nothing to test on; make it larger")
         longest = max(self.hops)
-        asked = {n: sum(t.tags["hops"] == n for t in self.test) for n in self.hops}
-        return Source(
+        by_hops = {n: sum(t.tags["hops"] == n for t in self.test) for n in self.hops}
+        return TaskSource(
             name=name,
             train=self.train,
             test=self.test,
@@ -279,23 +312,24 @@ class Quiz:
             words=self.words,
             tags=TAGS,
             corpus=self.corpus,
+            questions=FactQuestions(name, self.corpus, [t.prompt for t in self.test]),
             tools={"search": search(top=top)},
             defaults={
                 "max_tokens": 32 * longest + 32,
                 "by": "hops",
                 "lr": 2e-4,
                 "warm_steps": self.warm_steps,
-                "warm_batch": WARM,
+                "warm_batch": WARM_BATCH,
                 "warm_lr": 2e-3,
             },
-            knobs=dict(knobs),
+            task_options=dict(task_options),
             about={
                 "entities": len(self.world.entities),
                 "facts": len(self.world.facts),
-                "withheld facts": len(self.hidden),
-                "held-out entities": len(self.held),
+                "withheld facts": len(self.withheld_facts),
+                "held-out entities": len(self.held_out_entities),
                 "items of memory": len(self.memories),
-                "test questions by hops": asked,
+                "test questions by hops": by_hops,
                 "kinds of question by hops": {n: len(self._templates(n, False)) for n in self.hops},
             },
         )
@@ -304,22 +338,30 @@ class Quiz:
 def check(task: str, **options: Any) -> None:
     """Check the options that worlds share. Raises BadValue naming the option, its value and the range."""
     for name in ("held_out", "withheld", "mix", "noise", "conflicts", "abstain", "nobody"):
-        share(task, name, options[name])
-    if number(task, "noisy", options["noisy"]) < 0:
-        raise BadValue(f"task {task}: noisy must be 0 or more (distractors as a share of the facts), not {options['noisy']!r}")
+        check_share(task, name, options[name])
+    if check_number(task, "noisy", options["noisy"]) < 0:
+        raise BadValue(
+            f"task {task}: noisy must be 0 or more (distractors as a share of the facts), not {options['noisy']!r}"
+        )
     for name in ("n_test", "top"):
-        least(task, name, options[name], 1)
+        check_at_least(task, name, options[name], 1)
     hops = options["hops"]
-    if not isinstance(hops, tuple | list) or not hops or any(h not in (1, 2, 3, 4) for h in hops) or len(set(hops)) != len(hops):
+    if (
+        not isinstance(hops, tuple | list)
+        or not hops
+        or any(h not in (1, 2, 3, 4) for h in hops)
+        or len(set(hops)) != len(hops)
+    ):
         raise BadValue(f"task {task}: hops must be different numbers from 1 to 4, such as (1, 2, 3), not {hops!r}")
 
 
-def listed(hops: tuple[int, ...]) -> str:
+def any_of(hops: tuple[int, ...]) -> str:
+    """The numbers, joined by "or"."""
     return " or ".join(str(h) for h in hops)
 
 
 def _distractor(world: World, fact: Fact, draw: np.random.Generator) -> str:
-    """A sentence that matches a query about a fact and answers nothing."""
+    """A sentence that matches a query about a fact and does not answer it."""
     about = world.phrase(Hop(fact.relation), fact.subject)
     forms = (
         "{} is often talked about.",
@@ -329,17 +371,17 @@ def _distractor(world: World, fact: Fact, draw: np.random.Generator) -> str:
     return forms[int(draw.integers(len(forms)))].format(about)
 
 
-def nobody(seed: int, address: str, learned: bool, taken: Sequence[str]) -> str:
-    """A name that nobody in the world bears, at an address; one for training or for the test by the name alone."""
-    draw = generator(seed, "nobody", address)
+def unknown_name(seed: int, rng_key: str, training: bool, taken: Sequence[str]) -> str:
+    """A name that is not in `taken`, by RNG key; whether it is for training or the test is a function of the name."""
+    draw = generator(seed, "nobody", rng_key)
     while True:
         syllables = ["bdfgklmnprstvz"[int(draw.integers(14))] + "aeiou"[int(draw.integers(5))] for _ in range(3)]
         name = "".join(syllables).capitalize()
-        if name not in taken and (float(uniform(key(seed, "nobody's side", name), 0)) >= 0.2) == learned:
+        if name not in taken and (float(uniform(key(seed, "nobody's side", name), 0)) >= 0.2) == training:
             return name
 
 
 @lru_cache(maxsize=16)
 def _order(seed: int, lap: int, count: int) -> np.ndarray:
-    """i64[count]: the order in which a pass over the memory goes."""
+    """i64[count]: the order of the items in a pass over the memory."""
     return generator(seed, "memory", lap).permutation(count)

@@ -1,4 +1,4 @@
-"""Compositions of functions on short strings: single ones are demonstrated, some compositions are left for learning to find."""
+"""Compositions of functions on short strings; demonstrations hold only the shorter ones."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.address import generator, key, uniform
-from ..core.errors import BadValue, unknown
+from ..core.errors import BadValue
+from ..core.random_keys import generator, key, uniform
 from ..core.registry import task
-from ..core.task import Source, Task
+from ..core.task import Task, TaskSource
 from ..reward.answer import same_text
-from .drawn import TESTED, THINKING, TRIES, Drawn, helped, solved
-from .options import least, share, span
+from .options import check_at_least, check_names, check_range, check_share
+from .question_sampler import MAX_DRAWS, TEST_SHARE, THINKING, QuestionSampler, solution_tags, with_guidance
 
 LETTERS = "abcdeghilmnorstu"
 VOWELS = frozenset("aeiouAEIOU")
-LONGEST = 12  # letters of any string on the way
+LONGEST = 12  # letters of any intermediate string
 FUNCTIONS: dict[str, Callable[[str], str]] = {
     "reverse": lambda s: s[::-1],
     "rotate": lambda s: s[1:] + s[:1],
@@ -40,6 +40,7 @@ class Call(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The call as an expression: `reverse ( upper ( a b c ) )`."""
         text = spaced(self.word)
         for f in self.functions:
             text = f"{f} ( {text} )"
@@ -56,7 +57,7 @@ class Call(NamedTuple):
 
 
 def spaced(word: str) -> str:
-    """Letters apart, so that each is a token of its own.
+    """The letters with spaces between, so that each is a token of its own.
 
     >>> spaced("abc")
     'a b c'
@@ -66,7 +67,7 @@ def spaced(word: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """How calls are drawn, put and demonstrated."""
+    """Sampling, tasks and demonstrations of calls."""
 
     functions: tuple[str, ...] = tuple(FUNCTIONS)
     length: tuple[int, int] = (3, 5)
@@ -77,51 +78,64 @@ class Calls:
     seed: int = 0
 
     def draw(self, draw: np.random.Generator, depth: int) -> Call:
-        """A random call of `depth` functions; no string on the way is empty or longer than LONGEST. Raises BadValue where there is none."""
-        for _ in range(TRIES):
+        """A random call of `depth` functions without an intermediate string that is empty or longer than LONGEST.
+
+        Raises BadValue where none was found.
+        """
+        for _ in range(MAX_DRAWS):
             functions = tuple(self.functions[int(i)] for i in draw.integers(len(self.functions), size=depth))
-            word = "".join(LETTERS[int(i)] for i in draw.integers(len(LETTERS), size=int(draw.integers(self.length[0], self.length[1] + 1))))
+            word = "".join(
+                LETTERS[int(i)]
+                for i in draw.integers(len(LETTERS), size=int(draw.integers(self.length[0], self.length[1] + 1)))
+            )
             call = Call(functions, word)
             if all(0 < len(v) <= LONGEST for v in call.values):
                 return call
         raise BadValue(
-            f"task strings: {depth} of {', '.join(self.functions)} leave a string empty or too long; take more functions or longer strings"
+            f"task strings: {depth} of {', '.join(self.functions)} leave a string empty or too long; take more "
+            "functions or longer strings"
         )
 
-    def apart(self, call: Call) -> bool:
-        """True where one function stands directly in another, and this pair is held out."""
-        return any(self.held(f, g) for f, g in zip(call.functions, call.functions[1:], strict=False))
+    def is_held_out(self, call: Call) -> bool:
+        """True where some function is applied to another's result and this pair is held out."""
+        return any(self.is_pair_held_out(f, g) for f, g in zip(call.functions, call.functions[1:], strict=False))
 
-    def held(self, inner: str, outer: str) -> bool:
-        """True for the ordered pairs that neither training nor demonstrations compose."""
+    def is_pair_held_out(self, inner: str, outer: str) -> bool:
+        """True for the ordered pairs that only test questions compose."""
         return float(uniform(key(self.seed, "held out", inner, outer), 0)) < self.held_out
 
-    def ask(self, call: Call, name: str) -> Task:
-        """The task of a call. tags: depth, function (the outermost), category (both), difficulty, held_out, hint, solution, steps."""
+    def to_task(self, call: Call, name: str) -> Task:
+        """The task of a call.
+
+        tags  depth, function (the outermost), category (both), difficulty, held_out, hint, solution, steps
+        """
         depth, values = len(call.functions), call.values
         tags = {
             "depth": depth,
             "function": call.functions[-1],
             "category": f"{call.functions[-1]}/{depth}",
             "difficulty": depth,
-            "held_out": self.apart(call),
+            "held_out": self.is_held_out(call),
             "hint": f"{call.functions[0]} : {spaced(values[0])}.",
-            **solved(*pieces(call.functions, values)),
+            **solution_tags(*pieces(call.functions, values)),
         }
         return Task(name, f"what is {call.text} ?\n", (spaced(values[-1]),), tags=tags, verifier=same_text())
 
-    def demo(self, drawn: Drawn[Call], i: int) -> Task:
-        """The i-th demonstration. tags: those of the task, and slip ("" if it is right, else skipped, order or letter)."""
-        call = drawn.pick("demo", i, kinds=tuple(k for k in drawn.kinds if k <= self.shown))
-        task, draw = self.ask(call, f"demo/{i}"), generator(self.seed, "write", i)
+    def demo(self, questions: QuestionSampler[Call], i: int) -> Task:
+        """The i-th demonstration; tags: those of the task, and slip ("" if right, else skipped, order or letter)."""
+        call = questions.sample("demo", i, kinds=tuple(k for k in questions.kinds if k <= self.shown))
+        task, draw = self.to_task(call, f"demo/{i}"), generator(self.seed, "write", i)
         slip, text = "", task.tags["solution"]
         if draw.random() < self.noise:
-            slip, text = self.wrong(call, draw)
-        prompt = helped(task, task.prompt, self.hinted, draw)
+            slip, text = self.with_slip(call, draw)
+        prompt = with_guidance(task, task.prompt, self.hinted, draw)
         return Task(task.id, prompt, task.answer, (text,), {**task.tags, "kind": "demo", "slip": slip}, task.verifier)
 
-    def wrong(self, call: Call, draw: np.random.Generator) -> tuple[str, str]:
-        """(slip, completion): a function left out, the order turned round, or a letter wrong. One that would still be right is a wrong letter."""
+    def with_slip(self, call: Call, draw: np.random.Generator) -> tuple[str, str]:
+        """(slip, completion): the first function skipped, the order reversed, or one letter of the answer wrong.
+
+        One that would still be right becomes a wrong letter.
+        """
         slip = ("skipped", "order", "letter")[int(draw.integers(3))]
         other = {"skipped": call.functions[1:], "order": call.functions[::-1]}.get(slip, ())
         values = call._replace(functions=other).values
@@ -136,7 +150,7 @@ class Calls:
 
 
 def pieces(functions: tuple[str, ...], values: list[str]) -> list[str]:
-    """A completion, step by step: each function with what it gives, and the answer."""
+    """The pieces of a completion: each function with its result, and the answer."""
     lines = [f" {f} : {spaced(v)}." for f, v in zip(functions, values, strict=True)]
     return [f"<think>{lines[0]}", *lines[1:], f"</think><answer> {spaced(values[-1])}</answer>"]
 
@@ -152,40 +166,57 @@ def strings(
     hinted: float = 0.0,
     n_test: int = 400,
     seed: int = 0,
-) -> Source:
-    """What functions of functions of a string give: reverse ( upper ( a b c ) ). Skills shown singly are to be composed by learning.
+) -> TaskSource:
+    """The result of nested functions of a string: reverse ( upper ( a b c ) ). Deeper nestings are not demonstrated.
 
     depth      fewest and most functions in a question, 1 to 4
     shown      most functions in a demonstration: deeper compositions are only asked
-    functions  which: reverse, rotate (first letter to the end), swap (first and last), sort, upper, devowel, double, tail (all but the first)
+    functions  which: reverse, rotate (first letter to the end), swap (first and last), sort, upper, devowel, double,
+               tail (all but the first)
     length     fewest and most letters of the string in a question
     held_out   share of the ordered pairs of functions that only test questions compose
     noise      share of the demonstrations that are done wrong
-    hinted     share of the demonstrations that are asked with the first steps told, but for those that give the answer away
-    n_test     test questions at most; a fifth of all questions are kept for the test, besides those that compose a held-out pair
-    seed       of everything drawn
+    hinted     share of the demonstrations whose prompt gives the first steps, but for those that give the answer away
+    n_test     test questions at most; a fifth of all questions are kept for the test, besides those that compose a
+               held-out pair
+    seed       of every random draw
     """
-    knobs = dict(locals())
-    fewest, most = span("strings", "depth", depth, 1, 4)
-    if least("strings", "shown", shown, 1) < fewest:
+    task_options = dict(locals())
+    fewest, most = check_range("strings", "depth", depth, 1, 4)
+    if check_at_least("strings", "shown", shown, 1) < fewest:
         raise BadValue(f"task strings: shown must be at least the fewest functions of depth ({fewest}), not {shown!r}")
-    for name in functions:
-        if name not in FUNCTIONS:
-            raise unknown("function of strings", name, FUNCTIONS)
-    if len(set(functions)) < 2:
+    if len(set(check_names("strings", "functions", functions, FUNCTIONS, "function of strings"))) < 2:
         raise BadValue(f"task strings: functions must be two or more different ones, not {functions!r}")
-    least("strings", "n_test", n_test, 1)
-    calls = Calls(tuple(functions), span("strings", "length", length, 2, 8), shown, share("strings", "held_out", held_out), noise, hinted, seed)
-    share("strings", "noise", noise)
-    share("strings", "hinted", hinted)
-    drawn = Drawn("strings", tuple(range(fewest, most + 1)), calls.draw, lambda c: c.text, calls.ask, "deep", n_test, seed, calls.apart)
-    demo = partial(calls.demo, drawn)
-    return Source(
+    check_at_least("strings", "n_test", n_test, 1)
+    calls = Calls(
+        tuple(functions),
+        check_range("strings", "length", length, 2, 8),
+        shown,
+        check_share("strings", "held_out", held_out),
+        noise,
+        hinted,
+        seed,
+    )
+    check_share("strings", "noise", noise)
+    check_share("strings", "hinted", hinted)
+    questions = QuestionSampler(
+        "strings",
+        tuple(range(fewest, most + 1)),
+        calls.draw,
+        lambda c: c.text,
+        calls.to_task,
+        "deep",
+        n_test,
+        seed,
+        calls.is_held_out,
+    )
+    demo = partial(calls.demo, questions)
+    return TaskSource(
         name="strings",
-        train=drawn.train,
-        test=drawn.test,
+        train=questions.train,
+        test=questions.test,
         demos=demo,
-        words=lambda: drawn.words(demo, [spaced(LETTERS), spaced(LETTERS.upper()), *functions]),
+        words=lambda: questions.words(demo, [spaced(LETTERS), spaced(LETTERS.upper()), *functions]),
         tags=THINKING,
         defaults={
             "max_tokens": most * (LONGEST + 3) + LONGEST + 8,
@@ -195,11 +226,11 @@ def strings(
             "warm_batch": 16,
             "warm_lr": 2e-3,
         },
-        knobs=knobs,
+        task_options=task_options,
         about={
-            "test questions": len(drawn.test),
-            "categories": [f"{f}/{d}" for d in drawn.kinds for f in functions],
-            "pairs held out": sum(calls.held(f, g) for f in functions for g in functions),
-            "share kept for the test": TESTED,
+            "test questions": len(questions.test),
+            "categories": [f"{f}/{d}" for d in questions.kinds for f in functions],
+            "pairs held out": sum(calls.is_pair_held_out(f, g) for f in functions for g in functions),
+            "share kept for the test": TEST_SHARE,
         },
     )

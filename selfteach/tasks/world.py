@@ -1,4 +1,4 @@
-"""A world of facts that questions walk: entities, relations, one sentence per fact, and chains of hops over them."""
+"""A graph of facts for multi-hop questions: entities, relations, one sentence per fact, and chains of hops."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Relation:
-    """One kind of fact, and how it is worded. {s} stands for the subject, {o} for the objects.
+    """One kind of fact, and its wording, with {s} for the subject and {o} for the objects.
 
-    sentence  never begins with an entity, so that a name is the same tokens wherever it stands (after a space)
     name      what a thought calls the object: "capital"
     subject   type of the subject; `object`: type of the objects
+    sentence  never begins with an entity, so that a name is always the same tokens (after a space)
     phrase    noun phrase of the object: "the capital of {s}"; the query is the phrase without its article
-    inverse   noun phrase of the subject: "the country whose capital is {o}"; used where only one subject has that object; "": never
+    inverse   noun phrase of the subject: "the country whose capital is {o}"; used where only one subject has that
+              object; "": never
     """
 
     name: str
@@ -45,13 +46,13 @@ class Hop(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """A question's way through the world.
+    """The hops of a question, and one path over them.
 
     start  the entity that the question names; `hops`: the steps from it
-    facts  numbers of the facts on the chosen path, one per hop
+    facts  numbers of the facts on the path, one per hop
     path   entities on it, start and final answer included: hops + 1 of them
-    reach  every entity that some way through the question starts from or passes, and the subject of every fact used
-    golds  all right answers, that of the chosen path first
+    reach  every entity that some path of the question starts from or passes, and the subject of every fact used
+    golds  all right answers, that of the path first
     """
 
     start: str
@@ -64,26 +65,32 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Facts and the relations they belong to. Entities are named uniquely; `aliases`: name -> other accepted spellings."""
+    """Facts and their relations; entities have unique names.
+
+    aliases  name -> other accepted spellings
+    """
 
     relations: Mapping[str, Relation]
     facts: tuple[Fact, ...]
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
-    def ahead(self) -> dict[tuple[str, str], int]:
+    def fact_of_subject(self) -> dict[tuple[str, str], int]:
         """(subject, relation) -> number of the fact."""
         return {(f.subject, f.relation): i for i, f in enumerate(self.facts)}
 
     @cached_property
-    def back(self) -> dict[tuple[str, str], int]:
-        """(object, relation) -> number of the fact, where exactly one subject has that object and the relation has an inverse."""
-        found: dict[tuple[str, str], list[int]] = {}
+    def fact_of_object(self) -> dict[tuple[str, str], int]:
+        """(object, relation) -> number of the fact, where one subject alone has that object.
+
+        Only for relations with an inverse.
+        """
+        numbers: dict[tuple[str, str], list[int]] = {}
         for i, f in enumerate(self.facts):
             if self.relations[f.relation].inverse:
                 for o in f.objects:
-                    found.setdefault((o, f.relation), []).append(i)
-        return {key: facts[0] for key, facts in found.items() if len(facts) == 1}
+                    numbers.setdefault((o, f.relation), []).append(i)
+        return {key: facts[0] for key, facts in numbers.items() if len(facts) == 1}
 
     @cached_property
     def subjects(self) -> list[str]:
@@ -92,18 +99,22 @@ class World:
 
     @cached_property
     def entities(self) -> list[str]:
+        """Subjects and objects, in order of their first fact."""
         return list(dict.fromkeys(e for f in self.facts for e in (f.subject, *f.objects)))
 
     @cached_property
     def types(self) -> dict[str, list[str]]:
-        """Type -> its entities, in order of first appearance. An entity can be of several types (a capital, a largest city)."""
-        found: dict[str, dict[str, None]] = {}
+        """Type -> its entities, in order of first appearance.
+
+        An entity can be of several types (a capital, a largest city).
+        """
+        out: dict[str, dict[str, None]] = {}
         for f in self.facts:
             r = self.relations[f.relation]
-            found.setdefault(r.subject, {})[f.subject] = None
+            out.setdefault(r.subject, {})[f.subject] = None
             for o in f.objects:
-                found.setdefault(r.object, {})[o] = None
-        return {t: list(es) for t, es in found.items()}
+                out.setdefault(r.object, {})[o] = None
+        return {t: list(es) for t, es in out.items()}
 
     @cached_property
     def type_of(self) -> dict[str, str]:
@@ -121,7 +132,7 @@ class World:
         return r.phrase.format(s=of) if hop.forward else r.inverse.format(o=of)
 
     def query(self, hop: Hop, of: str) -> str:
-        """What one asks a search engine to take a hop: the phrase without its article."""
+        """The search query of a hop: its phrase without the article."""
         phrase = self.phrase(hop, of)
         return phrase.split(" ", 1)[1] if phrase.split(" ", 1)[0] in ("the", "a", "an") else phrase
 
@@ -129,63 +140,74 @@ class World:
         """What a thought calls the thing a hop leads to."""
         return hop.relation if hop.forward else self.relations[hop.relation].subject
 
-    def ends(self, hop: Hop) -> tuple[str, str]:
+    def types_at(self, hop: Hop) -> tuple[str, str]:
         """(type it starts from, type it leads to) of a hop."""
         r = self.relations[hop.relation]
         return (r.subject, r.object) if hop.forward else (r.object, r.subject)
 
     def fact_at(self, entity: str, hop: Hop) -> int | None:
         """The number of the fact that a hop from an entity uses; None where there is none."""
-        return (self.ahead if hop.forward else self.back).get((entity, hop.relation))
+        return (self.fact_of_subject if hop.forward else self.fact_of_object).get((entity, hop.relation))
 
-    def leads(self, fact: int, hop: Hop) -> tuple[str, ...]:
-        """Where a hop over a fact arrives."""
+    def targets(self, fact: int, hop: Hop) -> tuple[str, ...]:
+        """The entities that a hop over a fact leads to."""
         return self.facts[fact].objects if hop.forward else (self.facts[fact].subject,)
 
     @cached_property
     def hops(self) -> list[Hop]:
         """Every hop that some entity can take."""
         used = {f.relation for f in self.facts}
-        inverse = {relation for _, relation in self.back}
-        return [h for r in self.relations for h in (Hop(r), Hop(r, False)) if (r in used if h.forward else r in inverse)]
+        inverse = {relation for _, relation in self.fact_of_object}
+        return [
+            h for r in self.relations for h in (Hop(r), Hop(r, False)) if (r in used if h.forward else r in inverse)
+        ]
 
     def templates(self, length: int) -> list[tuple[Hop, ...]]:
-        """All sequences of hops whose types fit and that never step back along the fact just used."""
+        """All sequences of so many hops whose types fit, none of which reverses the hop before it."""
         out: list[tuple[Hop, ...]] = [(h,) for h in self.hops]
         for _ in range(length - 1):
-            out = [(*t, h) for t in out for h in self.hops if self.ends(t[-1])[1] == self.ends(h)[0] and not _returns(t[-1], h)]
+            out = [
+                (*t, h)
+                for t in out
+                for h in self.hops
+                if self.types_at(t[-1])[1] == self.types_at(h)[0] and not _reverses(t[-1], h)
+            ]
         return out
 
     def starts(self, hop: Hop) -> list[str]:
         """Entities from which a hop can be taken, in order."""
-        return [e for e, relation in (self.ahead if hop.forward else self.back) if relation == hop.relation]
+        return [
+            e
+            for e, relation in (self.fact_of_subject if hop.forward else self.fact_of_object)
+            if relation == hop.relation
+        ]
 
     def walk(self, start: str, hops: Sequence[Hop], draw: np.random.Generator) -> Chain | None:
-        """Follow hops from an entity by all ways at once, and choose one of them.
+        """The chain of hops from an entity: all paths are followed, and one is drawn.
 
-        None where some way ends early (its gold answers would be incomplete) or the chosen one comes back to where it was.
+        None where some path ends early (the gold answers would be incomplete) or the one drawn returns to an entity.
         """
-        here, at = [start], start
+        frontier, entity = [start], start
         path, facts, reach = [start], [], {start}
         for hop in hops:
-            numbers = [self.fact_at(e, hop) for e in here]
+            numbers = [self.fact_at(e, hop) for e in frontier]
             if any(n is None for n in numbers):
                 return None
-            reach.update(here, (self.facts[n].subject for n in numbers if n is not None))
-            number = self.fact_at(at, hop)
+            reach.update(frontier, (self.facts[n].subject for n in numbers if n is not None))
+            number = self.fact_at(entity, hop)
             assert number is not None
-            options = self.leads(number, hop)
-            at = options[int(draw.integers(len(options)))]
-            if at in path:
+            options = self.targets(number, hop)
+            entity = options[int(draw.integers(len(options)))]
+            if entity in path:
                 return None
-            here = list(dict.fromkeys(e for n in numbers if n is not None for e in self.leads(n, hop)))
-            path.append(at)
+            frontier = list(dict.fromkeys(e for n in numbers if n is not None for e in self.targets(n, hop)))
+            path.append(entity)
             facts.append(number)
-        golds = (at, *(e for e in here if e != at))
+        golds = (entity, *(e for e in frontier if e != entity))
         return Chain(start, tuple(hops), tuple(facts), tuple(path), frozenset(reach), golds)
 
     def question(self, chain: Chain) -> str:
-        """The question in words, as the policy is asked it."""
+        """The question's prompt."""
         text = chain.start
         for hop in chain.hops:
             text = self.phrase(hop, text)
@@ -201,5 +223,5 @@ def listing(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _returns(last: Hop, hop: Hop) -> bool:
+def _reverses(last: Hop, hop: Hop) -> bool:
     return last.relation == hop.relation and last.forward != hop.forward

@@ -1,34 +1,37 @@
-"""What a game is to a match: how it opens, what is told, which moves there are, and how an expert plays."""
+"""What a game gives to a match: its observations, its legal moves, an expert's strategy, its payoffs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Chances = dict[str, float]
+if TYPE_CHECKING:
+    from .games import Match
+
+MoveProbabilities = dict[str, float]  # a move's text -> its probability
 
 
 @dataclass(frozen=True)
 class Game:
-    """One of TextArena's games in a compact form.
+    """One of TextArena's games, with observations in a compact form.
 
-    name      of its folder there; `make` builds the engine from its module
-    opening   (match, seat) -> what stands at the beginning, up to a line's end
-    news      (match, seat, what the other said last) -> what happened and what may be done, up to a line's end
-    options   (match, seat) -> what may be done
-    moves     (match, seat) -> allowed moves
-    expert    (match, seat) -> moves with their chances
-    payoffs   (match) -> chips of the two seats; None: the engine's own 1, -1 or 0
-    most      the most that can be lost
+    name       of its folder in TextArena; `make_env` builds the engine from the module there
+    opening    (match, seat) -> the first observation's beginning, up to a line's end
+    update     (match, seat, the opponent's last text) -> what happened and what may be done, up to a line's end
+    options    (match, seat) -> what may be done, in words
+    moves      (match, seat) -> legal moves
+    expert     (match, seat) -> moves with their probabilities
+    payoffs    (match) -> chips of the two seats; None: the engine's own 1, -1 or 0
+    max_loss   the most that a seat can lose, which a forfeit costs
     """
 
     name: str
-    make: Callable[[Any], Any]
-    opening: Callable[[Any, int], str]
-    news: Callable[[Any, int, str], str]
-    options: Callable[[Any, int], str]
-    moves: Callable[[Any, int], list[str]]
-    expert: Callable[[Any, int], Chances]
-    payoffs: Callable[[Any], tuple[float, float]] | None = None
-    most: float = 1.0
+    make_env: Callable[[Any], Any]
+    opening: Callable[[Match, int], str]
+    update: Callable[[Match, int, str], str]
+    options: Callable[[Match, int], str]
+    moves: Callable[[Match, int], list[str]]
+    expert: Callable[[Match, int], MoveProbabilities]
+    payoffs: Callable[[Match], tuple[float, float]] | None = None
+    max_loss: float = 1.0

@@ -1,43 +1,57 @@
-"""Simple negotiation: two traders with five goods that they value differently; the one whose goods gain more in its own eyes wins.
+"""Simple negotiation: two traders with five goods that they value differently; the larger gain in own value wins.
 
-The engine's rules as they are: ten turns or so, an offer stands until another is made or it is accepted, whoever rejected it.
+The engine's rules as they are: ten turns or so; an offer stays open until another is made or it is accepted, whoever
+rejected it.
 """
 
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING
 
-from .game import Chances, Game
+from .game import Game, MoveProbabilities
 
-BASE = {"Wheat": 5, "Wood": 10, "Sheep": 15, "Brick": 25, "Ore": 40}  # what each is worth to both about
+if TYPE_CHECKING:
+    from .games import Match
+
+BASE = {"Wheat": 5, "Wood": 10, "Sheep": 15, "Brick": 25, "Ore": 40}  # what each is worth to both, about
 LARGEST = 3  # of one good, in the offers of `moves` and `expert`
 
 
-def opening(match: Any, seat: int) -> str:
-    by = match.player(seat)
-    goods = ", ".join(f"{n} {name} at {match.state['player_values'][by][name]}" for name, n in match.state["player_resources"][by].items())
+def opening(match: Match, seat: int) -> str:
+    """The seat, and its goods with their values to it."""
+    player = match.player(seat)
+    goods = ", ".join(
+        f"{n} {name} at {match.state['player_values'][player][name]}"
+        for name, n in match.state["player_resources"][player].items()
+    )
     return f"negotiation, {('first', 'second')[seat]}. you have {goods}.\n"
 
 
-def news(match: Any, seat: int, said: str) -> str:
-    if not said:
-        told = ""
-    elif "[accept]" in said.lower():
-        told = "they accept. "
+def update(match: Match, seat: int, opponent_text: str) -> str:
+    """What the opponent did, its offer where one is open, and what may be done."""
+    if not opponent_text:
+        text = ""
+    elif "[accept]" in opponent_text.lower():
+        text = "they accept. "
     else:
-        told = "they deny. " if "[deny]" in said.lower() else ""
-    if standing(match, seat):
-        told += f"they offer {_listed('offered_resources', match)} -> {_listed('requested_resources', match)}. "
-    return told + options(match, seat) + "\n"
+        text = "they deny. " if "[deny]" in opponent_text.lower() else ""
+    if can_accept(match, seat):
+        text += f"they offer {_goods('offered_resources', match)} -> {_goods('requested_resources', match)}. "
+    return text + options(match, seat) + "\n"
 
 
-def options(match: Any, seat: int) -> str:
-    return "you may [accept] [deny] [offer: ... -> ...]" if standing(match, seat) else "you may [deny] [offer: ... -> ...]"
+def options(match: Match, seat: int) -> str:
+    """The kinds of legal move, in words."""
+    return (
+        "you may [accept] [deny] [offer: ... -> ...]"
+        if can_accept(match, seat)
+        else "you may [deny] [offer: ... -> ...]"
+    )
 
 
-def standing(match: Any, seat: int) -> bool:
-    """True where the other's offer stands and this seat has what it asks."""
+def can_accept(match: Match, seat: int) -> bool:
+    """True where the opponent's offer is open and this seat has what it requests."""
     offer = match.state["current_offer"]
     if not offer or offer["from_player"] == match.player(seat):
         return False
@@ -45,8 +59,11 @@ def standing(match: Any, seat: int) -> bool:
     return all(have[name] >= n for name, n in offer["requested_resources"].items())
 
 
-def swaps(match: Any, seat: int) -> list[tuple[int, str, int, str]]:
-    """(given, good, wanted, good): trades of up to LARGEST of one good for another that the seat can pay, no cheaper than fair."""
+def swaps(match: Match, seat: int) -> list[tuple[int, str, int, str]]:
+    """(count given, good, count wanted, good): trades of one good for another that the seat can pay.
+
+    Up to LARGEST of each, at a base value of 1 to 1.5 times what is wanted.
+    """
     have = match.state["player_resources"][match.player(seat)]
     out: list[tuple[int, str, int, str]] = []
     for (a, give), (b, want) in product(product(range(1, LARGEST + 1), BASE), repeat=2):
@@ -55,16 +72,19 @@ def swaps(match: Any, seat: int) -> list[tuple[int, str, int, str]]:
     return out
 
 
-def moves(match: Any, seat: int) -> list[str]:
-    return ["[deny]", *(["[accept]"] if standing(match, seat) else []), *(_offer(*s) for s in swaps(match, seat))]
+def moves(match: Match, seat: int) -> list[str]:
+    """Denying, accepting where that is possible, and the offers of `swaps`."""
+    return ["[deny]", *(["[accept]"] if can_accept(match, seat) else []), *(_offer(*s) for s in swaps(match, seat))]
 
 
-def expert(match: Any, seat: int) -> Chances:
-    """A trader that takes whatever gains in its own eyes, and offers the fair trade that gains it most."""
+def expert(match: Match, seat: int) -> MoveProbabilities:
+    """A trader that accepts whatever gains in its own value, and offers the fair trade that gains it most."""
     value = match.state["player_values"][match.player(seat)]
-    if standing(match, seat):
+    if can_accept(match, seat):
         offer = match.state["current_offer"]
-        gain = sum(value[g] * n for g, n in offer["offered_resources"].items()) - sum(value[g] * n for g, n in offer["requested_resources"].items())
+        gain = sum(value[g] * n for g, n in offer["offered_resources"].items()) - sum(
+            value[g] * n for g, n in offer["requested_resources"].items()
+        )
         if gain > 0:
             return {"[accept]": 1.0}
     best = max(swaps(match, seat), key=lambda s: (value[s[3]] * s[2] - value[s[1]] * s[0], s), default=None)
@@ -77,8 +97,8 @@ def _offer(a: int, give: str, b: int, want: str) -> str:
     return f"[offer: {a} {give} -> {b} {want}]"
 
 
-def _listed(which: str, match: Any) -> str:
+def _goods(which: str, match: Match) -> str:
     return ", ".join(f"{n} {name}" for name, n in match.state["current_offer"][which].items())
 
 
-GAME = Game("SimpleNegotiation", lambda module: module.SimpleNegotiationEnv(), opening, news, options, moves, expert)
+GAME = Game("SimpleNegotiation", lambda module: module.SimpleNegotiationEnv(), opening, update, options, moves, expert)

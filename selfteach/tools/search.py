@@ -1,4 +1,4 @@
-"""A real search engine over the task's documents: BM25 (tantivy), embedded, indexed once per corpus and kept on disk."""
+"""BM25 search over the task's documents (tantivy, embedded), indexed once and cached on disk."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-import tantivy
-
-from ..core.address import generator, key, uniform
+from ..core.blocks import block
 from ..core.errors import BadValue
-from ..core.part import block
-from ..core.task import Document, Source
-from .index import opened, schema
+from ..core.random_keys import generator, key, uniform
+from ..core.task import Document, TaskSource
+from .index import load_or_build, schema, tantivy
 
-NOTHING = "nothing found."
+NO_RESULT = "nothing found."
 LONGEST = 4000  # characters of a query that are read
-TERMS = 64  # different words of a query that are asked for
-SPARE = 32  # hits fetched beyond those wanted, so that ties at the edge are broken by document number
+TERMS = 64  # different words of a query that are searched for
+EXTRA_HITS = 32  # hits fetched beyond those wanted, so that ties at the edge are broken by document number
 
 # Scripts written without spaces are cut into characters; everything else into runs of letters and digits.
 _SINGLE = "぀-ヿ㐀-鿿豈-﫿"
@@ -28,16 +26,19 @@ _TAG = re.compile(r"</?(?:think|search|information|answer)>")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as the index knows them: lower case, without accents, at most 40 characters each."""
-    plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold())))
-    return [w[:40] for w in _WORD.findall(plain)]
+    """The terms of a text in the index: lower case, without accents, at most 40 characters each."""
+    folded = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold())))
+    return [w[:40] for w in _WORD.findall(folded)]
 
 
 @block
-def search(*, source: Source, top: int = 3, chars: int = 200, title: float = 0.25, noise: float = 0.0) -> Callable[[str], str]:
-    """Best documents for a query by BM25, their texts joined by a space; "nothing found." where there is none.
+def search(
+    *, source: TaskSource, top: int = 3, chars: int = 200, title: float = 0.25, noise: float = 0.0
+) -> Callable[[str], str]:
+    """The best documents for a query by BM25, their texts joined by a space; "nothing found." where there is none.
 
-    Answers every query: what is no letter or digit is ignored, and there is no query language. Needs a task with a corpus.
+    Answers every query: what is no letter or digit is ignored, and there is no query language. Needs a task with a
+    corpus, else raises BadValue.
 
     top    documents in an answer
     chars  longest text taken from each, cut at a word
@@ -51,44 +52,48 @@ def search(*, source: Source, top: int = 3, chars: int = 200, title: float = 0.2
     if not 0 <= noise <= 1 or title < 0:
         raise BadValue(f"tool search: noise must be from 0 to 1 and title at least 0, not {noise} and {title}")
     documents = source.corpus()
-    searcher = opened(documents, words).searcher()
+    searcher = load_or_build(documents, words).searcher()
 
-    def ask(query: str) -> str:
-        query = _sound(str(query)[:LONGEST])
-        found = ranked(searcher, query, top, title, len(documents))
+    def results(query: str) -> str:
+        query = _encodable(str(query)[:LONGEST])
+        numbers = rank(searcher, query, top, title, len(documents))
         if noise:
-            found = [_instead(n, query, rank, noise, len(documents)) for rank, n in enumerate(found)]
-        return " ".join(_snippet(documents[n], chars) for n in found) or NOTHING
+            numbers = [_with_noise(n, query, place, noise, len(documents)) for place, n in enumerate(numbers)]
+        return " ".join(_snippet(documents[n], chars) for n in numbers) or NO_RESULT
 
-    return ask
+    return results
 
 
-def ranked(searcher: Any, query: str, top: int, title: float, count: int) -> list[int]:
-    """Numbers of the best documents, best first; equal scores in the order of the corpus. Empty where no word of the query occurs."""
-    terms = list(dict.fromkeys(words(query[:LONGEST])))[:TERMS]
+def rank(searcher: Any, text: str, top: int, title: float, count: int) -> list[int]:
+    """Numbers of the `top` documents of `count`, best first; equal scores in the order of the corpus.
+
+    title  weight of a match in the title; empty where no word of the query occurs
+    """
+    terms = list(dict.fromkeys(words(text[:LONGEST])))[:TERMS]
     if not terms or not count:
         return []
-    wanted = [(tantivy.Occur.Should, tantivy.Query.term_query(schema(), "text", t)) for t in terms]
+    should, query = tantivy().Occur.Should, tantivy().Query
+    clauses = [(should, query.term_query(schema(), "text", t)) for t in terms]
     if title:
-        wanted += [(tantivy.Occur.Should, tantivy.Query.boost_query(tantivy.Query.term_query(schema(), "title", t), title)) for t in terms]
-    hits = searcher.search(tantivy.Query.boolean_query(wanted), limit=min(top + SPARE, count), count=False).hits
-    numbered = [(-score, searcher.doc(at)["number"][0]) for score, at in hits]
+        clauses += [(should, query.boost_query(query.term_query(schema(), "title", t), title)) for t in terms]
+    hits = searcher.search(query.boolean_query(clauses), limit=min(top + EXTRA_HITS, count), count=False).hits
+    numbered = [(-score, searcher.doc(address)["number"][0]) for score, address in hits]
     return [number for _, number in sorted(numbered)][:top]
 
 
-def _instead(number: int, query: str, rank: int, noise: float, count: int) -> int:
-    """Another document in place of a result, for the share `noise` of (query, rank) pairs."""
+def _with_noise(number: int, query: str, rank: int, noise: float, count: int) -> int:
+    """The number of a result, or another document's for the share `noise` of (query, rank) pairs."""
     if count < 2 or float(uniform(key("search noise", query, rank), 0)) >= noise:
         return number
     return (number + 1 + int(generator("search noise", query, rank).integers(count - 1))) % count
 
 
-def _sound(text: str) -> str:
-    """A text that can be encoded: lone surrogates, which a byte-level model can write, become question marks."""
+def _encodable(text: str) -> str:
+    """The text in valid UTF-8: lone surrogates, which a byte-level model can write, become question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _snippet(document: Document, chars: int) -> str:
-    """A document's text on one line, without the tags that programs read, cut at a word."""
-    text = " ".join(_TAG.sub(" ", _sound(document.text)).split())
+    """A document's text on one line, without the tags that programs parse, cut at a word."""
+    text = " ".join(_TAG.sub(" ", _encodable(document.text)).split())
     return text if len(text) <= chars else text[: chars + 1].rsplit(" ", 1)[0][:chars]

@@ -1,4 +1,6 @@
-"""Our learner at the works of `bench learn`: forward, backward and AdamW over a batch; shared prompts computed once, or each by itself."""
+"""Our learner at the works of `bench learn`: forward, backward and AdamW over a batch; shared prompts computed once, or
+each by itself.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...core import Batch, Example, Member, Segment, Term, Update, Weights, gather
-from ...learner import LocalLearner, Settings
+from ...core import Batch, Example, ModelRole, Segment, Term, Update, WeightSpec, collate
+from ...learner import LearnerSettings, LocalLearner
 from ...model import files
 from ...objective.policy import clipped_ratio
 
@@ -20,9 +22,17 @@ Given = Mapping[str, Any]
 
 
 def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, Any]]]:
-    """work: folder, variant (float32 or bfloat16), sequences, vocab, tokens, apart (each sequence with a prompt of its own)."""
+    """work: folder, variant (float32 or bfloat16), sequences, vocab, tokens, apart (each sequence with a prompt of its
+    own).
+    """
     torch.set_num_threads(work["threads"])
-    learner = LocalLearner({"policy": Weights()}, {"policy": Member()}, files.load_model(Path(work["folder"])), 0, Settings(dtype=work["variant"]))
+    learner = LocalLearner(
+        {"policy": WeightSpec()},
+        {"policy": ModelRole()},
+        files.load_model(Path(work["folder"])),
+        0,
+        LearnerSettings(dtype=work["variant"]),
+    )
     update = Update(("policy",), (Term(clipped_ratio()),))
     batch = batch_of(work)
     parts = apart(batch) if work["apart"] else [batch]
@@ -38,13 +48,20 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
         backward = time.perf_counter() - start
         learner.step(update, 1e-4)
         seconds = time.perf_counter() - start
-        return {"seconds": seconds, "tokens": work["tokens"], "seconds/forward and backward": backward, "seconds/adamw": seconds - backward}
+        return {
+            "seconds": seconds,
+            "tokens": work["tokens"],
+            "seconds/forward and backward": backward,
+            "seconds/adamw": seconds - backward,
+        }
 
     return about, run
 
 
 def batch_of(work: Given) -> Batch:
-    """The sequences as a batch with advantages, old log-probabilities of a uniform policy, and weights for the mean over tokens."""
+    """The sequences as a batch with advantages, old log-probabilities of a uniform policy, and weights for the mean
+    over tokens.
+    """
     examples = [
         Example(
             (Segment(tuple(s["prompt"]), None), Segment(tuple(s["response"]), "main")),
@@ -55,7 +72,7 @@ def batch_of(work: Given) -> Batch:
         )
         for n, s in enumerate(work["sequences"])
     ]
-    batch = gather(examples, lambda _: None)  # type: ignore[arg-type,return-value]
+    batch = collate(examples, lambda _: None)  # type: ignore[arg-type,return-value]
     n = batch.size("token")
     batch.put("old_logp", "token", np.full(n, -math.log(work["vocab"])))
     batch.put("w0", "token", np.full(n, 1 / n))
@@ -63,7 +80,9 @@ def batch_of(work: Given) -> Batch:
 
 
 def apart(batch: Batch) -> list[Batch]:
-    """The batch in parts, none of which holds two sequences of one group: so no prompt is shared, and the sum of gradients is the same."""
+    """The batch in parts, none of which holds two sequences of one group: so no prompt is shared, and the sum of
+    gradients is the same.
+    """
     group = batch.get("group", "seq")
     order = np.argsort(group, kind="stable")
     start = np.flatnonzero(np.r_[True, np.diff(group[order]) != 0])
@@ -75,13 +94,13 @@ def apart(batch: Batch) -> list[Batch]:
 def shared_or_apart(work: Given, batch: Batch, update: Update) -> float:
     """How far the gradients of shared and separate prompts are apart in float32, on the first two groups."""
     few = batch.take_sequences(np.flatnonzero(batch.get("group", "seq") < 2))
-    exact = LocalLearner({"policy": Weights()}, {"policy": Member()}, files.load_model(Path(work["folder"])))
+    exact = LocalLearner({"policy": WeightSpec()}, {"policy": ModelRole()}, files.load_model(Path(work["folder"])))
     return gap(gradient(exact, [few], update), gradient(exact, apart(few), update))
 
 
 def gradient(learner: LocalLearner, parts: list[Batch], update: Update) -> list[torch.Tensor]:
     """The gradient that these parts give together; the learner is left as it was."""
-    params = [p for p in learner.groups["policy"].names().values() if isinstance(p, torch.nn.Parameter)]
+    params = [p for p in learner.groups["policy"].named_parameters().values() if isinstance(p, torch.nn.Parameter)]
     for part in parts:
         learner.backward(part, update)
     out = [p.grad.clone() for p in params if p.grad is not None]

@@ -1,4 +1,7 @@
-"""What this machine gives: the rate of matrix products and how fast memory is read. Measured in every round, between the contestants."""
+"""What this machine gives: the rate of matrix products and how fast memory is read.
+
+Measured in every round, between the contestants.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ def prepare(work: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
     def run(given: Mapping[str, Any]) -> dict[str, Any]:
         del given
-        found = {str(d).removeprefix("torch."): max(product(d, n) for n in SIZES) for d in (torch.float32, torch.bfloat16)}
+        found = {
+            str(d).removeprefix("torch."): max(product(d, n) for n in SIZES) for d in (torch.float32, torch.bfloat16)
+        }
         return {"seconds": 0.0, **found, **{name: read(x) for name, x in sets.items()}}
 
     return {"torch": torch.__version__}, run
@@ -34,7 +39,9 @@ def product(dtype: torch.dtype, n: int) -> float:
 
 @torch.inference_mode()
 def read(x: Tensor) -> float:
-    """Bytes/s of going over x again and again: the better of a sum and a matrix-vector product (torch threads them differently)."""
+    """Bytes/s of going over x again and again: the better of a sum and a matrix-vector product (torch threads them
+    differently).
+    """
     matrix, vector = x.view(-1, 1024), torch.ones(1024)
     size = x.numel() * x.element_size()
     return size / min(quickest(lambda: x.sum()), quickest(lambda: matrix @ vector))

@@ -12,19 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...model import files
-from ...model.transformer import Look, Transformer, causal
+from ...model.attention import AttentionSpec, causal_attention
+from ...model.transformer import Transformer
 from ..peers.loop import step_of
 
 Given = Mapping[str, Any]
 
 
 def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, Any]]]:
-    """work: kind, folder, variant; for rollouts `new` and `wave` (sequences at once), for learning what `peers.loop` reads."""
+    """work: kind, folder, variant; for rollouts `new` and `wave` (sequences at once), for learning what `peers.loop`
+    reads.
+    """
     torch.set_num_threads(work["threads"])
     model = files.load_model(Path(work["folder"]))
     assert isinstance(model, Transformer)
     if work["kind"] == "learn":
-        run, dtype = step_of(model, lambda ids: model(ids, causal), model.logits, work)
+        run, dtype = step_of(model, lambda ids: model(ids, causal_attention), model.logits, work)
         return {"dtype": dtype}, run
     model.to(getattr(torch, work["variant"]))
 
@@ -39,18 +42,22 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
 
 @torch.inference_mode()
 def decode(model: Transformer, prompts: Tensor, new: int, generator: torch.Generator) -> Tensor:
-    """prompts i64[B, L] -> i64[B, new]: one batch of equal prompts and lengths, one softmax; no stops, queue, slots or prefix cache."""
+    """prompts i64[B, L] -> i64[B, new]: one batch of equal prompts and lengths, one softmax; no stops, queue, slots or
+    prefix cache.
+    """
     c = model.c
     b, length = prompts.shape
     k = torch.zeros(c.layers, b, c.kv_heads, length + new, c.head_dim, dtype=model.lm_head.weight.dtype)
     v = torch.zeros_like(k)
     at = 0
 
-    def attend(look: Look, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(look: AttentionSpec, q: Tensor, key: Tensor, value: Tensor) -> Tensor:  # pyright: ignore[reportUnusedFunction]
         t, layer = q.shape[1], look.layer
         k[layer, :, :, at : at + t], v[layer, :, :, at : at + t] = key.transpose(1, 2), value.transpose(1, 2)
         keys, values = k[layer, :, :, : at + t], v[layer, :, :, : at + t]
-        return F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, is_causal=t > 1, enable_gqa=True).transpose(1, 2)
+        return F.scaled_dot_product_attention(
+            q.transpose(1, 2), keys, values, is_causal=t > 1, enable_gqa=True
+        ).transpose(1, 2)
 
     ids, out = prompts, []
     for _ in range(new):

@@ -14,7 +14,7 @@ import torch
 
 from ...core.task import Sampling
 from ...engine import BuiltinEngine
-from ...loop.assemble import Settings
+from ...loop.assemble import RunSettings
 from ...model import files
 from ...model.tokenizer import Tokenizer
 
@@ -25,8 +25,14 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
     """work: part, folder, variant (float32 or bfloat16), slots, length of a context, and what its part reads."""
     torch.set_num_threads(work["threads"])
     side = Side(work)
-    run = {"fixed": side.fixed, "uneven": side.uneven, "batches": side.batches, "turns": side.turns, "forks": side.forks}[work["part"]]
-    return {"dtype": work["variant"], "exact": side.engine.exact, "slots": side.slots}, run
+    run = {
+        "fixed": side.fixed,
+        "uneven": side.uneven,
+        "batches": side.batches,
+        "turns": side.turns,
+        "forks": side.forks,
+    }[work["part"]]
+    return {"dtype": work["variant"], "batch_invariant": side.engine.batch_invariant, "slots": side.slots}, run
 
 
 class Side:
@@ -38,9 +44,14 @@ class Side:
         tokenizer = Tokenizer.load(folder)
         model = files.load_model(folder)
         tokenizer.ends, tokenizer.end = (model.c.vocab,), model.c.vocab  # an id that is never drawn
-        self.slots = work["slots"] or min(work["width"], Settings().slots)
+        self.slots = work["slots"] or min(work["width"], RunSettings().slots)
         self.engine = BuiltinEngine(
-            {"w": model}, {"policy": "w"}, tokenizer, slots=self.slots, length=work["length"], dtype=getattr(torch, work["variant"])
+            {"w": model},
+            {"policy": "w"},
+            tokenizer,
+            slots=self.slots,
+            length=work["length"],
+            dtype=getattr(torch, work["variant"]),
         )
         self.asked = 0
         self.loop = asyncio.new_event_loop()
@@ -71,7 +82,9 @@ class Side:
         return {"seconds": seconds, "tokens": sum(map(len, drawn))}
 
     def batches(self, given: Given) -> dict[str, Any]:
-        """The same in fixed batches of `slots`, each of which runs to its longest sequence; only the tokens that are wanted count."""
+        """The same in fixed batches of `slots`, each of which runs to its longest sequence; only the tokens that are
+        wanted count.
+        """
         seconds, n = 0.0, self.slots
         for at in range(0, len(given["prompts"]), n):
             part = given["prompts"][at : at + n]
@@ -80,7 +93,10 @@ class Side:
         return {"seconds": seconds, "tokens": sum(given["lengths"])}
 
     def turns(self, given: Given) -> dict[str, Any]:
-        """`width` episodes side by side, each of `turns` turns: some tokens come from outside, some are drawn. Cost of every turn."""
+        """`width` episodes side by side, each of `turns` turns: some tokens come from outside, some are drawn.
+
+        Cost of every turn.
+        """
         w = self.work
         contexts = [list(p) for p in given["prompts"]]
         before = self.engine.counts["prefilled"] + self.engine.counts["generated"]
@@ -91,16 +107,26 @@ class Side:
             took.append(seconds)
             for i, context in enumerate(contexts):
                 context += [*drawn[i].tolist(), *given["seen"][turn]]
-        # A token is drawn from the row of the one before it, so the first of a turn needs no row besides those of what came in.
+        # A token is drawn from the row of the one before it, so the first of a turn needs no row besides those of what
+        # came in.
         computed = self.engine.counts["prefilled"] + self.engine.counts["generated"] - before - episodes * w["turns"]
-        needed = episodes * (prompt + w["turns"] * (w["new"] + seen) - seen - 1)  # what stands after the last row is never read
+        needed = episodes * (
+            prompt + w["turns"] * (w["new"] + seen) - seen - 1
+        )  # what stands after the last row is never read
         tenth = max(1, w["turns"] // 10)
         ends = {"seconds/first turns": took[1 : tenth + 1], "seconds/last turns": took[-tenth:]}
         told = {name: statistics.median(times) for name, times in ends.items()}
-        return {"seconds": sum(took), "tokens": episodes * w["turns"] * w["new"], "computed_over_needed": computed / needed, **told}
+        return {
+            "seconds": sum(took),
+            "tokens": episodes * w["turns"] * w["new"],
+            "computed_over_needed": computed / needed,
+            **told,
+        }
 
     def forks(self, given: Given) -> dict[str, Any]:
-        """One trunk, then `width` continuations of it by one token, and by one token each of a fresh trunk for comparison."""
+        """One trunk, then `width` continuations of it by one token, and by one token each of a fresh trunk for
+        comparison.
+        """
         trunk = given["prompts"][0]
         counts = self.engine.counts
         alone, _ = self.timed(self.all([trunk], [1]))

@@ -1,4 +1,6 @@
-"""A run up to its first finished episode, in a fresh process: `python -m selfteach.bench.own.start` prints a line when it is there."""
+"""A run up to its first finished episode, in a fresh process: `python -m selfteach.bench.own.start` prints a line when
+it is there.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ if __name__ == "__main__":
 
     async def main() -> None:
         job = api.plan("grpo")
-        source = api.source_of(job.task, job.knobs)
+        source = api.task_source(job.task, job.task_options)
         assemble.check(job.method, source)
         heard: list[str] = []
-        start = await api.started_model(job, source, lambda event: heard.append(event["event"]))
-        session = api.session_of(job, source, start, None, api.silent)
+        start = await api.start_model(job, source, lambda event: heard.append(event["event"]))
+        session = api.make_session(job, source, start, None, api.ignore_events)
         await session.measure(k=1, tasks=1)
         print(json.dumps({"seconds": time.perf_counter() - began, "cached": "warm_found" in heard}), flush=True)
 

@@ -1,4 +1,6 @@
-"""Our whole step at the works of `bench step`, through the library's own session: the episodes, credit, learning and delivery of one step."""
+"""Our whole step at the works of `bench step`, through the library's own session: the episodes, credit, learning and
+delivery of one step.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import numpy as np
 import torch
 
 from ... import api
-from ...core import Source, Task, block, registry
-from ...model.zoo import build
+from ...core import Task, TaskSource, block, registry
+from ...model.catalog import build
 from ...rollout.single import plain
 
 Given = Mapping[str, Any]
@@ -29,25 +31,35 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
     """work: folder, variant (float32 or bfloat16), texts, prompts, rollouts, new."""
     torch.set_num_threads(work["threads"])
     texts = work["texts"]
-    source = Source("bench", train=lambda i: Task(f"bench/{i}", list(asked[i % len(asked)])), test=[])
+    source = TaskSource("bench", train=lambda i: Task(f"bench/{i}", list(asked[i % len(asked)])), test=[])
     start = build(work["folder"], source)
     asked = [start.tokenizer.encode(text).tolist() for text in texts]
     vocab = start.model.c.vocab
-    start.tokenizer.ends, start.tokenizer.end = (vocab,), vocab  # an id that is never drawn: all episodes are of one length
+    start.tokenizer.ends, start.tokenizer.end = (
+        (vocab,),
+        vocab,
+    )  # an id that is never drawn: all episodes are of one length
     method = registry.methods.get("grpo_trl")(groups=work["prompts"], rollouts=work["rollouts"])
-    method = method.but(programs={"main": plain()}, reward=(bench_hash(),))
-    settings = api.Settings(
+    method = method.replace(programs={"main": plain()}, reward=(bench_hash(),))
+    settings = api.RunSettings(
         steps=10**9,
         lr=1e-4,
         dtype=work["variant"],
         max_tokens=work["new"],
         context=work["length"],
         threads=work["threads"],
-        slots=work["slots"] or api.Settings().slots,
+        slots=work["slots"] or api.RunSettings().slots,
     )
-    session = api.session_of(api.Job(method, "bench", settings=settings), source, start, None, api.silent)
+    session = api.make_session(
+        api.RunConfig(method, "bench", settings=settings), source, start, None, api.ignore_events
+    )
     loop, spent = asyncio.new_event_loop(), dict[str, float]()
-    for name, part in {"forward": "log-probabilities", "gap": "log-probabilities", "backward": "backward", "step": "adamw"}.items():
+    for name, part in {
+        "forward": "log-probabilities",
+        "gap": "log-probabilities",
+        "backward": "backward",
+        "step": "adamw",
+    }.items():
         watch(session.loop.learner, name, part, spent)
 
     def run(given: Given) -> dict[str, Any]:
@@ -56,9 +68,13 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
         began = time.perf_counter()
         metrics, _, _ = loop.run_until_complete(session.loop.advance())
         seconds = time.perf_counter() - began
-        parts = {"generation": metrics["seconds/rollout"], **spent}
+        parts = {"generation": metrics["time/rollout_s"], **spent}
         parts["rest"] = seconds - sum(parts.values())
-        return {"seconds": seconds, "tokens": metrics["tokens/sampled"], **{f"seconds/{k}": v for k, v in parts.items()}}
+        return {
+            "seconds": seconds,
+            "tokens": metrics["tokens/sampled"],
+            **{f"seconds/{k}": v for k, v in parts.items()},
+        }
 
     return {"dtype": work["variant"]}, run
 

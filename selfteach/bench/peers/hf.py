@@ -21,10 +21,20 @@ def prepare(work: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         from .loop import step_of
 
         model.train()
-        run, dtype = step_of(model, lambda ids: model.model(ids, use_cache=False).last_hidden_state, model.lm_head, work)
+        run, dtype = step_of(
+            model, lambda ids: model.model(ids, use_cache=False).last_hidden_state, model.lm_head, work
+        )
         return {**about, "dtype": dtype}, run
     model.eval()
-    how = hf.GenerationConfig(do_sample=True, top_k=0, top_p=1.0, temperature=1.0, max_new_tokens=work["new"], pad_token_id=0, eos_token_id=None)
+    how = hf.GenerationConfig(
+        do_sample=True,
+        top_k=0,
+        top_p=1.0,
+        temperature=1.0,
+        max_new_tokens=work["new"],
+        pad_token_id=0,
+        eos_token_id=None,
+    )
     model.generation_config = how
 
     def generate(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""llama.cpp through llama-cpp-python's binding of its C interface: all sequences in one batch a step, its own sampler."""
+"""llama.cpp through llama-cpp-python's binding of its C interface: all sequences in one batch, its own sampler."""
 
 from __future__ import annotations
 

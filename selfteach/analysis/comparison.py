@@ -1,0 +1,139 @@
+"""Methods compared: mean and interval over seeds, as a table and as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .bootstrap import interval, summary
+from .curves import COLOURS, plot_style, save_figure
+from .figures import ReportTable, formatted, is_fraction
+
+MEASURES = ("accuracy", "greedy", "length", "calls", "tokens", "seconds")
+
+
+def compare_arms(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Per arm: mean and 95 % interval of each measure, "against_first", and the "curve" of held-out accuracy.
+
+    arms  arm -> one {"figures": figure -> value, "evals": step -> accuracy} per seed, in the same order of seeds
+    """
+    first = next(iter(arms))
+    out: dict[str, Any] = {}
+    for name, runs in arms.items():
+        figures = {m: [r["figures"].get(m) for r in runs] for m in MEASURES}
+        summaries = {
+            m: {**summary(v), "per_seed": v}
+            for m, v in figures.items()
+            if any(x is not None for x in v) and (m != "calls" or any(v))
+        }
+        out[name] = {**summaries, "curve": mean_curve([r["evals"] for r in runs])}
+        pairs = [
+            (r["figures"].get("accuracy"), o["figures"].get("accuracy")) for r, o in zip(runs, arms[first], strict=True)
+        ]
+        if name != first:
+            out[name]["against_first"] = summary([a - b for a, b in pairs if a is not None and b is not None])
+    return out
+
+
+def mean_curve(runs: Sequence[Mapping[int, float]]) -> list[dict[str, Any]]:
+    """Mean and interval of a figure at each step that every run has; `runs` are step -> value."""
+    common = sorted(set.intersection(*(set(r) for r in runs))) if runs else []
+    out: list[dict[str, Any]] = []
+    for step in common:
+        values = [r[step] for r in runs]
+        low, high = interval(values)
+        out.append({"step": step, "mean": float(np.mean(values)), "low": low, "high": high})
+    return out
+
+
+def formatted_mean(measure: str, summary: Mapping[str, Any] | None) -> str:
+    """Mean and interval as text: `52.5 [50.1, 55.0]`."""
+    if not summary or summary["mean"] is None:
+        return "-"
+    if not summary["interval"]:
+        return formatted(measure, summary["mean"])
+    low, high = summary["interval"]
+    return f"{formatted(measure, summary['mean'])} [{formatted(measure, low)}, {formatted(measure, high)}]"
+
+
+def table(result: Mapping[str, Any], title: str) -> ReportTable:
+    """The result of `compare_arms` as a table."""
+    heads = {
+        "accuracy": "sampled %",
+        "greedy": "greedy %",
+        "length": "length",
+        "calls": "calls",
+        "tokens": "sampled tokens",
+        "seconds": "seconds of RL",
+    }
+    shown = [m for m in MEASURES if any(m in arm for arm in result.values())]
+    rows: list[list[str]] = []
+    for name, arm in result.items():
+        against = formatted_mean("accuracy", arm["against_first"]) if "against_first" in arm else ""
+        rows.append(
+            [
+                name,
+                *(
+                    formatted_mean(m, arm.get(m))
+                    if is_fraction(m) or m == "length"
+                    else formatted(m, (arm.get(m) or {}).get("mean"))
+                    for m in shown
+                ),
+                against,
+            ]
+        )
+    return ReportTable(title, ["", *(heads[m] for m in shown), "against the first"], rows)
+
+
+def draw(result: Mapping[str, Any], title: str, file: Path) -> Path:
+    """A chart of held-out accuracy: over steps with bands, and after training with intervals."""
+    curves = any(len(arm["curve"]) > 1 for arm in result.values())
+    with plot_style() as plt:
+        figure, axes = plt.subplots(
+            1, 1 + curves, figsize=(6.0 * (1 + curves), 0.35 * len(result) + 3.4), squeeze=False, layout="constrained"
+        )
+        if curves:
+            axis = axes[0, 0]
+            for n, (name, arm) in enumerate(result.items()):
+                x = [p["step"] for p in arm["curve"]]
+                axis.plot(
+                    x,
+                    [100 * p["mean"] for p in arm["curve"]],
+                    color=COLOURS[n % len(COLOURS)],
+                    linewidth=2,
+                    label=name,
+                    marker="o",
+                    markersize=3,
+                )
+                low, high = ([100 * p[k] for p in arm["curve"]] for k in ("low", "high"))
+                axis.fill_between(x, low, high, color=COLOURS[n % len(COLOURS)], alpha=0.15, linewidth=0)
+            axis.set(title="During training", xlabel="step", ylabel="held-out accuracy, greedy, %")
+            axis.legend()
+        axis = axes[0, -1]
+        for n, arm in enumerate(result.values()):
+            _point(axis, n, arm.get("accuracy"), COLOURS[n % len(COLOURS)])
+        axis.set_yticks(range(len(result)), list(result))
+        axis.set_ylim(len(result) - 0.5, -0.5)
+        axis.grid(axis="y", visible=False)
+        axis.grid(axis="x", visible=True)
+        seeds = max((len(t["accuracy"]["per_seed"]) for t in result.values() if "accuracy" in t), default=0)
+        axis.set(
+            title=f"After training: mean and 95 % interval, {seeds} seeds" if seeds > 1 else "After training, one seed",
+            xlabel="held-out accuracy, sampled, %",
+        )
+        figure.suptitle(title, x=0.005, ha="left", fontsize=13, fontweight="bold")
+        return save_figure(figure, file)
+
+
+def _point(axis: Any, y: int, summary: Mapping[str, Any] | None, colour: str) -> None:
+    """One arm: its seeds pale, their mean strong, the interval as a line."""
+    if not summary or summary["mean"] is None:
+        return
+    known = [100 * v for v in summary["per_seed"] if v is not None]
+    axis.plot(known, [y] * len(known), "o", color=colour, alpha=0.3, markersize=5)
+    if summary["interval"]:
+        axis.plot([100 * v for v in summary["interval"]], [y, y], color=colour, linewidth=2)
+    axis.plot([100 * summary["mean"]], [y], "o", color=colour, markersize=8)

@@ -1,0 +1,128 @@
+"""The command `selfteach eval`: measure the newest checkpoint of a run, or a model before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core import registry
+from ..core.errors import BadValue, nearest
+from ..loop.settings import EvalConfig, RunSettings
+from .arguments import Parser, add_fields
+from .common import add_model, add_task, load_files, print_json, print_note, read_method, read_task_options, settings_of
+
+if TYPE_CHECKING:
+    from ..api import RunConfig
+
+ABOUT = """Measure a model on held-out tasks: accuracy greedy and sampled, pass@k, majority vote, length, calls.
+
+RUN is a folder that `selfteach train` made: its newest checkpoint is measured. METHOD is a method's name: the model
+that it would start from (--model) is measured with the method's program, before any training. Besides this program
+every decoder of the method is measured: one with a real search engine, say, for a model that was trained on its own
+memory alone.
+"""
+EXAMPLES = """examples:
+  selfteach eval runs/ssrl-1 --decoder search                     with this decoder and its own program alone
+  selfteach eval runs/grpo-1 --k 256 --pass-at-k-tasks 20         pass@1..256 on 20 tasks
+  selfteach eval runs/grpo-1 --task chain_sum --set terms=5,6     on tasks of a kind that it was not trained on
+  selfteach eval ssrl --model smollm2-135m --k 64                 a model before any training
+
+what comes out: tables on stdout, or with --json one line {"of": ..., "figures": {"accuracy": ..., "pass@64": ...,
+"accuracy+search": ...}}. Figures of a decoder end in +DECODER, those of a part of the tasks in /hops=2.
+Nothing is written."""
+
+
+def parser() -> Parser:
+    """The options of `eval`."""
+    made = Parser("eval", usage="selfteach eval RUN|METHOD [options]", description=ABOUT, epilog=EXAMPLES)
+    made.add_argument("run", metavar="RUN|METHOD", help="a run's folder, or a method's name")
+    made.add_argument(
+        "--decoder",
+        metavar="NAME",
+        help="of the method's decoders measure this one alone (search ...), besides its own program",
+    )
+    add_fields(made, EvalConfig, of="")
+    add_task(made)
+    add_fields(made, RunSettings, only=("threads",))
+    group = made.add_argument_group("for a METHOD alone")
+    add_model(group)
+    add_fields(group, RunSettings, only=("seed", "max_tokens", "slots"))
+    return made
+
+
+OF_A_METHOD = ("model", "use", "seed", "max_tokens", "slots")  # options that a run's folder does not take
+
+
+def run(command: str, words: Sequence[str]) -> int:
+    """Carry out `selfteach eval`; returns the exit code."""
+    given = vars(parser().read(words))
+    from .. import api
+    from ..analysis.figures import tables
+    from .progress import show_progress
+    from .show import print_tables
+
+    config = EvalConfig(**{f.name: given[f.name] for f in fields(EvalConfig) if f.name in given})
+    if not config.tasks:
+        raise BadValue("selfteach eval: --tasks must be 1 or more, not 0")
+    target, title = _target(given)
+    task_options = None
+    if isinstance(target, Path):
+        api.set_threads(settings_of(given).get("threads"))
+        run_config = api.run_config_of(target)
+        task = given.get("task", run_config.task if "set" in given else None)
+        task_options = read_task_options(task, given.get("set", ())) if task else None
+        if task and "task" not in given:
+            task_options = {**run_config.task_options, **(task_options or {})}
+    else:
+        run_config, task = target, None
+    with show_progress() as progress:
+        figures = api.evaluate(target, config, progress, given.get("decoder"), task, task_options)
+    if given.get("json"):
+        print_json({"of": title, "figures": figures})
+    else:
+        print_tables(tables({}, figures))
+        print_note(
+            f"\n{title}, {task or run_config.task}: at most {config.tasks} held-out tasks;"
+            " --json has the standard error of"
+            " the sampled accuracy"
+        )
+    return 0
+
+
+def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
+    """(the folder of a run, or the configuration of a method; its title)."""
+    folder = Path(given["run"])
+    if (folder / "config.json").is_file():
+        for name in OF_A_METHOD:
+            if name in {**given, **settings_of(given)}:
+                raise BadValue(
+                    f"selfteach eval: --{name.replace('_', '-')} goes with a METHOD; {folder} is a run, which has"
+                    " its own; leave it out"
+                )
+        return folder, str(folder)
+    if folder.is_dir():
+        raise BadValue(
+            f"{folder}: holds no run (there is no config.json); eval takes the folder that selfteach train printed"
+        )
+    from .. import api
+
+    used = load_files(given.get("use", ()))
+    if given["run"].partition(":")[0] not in registry.methods and ".py:" not in given["run"]:
+        raise BadValue(
+            f"selfteach eval: {given['run']} is neither a run's folder nor a method;"
+            f" {nearest(given['run'], registry.methods)}"
+        )
+    entry, args, more = read_method(given["run"])
+    task = given.get("task") or (entry.claim.task if entry.claim else "atlas")
+    run_config = api.plan(
+        entry.name,
+        task,
+        read_task_options(task, given.get("set", ())),
+        args=args,
+        settings=settings_of(given, entry),
+        model=given.get("model"),
+        use=(*used, *more),
+    )
+    return run_config, f"{entry.name} with {run_config.model}"

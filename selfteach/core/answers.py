@@ -1,0 +1,89 @@
+"""When two answers are the same, and which of many has the most votes."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
+
+MINUS = "\N{MINUS SIGN}"
+# The punctuation that belongs to a number: the minus before it (and before its currency sign), the point within it.
+NUMERAL = re.compile(r"(?<!\w)-(?=[^\w\s]*\d)|(?<=\d)\.(?=\d)")
+
+
+def normalise(text: str) -> str:
+    """Lower case, without articles, doubled spaces (Rajpurkar et al. 2016), and punctuation that is no number's.
+
+    >>> normalise("The  U.S. Dollar!"), normalise("-7.5 degrees")
+    ('us dollar', '-7.5 degrees')
+    """
+    text = text.lower().replace(MINUS, "-")
+    kept = {m.start() for m in NUMERAL.finditer(text)}
+    text = "".join(c for i, c in enumerate(text) if i in kept or c not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def number(text: str) -> Decimal | None:
+    """The value of a text that is a number, thousands separators allowed; None for any other text.
+
+    >>> number("-1,200.0") == -1200, number("7 apples")
+    (True, None)
+    """
+    text = text.strip().replace(MINUS, "-").replace(",", "")
+    try:
+        value = Decimal(re.sub(r"^([+-])\s+", r"\1", text))
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() else None
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two answers are the same: numbers by value, all else as normalised text.
+
+    >>> same("7.0", "7"), same("-7", "7"), same("$12", "12"), same("The Nile.", "nile")
+    (True, False, True, True)
+    """
+    left, right = number(one), number(other)
+    return normalise(one) == normalise(other) if left is None or right is None else left == right
+
+
+def canonical(answer: Any) -> str | None:
+    """One text for all answers that are the same: numbers by value, words normalised, all else but for its spaces.
+    None: no answer.
+
+    >>> [canonical(a) for a in (" 7.0", "-7", "The Nile.", "A", "7 + 5", "", None)]
+    ['7', '-7', 'nile', 'a', '7+5', None, None]
+    """
+    text = "" if answer is None else str(answer).strip()
+    if (value := number(text)) is not None:
+        value = value.normalize() + 0  # + 0: there is one zero
+        return f"{value:f}" if abs(value.adjusted()) < 50 else str(value)  # not a billion digits for 1e999999999
+    words = normalise(text) if any(c.isalpha() for c in text) else ""
+    return words or "".join(text.lower().split()) or None  # an article alone is an answer: option A
+
+
+def majority(
+    answers: Sequence[Any], weights: Sequence[float] | None = None, ties: Literal["first", "none"] = "first"
+) -> tuple[str | None, float]:
+    """The canonical answer with the most votes, or the most weight, and its share of all that was cast; (None, 0.0)
+    where there is none.
+
+    An answer that is none has no vote, but counts among those who were asked. ties: of equals the earliest, or none.
+
+    >>> majority(["7", "8", "7.0", None]), majority(["7", "8"], ties="none"), majority(["7", "8"], [0.5, 1.5])
+    (('7', 0.5), (None, 0.0), ('8', 0.75))
+    """
+    models = [1.0] * len(answers) if weights is None else [float(w) for w in weights]
+    votes: dict[str, float] = {}
+    for answer, weight in zip(answers, models, strict=True):
+        if (name := canonical(answer)) is not None:
+            votes[name] = votes.get(name, 0.0) + weight
+    if not votes:
+        return None, 0.0
+    best = max(votes, key=lambda a: votes[a])
+    if ties == "none" and sum(v == votes[best] for v in votes.values()) > 1:
+        return None, 0.0
+    total = sum(models)
+    return best, votes[best] / total if total else 0.0

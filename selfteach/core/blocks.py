@@ -1,0 +1,265 @@
+"""Blocks: plain functions whose signature is their contract, and Blocks: a block with its hyper-parameters bound.
+
+a keyword without a default    something the block needs: a column, an index, the state, the groups, the history, the
+                               cast
+a keyword with a default       a hyper-parameter
+the annotation of a column     the unit at which it is read (Token when there is none)
+the return annotation          the unit of what comes back
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from .errors import BadValue, unknown
+from .registry import blocks
+
+Unit = Literal["token", "step", "seq", "group", "batch", "episode", "pair"]
+Array: TypeAlias = Any  # numpy in credit, torch in objective
+
+
+def _unit(name: str) -> Any:
+    return type(name.capitalize(), (), {"unit": name, "__doc__": f"Annotation: an array with one row per {name}."})
+
+
+if typing.TYPE_CHECKING:
+    # To a type checker a column is an array of whatever library the block is written in.
+    Token: TypeAlias = Any
+    Step: TypeAlias = Any
+    Seq: TypeAlias = Any
+    Grp: TypeAlias = Any
+    Pair: TypeAlias = Any
+    Epi: TypeAlias = Any
+else:
+    Token, Step, Seq, Grp, Pair, Epi = (_unit(u) for u in ("token", "step", "seq", "group", "pair", "episode"))
+
+
+@functools.cache
+def signature(fn: Callable[..., Any]) -> inspect.Signature:
+    """The signature with its annotations evaluated (kept: it is asked at every step)."""
+    return inspect.signature(fn, eval_str=True)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block with hyper-parameters bound.
+
+    Prints, compares, and goes to JSON as name, arguments and renamed columns.
+    """
+
+    fn: Callable[..., Any]
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    reads: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def name(self) -> str:
+        return self.fn.__name__
+
+    @property
+    def doc(self) -> str:
+        """The first line of the block's docstring."""
+        return (inspect.getdoc(self.fn) or "").split("\n", 1)[0]
+
+    def reading(self, **names: str) -> Block:
+        """The same block under other columns: `dpo().reading(ref_logp="old_logp")`.
+
+        Raises UnknownName for what it never reads.
+        """
+        for n in names:
+            if n not in self.needs:
+                raise unknown(f"column of {self.name}", n, self.needs)
+        return replace(self, reads={**self.reads, **names})
+
+    def replace(self, **args: Any) -> Block:
+        """The same block with other hyper-parameters. Raises UnknownName for one that it does not have."""
+        _check(self.fn, args)
+        return replace(self, args={**self.args, **args})
+
+    @property
+    def needs(self) -> dict[str, Unit]:
+        """Name -> unit of every keyword without a default: what must be handed in."""
+        return _needs(self.fn)
+
+    @property
+    def columns(self) -> dict[str, Unit]:
+        """Column (as it is called in the batch) -> unit, of the needs of an assigner or a term."""
+        return {self.reads.get(n, n): u for n, u in self.needs.items() if n not in ("state", "groups", "history")}
+
+    @property
+    def hyper_parameters(self) -> dict[str, Any]:
+        """Every hyper-parameter with the value in force."""
+        return {**_defaults(self.fn), **self.args}
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of what it returns, from the return annotation."""
+        return getattr(signature(self.fn).return_annotation, "unit", "token")
+
+    @property
+    def scope(self) -> Unit:
+        """How many rows must stand together: asking for an index asks for the whole of it."""
+        needs = self.needs
+        for unit, index in (("batch", "batch"), ("group", "group"), ("episode", "episode"), ("pair", "win")):
+            if index in needs:
+                return typing.cast(Unit, unit)
+        return "seq" if "seq" in needs or self.unit == "seq" else "step" if "step" in needs else "token"
+
+    def __call__(self, **given: Any) -> Any:
+        """Run the block on what it needs."""
+        return self.fn(**given, **self.args)
+
+    def __str__(self) -> str:
+        inner = ", ".join(
+            f"{k}={_show(self.args[k])}" for k in _defaults(self.fn) if k in self.args
+        )  # in the signature's order
+        renamed = f".reading({', '.join(f'{k}={v!r}' for k, v in self.reads.items())})" if self.reads else ""
+        return f"{self.name}({inner}){renamed}"
+
+    __repr__ = __str__
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        items = typing.cast("tuple[Any, ...]", value)
+        return "(" + ", ".join(_show(v) for v in items) + ("," if len(items) == 1 else "") + ")"
+    return str(value) if isinstance(value, Block) else repr(value)
+
+
+@functools.cache
+def _needs(fn: Callable[..., Any]) -> dict[str, Unit]:
+    return {
+        p.name: getattr(p.annotation, "unit", "token")
+        for p in signature(fn).parameters.values()
+        if p.default is p.empty and p.kind != p.VAR_KEYWORD
+    }
+
+
+@functools.cache
+def _defaults(fn: Callable[..., Any]) -> Mapping[str, Any]:
+    return types.MappingProxyType(
+        {p.name: p.default for p in signature(fn).parameters.values() if p.default is not p.empty}
+    )
+
+
+def _check(fn: Callable[..., Any], args: Mapping[str, Any]) -> None:
+    known = _defaults(fn)
+    for name in args:
+        if name not in known:
+            raise unknown(f"hyper-parameter of {fn.__name__}", name, known)
+
+
+def block(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function as a block. Called with hyper-parameters only it gives a Block; called with what it needs,
+    the value.
+
+    clipped_ratio(high=0.28)                              -> Part
+    clipped_ratio(logp=lp, old_logp=op, adv=a, high=0.28) -> the loss per token
+    """
+    for p in inspect.signature(fn).parameters.values():
+        if p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY):
+            raise BadValue(f"block {fn.__name__}: every argument must be a named one, {p.name!r} is not")
+
+    @functools.wraps(fn)
+    def call(**given: Any) -> Any:
+        if _needs_raw(fn) & given.keys():
+            return fn(**given)
+        _check(fn, given)
+        return Block(
+            fn, {k: tuple(typing.cast("list[Any]", v)) if isinstance(v, list) else v for k, v in given.items()}
+        )
+
+    blocks.add(fn.__name__, call)
+    return call
+
+
+def _needs_raw(fn: Callable[..., Any]) -> set[str]:
+    return {p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty}
+
+
+def stateful(first: Callable[[], Any], shared: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a block that names `state` its first state; it returns `(value, state)`. Put it under `@block`.
+
+    State merges in the order in which blocks are called, and is in the checkpoint: JSON values, NumPy arrays, and
+    dicts, lists and tuples of them. Each place of a block in a method has its own, unless it is `shared`: blocks that
+    share a name share one state, over slots and stages (a table of values that one stage estimates and the next reads).
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.first_state = first  # type: ignore[attr-defined]
+        fn.shared_state = shared  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def zero_when(column: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Say that a term's gradient is exactly zero on rows where `column` is zero, so that the loop may leave them out.
+
+    Put it under `@block`.
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.zero_when_column = column  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def provides(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Name the columns that a reward, composer or assigner gives besides the usual ones, or a composer's views.
+
+    What a method's blocks read is checked against these before a run begins (loop/name_checks.py). Put it under
+    `@block`.
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.provides = names  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def provided(part: Block) -> tuple[str, ...]:
+    """The columns and views that a block names by `provides`."""
+    return getattr(part.fn, "provides", ())
+
+
+def delayed_start(knob: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Say that a composer gives nothing for as many steps as a hyper-parameter says, so that a run which waits is not
+    taken for starved.
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.delayed_start = knob  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def start_delay(part: Block) -> int:
+    """How many steps a block gives nothing at first."""
+    knob = getattr(part.fn, "delayed_start", None)
+    return int(part.hyper_parameters[knob]) if knob else 0
+
+
+def state_key(part: Block, place: str) -> str:
+    """Where a block's state is kept: under its place in the method, or under the name that it shares."""
+    shared = getattr(part.fn, "shared_state", "")
+    return f"shared/{shared}" if shared else place
+
+
+def first_state(part: Block) -> Any:
+    """What a block remembers before it has seen anything.
+
+    Raises BadValue where it names `state` but has no first one.
+    """
+    first = getattr(part.fn, "first_state", None)
+    if first is None:
+        raise BadValue(f"block {part.name} names `state` but has no first one: put @stateful(make_first) under @block")
+    return first()

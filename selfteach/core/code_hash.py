@@ -1,0 +1,149 @@
+"""A hash of the code that something depends on, so that what older code computed is not taken for its result.
+
+From some Python files the imports are followed, wherever in a file they stand, through every package whose source lies
+here. What is reached counts by its content: the modules, the `__init__` of the packages they lie in, and the files
+beside them that are not Python (C++ sources, headers, data). Libraries count by their version. Imports under
+TYPE_CHECKING run nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from .versions import UNKNOWN, version
+
+IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t][^\n(]*(?:\([^)]*\))?", re.MULTILINE)
+TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
+
+
+def code_hash(roots: Iterable[Path]) -> str:
+    """The hash of all files that `roots` reach by import, and of the versions of Python and the libraries used."""
+    files, libraries = reached(roots)
+    found = sorted(_content(file, *_stamp(file)) for file in files)  # where they lie does not matter
+    found += [f"{name} {version(name)}" for name in sorted(libraries)] + [platform.python_version()]
+    return hashlib.blake2b("\n".join(found).encode(), digest_size=10).hexdigest()
+
+
+def reached(roots: Iterable[Path]) -> tuple[set[str], set[str]]:
+    """(the files that `roots` depend on, themselves too; the names of the libraries that these import)."""
+    files, libraries, waiting = set[str](), set[str](), [str(Path(root).resolve()) for root in roots]
+    while waiting:
+        file = waiting.pop()
+        if file in files:
+            continue
+        files.add(file)
+        if not file.endswith(".py"):
+            continue
+        folder = os.path.dirname(file)
+        for name in _imported(file, *_stamp(file)):
+            home = _home(name.partition(".")[0], folder)
+            if home is None:
+                libraries.add(name.partition(".")[0])
+            elif home and (found := _module(name, home)):
+                waiting.append(found)
+        waiting += _beside(folder)
+    return files, libraries
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    about = os.stat(file)
+    return about.st_mtime_ns, about.st_size
+
+
+@cache
+def _content(file: str, *stamp: int) -> str:
+    return hashlib.blake2b(Path(file).read_bytes(), digest_size=10).hexdigest()
+
+
+@cache
+def _imported(file: str, *stamp: int) -> tuple[str, ...]:
+    """The full names that a file imports; of `from a import b` both a and a.b, since b may be a module."""
+    above = _package(os.path.dirname(file))
+    names: list[str] = []
+    for node in _statements(without_types(Path(file).read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = above[: len(above) + 1 - node.level] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    return tuple(dict.fromkeys(names))
+
+
+def without_types(text: str) -> str:
+    """A source without what it imports for type checkers alone."""
+    return TYPES_ONLY.sub("if TYPE_CHECKING:\n    pass\n", text)
+
+
+def _statements(text: str) -> list[ast.AST]:
+    """The import statements of a source: lines that begin like one, parsed alone, which takes a tenth of the time.
+
+    Where such a line seems to stand in a docstring or cannot be parsed, the whole is parsed.
+    """
+    found = list(IMPORT.finditer(text))
+    try:
+        if not any(text.count('"""', 0, line.start()) % 2 for line in found):
+            return [node for line in found for node in ast.parse(line[0].strip()).body]
+    except SyntaxError:
+        pass
+    return list(ast.walk(ast.parse(text)))
+
+
+@cache
+def _package(folder: str) -> tuple[str, ...]:
+    """The names of the packages that a folder is in, itself last; none for a folder without __init__.py."""
+    if not os.path.isfile(os.path.join(folder, "__init__.py")):
+        return ()
+    return (*_package(os.path.dirname(folder)), os.path.basename(folder))
+
+
+@cache
+def _beside(folder: str) -> tuple[str, ...]:
+    """What every module of a package depends on: the `__init__` files above it, and its files that are not Python."""
+    if not _package(folder):
+        return ()
+    here = [f.path for f in os.scandir(folder) if f.is_file() and not f.name.endswith((".py", ".pyi", ".pyc"))]
+    inits = [os.path.join(folder, "__init__.py")]
+    while len(_package(folder)) > 1:
+        folder = os.path.dirname(folder)
+        inits.append(os.path.join(folder, "__init__.py"))
+    return (*inits, *here)
+
+
+@cache
+def _home(top: str, folder: str) -> str | None:
+    """The folder that holds a top-level module's source, asked by a file in `folder`: "" for the standard library's,
+    None for an installed library.
+    """
+    own = _package(folder)
+    if own and top == own[0]:
+        return os.path.normpath(os.path.join(folder, *[".."] * len(own)))
+    if top in sys.stdlib_module_names:
+        return ""
+    if not own and _module(top, folder):  # a file of a user's own, and what lies beside it
+        return folder
+    if top != __name__.partition(".")[0] and version(top) != UNKNOWN:
+        return None
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None or "site-packages" in spec.origin:
+        return None
+    origin = os.path.dirname(spec.origin)
+    return os.path.dirname(origin) if os.path.basename(spec.origin) == "__init__.py" else origin
+
+
+@cache
+def _module(name: str, home: str) -> str | None:
+    path = os.path.join(home, *name.split("."))
+    return next((f for f in (path + ".py", os.path.join(path, "__init__.py")) if os.path.isfile(f)), None)

@@ -1,0 +1,303 @@
+"""The scheduler of one weight group: its queue, its slots, and steps of all running sequences."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core import random_keys
+from ..core.errors import NotFinite
+from ..core.protocols import Completion
+from ..core.task import Sampling
+from ..model import quantities
+from . import sampler
+from .runner import Runner
+from .sampler import pad_rows
+from .stop_strings import StopStrings
+
+MIN_SHARED = 8  # tokens of prefix that make it worth a step to wait for a running sequence to compute them
+
+
+@dataclass(eq=False, slots=True)
+class EngineRequest:
+    """One turn to generate (with `sampling`), or tokens to score (with `want`).
+
+    ids     i64[L]  the context; of a score also its tokens but the last
+    start   length of the context
+    tokens  i64[n]  tokens to score
+    """
+
+    ids: np.ndarray
+    start: int
+    future: asyncio.Future[Any]
+    sampling: Sampling | None = None
+    rng_key: int = 0
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    want: tuple[str, ...] = ()
+    model_role: str = ""
+    scores: list[dict[str, np.ndarray]] = field(default_factory=list)
+    slot: int = -1
+
+
+class Scheduler:
+    """Continuous batching over the slots of one weight group's cache.
+
+    A slot keeps its sequence after it ended, until the slot is needed (least recently used first): new requests reuse
+    the longest prefix in any slot. State is in arrays over slots; Python handles a sequence only when it is admitted,
+    ends, or may have stopped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runner: Runner,
+        slots: int,
+        length: int,
+        chunk: int,
+        stops: StopStrings,
+        ends: Sequence[int],
+        counts: Counter[str],
+        head_values: Callable[[str, torch.Tensor], dict[str, torch.Tensor]] = lambda model_role, hidden: {},
+    ) -> None:
+        self.name, self.runner, self.stops, self.counts, self.head_values = name, runner, stops, counts, head_values
+        self.is_end = np.zeros(max(runner.model.c.vocab, *ends, 0) + 1, bool)  # the ids that end a turn
+        self.is_end[[*ends]] = True
+        self.length, self.chunk, self.version = length, chunk, 0
+        self.queue: deque[EngineRequest] = deque()
+        self.cancelled: list[EngineRequest] = []
+        self._reset_slots(slots)
+
+    def _reset_slots(self, slots: int) -> None:
+        """Reset the state to `slots` empty slots."""
+        length = self.length
+        self.requests: list[EngineRequest | None] = [None] * slots
+        self.recorded_counts: Counter[str] = Counter()  # how many running requests want each quantity
+        self.tokens = np.zeros((slots, length), np.int64)
+        self.n_known = np.zeros(slots, np.int64)  # tokens of the slot's sequence
+        self.n_cached = np.zeros(slots, np.int64)  # of these, tokens in the cache
+        self.running = np.zeros(slots, bool)
+        self.is_generating = np.zeros(slots, bool)  # generates tokens, rather than scoring given ones
+        self.last_used = np.zeros(slots, np.int64)  # the clock when its request last changed
+        self.clock = 0
+        self.n_written = 0  # positions of the cache written since it was last cleared
+        self.start, self.limit = np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+        self.temperature, self.top_p, self.top_k = np.ones(slots), np.ones(slots), np.zeros(slots, np.int64)
+        self.rng_key, self.stop_table = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)
+        self.logp = np.zeros((slots, length), np.float32)
+        self.recorded: dict[str, np.ndarray] = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether requests wait or run."""
+        return bool(self.queue) or bool(self.running.any())
+
+    def clear_cache(self) -> None:
+        """Drop the cached prefixes, after the weights changed."""
+        self.n_cached[:] = 0
+        self.runner.clear(self.n_written)
+        self.n_written = 0
+
+    def fail(self, error: BaseException) -> None:
+        """End every request with an error, and clear queue and cache."""
+        for request in [*self.queue, *filter(None, self.requests)]:
+            if not request.future.done() and not request.future.get_loop().is_closed():
+                request.future.set_exception(error) if isinstance(error, Exception) else request.future.cancel()
+        self.queue.clear()
+        self.cancelled.clear()
+        self.recorded_counts.clear()
+        self.requests = [None] * len(self.requests)
+        self.running[:] = False
+        self.clear_cache()
+
+    def shrink(self) -> int:
+        """Halve the slots, after memory has run out; running requests start again, and draw the same tokens.
+
+        Returns the number of slots; 0 where there was only one, which stays as it is.
+        """
+        slots = len(self.requests) // 2
+        if slots:
+            begun = sorted(filter(None, self.requests), key=lambda r: self.last_used[r.slot])
+            for request in begun:
+                request.slot = -1
+                request.scores.clear()
+            self.queue.extendleft(reversed(begun))
+            self.runner.resize(slots)
+            self._reset_slots(slots)
+        return slots
+
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """Admit requests, drop cancelled ones, and run one forward pass; returns whether a request ended."""
+        for request in self.cancelled:
+            if request.slot >= 0 and self.requests[request.slot] is request:
+                self._release(request.slot)
+        self.cancelled.clear()
+        if self.queue and not self.running.all():
+            self._admit()
+        slots, take = self._next_pieces()
+        if not len(slots):
+            return False
+        self.counts["steps"] += 1
+        self.counts["prefilled"] += int(take.sum() - (self.n_cached[slots] >= self.start[slots]).sum())
+        self.n_written = max(self.n_written, int((self.n_cached[slots] + take).max()))
+        hidden, last = self.runner.forward(self.tokens, slots, self.n_cached[slots], take)
+        self.n_cached[slots] += take
+        ready = self.n_cached[slots] == self.n_known[slots]
+        generating = self.is_generating[slots]
+        ended = [
+            self._score(hidden, s, row, n)
+            for s, row, n in zip(slots[~generating], last[~generating], take[~generating], strict=True)
+        ]
+        if (ready & generating).any():
+            ended.append(self._draw(hidden, slots[ready & generating], last[ready & generating]))
+        return any(ended)
+
+    def _next_pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """The slots of this step and the tokens of each: decoding slots one, prefilling slots up to the chunk."""
+        slots = np.flatnonzero(self.running)
+        take = self.n_known[slots] - self.n_cached[slots]
+        if (take > 1).any():
+            many = np.flatnonzero(take > 1)
+            many = many[np.argsort(self.last_used[slots[many]])]
+            before = np.cumsum(take[many]) - take[many]
+            take[many] = np.clip(self.chunk - before, 0, take[many])
+        return slots[take > 0], take[take > 0]
+
+    def _draw(self, hidden: torch.Tensor, slots: np.ndarray, rows: np.ndarray) -> bool:
+        """Draw the next token of these slots from the hidden states in `rows`."""
+        n, n_known, wide = len(slots), self.n_known[slots], slots
+        if self.recorded_counts or self.runner.needs_padding:
+            wide, rows = pad_rows(slots), pad_rows(rows)
+        hidden, wide_logits = self.runner.logits(hidden, rows)
+        uniform = random_keys.uniform(self.rng_key[wide], self.n_known[wide] - self.start[wide])
+        drawn = self.runner.draw(wide_logits, self.temperature[wide], self.top_k[wide], self.top_p[wide], uniform)
+        columns = [*drawn]
+        if self.recorded_counts:
+            given = {
+                "logits": wide_logits,
+                "logprobs": sampler.tempered_logprobs(wide_logits, self.temperature[wide]),
+                "ids": drawn.ids,
+                "hidden": hidden,
+            }
+            columns += [quantities.compute(name, given).float() for name in self.recorded_counts]
+        # The only wait for the device in a step.
+        ids, logp, *values = torch.stack([c[:n].double() for c in columns]).cpu().numpy()
+        if not np.isfinite(logp).all():
+            raise NotFinite(f"weights of {self.name!r}: they give logits that are not finite, so no token can be drawn")
+        ids = ids.astype(np.int64)
+        self.tokens[slots, n_known], self.logp[slots, n_known] = ids, logp
+        for name, column in zip(self.recorded_counts, values, strict=True):
+            self.recorded.setdefault(name, np.zeros_like(self.logp))[slots, n_known] = column
+        self.n_known[slots] = n_known = n_known + 1
+        self.counts["generated"] += n
+        stop = self.is_end[ids]
+        for i in np.flatnonzero(self.stops.may_complete[self.stop_table[slots], ids] & ~stop):
+            s = slots[i]
+            stop[i] = self.stops.ended(int(self.stop_table[s]), self.tokens[s, self.start[s] : self.n_known[s]])
+        over = np.flatnonzero(stop | (n_known >= self.limit[slots]))
+        for i in over:
+            self._finish(int(slots[i]), bool(stop[i]))
+        return bool(len(over))
+
+    def _finish(self, slot: int, stop: bool) -> None:
+        """End the generation of a slot's request, and set its result."""
+        request = self.requests[slot]
+        assert request is not None and request.sampling is not None
+        a, z = request.start, int(self.n_known[slot])
+        status = "stop" if stop else "length" if z - a == request.sampling.max_tokens else "limit"
+        recorded = {name: self.recorded[name][slot, a:z].copy() for name in request.sampling.record}
+        self._release(slot)
+        if not request.future.done():
+            ids = self.tokens[slot, a:z].astype(np.int32)
+            request.future.set_result(Completion(ids, self.logp[slot, a:z].copy(), status, self.version, recorded))
+
+    def _score(self, hidden: torch.Tensor, slot: int, row: int, count: int) -> bool:
+        """Compute the quantities of a score request on the `count` rows up to `row`; whether it ended."""
+        request = self.requests[slot]
+        assert request is not None
+        stop = int(self.n_cached[slot])
+        first = max(stop - count, request.start - 1)
+        if first < stop:
+            rows = np.arange(row - (stop - first) + 1, row + 1)
+            ids = request.tokens[pad_rows(np.arange(first, stop)) - request.start + 1]
+            hidden, wide_logits = self.runner.logits(hidden, pad_rows(rows))
+            given = {"logits": wide_logits, "ids": torch.from_numpy(ids).to(hidden.device), "hidden": hidden}
+            if {*request.want} - {"logp"}:
+                given |= self.head_values(request.model_role, hidden)
+                given["logprobs"] = quantities.logprobs(wide_logits, 1.0)
+            values = {
+                n: self.runner.logp(wide_logits, ids) if n == "logp" else quantities.compute(n, given).float()
+                for n in request.want
+            }
+            request.scores.append({name: x.cpu().numpy()[: len(rows)] for name, x in values.items()})
+        if stop < self.n_known[slot]:
+            return False
+        self._release(slot)
+        if not request.future.done():
+            request.future.set_result(
+                {name: np.concatenate([part[name] for part in request.scores]) for name in request.want}
+            )
+        return True
+
+    def _release(self, slot: int) -> None:
+        """Free a slot; its cached prefix can still be reused."""
+        request = self.requests[slot]
+        if request is not None and request.sampling is not None:
+            self.recorded_counts -= Counter(request.sampling.record)
+        self.requests[slot] = None
+        self.running[slot] = False
+        self._touch(slot)
+
+    def _touch(self, slot: int) -> None:
+        self.clock += 1
+        self.last_used[slot] = self.clock
+
+    def _admit(self) -> None:
+        """Admit queued requests in order; one whose prefix a running sequence is about to compute waits."""
+        waiting: list[EngineRequest] = []
+        while self.queue and not self.running.all():
+            request = self.queue.popleft()
+            if not request.future.done() and not self._place(request):
+                waiting.append(request)
+        self.queue.extendleft(reversed(waiting))
+
+    def _place(self, request: EngineRequest) -> bool:
+        """Place a request in a slot with the longest cached prefix; False where it should wait for a longer one.
+
+        The slot is the one whose whole content is a prefix of the request, else the least recently used.
+        """
+        # The context's last token is always computed, since its hidden state gives the next token.
+        longest = request.start - 1
+        same = self.tokens[:, :longest] == request.ids[:longest]
+        common = np.where(same.all(1), longest, same.argmin(1)) if longest else np.zeros(len(same), np.int64)
+        ready = np.minimum(common, self.n_cached)
+        source = int(np.lexsort((self.last_used, ~self.running & (self.n_cached <= common), ready))[-1])
+        n_shared = int(ready[source])
+        if np.where(self.running, np.minimum(common, self.n_known), 0).max() >= n_shared + MIN_SHARED:
+            return False
+        if not self.running[source] and n_shared == self.n_cached[source]:
+            slot = source
+        else:
+            idle = np.flatnonzero(~self.running)
+            keep = idle[idle != source]
+            slot = int(keep[np.lexsort((self.last_used[keep], self.n_cached[keep] > 0))[0]]) if len(keep) else source
+        self.counts["copied"] += self.runner.share_prefix(source, slot, n_shared)
+        self.counts["reused"] += n_shared
+        n = len(request.ids)
+        self.tokens[slot, :n] = request.ids
+        self.n_known[slot], self.n_cached[slot], self.start[slot] = n, n_shared, request.start
+        self.running[slot], self.is_generating[slot] = True, request.sampling is not None
+        self.requests[slot], request.slot = request, slot
+        self._touch(slot)
+        if (s := request.sampling) is not None:
+            self.limit[slot] = min(self.length, request.start + (s.max_tokens or self.length))
+            self.temperature[slot], self.top_p[slot], self.top_k[slot] = float(s.temperature), s.top_p, s.top_k  # type: ignore[arg-type]
+            self.rng_key[slot], self.stop_table[slot] = np.uint64(request.rng_key), self.stops.index_of(s.stop)
+            self.recorded_counts += Counter(s.record)
+        return True

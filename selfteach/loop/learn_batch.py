@@ -1,0 +1,180 @@
+"""What a step learns: scored groups to a batch of columns (`compose_batch`), a batch to new weights (`learn_batch`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.batch import Batch, Example, collate
+from ..core.blocks import Block
+from ..core.method import Stage, Update
+from ..core.protocols import Learner
+from ..core.quantity import parse
+from ..core.task import TaskSource
+from ..core.tree import RolloutGroup
+from .loss_weights import loss_weights
+from .minibatches import drop_zero_advantage, split_minibatches, without
+from .state import RunState
+from .step_context import StepContext
+from .token_accounting import account
+
+ASSIGNED = frozenset({"adv", "returns", "keep"})  # columns that assigners write: no forward pass gives them
+
+
+class Composed(NamedTuple):
+    """A batch with its credit columns, the sampled tokens left out of it by reason, and how many were sampled."""
+
+    batch: Batch
+    dropped: Counter[str]
+    sampled: int
+
+
+def compose_batch(
+    groups: Sequence[RolloutGroup],
+    stage: Stage,
+    learner: Learner,
+    table: StepContext,
+    state: RunState,
+    source: TaskSource | None = None,
+) -> Composed:
+    """The batch that the credit blocks of a stage make of scored groups: composed, assigned, dropped rows taken out."""
+    examples = _examples(groups, stage, table, state, source)
+    batch = collate(examples, table.tree)
+    composed = dict(zip(batch.names, batch.lengths().tolist(), strict=True))
+    assigners = [(i, p) for i, p in enumerate(stage.credit) if "groups" not in p.needs]
+    _add_forward_columns(batch, [p for _, p in assigners], learner)
+    reasons: dict[str, str] = {}  # why a sequence was dropped
+    for number, part in assigners:
+        batch = _assign(batch, part, state, f"{stage.name}/credit.{number}", reasons)
+    if "adv" in batch.columns:
+        batch = without(batch, np.isnan(batch.get("adv")), "no advantage", reasons)
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    counts = Counter(account(groups, examples, names))
+    sampled, learned = counts.pop("sampled"), counts.pop("learned")
+    kept = zip(batch.names, batch.lengths().tolist(), strict=True)
+    if cut := sum(composed[name] - left for name, left in kept if name.rsplit(":", 1)[0] in table.trees):
+        counts["dropped/rows"] += cut  # single tokens of sequences that stay
+        learned -= cut
+    assert sampled == learned + sum(counts.values()), (
+        f"tokens unaccounted for: {sampled} sampled, {learned} learned, {dict(counts)} dropped"
+    )
+    return Composed(batch, counts, sampled)
+
+
+def learn_batch(
+    batch: Batch,
+    stage: Stage,
+    learner: Learner,
+    state: RunState | None = None,
+    lr: float | Callable[[int], float] = 1e-4,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Do the updates of a stage on a composed batch, as a step of a run does, and return their metrics.
+
+    For each update whose `when` holds: its assigners, the rows of its `where`, the proximal columns, then for each
+    epoch and minibatch the loss weights, `learner.backward` and `learner.step`. Metrics (loop/metrics.py) are means
+    over minibatches, under the weight group that the update trains: policy/loss, rm/grad_norm.
+
+    state  step, history and blocks' states, which schedules and stateful blocks read; None: those of a first step
+    lr     the run's learning rate, or a function of the step; an update with a rate of its own does not read it
+    seed   of the shuffling into minibatches
+    """
+    state = state or RunState()
+    rate = lr(state.step) if callable(lr) else lr
+    metrics: dict[str, float] = {}
+    prefixes = metric_prefixes(stage)
+    for number, update in enumerate(stage.updates):
+        if update.when is not None and not state.call(f"{stage.name}/when.{number}", update.when, {}):
+            continue
+        ready = _prepared(batch, update, learner, state, f"{stage.name}/update.{number}")
+        found = _optimise(ready, update, learner, state, rate, (seed, "deal", state.step, number))
+        names = sorted({k for m in found for k in m})
+        metrics |= {f"{prefixes[number]}/{k}": float(np.mean([m[k] for m in found if k in m])) for k in names}
+    return metrics
+
+
+def metric_prefixes(stage: Stage) -> list[str]:
+    """The first part of the names of each update's metrics: `policy` where it trains the policy, else its weight group.
+
+    A second update of the same group in a stage is `policy/2`, a third `policy/3`.
+    """
+    groups = ["policy" if "policy" in u.params else u.params[0] for u in stage.updates]
+    counts = [groups[: n + 1].count(group) for n, group in enumerate(groups)]
+    return [group if count == 1 else f"{group}/{count}" for group, count in zip(groups, counts, strict=True)]
+
+
+def _examples(
+    groups: Sequence[RolloutGroup], stage: Stage, table: StepContext, state: RunState, source: TaskSource | None
+) -> list[Example]:
+    examples: list[Example] = []
+    for number, part in enumerate(stage.credit):
+        if "groups" in part.needs:
+            given = {"groups": groups, "context": table, "source": source}
+            made: list[Example] = state.call(f"{stage.name}/credit.{number}", part, given)
+            first = len(examples)
+            examples += [
+                replace(e, preferred_over=tuple(b + first for b in e.preferred_over)) if e.preferred_over else e
+                for e in made
+            ]
+    return examples
+
+
+def _add_forward_columns(batch: Batch, parts: Sequence[Block], learner: Learner) -> None:
+    """Columns from forward passes that these blocks name and nobody else gives."""
+    absent = {c for p in parts for c in p.columns if c not in batch and c not in ASSIGNED}
+    want = sorted(c for c in absent if parse(c, learner.models, batch.prefixes))
+    if want and batch.size("token"):
+        learner.forward(batch, want)
+
+
+def _assign(batch: Batch, part: Block, state: RunState, place: str, reasons: dict[str, str]) -> Batch:
+    """The batch with an assigner's columns, without the rows that it does not keep."""
+    if not batch.size("token"):
+        return batch
+    columns = state.call(place, part, _columns_of(part, batch))
+    for name, (unit, values) in columns.items():
+        batch.put(name, unit, values)
+    if "keep" in columns:
+        batch = without(batch, np.asarray(batch.get("keep")) == 0, part.name, reasons)
+        batch.columns.pop("keep")
+    return batch
+
+
+def _columns_of(part: Block, batch: Batch) -> dict[str, np.ndarray]:
+    return {n: batch.get(part.reads.get(n, n), u) for n, u in part.needs.items() if n not in ("state", "history")}
+
+
+def _prepared(batch: Batch, update: Update, learner: Learner, state: RunState, place: str) -> Batch:
+    """The rows that an update learns from, with the columns that it takes before its first optimiser step."""
+    _add_forward_columns(batch, update.assign, learner)
+    for i, part in enumerate(update.assign):
+        batch = _assign(batch, part, state, f"{place}.{i}", {})
+    if update.where is not None:
+        batch = batch.take(np.asarray(update.where(**_columns_of(update.where, batch)), bool))
+    prox = sorted({c for t in update.terms for c in t.fn.columns if c.startswith("prox_")})
+    if prox and batch.size("token"):
+        learner.forward(batch, prox)
+    return batch
+
+
+def _optimise(
+    batch: Batch, update: Update, learner: Learner, state: RunState, rate: float, key: tuple[object, ...]
+) -> list[Mapping[str, float]]:
+    """Metrics of each optimiser step of an update. `key`: the RNG key of the shuffling, less the epoch."""
+    update = replace(update, terms=tuple(replace(t, coef=state.scheduled(t.coef)) for t in update.terms))
+    rate = rate if update.lr is None else state.scheduled(update.lr)
+    found: list[Mapping[str, float]] = []
+    for epoch in range(update.epochs):
+        for part in split_minibatches(batch, update, (*key, epoch)):
+            for t, term in enumerate(update.terms):
+                part.put(f"w{t}", term.fn.unit, loss_weights(part, term))
+            live = drop_zero_advantage(part, update)
+            if live.size("token"):
+                found.append({**learner.backward(live, update), **learner.step(update, rate)})
+    return found

@@ -1,0 +1,102 @@
+"""A step's numbers: metrics for people, and the history that selects, schedules and filters read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.batch import Batch
+from ..core.protocols import History
+from ..core.tree import Episode, RolloutGroup
+from .conversation import rewrites
+
+
+def record_step(
+    history: History, step: int, groups: Sequence[RolloutGroup], batch: Batch, metrics: Mapping[str, Any]
+) -> None:
+    """Enter a step in the books: by task what `History.tasks` says, and every number of the metrics."""
+    visits: dict[str, list[float]] = {}
+    for g in told(groups):
+        known = [s.value for s in g.scores.get("reward", {}).values() if s.value is not None]
+        visits.setdefault(g.request.task.id, []).extend(known)
+    for task, values in visits.items():
+        seen = history.tasks.setdefault(task, {"seen": 0, "mean": 0.0, "last": 0})
+        if values:
+            seen["mean"] = (seen["mean"] * seen["seen"] + sum(values)) / (seen["seen"] + len(values))
+            seen["seen"] += len(values)
+            seen |= {"reward": sum(values) / len(values), "adv": 0.0}
+        seen["last"] = step
+    for task, size in _sizes(batch).items():
+        if visits.get(task):
+            history.tasks[task]["adv"] = size
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            history.scalars.setdefault(name, []).append(float(value))
+
+
+def _sizes(batch: Batch) -> dict[str, float]:
+    """Task -> mean over its learned sequences of the mean |advantage| over their tokens."""
+    if not batch.size("token") or "adv" not in batch.columns or "task" not in batch.columns:
+        return {}
+    sizes = (
+        np.bincount(batch.get("seq"), weights=np.abs(batch.get("adv")), minlength=batch.size("seq")) / batch.lengths()
+    )
+    found: dict[str, list[float]] = {}
+    for task, size in zip(batch.get("task", "seq"), sizes.tolist(), strict=True):
+        found.setdefault(task, []).append(size)
+    return {task: sum(values) / len(values) for task, values in found.items()}
+
+
+def _surprise(episodes: Sequence[Episode]) -> np.ndarray:
+    """-logp of every token drawn: its mean is an unbiased estimate of the policy's entropy per token, in nats."""
+    drawn = [-e.tree.logp[e.tree.action_mask & np.isfinite(e.tree.logp)] for e in episodes]
+    return np.concatenate(drawn).astype(np.float64) if drawn else np.zeros(0)
+
+
+def told(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+    """The groups that are asked to learn from: what pilots, judges and checkers do is not the figure."""
+    closed = [[t.learn for e in g.episodes for t in e.trajectories] for g in groups]
+    return [g for g, loss_streams in zip(groups, closed, strict=True) if any(loss_streams) or not loss_streams]
+
+
+def summary(groups: Sequence[RolloutGroup]) -> dict[str, Any]:
+    """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a
+    difference.
+
+    Rounds of requests that share a key are one group. groups/mixed: the share of groups whose rewards differ;
+    episodes/mixed: of the episodes, those in such a group, which is what teaches where groups differ in size.
+    """
+    groups = told(groups)
+    groups = [
+        g for g in groups if any(e.cost.get("turns") for e in g.episodes)
+    ] or groups  # nor are demonstrations that stand beside rollouts
+    scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
+    known = [s.value for s in scores if s.value is not None]
+    episodes = [e for g in groups for e in g.episodes]
+    parts = sorted({p for s in scores for p in s.parts})
+    mean = lambda xs: float(np.mean(xs)) if len(xs) else float("nan")  # noqa: E731
+    values: dict[str, set[float]] = {g.key: set() for g in groups}
+    for g in groups:
+        values[g.key] |= {s.value for s in g.scores.get("reward", {}).values() if s.value is not None}
+    mixed = {key for key, v in values.items() if len(v) > 1}
+    out: dict[str, Any] = {
+        "rollout/episodes": len(episodes),
+        "rollout/groups": len(values),
+        "rollout/mixed_group_fraction": mean([key in mixed for key in values]),
+    }
+    out["rollout/mixed_episode_fraction"] = mean([g.key in mixed for g in groups for _ in g.episodes])
+    if scores:
+        out |= {"reward/mean": mean(known), "rollout/unscored": len(scores) - len(known)}
+    out |= {f"reward/{p}": mean([s.parts[p] for s in scores if p in s.parts]) for p in parts}
+    out["rollout/length_mean"] = mean([e.cost.get("tokens", 0) for e in episodes])
+    if len(surprise := _surprise(episodes)):
+        out["policy/entropy_estimate"] = mean(surprise)
+    out["rollout/turns_mean"] = mean([e.cost.get("turns", 0) for e in episodes])
+    out["rollout/tool_calls_mean"] = mean([e.cost.get("calls", 0) for e in episodes])
+    statuses = Counter(t.status for e in episodes for t in e.trajectories)
+    out["rollout/truncated_fraction"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
+    out["rollout/failed_episodes"] = sum(e.status == "error" for e in episodes)
+    return out | {f"rollout/{name}": times for name, times in rewrites(e.cost for e in episodes).items()}

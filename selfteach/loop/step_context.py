@@ -1,0 +1,89 @@
+"""What episodes sit around: the limits they keep to, and the table of a step that holds engine, tokenizer, tools and
+trees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.blocks import Block
+from ..core.errors import unknown
+from ..core.protocols import Engine
+from ..core.task import Ref, Sampling
+from ..core.tree import Tree
+from ..model.tokenizer import Tokenizer
+
+Tool = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class EpisodeLimits:
+    """What an episode may spend before it ends with the status `limit`; seconds are also each tool call's deadline."""
+
+    tokens: int = 4096
+    turns: int = 64
+    calls: int = 64
+    seconds: float = 600.0
+    tool_seconds: float = 30.0
+
+
+class PathView(NamedTuple):
+    """The tokens from a root to a place: ids i32[L], chosen bool[L], span name per token, how many belong to the
+    prompt, and logp f32[L].
+    """
+
+    ids: np.ndarray
+    action_mask: np.ndarray
+    spans: list[str]
+    prompt: int
+    logp: np.ndarray
+
+
+@dataclass
+class StepContext:
+    """What the episodes of one step sit around: engine, tokenizer, members, tools, and the address of the step."""
+
+    engine: Engine | None
+    tokenizer: Tokenizer
+    model_roles: tuple[str, ...]
+    tools: Mapping[str, Tool]
+    sampling: Sampling
+    programs: Mapping[str, Block]
+    seed: int = 0
+    where: tuple[object, ...] = ("train", 0)
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+    at_once: int = 1024
+    trees: dict[str, Tree] = field(default_factory=dict)
+    find: Callable[[str], Tree] | None = None  # trees of earlier steps, from the log
+    made: dict[str, asyncio.Future[Any]] = field(default_factory=dict)  # what its episodes share (Cast.once)
+
+    def tree(self, episode: str) -> Tree:
+        """The tree of an episode, of this step or an earlier one. Raises UnknownName where there is none."""
+        if episode in self.trees:
+            return self.trees[episode]
+        if self.find is None:
+            raise unknown("episode", episode, self.trees)
+        return self.find(episode)
+
+    def path(self, at: Ref) -> PathView:
+        tree = self.tree(at.episode)
+        places = tree.places(at.node, at.offset)
+        nodes = tree.path(at.node, at.offset)
+        prompt = nodes[0][1] if tree.sampling[nodes[0][0]] < 0 else 0
+        return PathView(
+            tree.id[places],
+            tree.action_mask[places],
+            [tree.spans[s] for s in tree.span[places]],
+            prompt,
+            tree.logp[places],
+        )
+
+    def text(self, at: Ref) -> str:
+        """The text from after the prompt (the root) to a place."""
+        path = self.path(at)
+        return self.tokenizer.decode(path.ids[path.prompt :])

@@ -1,0 +1,104 @@
+"""Where every sampled token went: learned, or dropped for a counted reason. sampled = learned + the sum of dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import IntEnum, auto
+
+import numpy as np
+
+from ..core.batch import Example
+from ..core.blocks import Unit
+from ..core.score_places import Places, rewards, unscored
+from ..core.task import Ref
+from ..core.tree import Episode, RolloutGroup
+
+
+def account(
+    groups: Sequence[RolloutGroup], examples: Sequence[Example], later: Mapping[str, Collection[str]] | None = None
+) -> dict[str, int]:
+    """Count the distinct sampled tokens of the groups by what became of them.
+
+    A token is a place in an episode's arena that the policy chose; one that several examples learn counts once, since
+    it was sampled once. Examples of other episodes (replay) add nothing. later: reason -> names of examples that were
+    dropped after they were made, as by a `keep` column. A token is counted under the first of these that holds:
+
+        learned            an example that stayed learns it
+        dropped/<reason>   an example that was dropped later learns it
+        dropped/masked:x   it is in an example, but inside a span x that is context only
+        dropped/context    it is in an example as context, outside any span (an earlier turn, say)
+        dropped/uncomposed a trajectory that learns passes it, scored, but no composer took it (a middling answer, in
+        pairs)
+        dropped/unscored   only trajectories without a verdict pass it
+        dropped/unlearned  no trajectory that learns passes it
+        dropped/failed     the same, in an episode whose program raised
+
+    Returns: {"sampled": n, "learned": n, "dropped/...": n ...}, reasons that occur.
+    """
+    reason_of = {name: reason for reason, names in (later or {}).items() for name in names}
+    episodes = {e.id: e for g in groups for e in g.episodes}
+    spans = {span for e in episodes.values() for span in e.tree.spans[1:]}
+    rank = _ranked(spans, set(later or {}))
+    places, unit = rewards(groups)
+    by_episode: dict[str, list[Example]] = {}
+    for example in examples:
+        for episode in dict.fromkeys(s.source.episode for s in example.parts if isinstance(s.source, Ref)):
+            by_episode.setdefault(episode, []).append(example)
+    count = np.zeros(len(rank), np.int64)
+    for episode in episodes.values():
+        fates = _of_trajectories(episode, places, unit, rank)
+        for example in by_episode.get(episode.id, ()):
+            _of_example(fates, episode, example, reason_of.get(example.name), rank)
+        count += np.bincount(fates[episode.tree.action_mask], minlength=len(rank))
+    dropped = {f"dropped/{reason}": int(count[i]) for (fate, reason), i in rank.items() if fate < Fate.LEARNED}
+    return {
+        "sampled": int(count.sum()),
+        "learned": int(count[rank[Fate.LEARNED, ""]]),
+        **{name: n for name, n in dropped.items() if n},
+    }
+
+
+class Fate(IntEnum):
+    """What became of a sampled token, from worst to best; of several, the best holds."""
+
+    UNLEARNED = auto()
+    UNSCORED = auto()
+    UNCOMPOSED = auto()
+    CONTEXT = auto()
+    MASKED = auto()
+    DROPPED = auto()
+    LEARNED = auto()
+
+
+Ranks = dict[tuple[Fate, str], int]  # (fate, reason) -> its place among all, the better the larger
+
+
+def _ranked(spans: set[str], later: set[str]) -> Ranks:
+    fates = [(Fate.UNLEARNED, "failed"), (Fate.UNLEARNED, "unlearned"), (Fate.LEARNED, "")]
+    fates += [(Fate.UNSCORED, "unscored"), (Fate.UNCOMPOSED, "uncomposed"), (Fate.CONTEXT, "context")]
+    fates += [(Fate.MASKED, f"masked:{span}") for span in spans] + [(Fate.DROPPED, reason) for reason in later]
+    return {fate: i for i, fate in enumerate(sorted(fates))}
+
+
+def _of_trajectories(episode: Episode, places: Places, unit: Unit, rank: Ranks) -> np.ndarray:
+    """i64[tokens]: the ranks of an episode's tokens by the trajectories that pass them."""
+    first = "failed" if episode.status == "error" else "unlearned"
+    fates = np.full(len(episode.tree), rank[Fate.UNLEARNED, first])
+    for t in episode.trajectories:
+        if t.learn is not None:
+            at = np.concatenate([episode.tree.places(leaf.node, leaf.offset) for leaf in (*t.before, t.leaf)])
+            missing = unscored(episode, t, places, unit)
+            better = (Fate.UNSCORED, "unscored") if missing else (Fate.UNCOMPOSED, "uncomposed")
+            fates[at] = np.maximum(fates[at], rank[better])
+    return fates
+
+
+def _of_example(fates: np.ndarray, episode: Episode, example: Example, reason: str | None, rank: Ranks) -> None:
+    """Raise the ranks of the tokens that an example holds."""
+    tree = episode.tree
+    context = [rank[Fate.CONTEXT, "context"], *(rank[Fate.MASKED, f"masked:{s}"] for s in tree.spans[1:])]
+    learned = rank[(Fate.LEARNED, "") if reason is None else (Fate.DROPPED, reason)]
+    for source, learn, start, stop, _ in example.parts:
+        if isinstance(source, Ref) and source.episode == episode.id:
+            at = np.arange(tree.begin[source.node], tree.stop(source.node))[start:stop]
+            fates[at] = np.maximum(fates[at], np.array(context)[tree.span[at]] if learn is None else learned)

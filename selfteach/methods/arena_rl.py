@@ -1,0 +1,169 @@
+"""ArenaRL (2026, arXiv 2601.06487): advantages from a tournament ranking of a group's answers.
+
+The answers are compared in pairs. A single-elimination bracket seeded by comparisons with an anchor needs 2 (n - 1)
+comparisons instead of the n (n - 1) / 2 of a round robin.
+
+    r = 1 - k / (n - 1)        for rank k = 0 .. n - 1
+    A = (r - mean(r)) / std(r)
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from ..core import BadValue, Block, Check, Claim, Method, RolloutGroup, Scores, block, method
+from ..reward.pairwise import Schedule, compare, win_rates
+from .grpo import grpo
+
+
+@method(family="preference", paper="2601.06487", catalogue=170)
+def arena_rl(
+    groups: int = 16, rollouts: int = 8, topology: Literal["elimination", "round_robin", "swiss"] = "elimination"
+) -> Method:
+    """GRPO on the ranks of a group's answers in a seeded single-elimination tournament.
+
+        r = 1 - k / (n - 1)        for rank k
+        A = (r - mean(r)) / std(r), then GRPO's clipped loss
+
+    ArenaRL (2026), as in its released code. Chosen here: the anchor is the group's first sample (the paper decodes it
+    greedily); byes go to the best seeds (the code closes the bracket up instead); the judge is the task's pairwise
+    judge that gives a margin (`pair_margin`), as in the code.
+    """
+    return grpo(groups=groups, rollouts=rollouts).replace(reward=(tournament(topology=topology),))
+
+
+@block
+async def tournament(
+    *,
+    group: RolloutGroup,
+    judge: Block | str = "pair_margin",
+    topology: Literal["elimination", "round_robin", "swiss"] = "elimination",
+) -> Scores:
+    """The rank of an answer in a tournament of its group: 1 - k / (n - 1) for rank k, from 1 to 0.
+
+        elimination   2 (n - 1) comparisons: seeding against the first answer, then a bracket
+        round_robin   n (n - 1) / 2
+        swiss         ceil(log2 n) floor(n / 2)
+
+    judge: see `reward.pairwise.compare`. Parts: comparisons. Raises BadValue for a group of one.
+    """
+    schedules = {"elimination": elimination, "round_robin": round_robin, "swiss": swiss}
+    if topology not in schedules:
+        raise BadValue(f"tournament: topology must be one of {', '.join(schedules)}, not {topology!r}")
+    return await compare(group, judge, schedules[topology], rank_rewards)
+
+
+def elimination(n: int) -> Schedule:
+    """Seeded single elimination: 2 (n - 1) pairs. Returns the players, best first.
+
+    Seeding: every player is compared with player 0, the anchor; the seeding score is the mean share. Then `bracket`, in
+    which the first of a pair advances with a share of at least 1/2. Players eliminated in the same round are ranked by
+    their mean share over all their comparisons; ties keep the order of seeds.
+    """
+    points: list[list[float]] = [[] for _ in range(n)]
+    anchor_shares = yield [(i, 0) for i in range(1, n)]
+    for i, share in enumerate(anchor_shares, start=1):
+        points[i].append(share)
+    points[0].append(statistics.fmean(1 - s for s in anchor_shares))
+    seeds = _ranked(range(n), points)
+    remaining: list[int | None] = [seeds[s] if s < n else None for s in bracket(n)]
+    eliminated: list[list[int]] = []
+    while len(remaining) > 1:
+        matches = list(zip(remaining[::2], remaining[1::2], strict=True))
+        pairs = [(a, b) for a, b in matches if a is not None and b is not None]
+        shares = dict(zip(pairs, (yield pairs), strict=True))
+        for (a, b), share in shares.items():
+            points[a].append(share)
+            points[b].append(1 - share)
+        losers = {b if share >= 0.5 else a for (a, b), share in shares.items()}
+        remaining = [a if b is None or b in losers else b for a, b in matches]
+        eliminated.append([s for s in seeds if s in losers])
+    return [int(s) for s in remaining if s is not None] + [
+        i for out in reversed(eliminated) for i in _ranked(out, points)
+    ]
+
+
+def round_robin(n: int) -> Schedule:
+    """All pairs, ranked by `win_rates`. Returns the players, best first."""
+    rates = yield from win_rates(n)
+    return _ranked(range(n), [[r] for r in rates])
+
+
+def swiss(n: int) -> Schedule:
+    """Swiss system: ceil(log2 n) rounds of floor(n / 2) pairs. Returns the players, best first.
+
+    Neighbours in the current ranking are compared, where possible only pairs that were not compared before. For odd n
+    the lowest player without a bye so far has a bye, which counts as a win.
+    """
+    points: list[list[float]] = [[] for _ in range(n)]
+    met, had_bye = set[frozenset[int]](), set[int]()
+    for _ in range(max(n - 1, 0).bit_length()):
+        table = sorted(range(n), key=lambda i: -sum(points[i]))
+        if n % 2:
+            bye = next(i for i in reversed(table) if i not in had_bye)
+            table.remove(bye)
+            had_bye.add(bye)
+            points[bye].append(1.0)
+        pairs: list[tuple[int, int]] = []
+        while table:
+            a = table.pop(0)
+            b = next((i for i in table if frozenset((a, i)) not in met), table[0])
+            table.remove(b)
+            pairs.append((a, b))
+        met.update(frozenset(p) for p in pairs)
+        for (a, b), share in zip(pairs, (yield pairs), strict=True):
+            points[a].append(share)
+            points[b].append(1 - share)
+    return _ranked(range(n), points)
+
+
+def bracket(n: int) -> list[int]:
+    """The slots of a standard bracket: seeds from 0, in the pairs of the first round; numbers from n on are byes.
+
+    The best two can meet in the final only, the best four not before the semi-finals; byes go to the best seeds.
+
+    >>> bracket(4), bracket(6)
+    ([0, 3, 1, 2], [0, 7, 3, 4, 1, 6, 2, 5])
+    """
+    places = [0]
+    while len(places) < n:
+        places = [s for i in places for s in (i, 2 * len(places) - 1 - i)]
+    return places
+
+
+def rank_rewards(order: Sequence[int]) -> list[float]:
+    """Rewards of n players from their ranking, best first: 1 - k / (n - 1) for rank k, counted from 0.
+
+    >>> rank_rewards([2, 0, 1])
+    [0.5, 0.0, 1.0]
+    """
+    out = [0.0] * len(order)
+    for place, i in enumerate(order):
+        out[i] = 1 - place / (len(order) - 1)
+    return out
+
+
+def _ranked(players: Sequence[int], points: Sequence[Sequence[float]]) -> list[int]:
+    """The players by their mean points, best first; ties keep their order."""
+    return sorted(players, key=lambda i: -statistics.fmean(points[i]))
+
+
+arena_rl.claim = Claim(
+    (
+        Check("score", "self", "pointwise", by=0.1, scale="ratio"),
+        Check("score", "self", "round_robin", by=-0.03),
+        Check("mean:reward/comparisons", "self", "round_robin", by=0.4, relation="<", scale="ratio"),
+    ),
+    arms={
+        "pointwise": ("pointwise", {"judge": "coarse"}),
+        "round_robin": ("arena_rl", {"topology": "round_robin"}),
+    },
+    task="preference",
+    steps=40,
+    because=(
+        "scores of single answers become equal as all answers become good; in comparisons they still differ, and a "
+        "bracket needs few of them"
+    ),
+)

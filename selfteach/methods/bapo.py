@@ -1,0 +1,142 @@
+"""BAPO (2510.18927): PPO's clip with bounds adapted in every minibatch.
+
+On stale samples negative advantages outweigh positive ones, and a fixed clip drops the low-probability tokens of good
+answers. The two bounds are raised, the lower first, until positive advantages have their share of the loss,
+
+    P / (P + N) >= target
+"""
+
+from __future__ import annotations
+
+from ..core import BadValue, Check, Claim, Method, Term, Token, block, method, zero_when
+from ..core.lazy import torch
+from ..credit.advantages import norm
+from ..objective.loss_weights import token_mean
+from .base import delayed_trajectories, policy_method
+from .m2po import STALE
+
+
+@method(family="objective", paper="2510.18927", catalogue=281)
+def bapo(
+    groups: int = 16,
+    rollouts: int = 8,
+    target: float = 0.5,
+    low: float = 0.6,
+    low_max: float = 0.9,
+    high: float = 1.2,
+    high_max: float = 3.0,
+    step: float = 0.05,
+    minibatches: int = 4,
+    sync: int = 20,
+    delay: int = 0,
+) -> Method:
+    """Balanced policy optimisation: clip bounds adapted per minibatch so that positive advantages keep their share.
+
+        P / (P + N) >= target        first `low` is raised, then `high`
+        loss = -min(r A, clip(r, low, high) A)        at most -3 A where A < 0
+
+    Xi et al. 2025, algorithm 1: bounds within [0.6, 0.9] and [1.2, 3.0], a share of 1/2; the step is that of the
+    released code. Samples are up to `sync` - 1 steps old, each of `minibatches` updates, or exactly `delay` steps.
+    """
+    return policy_method(
+        credit=(delayed_trajectories(delay), norm()),
+        term=Term(
+            balanced_clip(target=target, low=low, low_max=low_max, high=high, high_max=high_max, step=step),
+            loss_weights=token_mean(),
+        ),
+        groups=groups,
+        rollouts=rollouts,
+        minibatches=minibatches,
+        sync=sync,
+    )
+
+
+@block
+@zero_when("adv")
+def balanced_clip(
+    *,
+    logp: Token,
+    old_logp: Token,
+    adv: Token,
+    batch: Token,
+    target: float = 0.5,
+    low: float = 0.6,
+    low_max: float = 0.9,
+    high: float = 1.2,
+    high_max: float = 3.0,
+    step: float = 0.05,
+    dual: float = 3.0,
+) -> tuple[Token, Token, dict[str, torch.Tensor]]:
+    """PPO's clip with bounds adapted so that positive advantages have a given share of the loss.
+
+        l = -min(r A, clip(r, low, high) A)        at most -dual A where A < 0
+        share = P / (P + N)
+        P = sum over A > 0 of min(r, high) A
+        N = sum over A < 0 of max(r, low) |A|
+
+    While the share is below `target`, `low` is raised by `step` up to `low_max` (tokens with A < 0 and a ratio below
+    `low` lose their gradient; in the share they count with `low`, so that this alone never reaches the target), then
+    `high` up to `high_max` (tokens with A > 0 count up to a larger ratio). Bounds are ratios; log-ratios are clamped to
+    [-20, 20].
+
+    Args: logp, old_logp, adv f[N]; batch, named so that the batch is not split.
+    Returns: (l f[N], kept bool[N], metrics: bounds and share); kept: where the ratio is not clipped.
+    Equals: `clipped_ratio` in gradient, with these bounds and dual. Scope: batch.
+    """
+    ratio = torch.exp((logp - old_logp).clamp(-20.0, 20.0))
+    fixed = ratio.detach()
+    bounds = balanced_bounds(fixed, adv, target, (low, low_max), (high, high_max), step)
+    kept = torch.where(adv >= 0, fixed <= bounds[1], (fixed >= bounds[0]) & (fixed <= dual))
+    return (
+        -ratio * adv,
+        kept,
+        {
+            **{n: fixed.new_tensor([v]) for n, v in zip(("clip_low", "clip_high", "good_share"), bounds, strict=True)},
+            "clip_fraction": ~kept,
+        },
+    )
+
+
+def balanced_bounds(
+    ratio: torch.Tensor,
+    adv: torch.Tensor,
+    target: float,
+    lows: tuple[float, float],
+    highs: tuple[float, float],
+    step: float,
+) -> tuple[float, float, float]:
+    """(low, high, share) of `balanced_clip`: low is raised first, then high, each from its first value to its last."""
+    if step <= 0:
+        raise BadValue(f"balanced_clip: step must be above 0, not {step}")
+
+    def share(low: float, high: float) -> float:
+        positive = (ratio.clamp(max=high) * adv.clamp(min=0)).sum()
+        negative = -(ratio.clamp(min=low) * adv.clamp(max=0)).sum()
+        return float(positive / (positive + negative))
+
+    low, high = lows[0], highs[0]
+    current = share(low, high)
+    while current < target and low < lows[1]:
+        low = min(low + step, lows[1])
+        current = share(low, high)
+    while current < target and high < highs[1]:
+        high = min(high + step, highs[1])
+        current = share(low, high)
+    return low, high, current
+
+
+bapo.claim = Claim(
+    (
+        Check("accuracy", "self", "grpo", by=0.05),
+        Check("late:policy/entropy_estimate", "self", "grpo", by=0.0),
+        Check("late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=-0.5, scale="ratio"),
+        Check("accuracy", "fresh", "fresh_grpo", by=0.03, relation="~"),
+    ),
+    arms={"grpo": ("grpo", STALE), "fresh": ("bapo", {"sync": 1}), "fresh_grpo": ("grpo", {"minibatches": 4})},
+    task="chain_sum",
+    steps=40,
+    because=(
+        "on stale samples negative advantages outweigh positive ones and a fixed clip drops low-probability positive "
+        "tokens; bounds that balance the two keep the entropy"
+    ),
+)

@@ -1,0 +1,40 @@
+"""CISPO (2506.13585): clip the importance weight, not the update.
+
+PPO's clip removes the gradient of every token whose ratio leaves the range. Here the ratio is a constant weight that is
+clipped, so that every token keeps its gradient.
+"""
+
+from __future__ import annotations
+
+from ..core import Check, Claim, Method, Term, method
+from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
+from ..objective.loss_weights import token_mean
+from ..objective.policy import clipped_importance
+from .base import policy_method
+
+
+@method(family="objective", paper="2506.13585")
+def cispo(groups: int = 16, rollouts: int = 8, low: float = 1.0, high: float = 4.0, minibatches: int = 4) -> Method:
+    """Clipped importance-sampling policy optimisation: REINFORCE weighted by the clipped ratio, held constant.
+
+        loss = -mean over the tokens of the batch of sg(clip(r, 1 - low, 1 + high)) A logp
+
+    MiniMax 2025 (M1), equations 4 and 5; low = 1 sets no lower bound, as there.
+    """
+    return policy_method(
+        credit=(per_trajectory(), norm()),
+        term=Term(clipped_importance(low=low, high=high), loss_weights=token_mean()),
+        groups=groups,
+        rollouts=rollouts,
+        minibatches=minibatches,
+    )
+
+
+cispo.claim = Claim(
+    (Check("accuracy", "self", "grpo", by=0.0),),
+    arms={"grpo": ("grpo", {"minibatches": 4})},
+    task="chain_sum",
+    steps=40,
+    because="no token's gradient is dropped: the weight is clipped, not the update",
+)

@@ -1,0 +1,280 @@
+"""DECS, decoupled token rewards against overthinking (arXiv 2509.25827).
+
+Only the tokens after the first statement of the right answer are penalised, and the share of easy prompts in a batch
+adapts to the redundancy that is left. With r+ for necessary and r0 for redundant tokens:
+
+    r_ij = r+                           up to K*_i, the end of the necessary prefix, and in the final answer
+         = r0 - (r+ - r0) L_i / L_max   in the thinking after K*_i
+    A_ij = (r_ij - mean_j) / std_j      over the group at position j
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+
+from ..core import (
+    Block,
+    Check,
+    Claim,
+    Column,
+    Method,
+    RewardContext,
+    RolloutGroup,
+    Score,
+    Scores,
+    Seq,
+    Term,
+    Token,
+    block,
+    method,
+    provides,
+    stateful,
+)
+from ..core.tagged_text import cuts, pieces_before
+from ..credit import segments as seg
+from ..credit.composers import per_trajectory
+from ..objective.loss_weights import token_mean
+from ..objective.policy import clipped_ratio
+from ..reward.answer import exact_match, gold_answers
+from ..reward.answer_verdicts import judge_answers
+from .base import policy_method
+
+REFLECTION = ("wait", "but", "alternatively", "hmm", "let", "therefore", "then", "so")
+STATED = r"(?:=|\bis)\s*{gold}(?!\w|[.,]\d)"  # the statement of an answer in the thinking
+
+
+@method(family="efficiency", paper="2509.25827", catalogue=181)
+def decs(
+    groups: int = 16,
+    rollouts: int = 8,
+    clip: float = 0.2,
+    necessary_reward: float = 1.1,
+    redundant_reward: float = 1.0,
+    rate: float = 0.2,
+    finished: bool = True,
+    reflection_words: tuple[str, ...] = REFLECTION,
+) -> Method:
+    """Decoupled token rewards, and a share of easy prompts that adapts to the redundancy that is left.
+
+        r_ij = r+                           up to K*_i, the end of the chunk that first states the right answer,
+                                            and in the final answer
+             = r0 - (r+ - r0) L_i / L_max   in the thinking after K*_i
+             = 0                            where the answer is wrong
+        A_ij = (r_ij - mean_j) / std_j      over the group at position j
+        kappa <- kappa + rate (R_m - R_{m-1})
+
+    r+ and r0 are `necessary_reward` and `redundant_reward`, R_m is the mean of K* / thinking in batch m, and kappa the
+    share of easy prompts.
+
+    arXiv 2509.25827, sections 4.1 to 4.3. The judge of chunks is a string rule (= or is, and the right answer) in place
+    of a small model; `reflection_words` are the paper's and the `then` and `so` of verbose sums, and single-line chunks
+    are not merged. Chosen here: L_max over the group; answers that have ended count with their last reward
+    (`finished`); of the easy prompts the most redundant stay. With r0 = r+ and rate = 0 all tokens of a right answer
+    have the same reward.
+    """
+    return policy_method(
+        credit=(
+            per_trajectory(),
+            keep_share_of_easy(rate=rate),
+            pay_necessary(necessary_reward=necessary_reward, redundant_reward=redundant_reward),
+            norm_by_position(finished=finished),
+        ),
+        term=Term(clipped_ratio(low=clip, high=clip), loss_weights=token_mean()),
+        groups=groups,
+        rollouts=rollouts,
+    ).replace(reward=(necessary_prefix(reflection_words=reflection_words),))
+
+
+@block
+@provides("necessary", "thinking")
+async def necessary_prefix(
+    *,
+    group: RolloutGroup,
+    context: RewardContext,
+    deadline: float,
+    judge: Block | None = None,
+    reflection_words: tuple[str, ...] = REFLECTION,
+    stated: str = STATED,
+) -> Scores:
+    """The reward of each answer, and how many tokens of its thinking were necessary (section 4.1).
+
+    Thinking is the text before </think> (without one: before <answer>). It is split into chunks before each of
+    `reflection_words`; the first chunk that states a right answer, by the pattern `stated`, ends the necessary prefix;
+    where none does, all of it is necessary. judge: a reward of answers (None: exact_match). Columns, at the answer's
+    end: `reward`, `necessary` and `thinking`, in sampled tokens; part of a right answer's score: `necessary`, its share
+    of the thinking.
+    """
+    trajectories = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    verdicts = await judge_answers(
+        judge or exact_match(), group, [(t.leaf, e.answer) for e, t in trajectories], context, deadline
+    )
+    out: Scores = {"reward": {}, "necessary": {}, "thinking": {}}
+    for episode, t in trajectories:
+        at = episode.tree.places(t.leaf.node, t.leaf.offset)
+        pieces = context.tokenizer.token_bytes(episode.tree.id[at[episode.tree.action_mask[at]]])
+        needed, thinking = necessary_tokens(pieces, gold_answers(group.request.task), reflection_words, stated)
+        verdict = verdicts[t.leaf]
+        share = {"necessary": needed / thinking} if thinking and (verdict.value or 0.0) > 0 else {}
+        out["reward"][t.leaf] = Score(verdict.value, {**verdict.parts, **share}, verdict.why, verdict.error)
+        out["necessary"][t.leaf], out["thinking"][t.leaf] = Score(float(needed)), Score(float(thinking))
+    return out
+
+
+def necessary_tokens(
+    pieces: list[bytes], gold: list[str], reflection_words: tuple[str, ...] = REFLECTION, stated: str = STATED
+) -> tuple[int, int]:
+    """(tokens of the necessary prefix, tokens of the thinking) of an answer, given as the bytes of its tokens.
+
+    >>> necessary_tokens([b"4 - 1", b" = 3.", b" wait,", b" 3 is", b" right.", b"</think>", b"3"], ["3"])
+    (2, 5)
+    """
+    thinking = next(
+        (n for tag in ("</think>", "<answer>") for n in [_pieces_before(pieces, tag)] if n is not None), len(pieces)
+    )
+    thinking_pieces = pieces[:thinking]
+    bounds = [
+        0,
+        *cuts(thinking_pieces, rf"(?i)\b(?:{'|'.join(map(re.escape, reflection_words))})\b", before=True),
+        thinking,
+    ]
+    statements = [re.compile(stated.replace("{gold}", re.escape(g))) for g in gold]
+    for a, z in itertools.pairwise(bounds):
+        text = b"".join(thinking_pieces[a:z]).decode("utf-8", "replace")
+        if any(s.search(text) for s in statements):
+            return z, thinking
+    return thinking, thinking
+
+
+def _pieces_before(pieces: list[bytes], tag: str) -> int | None:
+    """How many tokens precede the first that holds the beginning of a tag."""
+    place = b"".join(pieces).find(tag.encode())
+    return None if place < 0 else pieces_before(pieces, place)
+
+
+@block
+@stateful(lambda: {"share": None, "needed": None})
+def keep_share_of_easy(
+    *, reward: Seq, necessary: Seq, thinking: Seq, group: Seq, state: dict[str, Any], rate: float = 0.2
+) -> tuple[dict[str, Column], dict[str, Any]]:
+    """Keep only a share of the batch's easy prompts, fewer while thinking is redundant (equation 9).
+
+        kappa_m = clip(kappa_{m-1} + rate (R_m - R_{m-1}), 0, share of the batch's groups that are easy)
+        R_m     = mean over right answers of necessary / thinking
+
+    A group is easy where all its answers are right (reward above 0). round(kappa * groups) easy groups stay, the most
+    redundant first. The first batch keeps all; one without an easy group, or without a right answer, changes nothing.
+
+    Args: reward, necessary, thinking f64[S]; group i64[S]; state {"share", "needed"}.
+    Returns: (keep f64[S], the next state). Scope: batch.
+    """
+    reward, group = np.asarray(reward, np.float64), np.asarray(group)
+    n, right = seg.count(group), reward > 0
+    share = np.asarray(necessary, np.float64) / np.maximum(np.asarray(thinking, np.float64), 1.0)
+    easy = seg.least(right.astype(np.float64), group, n) == 1
+    if not easy.any():
+        return {"keep": Column("seq", np.ones(len(reward)))}, state
+    needed, natural = float(share[right].mean()), float(easy.mean())
+    before = natural if state["share"] is None else state["share"] + rate * (needed - state["needed"])
+    kappa = float(np.clip(before, 0.0, natural))
+    order = sorted(np.flatnonzero(easy).tolist(), key=lambda g: float(share[group == g].mean()))
+    dropped = np.zeros(n, bool)
+    dropped[order[round(kappa * n) :]] = True
+    return {"keep": Column("seq", np.where(dropped[group], 0.0, 1.0))}, {"share": kappa, "needed": needed}
+
+
+@block
+@provides("token_reward")
+def pay_necessary(
+    *,
+    reward: Seq,
+    necessary: Seq,
+    thinking: Seq,
+    seq: Token,
+    group: Seq,
+    necessary_reward: float = 1.1,
+    redundant_reward: float = 1.0,
+) -> dict[str, Column]:
+    """The reward of each token of an answer: less for the thinking after the answer was found (equation 6).
+
+        r_ij = R_i r+                             for j <= necessary_i and for j > thinking_i
+             = R_i (r0 - (r+ - r0) L_i / L_max)   between
+
+    Args: reward R f64[S], 1 or 0 in the paper; necessary, thinking f64[S] in tokens; seq i64[N]; group i64[S];
+    necessary_reward r+, redundant_reward r0. L_max is the longest length in the group.
+    Returns: token_reward f64[N]; NaN for an unknown reward. Scope: group.
+
+    >>> given = {"necessary": [1.0, 2.0], "thinking": [2.0, 2.0], "seq": [0, 0, 0, 1, 1, 1], "group": [0, 0]}
+    >>> pay_necessary(reward=[1.0, 0.0], **given)["token_reward"].values.round(3)
+    array([1.1, 0.9, 1.1, 0. , 0. , 0. ])
+    """
+    reward, seq, group = np.asarray(reward, np.float64), np.asarray(seq), np.asarray(group)
+    length = np.bincount(seq, minlength=len(reward)).astype(np.float64)
+    longest = seg.greatest(length, group, seg.count(group))[group]
+    number = _positions(seq) + 1
+    redundant = (number > np.asarray(necessary)[seq]) & (number <= np.asarray(thinking)[seq])
+    redundant_value = redundant_reward - (necessary_reward - redundant_reward) * length / longest
+    return {"token_reward": Column("token", reward[seq] * np.where(redundant, redundant_value[seq], necessary_reward))}
+
+
+@block
+def norm_by_position(
+    *, token_reward: Token, seq: Token, group: Seq, ddof: int = 1, eps: float = 1e-6, finished: bool = True
+) -> dict[str, Column]:
+    """Normalise each token's reward over the group at the same position (equation 7).
+
+        A_ij = (r_ij - mean_k r_kj) / (std_k r_kj + eps)
+
+    Args: token_reward f64[N]; seq i64[N]; group i64[S]. finished: an answer that has ended counts with its last token's
+    reward at later positions; else only answers that reach a position count there.
+    Returns: adv f64[N]; 0 where all rewards at a position are equal. Equals: `norm` with `finished`, where every token
+    of an answer has the same reward. Scope: group.
+
+    >>> rows = dict(token_reward=[1.0, 1.0, 1.0, 0.0], seq=[0, 0, 1, 1], group=[0, 0], eps=0.0)
+    >>> norm_by_position(**rows)["adv"].values.round(3)
+    array([ 0.   ,  0.707,  0.   , -0.707])
+    """
+    value, seq, group = np.asarray(token_reward, np.float64), np.asarray(seq), np.asarray(group)
+    number, out = _positions(seq), np.full(len(seq), np.nan)
+    for g in range(seg.count(group)):
+        rows = np.flatnonzero(group[seq] == g)
+        if not len(rows):
+            continue
+        answer, at = np.unique(seq[rows], return_inverse=True)[1], number[rows]
+        table = np.zeros((int(answer.max()) + 1, int(at.max()) + 1))
+        table[answer, at] = value[rows]
+        present = np.zeros(table.shape, bool)
+        present[answer, at] = True
+        last = present.sum(1) - 1
+        if finished:
+            table = np.where(present, table, table[np.arange(len(table)), last][:, None])
+            present = np.ones_like(present)
+        counted_rows, column = np.nonzero(present)
+        counted, n = table[counted_rows, column], table.shape[1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            adv = (table - seg.mean(counted, column, n)) / (seg.std(counted, column, n, ddof) + eps)
+        all_equal = seg.same(counted, column, n) | (np.bincount(column, minlength=n) <= ddof)
+        out[rows] = np.where(all_equal, 0.0, adv)[answer, at]
+    return {"adv": Column("token", out)}
+
+
+def _positions(seq: np.ndarray) -> np.ndarray:
+    """Number of each row in its sequence, from 0."""
+    rows = np.arange(len(seq))
+    return rows - np.maximum.accumulate(np.where(np.append(True, np.diff(seq) != 0)[: len(seq)], rows, 0))
+
+
+decs.claim = Claim(
+    (
+        Check("length", "self", "grpo", by=0.05, relation="<", scale="ratio"),
+        Check("accuracy", "self", "grpo", by=-0.02),
+        Check("late:reward/necessary", "self", "grpo_judged", by=0.0),
+    ),
+    arms={"grpo": "grpo", "grpo_judged": ("decs", {"redundant_reward": 1.1, "rate": 0.0})},
+    task="chain_sum",
+    steps=40,
+    because="only tokens after the first statement of the right answer have a lower reward, so reasoning is kept",
+)

@@ -1,0 +1,133 @@
+"""G-RA, gated reward accumulation (arXiv 2508.10548).
+
+Immediate rewards of an agent's actions count only where the outcome reward reaches a threshold.
+
+    R = R_outcome + 1[R_outcome >= threshold] sum over actions of r
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from ..core import BadValue, Block, Check, Claim, Method, RewardContext, RolloutGroup, Score, Scores, block, method
+from ..core.scoring import score
+from ..reward.answer import exact_match
+from ..reward.combine import join_scores, weighted
+from ..rollout.search import search_agent
+from .grpo import grpo
+
+
+@method(family="reward", paper="2508.10548", catalogue=167)
+def g_ra(
+    groups: int = 24,
+    rollouts: int = 8,
+    turns: int = 4,
+    threshold: float = 1.0,
+    format_reward: float = 0.1,
+    search_reward: float = 0.1,
+    gate: bool = True,
+    beta: float = 0.001,
+) -> Method:
+    """Gated reward accumulation: GRPO on the outcome reward and, where it reaches a threshold, immediate rewards.
+
+        R = R_outcome + 1[R_outcome >= threshold] sum over actions of r        gate=True
+        R = R_outcome + sum over actions of r                                  gate=False, direct accumulation (D-RA)
+
+    In the paper the outcome is a patch that is submitted and passes tests, and actions are those of an editor and a
+    shell; here the outcome is the exact answer, and an action a search (by a real engine) or an answer:
+    `format_reward` for each that is well formed (minus it for no answer at the end), `search_reward` for a search with
+    results. The paper's values were not available; with these, direct accumulation can reach nearly the reward of a
+    right answer.
+    """
+    actions = action_score(format_reward=format_reward, search_reward=search_reward)
+    reward = (
+        gated(levels=((exact_match(), threshold), (actions, 0.0)))
+        if gate
+        else weighted(parts=((1.0, exact_match()), (1.0, actions)))
+    )
+    return grpo(groups=groups, rollouts=rollouts, beta=beta).replace(
+        programs={"main": search_agent(turns=turns)}, reward=(reward,)
+    )
+
+
+@block
+async def gated(
+    *, group: RolloutGroup, context: RewardContext, deadline: float, levels: tuple[tuple[Block, float], ...] = ()
+) -> Scores:
+    """Gated accumulation: rewards by priority, each counted only where all before it reach their thresholds.
+
+        R = R_1 + sum_{j > 1} 1[R_i >= threshold_i for all i < j] R_j
+
+    levels: (reward, threshold), the most important first: gated(levels=((exact_match(), 1.0), (form(), 0.0))); the last
+    threshold is not used. Part: open, the number of levels that counted. Unknown where any level is unknown. Raises
+    BadValue without levels.
+    """
+    if not levels:
+        raise BadValue("gated needs levels=((reward, threshold), ...), the most important first")
+    scores = [await score(reward, [group], context, deadline) for reward, _ in levels]
+
+    def counted(values: Mapping[int, float]) -> int:
+        closed = (n for n, (_, threshold) in enumerate(levels) if values[n] < threshold)
+        return min(next(closed, len(levels)) + 1, len(levels))
+
+    out = join_scores(scores, lambda values: sum(values[n] for n in range(counted(values))))
+    for at, have in out["reward"].items():
+        if have.value is not None:
+            values = {n: f["reward"][at].value or 0.0 for n, f in enumerate(scores)}
+            out["reward"][at] = replace(have, parts={**have.parts, "open": float(counted(values))})
+    return out
+
+
+@block
+def action_score(
+    *,
+    path: Any,
+    context: RewardContext,
+    format_reward: float = 0.1,
+    search_reward: float = 0.1,
+    nothing: str = "nothing found.",
+) -> Score:
+    """The sum of the immediate rewards of a search episode's actions.
+
+        R = format_reward (well-formed actions - 1[no answer at the end]) + search_reward (searches with results)
+
+    A well-formed action is a closed <search> of one line that was answered, or a closed <answer>, neither of them
+    empty; `nothing` is the result of a search without any. Information that the policy wrote itself does not count as a
+    result. More searches have a higher reward whether they help or not, hence the gate. Parts: steps (R), completed (it
+    ends with an answer).
+    """
+    text = ""
+    for sampled, run in groupby(range(path.prompt, len(path.ids)), key=lambda i: bool(path.action_mask[i])):
+        piece = context.tokenizer.decode(path.ids[list(run)])
+        text += piece.replace("<information>", "<own>") if sampled else piece
+    searches = re.findall(
+        r"<search>((?:(?!</?search>)[^\n])*)</search>\s*<information>(.*?)</information>", text, flags=re.DOTALL
+    )
+    results = [answer.strip() for query, answer in searches if query.strip()]
+    answers = [a for a in re.findall(r"<answer>((?:(?!</?answer>).)*)</answer>", text, flags=re.DOTALL) if a.strip()]
+    done = bool(answers) and text.rstrip().endswith("</answer>")
+    value = format_reward * (len(results) + len(answers) - (not done)) + search_reward * sum(
+        a != nothing for a in results
+    )
+    return Score(value, {"steps": value, "completed": float(done)})
+
+
+g_ra.claim = Claim(
+    (
+        Check("accuracy", "self", "direct", by=0.0),
+        Check("accuracy", "self", "start", by=0.0),
+        # nearly all episodes are completed from the start here, so that completing can only fall
+        Check("late:reward/completed", "self", "early:reward/completed of self", by=-0.02),
+        Check("late:reward/completed", "direct", "early:reward/completed of direct", by=0.0, relation="<"),
+        Check("late:reward/steps", "direct", "late:reward/steps of self", by=0.0),
+    ),
+    arms={"direct": ("g_ra", {"gate": False})},
+    task="factworld",
+    task_options={"hops": (1, 2), "withheld": 0.3},
+    steps=40,
+    because="immediate rewards by themselves are exploited; gated by the outcome they only refine successful episodes",
+)

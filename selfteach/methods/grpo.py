@@ -1,0 +1,83 @@
+"""GRPO (2402.03300), and its variants in other libraries.
+
+The mean and standard deviation of a group of answers to one prompt replace PPO's critic,
+
+    A_i = (r_i - mean(r)) / std(r)
+"""
+
+from __future__ import annotations
+
+from ..core import Check, Claim, Method, Term, Update, method
+from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
+from ..objective.kl import kl
+from ..objective.loss_weights import sequence_mean, sequence_sum, token_mean
+from ..objective.policy import clipped_ratio
+from .base import delayed_trajectories, policy_method
+
+
+@method(family="objective", paper="2402.03300")
+def grpo(
+    groups: int = 16,
+    rollouts: int = 8,
+    clip: float = 0.2,
+    beta: float = 0.0,
+    epochs: int = 1,
+    minibatches: int = 1,
+    sync: int = 1,
+    delay: int = 0,
+) -> Method:
+    """Group relative policy optimisation: PPO's clip on rewards normalised within a group, without a critic.
+
+        A_i  = (r_i - mean(r)) / std(r)
+        rho  = exp(logp - old_logp)
+        loss = mean over sequences of the mean over tokens of -min(rho A, clip(rho, 1 - clip, 1 + clip) A) + beta k3
+
+    Shao et al. 2024, equations 3 and 4; k3 estimates the KL to the reference, the paper's beta is 0.04. Here std is
+    over n - 1, and the advantage is exactly 0 in a group of equal rewards. sync, delay: train on stale samples, as a
+    baseline of methods for off-policy data (see `policy_method` and `delayed_trajectories`).
+    """
+    return policy_method(
+        credit=(delayed_trajectories(delay), norm()),
+        term=Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),
+        more=(Term(kl(kind="k3"), loss_weights=sequence_mean(), coef=beta),) if beta else (),
+        groups=groups,
+        rollouts=rollouts,
+        epochs=epochs,
+        minibatches=minibatches,
+        sync=sync,
+    )
+
+
+@method(family="objective", paper="2402.03300")
+def grpo_trl(groups: int = 16, rollouts: int = 8) -> Method:
+    """GRPO with TRL's defaults: std over n - 1 plus 1e-4, a token mean over the batch, no KL penalty."""
+    return grpo(groups=groups, rollouts=rollouts).replace(
+        credit=(per_trajectory(), norm(eps=1e-4)),
+        updates=(Update(("policy",), (Term(clipped_ratio(), loss_weights=token_mean()),)),),
+    )
+
+
+@method(family="objective", paper="2402.03300")
+def grpo_verl(groups: int = 16, rollouts: int = 8) -> Method:
+    """GRPO with verl's defaults: std + 1e-6, a group of one has its raw reward, token mean, dual clip at 3."""
+    return grpo(groups=groups, rollouts=rollouts).replace(
+        credit=(per_trajectory(), norm(eps=1e-6, singleton="raw")),
+        updates=(Update(("policy",), (Term(clipped_ratio(dual=3.0), loss_weights=token_mean()),)),),
+    )
+
+
+@method(family="objective", paper="2402.03300")
+def grpo_sum(groups: int = 16, rollouts: int = 8) -> Method:
+    """GRPO with the sum over a sequence's tokens instead of their mean: an answer's weight grows with its length."""
+    return grpo(groups=groups, rollouts=rollouts).replace(
+        updates=(Update(("policy",), (Term(clipped_ratio(), loss_weights=sequence_sum()),)),)
+    )
+
+
+grpo.claim = Claim(
+    (Check("accuracy", "self", "start", by=0.05),),
+    task="chain_sum",
+    steps=40,
+    because="the group's mean reward suffices as a baseline: no critic is trained",
+)

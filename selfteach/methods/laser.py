@@ -1,0 +1,278 @@
+"""LaSeR, RL with last-token self-rewarding (Yang et al. 2025, arXiv 2510.14943). LASER-D is another paper's.
+
+The policy verifies its own answer by one number, from the log-probability of a reserved token z after its end,
+
+    s = beta (log pi(z | x, y) - log pi_ref(z | x, y))
+
+This self-reward is the optimum of verification under a KL penalty. It is regressed on the reward, and mixed into the
+advantage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..core import (
+    BadValue,
+    Block,
+    Check,
+    Claim,
+    Column,
+    Example,
+    History,
+    Method,
+    RewardContext,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    Score,
+    Scores,
+    Segment,
+    Seq,
+    Term,
+    Token,
+    block,
+    method,
+    provides,
+)
+from ..core.answers import canonical, majority
+from ..core.scoring import score
+from ..core.tagged_text import last_between
+from ..credit import example_recipes
+from ..credit import segments as seg
+from ..credit.advantages import norm
+from ..objective.loss_weights import class_balanced, sequence_mean
+from ..objective.policy import clipped_ratio
+from ..reward.answer import exact_match
+from ..reward.likelihood import token_logps
+from .base import policy_method
+
+
+@method(family="selfreward", paper="2510.14943", catalogue=15)
+def laser(
+    groups: int = 16,
+    rollouts: int = 8,
+    beta: float = 0.1,
+    c_ref: float = -20.0,
+    alpha: float = 0.1,
+    share: float = 0.1,
+    gate: float = 0.1,
+    verify_from: int = 8,
+    mix_from: int = 16,
+    k: int = 8,
+) -> Method:
+    """Last-token self-rewarding: GRPO, and a reserved token's log-probability regressed on the reward.
+
+        s    = beta (log pi(z | x, y) - c_ref)
+        loss = L_GRPO + alpha mean_i w_i (s_i - r_i)^2        w balances right and wrong answers
+        A   <- (1 - share) A + share norm(clip(s, 0, 1))      where the group's std of clip(s, 0, 1) is above `gate`
+
+    Yang et al. 2025, equations 10 to 13. z is a token that no text contains; `c_ref` is its mean log-probability before
+    training (the paper: -23.0 for Qwen2.5-7B), logged as reward/level: it saves a forward pass of the reference; an
+    error in it is learned by the policy. The paper begins the regression after 200 of 1000 steps and the mixture 200
+    later, here `verify_from` and `mix_from`. A truncated answer has no s and counts with 0. decode: `vote`, the
+    majority of k samples, and `weighted_vote`, in which each sample is weighted by its s.
+    """
+    verify = Term(
+        verdict_regression(beta=beta, c_ref=c_ref),
+        on=("verify",),
+        loss_weights=class_balanced(),
+        coef=from_step(step=verify_from, value=alpha),
+    )
+    return (
+        policy_method(
+            credit=(per_trajectory_probed(), norm(), self_mixed(share=share, gate=gate, step=mix_from)),
+            term=Term(clipped_ratio(), loss_weights=sequence_mean()),
+            more=(verify,),
+            groups=groups,
+            rollouts=rollouts,
+        )
+        .replace(reward=(probed(reward=exact_match(), beta=beta, c_ref=c_ref),))
+        .override(
+            decode={
+                "vote": sampled_vote(k=k),
+                "weighted_vote": sampled_vote(k=k, weighted=True, beta=beta, c_ref=c_ref),
+            }
+        )
+    )
+
+
+@block
+@provides("self_reward")
+def per_trajectory_probed(
+    *,
+    groups: Sequence[RolloutGroup],
+    context: RewardContext,
+    token: int | None = None,
+    probe: str = "verify",
+    loss_stream: str | tuple[str, ...] | None = None,
+    mask: tuple[str, ...] = (),
+    model_role: str | None = "policy",
+) -> list[Example]:
+    """`per_trajectory`, with the reserved token after every answer that is not truncated, as the loss stream `probe`.
+
+    The token was not sampled; its log-probability there is regressed. token None: one that no text contains. The score
+    `self_reward` (of the reward `probed`) is a column per seq, NaN where there is none; scores per token or step are
+    NaN at the added token.
+    """
+    reserved = context.tokenizer.reserved_token if token is None else token
+    out: list[Example] = []
+    for x in example_recipes.examples(groups, loss_stream, mask, model_role):
+        x = replace(x, given={"self_reward": ("seq", np.nan), **x.given})
+        if not x.given["truncated"][1]:
+            longer = {n: (unit, v if unit == "seq" else np.append(v, np.nan)) for n, (unit, v) in x.given.items()}
+            x = replace(x, parts=(*x.parts, Segment((reserved,), probe)), given=longer)
+        out.append(x)
+    return out
+
+
+@block
+@provides("self_reward")
+async def probed(
+    *,
+    group: RolloutGroup,
+    context: RewardContext,
+    deadline: float,
+    reward: Block | None = None,
+    token: int | None = None,
+    beta: float = 0.1,
+    c_ref: float = -20.0,
+    model_role: str = "policy",
+) -> Scores:
+    """Another reward unchanged, and the policy's self-reward of its answer, the score `self_reward` (equation 10).
+
+        s = beta (log pi(z | x, y) - c_ref)        z one position after the end, at temperature 1
+
+    Truncated answers have no self-reward. token None: one that no text contains. Parts: self_reward, level (the
+    log-probability); verified, whether s >= 1/2 agrees with the reward; accepts (the same of right answers) and rejects
+    (of wrong ones), whose harmonic mean is the F1 of verification. Raises BadValue without `reward`.
+    """
+    if reward is None:
+        raise BadValue("probed needs reward=, which the self-reward is compared with, such as exact_match()")
+    truth = (await score(reward, [group], context, deadline)).get("reward", {})
+    reserved = np.array([context.tokenizer.reserved_token if token is None else token], np.int32)
+    out, self_rewards = dict(truth), dict[Any, Score]()
+    ended = [(e, t) for e in group.episodes for t in e.trajectories if t.leaf in truth and t.status == "stop"]
+    for episode, t in ended:
+        level = float((await token_logps(context, episode, model_role, context.path(t.leaf).ids, reserved))[0])
+        self_rewards[t.leaf] = Score(beta * (level - c_ref))
+        have = truth[t.leaf]
+        parts = {**have.parts, "self_reward": beta * (level - c_ref), "level": level}
+        if have.value is not None:
+            agree = float((parts["self_reward"] >= 0.5) == (have.value >= 0.5))
+            parts |= {"verified": agree, "accepts" if have.value >= 0.5 else "rejects": agree}
+        out[t.leaf] = Score(have.value, parts, have.why, have.error)
+    return {"reward": out, "self_reward": self_rewards}
+
+
+@block
+def verdict_regression(*, raw_logp: Token, reward: Token, beta: float = 0.1, c_ref: float = -20.0) -> Token:
+    """Squared error of a token's scaled log-probability against the reward (equation 11).
+
+        l = (beta (log pi - c_ref) - r)^2
+
+    With c_ref the reference's log-probability its minimum is the optimum of verification under a KL penalty,
+    beta log(pi / ref) = r, since the partition function of a token that is never sampled is 1.
+
+    Args: raw_logp f[N], at temperature 1; reward f[N]. Returns: l f[N].
+
+    >>> import torch
+    >>> verdict_regression(raw_logp=torch.tensor([-14.0]), reward=torch.tensor([1.0]), c_ref=-20.0)  # (0.6 - 1)^2
+    tensor([0.1600])
+    """
+    return (beta * (raw_logp - c_ref) - reward) ** 2
+
+
+@block
+def self_mixed(
+    *, adv: Seq, self_reward: Seq, group: Seq, history: History, share: float = 0.1, gate: float = 0.1, step: int = 0
+) -> dict[str, Column]:
+    """Mix the advantage of the self-reward into the advantage (section 3.4).
+
+        A <- (1 - share) A + share (s - mean_j s_j) / std_j s_j        where std_j s_j > gate
+        s  = clip(self_reward, 0, 1)
+
+    Args: adv, self_reward f64[S], NaN for an answer without a self-reward, which counts as 0; group i64[S]. std over
+    n - 1. step: the advantage is unchanged before it.
+    Returns: adv f64[S]. Scope: group.
+
+    >>> rows = dict(adv=[1.0, -1.0], self_reward=[0.0, 1.0], group=[0, 0], history=History())
+    >>> self_mixed(**rows)["adv"].values.round(4)  # 0.9 - 0.1 * (1/2) / sqrt(1/2)
+    array([ 0.8293, -0.8293])
+    """
+    adv = np.asarray(adv, np.float64)
+    if history.step < step:
+        return {"adv": Column("seq", adv)}
+    s = np.asarray(self_reward, np.float64)
+    s = np.clip(np.where(np.isnan(s), 0.0, s), 0.0, 1.0)
+    n = seg.count(group)
+    std = seg.std(s, group, n)[group]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mixed = (1 - share) * adv + share * (s - seg.mean(s, group, n)[group]) / std
+    return {"adv": Column("seq", np.where(std > gate, mixed, adv))}
+
+
+@block
+def from_step(*, history: History, step: int = 0, value: float = 1.0, before: float = 0.0) -> float:
+    """A schedule: `before` until `step`, then `value`."""
+    return value if history.step >= step else before
+
+
+@block
+async def sampled_vote(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    k: int = 8,
+    weighted: bool = False,
+    token: int | None = None,
+    beta: float = 0.1,
+    c_ref: float = -20.0,
+    model_role: str = "policy",
+    stop: tuple[str, ...] = ("</answer>",),
+) -> str | None:
+    """Sample `k` answers and return the majority answer, or the one of most weight by self-reward (section 3.4).
+
+        weight = 1                     weighted=False
+               = clip(s, 0, 1)         weighted=True
+        s = beta (log pi(z | x, y) - c_ref)        z one position after the end
+
+    A truncated sample has weight 0 with weighted=True. The first sample with the returned answer is the trajectory that
+    is scored; the others are kept.
+    """
+    trunk = rollout.model_role(model_role).begin(request.task.prompt)
+    contexts = [trunk.fork() for _ in range(k)]
+    turns = await asyncio.gather(*(c.sample(stop=stop) for c in contexts))
+    answers = [last_between(t.text, "answer", t.text.strip()) for t in turns]
+    weights = [1.0] * k
+    if weighted:
+        reserved = rollout.reserved_token if token is None else token
+        levels = await asyncio.gather(*(c.score([reserved], want=("raw_logp",)) for c in contexts))
+        self_rewards = [beta * (float(level["raw_logp"][0]) - c_ref) for level in levels]
+        weights = [
+            min(max(s, 0.0), 1.0) if t.status == "stop" else 0.0 for s, t in zip(self_rewards, turns, strict=True)
+        ]
+    best, _ = majority(answers, weights)
+    winner = next((i for i, a in enumerate(answers) if canonical(a) == best), 0)
+    for i, context in enumerate(contexts):
+        context.close(learn="main" if i == winner else None)
+    return answers[winner]
+
+
+laser.claim = Claim(
+    (
+        Check("accuracy", "self", "grpo", by=-0.02),
+        Check("late:reward/accepts", "self", 0.5, by=0.1),
+        Check("late:reward/rejects", "self", 0.5, by=0.1),
+        Check("accuracy+weighted_vote", "self", "accuracy+vote of self", by=0.0),
+    ),
+    arms={"grpo": "grpo"},
+    task="chain_sum",
+    steps=40,
+    because=("one log-probability after the end verifies the policy's own answer, at the cost of a single token"),
+)

@@ -1,1 +1,0 @@
-"""Methods of the family objective."""

@@ -1,0 +1,401 @@
+"""ReST-MCTS* (2406.03816): tree search that makes the training data of the policy and of a value model.
+
+A value model guides a tree search over the lines of an answer. Each line's value is inferred from its distance to a
+right answer and is the value model's target; the policy imitates the right answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..core import (
+    Check,
+    Claim,
+    Column,
+    Episode,
+    Example,
+    Method,
+    ModelRole,
+    Ref,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    Score,
+    Segment,
+    Seq,
+    Stage,
+    Task,
+    Term,
+    Update,
+    WeightSpec,
+    block,
+    method,
+    provides,
+)
+from ..core.blocks import Array
+from ..core.tagged_text import last_between
+from ..credit.composers import per_trajectory
+from ..curriculum.select import uniform
+from ..objective.likelihood import weighted_nll
+from ..objective.loss_weights import sequence_mean, token_mean
+from ..objective.value import success_loss
+from ..reward.answer import exact_match
+from ..rollout.single import single
+
+Valuation = Callable[[Any], Awaitable[float]]  # the value of a context
+
+
+@method(family="treesearch", paper="2406.03816", catalogue=38)
+def rest_mcts(
+    groups: int = 16,
+    tokens: int = 160,
+    branch: int = 3,
+    iteration: int = 5,
+    value_lr: float = 1e-3,
+    search: bool = True,
+) -> Method:
+    """Self-training on tree searches: the policy imitates right answers, a value model learns the lines' values.
+
+        v_k = max(0, v_{k-1} + (1 - v_{k-1}) r_k / m_k)
+        policy:       -log pi(right answers)
+        value model:  (sigmoid(V(x, lines)) - v)^2
+
+        tokens     the sampling budget of a question: no line is begun once so many tokens were sampled
+        iteration  steps whose searches use the weights of its beginning (`Stage.sync`)
+        search     False: whole answers within the same budget, filtered by being right (ReST-EM); they have no lines,
+                   so the value model stays as it was initialised
+
+    Zhang et al. 2024, sections 3.1 to 3.3 (`line_search`, `inferred_values`). Chosen here: an answer ends where the
+    policy ends it, without the self-critic; one batch is one step.
+    """
+    main = line_search(tokens=tokens, branch=branch, stop_early=False) if search else best_of(tokens=tokens, n=32)
+    value = Term(success_loss().reading(critic_value="vm_scalar_after"), on=("value",), loss_weights=token_mean())
+    imitate = Term(weighted_nll(), loss_weights=sequence_mean())
+    return Method(
+        stages=(
+            Stage(
+                select=uniform(),
+                programs={"main": main},
+                reward=(answered(),),
+                credit=(per_trajectory(), line_values(), right_only()),
+                updates=(Update(("vm",), (value,), lr=value_lr), Update(("policy",), (imitate,))),
+                groups=groups,
+                rollouts=1,
+                sync=iteration,
+            ),
+        ),
+        weights={"policy": WeightSpec(), "ref": WeightSpec(), "vm": WeightSpec("start")},
+        models={
+            "policy": ModelRole(("policy",)),
+            "ref": ModelRole(("ref",)),
+            "vm": ModelRole(("vm",), heads=("scalar",)),
+        },
+        decode={
+            "answer": single(),
+            "mcts": line_search(tokens=tokens, branch=branch),
+            "best_of": best_of(tokens=tokens, n=32),
+        },
+    )
+
+
+@dataclass(eq=False)
+class Line:
+    """A node of the search: the text up to the end of a line, with its value and visits."""
+
+    context: Any
+    parent: Line | None = None
+    depth: int = 0
+    value: float = 0.0
+    visits: int = 0
+    ended: bool = False
+    below: list[Line] = field(default_factory=list["Line"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether the line ends an answer."""
+        return self.ended and not self.below
+
+    def expandable(self, max_depth: int) -> bool:
+        """Whether this line or one below it can be expanded."""
+        return (
+            not self.ended
+            and self.depth < max_depth
+            and (not self.below or any(c.expandable(max_depth) for c in self.below))
+        )
+
+    def uct(self, exploration: float) -> tuple[float, float]:
+        """(V + exploration sqrt(2 ln N_parent / N), V), to be compared; infinite first for an unvisited line."""
+        if not self.visits or self.parent is None:
+            return math.inf, self.value
+        return self.value + exploration * math.sqrt(2 * math.log(max(1, self.parent.visits)) / self.visits), self.value
+
+    def back_up(self) -> None:
+        """Count a visit up to the root; an inner node's value is the visit-weighted mean of its children's."""
+        self.visits += 1
+        node = self.parent
+        while node is not None:
+            node.visits += 1
+            node.value = sum(c.visits * c.value for c in node.below) / sum(c.visits for c in node.below)
+            node = node.parent
+
+
+@block
+async def line_search(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    value_model: str = "vm",
+    expansions: int = 8,
+    tokens: int = 0,
+    branch: int = 3,
+    lookahead: int = 3,
+    exploration: float = 0.7,
+    lookahead_weight: float = 0.5,
+    threshold: float = 0.9,
+    stop_early: bool = True,
+    max_depth: int = 16,
+    stop: tuple[str, ...] = (".",),
+) -> str | None:
+    """MCTS* over lines (algorithm 2): select by UCT, sample `branch` next lines, simulate, back up.
+
+        value_model  the model role whose scalar head values a text: its sigmoid after the last token
+        expansions   at most
+        tokens       no expansion is begun once so many tokens were sampled (0: no such bound)
+        lookahead    lines sampled in simulation from the best new one (the paper's greedy rollout), whose value becomes
+                     (1 - lookahead_weight) value + lookahead_weight (largest value of the simulated lines)
+        threshold    with `stop_early`, a finished answer of this value ends the search
+        stop         what ends a line; a line without it ends the answer, in place of the paper's self-critic
+
+    Every line has the notes value, visits and ended. Finished answers are closed as trajectories, or the line of the
+    largest value where there is none. Returns the answer of the largest value.
+    """
+    root, lines = Line(rollout.policy.begin(request.task.prompt)), list[Line]()
+    value_of = values_by(request, rollout, value_model)
+    best: Line | None = None
+    for _ in range(expansions):
+        is_found = stop_early and best is not None and best.value >= threshold
+        if is_found or not root.expandable(max_depth) or (tokens and rollout.spent >= tokens):
+            break
+        node = root
+        while node.below:
+            node = max((c for c in node.below if c.expandable(max_depth)), key=lambda c: c.uct(exploration))
+        lines += await _expand(node, value_of, branch, stop)
+        if not node.below:
+            node.ended = True  # every sampled line was empty
+            continue
+        top = max(node.below, key=lambda c: c.value)
+        simulated = await _simulate(top, value_of, lookahead, stop)
+        if simulated is not None:
+            top.value = (1 - lookahead_weight) * top.value + lookahead_weight * simulated
+        top.back_up()
+        best = max((c for c in lines if c.ended), key=lambda c: c.value, default=None)
+    for line in lines:
+        line.context.note(value=line.value, visits=line.visits, ended=float(line.finished))
+    done = [c for c in lines if c.finished] or [max(lines, key=lambda c: c.value, default=root)]
+    for line in done:
+        line.context.close()
+    return last_between(rollout.text(max(done, key=lambda c: c.value).context.at), "answer", None)
+
+
+@block
+async def best_of(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    value_model: str = "vm",
+    n: int = 8,
+    tokens: int = 0,
+    stop: tuple[str, ...] = ("</answer>",),
+) -> str | None:
+    """Best of n: whole answers, of which the one of the largest value is returned.
+
+    At most `n` are sampled, and none is begun once so many `tokens` were sampled (0: no such bound).
+    """
+    start, value_of = rollout.policy.begin(request.task.prompt), values_by(request, rollout, value_model)
+    answers: list[tuple[float, int, Any]] = []
+    while len(answers) < n and not (tokens and rollout.spent >= tokens):
+        context = start.fork()
+        await context.sample(stop=stop)
+        answers.append((await value_of(context), -len(answers), context))
+        context.close()
+    return last_between(rollout.text(max(answers)[2].at), "answer", None)
+
+
+@block
+def answered(*, text: str, task: Task) -> Score:
+    """`exact_match` of the last <answer> in the trajectory's own text, for episodes with several answers."""
+    return exact_match(answer=last_between(text, "answer", None), task=task)
+
+
+@block
+@provides("target")
+def line_values(
+    *, groups: Sequence[RolloutGroup], model_role: str = "policy", loss_stream: str = "value", bound: float = 0.5
+) -> list[Example]:
+    """One example per line of the search trees whose value can be inferred: the text up to the line's end.
+
+    Its one row is the line's last token, its value the column `target`, per sequence. Each line counts once, however
+    many answers pass through it. bound: the reward of a right answer is above it.
+    """
+    out: list[Example] = []
+    for group, episode in [(g, e) for g in groups for e in g.episodes]:
+        lines, parent, right = _tree(group, episode, bound)
+        for node, value in list(zip(lines, inferred_values(parent, right), strict=True))[1:]:
+            if np.isnan(value):
+                continue
+            *before, (last, size) = episode.tree.path(node)
+            parts = [Segment(Ref(episode.id, at), None, 0, end) for at, end in before]
+            parts += [Segment(Ref(episode.id, last), None, 0, size - 1)] * (size > 1)
+            parts.append(Segment(Ref(episode.id, last), loss_stream, size - 1, size))
+            key, name = f"{group.key}/{loss_stream}", f"{episode.id}:{loss_stream}{node}"
+            task = group.request.task
+            labels = {"task": task.id, "category": str(task.tags.get("category", "")), "role": model_role}
+            out.append(
+                Example(tuple(parts), model_role, key, name, given={"target": ("seq", float(value))}, labels=labels)
+            )
+    return out
+
+
+@block
+def right_only(*, reward: Seq, bound: float = 0.5) -> dict[str, Column]:
+    """Rejection sampling: drop answers that are not right, and imitate the others (ReST-EM, 2312.06585, section 3).
+
+        adv  = 1 where reward > bound, else 0
+        keep = 0 where reward <= bound, else 1
+
+    A sequence without a reward is kept with adv 0: it belongs to another loss stream, such as that of `line_values`.
+    Args: reward f64[S]. Returns: adv, keep f64[S].
+    """
+    reward = np.asarray(reward, np.float64)
+    right = reward > bound
+    return {
+        "adv": Column("seq", right.astype(np.float64)),
+        "keep": Column("seq", (right | np.isnan(reward)).astype(np.float64)),
+    }
+
+
+def inferred_values(parent: Sequence[int], right: Sequence[bool | None]) -> Array:
+    """f64[K]: the value of each node of a tree, inferred from the verdicts on its leaves (equations 1 to 3).
+
+        v_root = 0
+        v = max(0, v_parent + (1 - v_parent) r / m)
+        r = 1 where a right leaf is below, -1 where none is
+
+    m is 1 at a right leaf, and at an inner node one more than the least of its children; where no right leaf is below,
+    it is that of the nearest ancestor with one. So a path of n steps to a right answer rises by 1/n a step, and a wrong
+    step falls. (m is the paper's m_k + 1.)
+
+    Args: parent: of each node, -1 for the root, which comes first; every node comes after its parent. right: the
+    verdict on a leaf that ended an answer, else None. Returns: NaN where no such leaf is below, and for a whole tree
+    without a right leaf.
+
+    >>> inferred_values([-1, 0, 1, 1, 0], [None, None, True, False, False])  # 1/2; 1/2 + 1/2; 1/2 - 1/2 / 2; -1/3
+    array([0.  , 0.5 , 1.  , 0.25, 0.  ])
+    """
+    n = len(parent)
+    steps, ended = np.full(n, np.inf), np.zeros(n, bool)
+    for i in range(n - 1, -1, -1):
+        ended[i] |= right[i] is not None
+        if right[i]:
+            steps[i] = 1
+        if parent[i] >= 0:
+            steps[parent[i]] = min(steps[parent[i]], steps[i] + 1)
+            ended[parent[i]] |= ended[i]
+    value = np.full(n, np.nan)
+    if not n or np.isinf(steps[0]):
+        return value
+    value[0] = 0.0
+    for i in range(1, n):
+        before = value[parent[i]]
+        if ended[i]:
+            sign = 1 if np.isfinite(steps[i]) else -1
+            steps[i] = steps[i] if sign > 0 else steps[parent[i]]
+            value[i] = max(0.0, before + (1 - before) * sign / steps[i])
+    return value
+
+
+def values_by(request: RolloutRequest, rollout: RolloutContext, value_model: str) -> Valuation:
+    """The value of a context by a model role: the sigmoid of its scalar head after the last token, 0 for no answer."""
+    reader = rollout.model_role(value_model).begin(request.task.prompt)
+    prompt = len(reader.ids)
+
+    async def value_of(context: Any) -> float:
+        ids = context.ids[prompt:]
+        if not len(ids):
+            return 0.0
+        scalar = (await reader.score(ids, want=("scalar_after",)))["scalar_after"][-1]
+        return 1 / (1 + math.exp(-float(scalar)))
+
+    return value_of
+
+
+async def _expand(node: Line, value_of: Valuation, branch: int, stop: tuple[str, ...]) -> list[Line]:
+    """The distinct next lines among `branch` samples, with their values."""
+    forks = [node.context.fork() for _ in range(branch)]
+    turns = await asyncio.gather(*(c.sample(stop=(*stop, "</answer>")) for c in forks))
+    distinct = {
+        t.text: Line(c, node, node.depth + 1, ended=_ends_answer(t.text, stop))
+        for c, t in reversed(list(zip(forks, turns, strict=True)))
+        if t.text
+    }
+    node.below = list(distinct.values())[::-1]
+    values = await asyncio.gather(*(value_of(c.context) for c in node.below))
+    for line, value in zip(node.below, values, strict=True):
+        line.value = value
+    return node.below
+
+
+async def _simulate(line: Line, value_of: Valuation, lookahead: int, stop: tuple[str, ...]) -> float | None:
+    """The largest value along up to `lookahead` further lines sampled from here; None where none is sampled."""
+    values: list[float] = []
+    context, ended = line.context.fork(), line.ended
+    while len(values) < lookahead and not ended:
+        turn = await context.sample(stop=(*stop, "</answer>"))
+        if not turn.text:
+            break
+        ended = _ends_answer(turn.text, stop)
+        values.append(await value_of(context))
+    return max(values, default=None)
+
+
+def _ends_answer(text: str, stop: tuple[str, ...]) -> bool:
+    """Whether a line ends the answer."""
+    return "</answer>" in text or not any(s in text for s in stop)
+
+
+def _tree(group: RolloutGroup, episode: Episode, bound: float) -> tuple[list[int], list[int], list[bool | None]]:
+    """The lines of a search, the root first: node, index of the parent among them, verdict where an answer ended."""
+    tree, notes = episode.tree, episode.tree.notes
+    verdicts = {at.node: s.value for at, s in group.scores.get("reward", {}).items() if at.episode == episode.id}
+    lines, parent, right = [-1], [-1], list[bool | None]([None])
+    for node in sorted(n for n, note in notes.items() if "ended" in note and tree.size(n)):
+        above = next((n for n, _ in tree.path(node)[-2::-1] if n in lines), -1)
+        value = verdicts.get(node) if notes[node]["ended"] else None
+        lines.append(node)
+        parent.append(lines.index(above))
+        right.append(None if value is None else value > bound)
+    return lines, parent, right
+
+
+rest_mcts.claim = Claim(
+    (
+        Check("accuracy+answer", "self", "start", by=0.05),
+        Check("accuracy+answer", "self", "filtered", by=0.0),
+        Check("accuracy+mcts", "self", "accuracy+best_of of self", by=0.0),
+        Check("length+mcts", "self", "length+best_of of self", by=0.15, relation="~", scale="ratio"),
+        Check("late:vm/loss/success_loss", "self", "early:vm/loss/success_loss of self", by=0.0, relation="<"),
+    ),
+    arms={"filtered": ("rest_mcts", {"search": False})},
+    task="chain_sum",
+    steps=40,
+    because=(
+        "the lines from which a right answer was reached show where answers go wrong, so search finds answers "
+        "that sampling misses, and both models learn from them"
+    ),
+)

@@ -1,0 +1,221 @@
+"""RLPR, RL with a reference probability reward (Yu et al. 2025, arXiv 2506.18254).
+
+No verifier: the reward is the mean probability of the reference answer y* after the answer's reasoning z, less that
+without reasoning. Groups of a small reward std are filtered, by a threshold that follows the moving average of the std.
+
+    r = clip(1/|y*| sum_t p(y*_t | x, z, y*_<t) - 1/|y*| sum_t p(y*_t | x, y*_<t), 0, 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ..core import (
+    BadValue,
+    Block,
+    Check,
+    Claim,
+    Column,
+    Method,
+    RewardContext,
+    RolloutGroup,
+    Score,
+    Scores,
+    Seq,
+    Term,
+    block,
+    method,
+    stateful,
+)
+from ..core.scoring import score
+from ..core.tagged_text import pieces_before
+from ..credit import segments as seg
+from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
+from ..objective.loss_weights import token_mean
+from ..objective.policy import clipped_ratio
+from ..reward.answer import exact_match, gold_answers
+from ..reward.likelihood import token_logps
+from .base import policy_method
+
+
+@method(family="selfreward", paper="2506.18254", catalogue=188)
+def rlpr(
+    groups: int = 16,
+    rollouts: int = 8,
+    by: Literal["mean", "product"] = "mean",
+    debias: bool = True,
+    std_share: float = 0.5,
+    ema_decay: float = 0.99,
+    warmup_steps: int = 6,
+    low: float = 0.2,
+    high: float = 0.28,
+) -> Method:
+    """GRPO on the gain in mean probability of the reference answer by an answer's reasoning, without a verifier.
+
+        r = clip(1/|y*| sum_t p(y*_t | x, z) - 1/|y*| sum_t p(y*_t | x), 0, 1)
+        groups with std(r) < std_share m are filtered,  m the moving average of the groups' mean std
+
+    Yu et al. 2025, equations 2 to 4 and section 3.3. `std_share`, `ema_decay` and `warmup_steps` are the released
+    script's (0.5 for Qwen); clip-higher and the mean over tokens are DAPO's. An answer without its tag has reward 0;
+    the script adds a format reward, which a warm-started policy does not need. Filtered groups are not refilled. Exact
+    match is no part of the reward: it is read for the metrics reward/right, reward/auc and reward/auc_product.
+    by="product": the likelihood as the reward, as in VeriFree. debias=False: without the term that subtracts p(y* | x).
+    """
+    return policy_method(
+        credit=(
+            per_trajectory(),
+            keep_spread(std_share=std_share, ema_decay=ema_decay, warmup_steps=warmup_steps),
+            norm(),
+        ),
+        term=Term(clipped_ratio(low=low, high=high), loss_weights=token_mean()),
+        groups=groups,
+        rollouts=rollouts,
+    ).replace(reward=(reference_probability(by=by, debias=debias, judge=exact_match()),))
+
+
+@block
+async def reference_probability(
+    *,
+    group: RolloutGroup,
+    context: RewardContext,
+    deadline: float,
+    by: Literal["mean", "product"] = "mean",
+    debias: bool = True,
+    model_role: str = "policy",
+    opening: str = "<answer>",
+    form: str = " {}",
+    bare: str = "",
+    judge: Block | None = None,
+) -> Scores:
+    """The probability of the reference answer after the policy's reasoning, less that without it (equations 2 to 4).
+
+        r = clip(f(y* | x, z) - f(y* | x), 0, 1)
+
+        by="mean"      f = mean_t p_t, less sensitive to one unlikely token
+        by="product"   f = prod_t p_t
+
+    y* is the task's first accepted answer. It replaces the text after the last `opening`, formatted by `form` and
+    tokenised by itself; for f(y* | x) the text `bare` replaces the reasoning. Probabilities are at temperature 1.
+    debias=False leaves f(y* | x) out. Text without an opening tag has reward 0. Parts: probability, base, product; with
+    a `judge`, read for metrics alone, right, and by group auc and auc_product: the AUC of the mean, or the product, as
+    a classifier of right answers. Raises BadValue for a task without a reference answer.
+    """
+    tokenizer = context.tokenizer
+    if not (accepted := gold_answers(group.request.task)):
+        raise BadValue(
+            f"reference_probability: task {group.request.task.id} has no reference answer; take a task that has"
+        )
+    reference, tag = tokenizer.encode(form.format(accepted[0])), tokenizer.encode(opening)
+    learned = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    if not learned:
+        return {"reward": {}}
+    path = context.path(learned[0][1].leaf)
+    bare_ids = np.concatenate([path.ids[: path.prompt], tokenizer.encode(bare), tag])
+    base_logps = await token_logps(context, learned[0][0], model_role, bare_ids, reference)
+    base = float(np.exp(base_logps).mean() if by == "mean" else np.exp(base_logps.sum()))
+    means, products, out = list[float](), list[float](), dict[Any, Score]()
+    for episode, t in learned:
+        path = context.path(t.leaf)
+        end = _tokens_before(path.ids, path.prompt, opening.encode(), tokenizer)
+        if end is None:
+            means.append(0.0)
+            products.append(0.0)
+            out[t.leaf] = Score(0.0, {"probability": 0.0, "product": 0.0}, f"no {opening}")
+            continue
+        logps = await token_logps(context, episode, model_role, np.concatenate([path.ids[:end], tag]), reference)
+        means.append(float(np.exp(logps).mean()))
+        products.append(float(np.exp(logps.sum())))
+        value = (means if by == "mean" else products)[-1] - (base if debias else 0.0)
+        out[t.leaf] = Score(
+            min(max(value, 0.0), 1.0), {"probability": means[-1], "base": base, "product": products[-1]}
+        )
+    if judge is not None:
+        truth = (await score(judge, [group], context, deadline)).get("reward", {})
+        right = [truth[t.leaf].value if t.leaf in truth else None for _, t in learned]
+        ranks = {"auc": auc(means, right), "auc_product": auc(products, right)}
+        for (_, t), verdict in zip(learned, right, strict=True):
+            s, more = out[t.leaf], {n: v for n, v in {"right": verdict, **ranks}.items() if v is not None}
+            out[t.leaf] = Score(s.value, {**s.parts, **more}, s.why)
+    return {"reward": out}
+
+
+@block
+@stateful(lambda: {"mean": 0.0, "steps": 0})
+def keep_spread(
+    *,
+    reward: Seq,
+    group: Seq,
+    state: dict[str, Any],
+    std_share: float = 0.5,
+    ema_decay: float = 0.99,
+    warmup_steps: int = 6,
+) -> tuple[dict[str, Column], dict[str, Any]]:
+    """Keep groups whose reward std is at least a share of its moving average (section 3.3, std filtering).
+
+        keep_g = 1[std_j r_j >= std_share m]
+        m     <- ema_decay m + (1 - ema_decay) mean_g std_g
+
+    m begins as the mean of mean_g std_g over the first `warmup_steps`, in which all groups are kept; it is updated
+    after the filter. Prompts that are too easy or too hard have nearly equal rewards.
+
+    Args: reward f64[S]; group i64[S]. std over n - 1; a group of one is kept. Returns: (keep f64[S], NaN for a group
+    with an unknown reward; the next state). Scope: batch.
+
+    >>> rows = dict(reward=[0, 1, 0.4, 0.5], group=[0, 0, 1, 1])  # std .7071 and .0707, the threshold .25
+    >>> keep_spread(**rows, state={"mean": 0.5, "steps": 6})[0]["keep"].values
+    array([1., 1., 0., 0.])
+    """
+    n = seg.count(group)
+    if not n:
+        return {"keep": Column("seq", np.zeros(0))}, state
+    std = np.where(seg.same(reward, group, n), 0.0, seg.std(reward, group, n))
+    threshold = std_share * state["mean"] if state["steps"] >= warmup_steps else 0.0
+    alone = np.bincount(group, minlength=n) == 1
+    unknown = np.isnan(seg.mean(reward, group, n))
+    keep = np.where(unknown, np.nan, (std >= threshold) | alone)[group]
+    known = std[np.isfinite(std) & ~alone]
+    if len(known):
+        weight = 1 / (state["steps"] + 1) if state["steps"] < warmup_steps else 1 - ema_decay
+        state = {"mean": float(state["mean"] + weight * (known.mean() - state["mean"])), "steps": state["steps"] + 1}
+    return {"keep": Column("seq", keep)}, state
+
+
+def auc(values: Sequence[float], right: Sequence[float | None]) -> float | None:
+    """The area under the ROC curve of values as a classifier of right answers, ties half; None without one of each.
+
+    >>> auc([0.9, 0.2, 0.4, 0.4], [1.0, 0.0, 1.0, 0.0])  # 0.9 > 0.2, 0.9 > 0.4, 0.4 > 0.2, and half of 0.4 = 0.4
+    0.875
+    """
+    good = [v for v, r in zip(values, right, strict=True) if r is not None and r >= 1.0]
+    bad = [v for v, r in zip(values, right, strict=True) if r is not None and r < 1.0]
+    if not good or not bad:
+        return None
+    return sum((g > b) + 0.5 * (g == b) for g in good for b in bad) / (len(good) * len(bad))
+
+
+def _tokens_before(ids: np.ndarray, start: int, opening: bytes, tokenizer: Any) -> int | None:
+    """How many ids precede the last `opening` that begins after `start`; None where there is none."""
+    pieces = tokenizer.token_bytes(ids[start:])
+    at = b"".join(pieces).rfind(opening)
+    return None if at < 0 else start + pieces_before(pieces, at)
+
+
+rlpr.claim = Claim(
+    (
+        Check("accuracy", "self", "start", by=0.05),
+        Check("accuracy", "self", "grpo", by=-0.03),
+        Check("accuracy", "self", "likelihood", by=0.0),
+        Check("mean:reward/auc", "self", "mean:reward/auc_product of self", by=0.1),
+    ),
+    arms={"likelihood": ("rlpr", {"by": "product"}), "grpo": "grpo"},
+    task="strings",
+    steps=40,
+    because=(
+        "reasoning that leads to the answer makes each of its tokens likely, however it is worded, so no "
+        "verifier is needed"
+    ),
+)

@@ -1,0 +1,97 @@
+"""RLSC, reinforcement learning via self-confidence (Li et al. 2025, arXiv 2506.06395).
+
+The likelihood of each sample is weighted by the policy's own probability of it, which sharpens the policy at its mode.
+
+    F(p)   = E_{y ~ p} p(y)        the probability that two samples agree
+    grad F = 2 E_{y ~ p} p(y) grad log p(y)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from ..core import BadValue, Check, Claim, Column, Method, Sampling, Seq, Term, Token, block, method
+from ..credit import segments as seg
+from ..credit.composers import per_trajectory
+from ..objective.likelihood import weighted_nll
+from ..objective.loss_weights import sequence_sum
+from ..reward.answer import exact_match
+from ..reward.vote import majority_vote
+from .base import policy_method
+
+
+@method(
+    family="selfreward",
+    paper="2506.06395",
+    catalogue=279,
+    ignores_reward="its advantage is the policy's own probability",
+)
+def rlsc(
+    groups: int = 8,
+    rollouts: int = 16,
+    smooth: float = 0.1,
+    by: Literal["length", "group", "none"] = "length",
+    temperature: float = 0.5,
+) -> Method:
+    """Maximise self-confidence: the likelihood of each sample, weighted by the policy's own probability of it.
+
+        loss = -mean_i (p_old(y_i) + smooth) log p(y_i)
+
+    Li et al. 2025, equations 4 to 7 and algorithm 1: 16 samples a prompt at temperature 0.5, ten or twenty steps in
+    all, no label, no reward model, no KL, no clip. Both probabilities are the model's own, at temperature 1. p_old of a
+    long answer underflows, so it is taken per token here (by="length": the geometric mean), within its group (over the
+    group's largest) or as it is; the paper does not say. log p is summed over the tokens. The reward, the agreement
+    with the majority, is a metric alone.
+    """
+    return policy_method(
+        credit=(per_trajectory(), own_probability(by=by, smooth=smooth).reading(logp="raw_logp")),
+        term=Term(weighted_nll().reading(logp="raw_logp"), loss_weights=sequence_sum()),
+        groups=groups,
+        rollouts=rollouts,
+    ).replace(reward=(majority_vote(judge=exact_match()),), sampling=Sampling(temperature=temperature))
+
+
+@block
+def own_probability(
+    *, logp: Token, seq: Token, group: Seq, by: Literal["length", "group", "none"] = "length", smooth: float = 0.1
+) -> dict[str, Column]:
+    """The probability of a sequence under the policy itself, as its advantage (equations 6 and 7).
+
+        A_i = p_i + smooth
+
+        by="length"   p_i = exp(1/L_i sum_t logp_t)
+        by="group"    p_i = exp(sum_t logp_t - max_j sum_t logp_jt),  j over the group
+        by="none"     p_i = exp(sum_t logp_t), the paper's, which underflows for all but short answers
+
+    Args: logp f64[N], as the step began; seq i64[N]; group i64[S]. smooth: adds the same weight for all samples,
+    whose gradient is 0 in expectation. Returns: adv f64[S]; NaN where a log-probability is unknown. Scope: group.
+
+    >>> half = np.log(0.5)
+    >>> rows = dict(logp=[half, half, half], seq=[0, 0, 1], group=[0, 0], smooth=0.0)
+    >>> [own_probability(**rows, by=by)["adv"].values.tolist() for by in ("length", "group", "none")]
+    [[0.5, 0.5], [0.5, 1.0], [0.25, 0.5]]
+    """
+    n = len(group)
+    total = seg.total(logp, seq, n)
+    if by == "length":
+        total = total / np.maximum(np.bincount(seq, minlength=n), 1)
+    elif by == "group":
+        total = total - seg.greatest(total, group, seg.count(group))[group]
+    elif by != "none":
+        raise BadValue(f"own_probability: by must be length, group or none, not {by!r}")
+    return {"adv": Column("seq", np.exp(total) + smooth)}
+
+
+rlsc.claim = Claim(
+    (
+        Check("accuracy", "self", "start", by=0.05),
+        Check("accuracy", "self", "maj of start", by=-0.02),
+        Check("length", "self", "start", by=0.0, relation="<"),
+        Check("late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=0.0, relation="<"),
+    ),
+    task="chain_sum",
+    steps=20,
+    because=("answers of which the policy is confident are more often right, and a few steps towards its mode suffice"),
+)

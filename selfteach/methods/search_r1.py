@@ -1,0 +1,49 @@
+"""Search-R1 (Jin et al. 2025, arXiv 2503.09516).
+
+RL with a real search engine in the rollouts. Retrieved text is masked out of the loss; the reward is exact match.
+
+    loss = -sum_t I_t min(r_t A, clip(r_t) A) / sum_t I_t,   I_t = 1 on tokens that the policy sampled
+"""
+
+from __future__ import annotations
+
+from ..core import Check, Claim, Method, Term, Update, method
+from ..objective.kl import kl
+from ..objective.loss_weights import token_mean
+from ..objective.policy import clipped_ratio
+from ..rollout.search import search_agent, self_search
+from .grpo import grpo
+
+
+@method(family="search", paper="2503.09516", catalogue=285)
+def search_r1(groups: int = 48, rollouts: int = 5, turns: int = 4, beta: float = 0.001, mask: bool = True) -> Method:
+    """GRPO on rollouts with a real search engine, retrieved tokens masked out of the loss; the reward is exact match.
+
+        loss = -sum_t I_t min(r_t A, clip(r_t) A) / sum_t I_t,   I_t = 1 on tokens that the policy sampled
+
+    Jin et al. 2025, equations 2 and 3. mask=False trains on retrieved tokens too, as the paper's ablation does.
+    """
+    # Retrieved tokens were never sampled and have no old_logp.
+    ratio = clipped_ratio() if mask else clipped_ratio().reading(old_logp="prox_logp")
+    terms = (
+        Term(ratio, loss_weights=token_mean()),
+        *((Term(kl(), loss_weights=token_mean(), coef=beta),) if beta else ()),
+    )
+    return (
+        grpo(groups=groups, rollouts=rollouts)
+        .replace(programs={"main": search_agent(turns=turns, teach=not mask)}, updates=(Update(("policy",), terms),))
+        .override(decode={"search": search_agent(turns=turns), "self": self_search()})
+    )
+
+
+search_r1.claim = Claim(
+    (
+        Check("accuracy", "self", "answer_only", by=0.20),
+        Check("accuracy", "self", "no_mask", by=0.0),
+        Check("calls", "self", "start", by=0.0),
+    ),
+    arms={"answer_only": "answer_only", "no_mask": ("search_r1", {"mask": False})},
+    task="atlas",
+    steps=40,
+    because="only with the engine in the rollouts can a model learn to search for what it does not know",
+)

@@ -1,0 +1,200 @@
+"""SPEC-RL, speculative rollouts (Liu et al. 2025, arXiv 2509.23232).
+
+The rollouts of a prompt in the last epoch are drafts: the current policy verifies a draft in one forward pass, accepts
+it up to the first rejected token, and continues from there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..core import (
+    BadValue,
+    Check,
+    Claim,
+    Method,
+    Ref,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    TaskSource,
+    block,
+    method,
+    quantity,
+    random_keys,
+    stateful,
+)
+from ..core.blocks import Array
+from ..core.lazy import torch
+from ..core.tagged_text import last_between
+from ..curriculum.select import pool, pool_tasks
+from .grpo import grpo
+
+
+@method(family="system", paper="2509.23232", catalogue=260)
+def spec_rl(
+    groups: int = 16, rollouts: int = 8, size: int = 128, lenience: float = 1.6487, reuse: bool = True
+) -> Method:
+    """GRPO whose rollouts begin with the accepted part of the same prompt's rollouts of the epoch before.
+
+        P(accept token t) = min(1, lenience pi(x_t) / pi_draft(x_t))        for lenience > 1
+
+    From the first rejected token on, the current policy samples. Liu et al. 2025, section 3 and algorithm 1, default
+    lenience e^0.5; learning is GRPO, with the log-probabilities of the current policy. That rule has no residual
+    distribution, so it only approximates the policy's distribution. lenience=1 is unbiased, which the paper's is not:
+    every token keeps its uniform number over all visits and is accepted while inverse CDF sampling still gives it
+    (`from_draft`). Like all speculative sampling this assumes a policy that does not depend on the drafts; here it was
+    trained on them.
+
+    size: prompts in the pool, visited epoch by epoch. reuse=False: GRPO over the same pool. Metrics: tokens/generated,
+    time/rollout_s.
+    """
+    base = grpo(groups=groups, rollouts=rollouts)
+    if not reuse:
+        return base.replace(select=pool(size=size))
+    return base.replace(select=revisit(size=size), programs={"main": from_draft(lenience=lenience)})
+
+
+@block
+@stateful(lambda: {"asked": 0, "last": {}})
+def revisit(
+    *,
+    n: int,
+    rollouts: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    seed: int,
+    state: dict[str, Any],
+    size: int = 128,
+) -> tuple[list[RolloutRequest], dict[str, Any]]:
+    """The next `n` tasks as in `pool`, with the rollouts of each task's last visit as drafts.
+
+    A request's help holds `shared_rng_key`, the name of its random numbers, the same at every visit (a task that occurs
+    twice in a step has two), and `drafts`, for each episode the Ref of its rollout at the last visit, None where there
+    is none. The state holds Refs into the run's log.
+    """
+    if finished_rounds:
+        last = {
+            g.request.help["shared_rng_key"]: [
+                list(e.trajectories[-1].leaf) if e.trajectories else None for e in g.episodes
+            ]
+            for g in finished_rounds[0]
+        }
+        return [], {**state, "last": {**state["last"], **last}}
+    out: list[RolloutRequest] = []
+    for task in pool_tasks(source, seed, state["asked"], n, size):
+        shared_rng_key = f"{task.id}/{sum(r.task.id == task.id for r in out)}"
+        drafts = [Ref(*d) if d else None for d in state["last"].get(shared_rng_key, ())]
+        out.append(
+            RolloutRequest(
+                task,
+                rollouts,
+                help={"shared_rng_key": shared_rng_key, "drafts": (*drafts, *[None] * (rollouts - len(drafts)))},
+            )
+        )
+    return out, {**state, "asked": state["asked"] + n}
+
+
+@block
+async def from_draft(
+    *, request: RolloutRequest, rollout: RolloutContext, lenience: float = 1.0, stop: tuple[str, ...] = ("</answer>",)
+) -> str:
+    """One turn as in `single`, begun with the accepted part of the draft in the request's help (`revisit`).
+
+        lenience = 1  accept token t while F(x_t -) <= u_t < F(x_t),  F the current policy's CDF over token ids
+        lenience > 1  accept token t with probability min(1, lenience p_now / p_draft)        (algorithm 1)
+
+    With lenience 1 the uniforms u_t belong to the task and the number of the episode, at every visit, and the tokens
+    after the first rejection are sampled with the remaining ones: the turn is, token by token, a new sample with these
+    uniforms. Above 1 the rest is sampled with new random numbers; without the residual distribution this is biased,
+    even as lenience goes to 1.
+
+    Accepted tokens are learned with their log-probability under the current policy. Raises BadValue for a lenience
+    below 1, and for a draft at another temperature than 1 or with a truncated vocabulary.
+    """
+    if lenience < 1:
+        raise BadValue(f"from_draft: lenience must be 1 (unbiased) or more, not {lenience}")
+    context = rollout.policy.begin(request.task.prompt)
+    name, drafts = request.help.get("shared_rng_key"), request.help.get("drafts", ())
+    shared_rng_key = rollout.shared_rng_key(name, rollout.number) if name is not None and lenience == 1 else None
+    draft = drafts[rollout.number] if drafts else None
+    if draft is None:
+        turn = await context.sample(stop=stop, shared_rng_key=shared_rng_key)
+        context.close()
+        return last_between(turn.text, "answer", turn.text.strip())
+    if rollout.sampling.temperature != 1 or not rollout.sampling.whole:
+        raise BadValue(
+            "from_draft: drafts can be verified only at temperature 1 and on the whole vocabulary; set temperature=1"
+        )
+    path = rollout.path(draft)
+    ids, draft_logp = path.ids[path.prompt :], path.logp[path.prompt :]
+    max_tokens = rollout.sampling.max_tokens or len(ids)
+    now = await context.score(ids, want=("logp", "cdf_below"))
+    if shared_rng_key is not None:
+        accept = is_same_draw(now["cdf_below"], now["logp"], random_keys.uniform(shared_rng_key, np.arange(len(ids))))
+    else:
+        accept = is_accepted(now["logp"], draft_logp, rollout.random("drafts").random(len(ids)), lenience)
+    accepted = len(ids) if accept.all() else int(np.argmin(accept))
+    while 0 < accepted < len(ids) and ends_in_part_of(stop, rollout.decode(ids[:accepted])):
+        accepted -= 1
+    context.note(kept=float(accepted), draft=float(len(ids)))
+    context.adopt(ids[:accepted], logp=now["logp"][:accepted], status="length" if len(ids) >= max_tokens else "stop")
+    text = rollout.decode(ids[:accepted])
+    if accepted < len(ids):
+        rest = None if shared_rng_key is None else random_keys.skipped(shared_rng_key, accepted)
+        left = max(1, max_tokens - accepted)
+        text += (await context.sample(stop=stop, max_tokens=left, shared_rng_key=rest)).text
+    context.close()
+    return last_between(text, "answer", text.strip())
+
+
+def is_same_draw(below: Array, logp: Array, uniform: Array) -> Array:
+    """bool[T]: whether inverse CDF sampling over the ids in their order gives each token at its uniform.
+
+    >>> is_same_draw(np.array([0.5, 0.5]), np.log([0.25, 0.25]), np.array([0.7, 0.8]))
+    array([ True, False])
+    """
+    low = np.asarray(below, np.float64)
+    return (low <= uniform) & (uniform < low + np.exp(np.asarray(logp, np.float64)))
+
+
+def is_accepted(logp: Array, draft_logp: Array, uniform: Array, lenience: float) -> Array:
+    """bool[T]: u < min(1, lenience p_now / p_draft).
+
+    >>> is_accepted(np.log([0.5, 0.25]), np.log([0.5, 0.5]), np.array([0.99, 0.7]), 1.2)  # min(1, 1.2), 0.6
+    array([ True, False])
+    """
+    return np.log(uniform) < math.log(lenience) + np.asarray(logp, np.float64) - np.asarray(draft_logp, np.float64)
+
+
+def ends_in_part_of(stop: tuple[str, ...], text: str) -> bool:
+    """Whether a text ends in the beginning of a stop string, which the engine would miss on continuing from there."""
+    return any(text.endswith(s[:n]) for s in stop for n in range(1, len(s)))
+
+
+@quantity
+def cdf_below(*, logprobs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Probability of all ids below the token's own: f64[N].
+
+    A uniform draw u gives this token where cdf_below <= u < cdf_below + exp(logp).
+    """
+    below = torch.arange(logprobs.shape[-1], device=logprobs.device) < ids[:, None]
+    return torch.where(below, logprobs, -torch.inf).exp().sum(-1, dtype=torch.float64)
+
+
+spec_rl.claim = Claim(
+    (
+        Check("sum:tokens/generated", "self", "plain", by=0.5, relation="<", scale="ratio"),
+        Check("accuracy", "self", "plain", by=0.03, relation="~"),
+        Check("sum:time/rollout_s", "self", "plain", by=0.0, relation="<", scale="ratio"),
+        Check("sum:tokens/generated", "exact", "plain", by=0.0, relation="<", scale="ratio"),
+        Check("accuracy", "exact", "plain", by=0.03, relation="~"),
+    ),
+    arms={"plain": ("spec_rl", {"reuse": False}), "exact": ("spec_rl", {"lenience": 1.0})},
+    task="chain_sum",
+    steps=40,
+    because="between two epochs a policy changes little, so it would sample most of its drafts again",
+)

@@ -1,0 +1,360 @@
+"""RL Tango (Zha et al. 2025, arXiv 2505.15034).
+
+A generator and a verifier, two language models, are trained by RL in alternation. The verifier marks each step of an
+answer and is rewarded for its final verdict alone; its marks are the generator's process reward.
+
+    generator:  A_t = (1 - alpha) norm(outcome) + alpha sum over steps that end at t or later of norm(mark)
+    verifier:   r = 1[the verdict is right] + 0.1 1[well formed],   A balanced over right and wrong answers
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..core import (
+    BadValue,
+    Block,
+    Check,
+    Claim,
+    Column,
+    Example,
+    History,
+    Method,
+    ModelRole,
+    Ref,
+    RewardContext,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    Scores,
+    Seq,
+    Stage,
+    Term,
+    Token,
+    Update,
+    WeightSpec,
+    block,
+    method,
+    provides,
+    stateful,
+)
+from ..core.scoring import score
+from ..core.tagged_text import last_between
+from ..credit import example_recipes
+from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
+from ..credit.returns import reward_to_go
+from ..curriculum.select import demonstrations, reviewed
+from ..objective.likelihood import nll
+from ..objective.loss_weights import sequence_mean, token_mean
+from ..objective.policy import clipped_ratio
+from ..objective.schedules import every
+from ..reward.answer import exact_match
+from ..reward.payoff import payoff_from_notes
+from ..rollout.single import single
+
+RIGHT, WRONG = "+", "-"  # the marks of steps
+
+
+@method(family="selfplay", paper="2505.15034", catalogue=259)
+def tango(
+    groups: int = 16,
+    rollouts: int = 8,
+    verdicts: int = 4,
+    cycle: int = 3,
+    clip: float = 0.2,
+    alpha: float = 0.5,
+    alpha_end: float = 0.1,
+    alpha_steps: int = 40,
+    balance: bool = True,
+    warmup_minibatches: int = 60,
+    warmup_lr: float = 5e-4,
+    verifier_lr: float = 5e-4,
+    minibatches: int = 4,
+) -> Method:
+    """Generator and verifier trained by RL in alternation; the verifier is rewarded for its final verdict alone.
+
+        generator:  A_t = (1 - alpha) norm(outcome) + alpha sum over steps that end at t or later of norm(mark)
+                    alpha decays exponentially to `alpha_end` over `alpha_steps` steps
+        verifier:   r = 1[the verdict is right] + 0.1 1[well formed]
+                    A = norm over the verdicts on one answer / sqrt(2 share of the answer's class)
+
+    Zha et al. 2025. The generator is updated every step, the verifier each `cycle`-th, when it samples `verdicts` on
+    each answer (else one): 3:1 as there. Instead of their 40 steps of warm-up, a first stage of one step trains the
+    verifier on the format (`warmup_minibatches` of 64 with random marks and verdicts: no label is seen). Chosen here:
+    the ends of alpha and the smoothing of class shares; and that the verifier, which at first cannot check a sum as the
+    paper's can, has a larger learning rate (`verifier_lr`) and several `minibatches`. balance=False leaves the class
+    weights out.
+    """
+    format_stage = Stage(
+        name="form",
+        select=demonstrations(),
+        programs={"main": read_verdict()},
+        reward=(),
+        credit=(per_trajectory(model_role=None),),
+        updates=(
+            Update(
+                ("verifier",),
+                (Term(nll(), on=("verdict",), loss_weights=token_mean()),),
+                minibatches=warmup_minibatches,
+                lr=warmup_lr,
+            ),
+        ),
+        groups=64 * warmup_minibatches,
+        rollouts=1,
+        until=1,
+        data=True,
+    )
+    term = clipped_ratio(low=clip, high=clip)
+    main = Stage(
+        select=reviewed(program="verify", times=verdicts, every=cycle),
+        programs={"main": single(), "verify": verify()},
+        reward=(
+            by_program(
+                parts=(
+                    ("main", exact_match()),
+                    ("verify", payoff_from_notes(parts=("agreed", "formed", "caught", "passed"))),
+                )
+            ),
+        ),
+        credit=(
+            with_verdicts(),
+            norm(),
+            *((balance_classes(),) if balance else ()),
+            fuse_steps(start=alpha, stop=alpha_end, steps=alpha_steps),
+        ),
+        updates=(
+            Update(("policy",), (Term(term, loss_weights=sequence_mean()),)),
+            Update(
+                ("verifier",),
+                (Term(term, on=("verdict",), loss_weights=sequence_mean()),),
+                minibatches=minibatches,
+                lr=verifier_lr,
+                when=every(steps=cycle),
+            ),
+        ),
+        groups=groups,
+        rollouts=rollouts,
+    )
+    return Method(
+        stages=(format_stage, main),
+        weights={"policy": WeightSpec(), "verifier": WeightSpec()},
+        models={"policy": ModelRole(("policy",)), "verifier": ModelRole(("verifier",))},
+    )
+
+
+@block
+async def verify(
+    *, request: RolloutRequest, rollout: RolloutContext, model_role: str = "verifier", form: float = 0.1
+) -> bool | None:
+    """A verdict on the answer at `output` of the request's help, with the answer's reward at `reward` (1: right).
+
+    The verifier reads the task and the answer and writes `<think> + -</think><answer> 0</answer>`: a mark for each
+    step, and whether the answer is right. Notes: payoff, 1[the verdict is right] + form 1[well formed]; agreed, formed;
+    right, the truth; marks, 1 or -1 for each step. Metrics, where the task has a judge of steps
+    (`Task.judges["step"]`): caught and passed, the shares of wrong and of right steps that are marked so.
+    """
+    context = rollout.model_role(model_role).begin(request.task.prompt)
+    context.append(rollout.said(request.help["output"]))
+    context.append("\n")
+    turn = await context.sample(stop=("</answer>",))
+    text = rollout.text(request.help["output"])
+    ends = step_ends(text)
+    marks, final = verdict_of(turn.text, len(ends))
+    right = (request.help["reward"] or 0.0) >= 1.0
+    formed, agreed = marks is not None and final is not None, final is right
+    context.note(payoff=agreed + form * formed, agreed=float(agreed), formed=float(formed), right=float(right))
+    if marks is not None:
+        context.note(marks=marks)
+        judge = request.task.judges.get("step")
+        truth = [judge(step=text[a:z]) if judge else None for a, z in itertools.pairwise([0, *ends])]
+        for name, kind in (("caught", False), ("passed", True)):
+            hits = [(m > 0) is kind for m, t in zip(marks, truth, strict=True) if t is kind]
+            if hits:
+                context.note(**{name: sum(hits) / len(hits)})
+    context.close(learn="verdict")
+    return final
+
+
+@block
+async def read_verdict(*, request: RolloutRequest, rollout: RolloutContext, model_role: str = "verifier") -> str:
+    """A demonstration of a verdict's format: task and answer as context, then random marks and a random verdict."""
+    text, draw = request.task.data[0], rollout.random("verdict")
+    marks = [RIGHT if draw.random() < 0.5 else WRONG for _ in step_ends(text)]
+    verdict = f"<think>{''.join(f' {m}' for m in marks)}</think><answer> {int(draw.random() < 0.5)}</answer>"
+    context = rollout.model_role(model_role).begin(request.task.prompt)
+    context.append(f"{text}\n")
+    context.adopt(verdict)
+    context.close(learn="verdict")
+    return verdict
+
+
+def step_ends(text: str) -> list[int]:
+    """Offsets in characters behind the full stops that end the steps of a solution.
+
+    >>> step_ends("<think> 3 + 4 = 7. so 1.5.</think>")
+    [18, 26]
+    """
+    return [m.end() for m in re.finditer(r"\.(?=\s|<|$)", text)]
+
+
+def verdict_of(text: str, steps: int) -> tuple[list[float] | None, bool | None]:
+    """(1 or -1 for each step; whether the answer is said to be right) of a verdict's text; None where malformed.
+
+    >>> verdict_of("<think> + -</think><answer> 0</answer>", 2)
+    ([1.0, -1.0], False)
+    """
+    marks = last_between(text, "think", "").split()
+    final = last_between(text, "answer", "")
+    known = len(marks) == steps and set(marks) <= {RIGHT, WRONG}
+    return [1.0 if m == RIGHT else -1.0 for m in marks] if known else None, {"1": True, "0": False}.get(final)
+
+
+@block
+async def by_program(
+    *, group: RolloutGroup, context: RewardContext, deadline: float, parts: tuple[tuple[str, Block], ...] = ()
+) -> Scores:
+    """The reward of the program that a group was played by.
+
+        by_program(parts=(("main", exact_match()), ("verify", payoff_from_notes())))
+
+    Raises BadValue for a program without a reward.
+    """
+    part = dict(parts).get(group.request.program)
+    if part is None:
+        raise BadValue(
+            f"by_program: no reward for program {group.request.program!r}; add it to {', '.join(n for n, _ in parts)}"
+        )
+    return await score(part, [group], context, deadline)
+
+
+@block
+@provides("process", "label")
+def with_verdicts(*, groups: Sequence[RolloutGroup], context: RewardContext) -> list[Example]:
+    """Examples of answers and of the verdicts on them, each for the model that sampled it.
+
+    Columns besides those of `per_trajectory`:
+
+        process  per token, at the end of each step of an answer: the mean of its marks (1 or -1) over the well-formed
+                 verdicts; NaN elsewhere
+        label    per sequence: of a verdict 1 if its answer is right, else 0; NaN for answers
+    """
+    marks: dict[Ref, list[tuple[float, ...]]] = {}
+    labels: dict[Ref, float | None] = {}
+    for group in (g for g in groups if "output" in g.request.help):
+        for tree, leaf in [(e.tree, t.leaf) for e in group.episodes for t in e.trajectories]:
+            labels[leaf] = tree.number(leaf.node, "right")
+            if noted_marks := tree.numbers(leaf.node, "marks"):
+                marks.setdefault(group.request.help["output"], []).append(noted_marks)
+    leaves = [(e.tree, t.leaf) for g in groups for e in g.episodes for t in e.trajectories]
+    by_name = {f"{leaf.episode}:{leaf.node}": (tree, leaf) for tree, leaf in leaves}
+    out: list[Example] = []
+    for example in example_recipes.examples(groups, model_role=None):
+        tree, leaf = by_name[example.name]
+        process = np.full(int(tree.action_mask[tree.places(leaf.node, leaf.offset)].sum()), np.nan)
+        if leaf in marks:
+            _fill_marks(process, np.mean(marks[leaf], axis=0), context, leaf)
+        label = labels.get(leaf)
+        given = {"process": ("token", process), "label": ("seq", math.nan if label is None else label)}
+        out.append(replace(example, given={**example.given, **given}))
+    return out
+
+
+def _fill_marks(process: np.ndarray, marks: np.ndarray, context: RewardContext, leaf: Ref) -> None:
+    """Write each step's mark at the last sampled token up to its end."""
+    path = context.path(leaf)
+    ids, sampled = path.ids[path.prompt :], path.action_mask[path.prompt :]
+    text = context.text(leaf)
+    stops = np.cumsum([len(piece) for piece in context.tokenizer.token_bytes(ids)])
+    for end, mark in zip(step_ends(text), marks, strict=True):
+        token = int(np.searchsorted(stops, len(text[:end].encode())))
+        row = int(sampled[: token + 1].sum()) - 1
+        if row >= 0:
+            process[row] = mark
+
+
+@block
+def fuse_steps(
+    *,
+    adv: Seq,
+    process: Token,
+    seq: Token,
+    group: Seq,
+    history: History,
+    start: float = 0.5,
+    stop: float = 0.1,
+    steps: int = 40,
+) -> dict[str, Column]:
+    """Combine the advantages of the outcome and of the steps, each normalised separately.
+
+        z        = (process - mean) / std over all steps of the group
+        A_step,t = sum of z over the steps that end at t or later
+        A_t      = (1 - alpha) A + alpha A_step,t
+        alpha    = start (stop / start)^(step / steps), then stop
+
+    Args: adv f64[S]; process f64[N], NaN but at the ends of steps; seq i64[N]; group i64[S]. Returns: adv f64[N]. Where
+    all marks of a group are equal, z is 0; a sequence without marks keeps the outcome's advantage. Raises BadValue
+    unless 0 < stop <= start <= 1. Scope: group.
+    """
+    if not 0 < stop <= start <= 1:
+        raise BadValue(f"fuse_steps: alpha must decrease within (0, 1], not go from {start:g} to {stop:g}")
+    alpha = start * (stop / start) ** min(history.step / steps, 1.0)
+    process, seq = np.asarray(process, np.float64), np.asarray(seq)
+    rows = np.flatnonzero(~np.isnan(process))
+    z = np.zeros(len(process))
+    z[rows] = norm(reward=process[rows], group=np.asarray(group)[seq[rows]], eps=0.0)["adv"].values
+    has_marks = np.isin(seq, seq[rows])
+    outcome = np.asarray(adv, np.float64)[seq]
+    fused = (1 - alpha) * outcome + alpha * reward_to_go(z, seq, 1.0)
+    return {"adv": Column("token", np.where(has_marks, fused, outcome))}
+
+
+@block
+@stateful(lambda: {"right": 0.5})
+def balance_classes(
+    *, adv: Seq, label: Seq, state: dict[str, float], rate: float = 0.2, floor: float = 0.02
+) -> tuple[dict[str, Column], dict[str, float]]:
+    """Class-balance the advantages of verdicts on right and on wrong answers.
+
+        A_i   <- A_i / sqrt(2 share of i's class)
+        share <- share + rate (share of the batch - share),  clamped to [floor, 1 - floor] in the weights
+
+    Without it, always giving the more frequent verdict would be rewarded. The paper's weights are proportional to one
+    over the root of a class's smoothed size; these are 1 for classes of equal size.
+
+    Args: adv, label f64[S], label NaN for what is no verdict, which is unchanged. Returns: (adv f64[S], the next
+    state). Scope: token.
+
+    >>> balance_classes(adv=[1.0, 1.0, 1.0], label=[1.0, 0.0, float("nan")], state={"right": 0.5})[0]["adv"].values
+    array([1., 1., 1.])
+    """
+    adv, label = np.asarray(adv, np.float64), np.asarray(label, np.float64)
+    known = label[~np.isnan(label)]
+    share = state["right"] + rate * (float(known.sum() / len(known)) - state["right"]) if len(known) else state["right"]
+    clamped = min(max(share, floor), 1 - floor)
+    weight = np.where(label >= 1.0, 1 / math.sqrt(2 * clamped), 1 / math.sqrt(2 * (1 - clamped)))
+    return {"adv": Column("seq", np.where(np.isnan(label), adv, adv * weight))}, {"right": share}
+
+
+tango.claim = Claim(
+    (
+        Check("accuracy", "self", "grpo", by=0.0),
+        Check("late:reward/caught", "self", "early:reward/caught of self", by=0.05),
+        Check("late:reward/passed", "self", "early:reward/passed of self", by=0.05),
+        Check("late:reward/agreed", "self", 0.6),
+        Check("late:reward/passed", "self", "unbalanced", by=0.0),
+    ),
+    arms={"grpo": "grpo", "unbalanced": ("tango", {"balance": False})},
+    task="chain_sum",
+    steps=40,
+    because=(
+        "a verifier that is rewarded for its verdict alone learns to find the wrong steps, and its marks improve "
+        "the generator"
+    ),
+)

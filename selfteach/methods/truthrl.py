@@ -1,0 +1,75 @@
+"""TruthRL (Wei et al. 2025, arXiv 2509.25760).
+
+GRPO with a ternary reward, by which "I don't know" is better than a wrong answer and worse than a right one.
+
+    R = 1 right, 0 abstained, -1 wrong
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core import Check, Claim, Method, Score, Task, block, method
+from ..core.answers import normalise
+from ..reward.answer import ABSTENTIONS, exact_match
+from ..rollout.search import self_search
+from .grpo import grpo
+
+
+@method(family="reward", paper="2509.25760", catalogue=336)
+def truthrl(
+    groups: int = 24, rollouts: int = 8, abstained: float = 0.0, wrong: float = -1.0, beta: float = 0.001
+) -> Method:
+    """GRPO with a ternary reward: right, abstained ("I don't know"), wrong.
+
+        R = 1 right, 0 abstained, -1 wrong
+
+    In a group of {wrong, abstained} abstaining has the positive advantage, in {right, abstained} answering has. Wei et
+    al. 2025: G = 8, beta 0.001, the group's mean and standard deviation as in GRPO. abstained=-1 is their binary
+    reward. Metrics: the shares reward/right, reward/abstained, reward/wrong; the paper's truthfulness is the mean
+    reward itself, accuracy minus hallucinations. A policy that is right less than half of the time maximises its
+    expected reward by always abstaining, so the initial one must know enough. Rollouts are SSRL's, from the policy's
+    own knowledge.
+    """
+    return grpo(groups=groups, rollouts=rollouts, beta=beta).replace(
+        programs={"main": self_search()}, reward=(truthful(abstained=abstained, wrong=wrong),)
+    )
+
+
+@block
+def truthful(*, answer: Any, task: Task, right: float = 1.0, abstained: float = 0.0, wrong: float = -1.0) -> Score:
+    """The ternary reward: right, abstained, wrong. Where abstaining is the gold answer, it is right.
+
+    Parts: right, abstained, wrong, one of which is 1.
+    """
+    is_right = (exact_match(answer=answer, task=task).value or 0.0) >= 1.0
+    is_abstained = not is_right and abstains(answer)
+    parts = {
+        "right": float(is_right),
+        "abstained": float(is_abstained),
+        "wrong": float(not is_right and not is_abstained),
+    }
+    return Score(right if is_right else abstained if is_abstained else wrong, parts)
+
+
+def abstains(answer: Any) -> bool:
+    """Whether an answer, normalised, is one of ABSTENTIONS ("I don't know" ...)."""
+    return answer is not None and normalise(str(answer)) in {normalise(a) for a in ABSTENTIONS}
+
+
+truthrl.claim = Claim(
+    (
+        Check("late:reward/wrong", "self", "binary", by=0.25, relation="<", scale="ratio"),
+        Check("late:reward/abstained", "self", "binary", by=0.05),
+        Check("late:reward/right", "self", "binary", by=-0.02),
+        Check("accuracy", "self", "binary", by=-0.02),
+    ),
+    arms={"binary": ("truthrl", {"abstained": -1.0})},
+    task="atlas",
+    task_options={"abstain": 0.1},
+    steps=40,
+    because=(
+        "where a wrong answer and an abstention have the same reward, guessing costs nothing; where they do not, "
+        "the policy answers what it knows"
+    ),
+)

@@ -1,0 +1,81 @@
+"""TTRL, test-time reinforcement learning (Zuo et al. 2025, arXiv 2504.16084).
+
+RL on the test questions themselves, without labels: the majority answer of a group is the pseudo-label.
+
+    y_maj = majority(answer_1 .. answer_votes)
+    r_i   = 1[answer_i = y_maj]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ..core import Check, Claim, Column, Method, Sampling, Seq, block, method
+from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
+from ..curriculum.select import pool
+from ..reward.answer import exact_match
+from ..reward.vote import majority_vote
+from .grpo import grpo
+
+
+@method(family="selfreward", paper="2504.16084", catalogue=236)
+def ttrl(
+    groups: int = 16,
+    votes: int = 16,
+    keep: int = 8,
+    questions: int = 400,
+    temperature: float = 0.6,
+    labels: bool = False,
+) -> Method:
+    """Test-time RL: GRPO on the test questions, with the majority answer of each group as the label.
+
+        r_i = 1[answer_i = majority(answer_1 .. answer_votes)],   GRPO on the first `keep` of them
+
+    Zuo et al. 2025, sections 2.2 and 3.1, with 64 votes at temperature 0.6 of which 32 are kept. No label is part of
+    the reward: they are read for the metrics reward/label (whether the majority is right), reward/hit (whether the
+    reward agrees with the label) and reward/right. labels=True: the labels as the reward on the same questions, the
+    upper bound that the method is compared with.
+    """
+    return grpo(groups=groups, rollouts=votes).replace(
+        select=pool(size=questions, held_out=True),
+        reward=(exact_match() if labels else majority_vote(judge=exact_match()),),
+        credit=(per_trajectory(), keep_first(n=keep), norm()),
+        sampling=Sampling(temperature=temperature),
+    )
+
+
+@block
+def keep_first(*, group: Seq, n: int = 32) -> dict[str, Column]:
+    """Keep the first `n` sequences of each group; the others only vote and are not learned (section 3.1).
+
+    Put it before the baseline, which is then that of the sequences kept. Args: group i64[S]. Returns: keep f64[S].
+
+    >>> keep_first(group=[0, 1, 0, 0], n=2)["keep"].values
+    array([1., 1., 1., 0.])
+    """
+    seen: Counter[int] = Counter()
+    keep = np.ones(len(group))
+    for i, g in enumerate(np.asarray(group).tolist()):
+        keep[i] = seen[g] < n
+        seen[g] += 1
+    return {"keep": Column("seq", keep)}
+
+
+ttrl.claim = Claim(
+    (
+        Check("accuracy", "self", "start", by=0.05),
+        Check("accuracy", "self", "maj of start", by=-0.01),
+        Check("accuracy", "self", "labelled", by=-0.02),
+        Check("mean:reward/hit", "self", "mean:reward/label of self", by=0.0),
+    ),
+    arms={"labelled": ("ttrl", {"labels": True})},
+    task="chain_sum",
+    steps=40,
+    because=(
+        "with a wrong majority most other wrong answers still have the right reward, and the vote improves with "
+        "the policy"
+    ),
+)

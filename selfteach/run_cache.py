@@ -1,0 +1,146 @@
+"""The cache of runs: each in a folder named by a hash of all that it depends on.
+
+A finished run is read back, an interrupted one continues, and two experiments with the same run share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from . import api
+from .api import Observer, RunConfig, ignore_events
+from .core import registry
+from .core.code_hash import code_hash
+from .core.serial import plain
+from .loop.checkpoint import disk_error
+from .loop.dependencies import source_files
+from .loop.log import read_events
+from .model.names import ABOUT
+
+
+def run_key(run_config: RunConfig) -> str:
+    """A hash of all that a run depends on.
+
+    Its configuration, the code that it reaches by import, the versions of libraries, and the files of the model or
+    adapter that it starts from.
+    """
+    depends = {k: v for k, v in run_config.to_json().items() if k != "use"}
+    depends["method"] = {  # its content, not its name
+        k: v for k, v in depends["method"].items() if k not in ("name", "args")
+    }
+    warm = registry.methods.get("sft").build
+    roots = {Path(api.__file__), Path(warm.__code__.co_filename), *map(Path, run_config.use)}
+    depends["code"] = code_hash(roots | source_files(run_config.method, run_config.task))
+    depends["files"] = [_files(run_config.model), _files(run_config.settings.adapter)]
+    return hashlib.blake2b(json.dumps(depends, sort_keys=True).encode(), digest_size=10).hexdigest()
+
+
+def _files(path: str | None) -> list[tuple[str, int, int]]:
+    """(name, size, modification time in ns) of each file of a model that is given by its folder or file."""
+    if path is None or path in ABOUT:
+        return []
+    start = Path(path).resolve()
+    files = sorted(start.rglob("*")) if start.is_dir() else [start]
+    return [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
+
+
+@contextmanager
+def folder_lock(folder: Path, observer: Observer) -> Generator[None]:
+    """Hold a lock beside a folder, so that two processes never do the same run at once.
+
+    The system releases it where the process is killed.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: no lock
+        yield
+        return
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_name(folder.name + ".lock").open("w")
+    except OSError as error:
+        raise disk_error(error, folder) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            observer({"event": "waiting", "folder": str(folder)})
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def finished_figures(folder: Path) -> dict[str, Any] | None:
+    """The figures of a finished run; None for one that is not finished."""
+    try:
+        return json.loads((folder / "figures.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_events) -> Path:
+    """The folder of the finished run of a configuration: read back, continued, or trained now.
+
+    Raises KeyboardInterrupt where the run was stopped.
+    """
+    folder = store / run_key(run_config)
+    with folder_lock(folder, observer):
+        if finished_figures(folder) is None:
+            run = api.train(run_config, folder, observer, resume=(folder / "config.json").exists())
+            if not run.done:
+                raise KeyboardInterrupt
+    return folder
+
+
+def accuracy_curve(folder: Path) -> dict[int, float]:
+    """Step -> held-out greedy accuracy of a run: during training, and before and after it where these were measured."""
+    out: dict[int, float | None] = {}
+    for e in read_events(folder / "log"):
+        if e["event"] == "eval":
+            out[e["step"]] = e.get("accuracy")
+        elif e["event"] == "final_eval":
+            out[e["step"]] = e["figures"].get("greedy")
+    return {s: v for s, v in sorted(out.items()) if v is not None}
+
+
+def logged_summaries(folder: Path) -> dict[str, float]:
+    """Summaries of every metric that a run logged by step, for claims about training itself.
+
+    The mean over the first quarter of the steps (`early:NAME`), over the last quarter (`late:NAME`) and over all
+    (`mean:NAME`), and the sum (`sum:NAME`).
+    """
+    metrics: dict[str, list[float]] = {}
+    for e in read_events(folder / "log"):
+        if e["event"] == "step":
+            for name, value in e.items():
+                if (
+                    isinstance(value, int | float)
+                    and not isinstance(value, bool)
+                    and name not in ("step", "steps", "first")
+                ):
+                    metrics.setdefault(name, []).append(float(value))
+    out: dict[str, float] = {}
+    for name, values in metrics.items():
+        quarter = max(1, len(values) // 4)
+        parts = {"early": values[:quarter], "late": values[-quarter:], "mean": values}
+        out |= {f"{part}:{name}": sum(some) / len(some) for part, some in parts.items()} | {f"sum:{name}": sum(values)}
+    return out
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a JSON file atomically.
+
+    Raises SelfteachError for a full disk or a folder that cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{file.name}.{os.getpid()}.new")
+        temporary.write_text(json.dumps(plain(value), indent=1) + "\n")
+        os.replace(temporary, file)
+    except OSError as error:
+        raise disk_error(error, file) from error

@@ -1,0 +1,52 @@
+"""Prompts for chat models: a question in plain English, after few-shot examples of the wanted form where need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.errors import unknown
+from ..core.task import Task
+from .demos import answer, information, search
+
+# (question, query, search result, answer), about places that no question of the task `atlas` is about.
+FEW_SHOT = (
+    ("What is the currency of Monaco?", "currency of Monaco", "the currency of Monaco is Euro.", "Euro"),
+    ("What is the continent of Tuvalu?", "continent of Tuvalu", "the continent of Tuvalu is Oceania.", "Oceania"),
+)
+STYLES: dict[str, Callable[[str, str, str], str] | None] = {
+    "search": lambda query, result, gold: (
+        f"<think>I need the {query}.</think> {search(query)} {information(result)} {answer(gold)}"
+    ),
+    "answer": lambda query, result, gold: answer(gold),
+    "plain": None,
+}
+
+
+def messages(task: Task, style: str) -> list[dict[str, Any]]:
+    """The messages of a task's prompt, few-shot examples first. Raises UnknownName for a style that is not in STYLES.
+
+    search  examples that think, search, write the result and answer, in the tags of SSRL with a space between them:
+            "><" is one token to a tokenizer made for real text, and a document could not be put inside it
+    answer  examples that answer in <answer> tags
+    plain   the question alone (the program `plain` reads the answer): what a small model answers best
+    """
+    if style not in STYLES:
+        raise unknown("prompt style (option ask)", style, STYLES)
+    out: list[dict[str, Any]] = []
+    write = STYLES[style]
+    for question, query, result, gold in FEW_SHOT:
+        if write is None:
+            break
+        out += [{"role": "user", "content": question}, {"role": "assistant", "content": write(query, result, gold)}]
+    return [*out, {"role": "user", "content": sentence(task.prompt)}]
+
+
+def sentence(prompt: str) -> str:
+    r"""A quiz's prompt as a sentence.
+
+    >>> sentence("question: what is the capital of France?\n")
+    'What is the capital of France?'
+    """
+    text = prompt.strip().removeprefix("question: ")
+    return text[:1].upper() + text[1:]

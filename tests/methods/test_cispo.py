@@ -1,0 +1,24 @@
+"""CISPO by hand: the weight is clipped, not the update."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from support.battery import of, same, with_weigh
+from support.by_hand import token_gradient
+from support.episodes import said_group
+
+
+def test_every_token_keeps_a_gradient_of_its_clipped_ratio():
+    # A = +-1/sqrt(2), N = 4. Ratios 8 -> 5, 2, 0.01 (no lower bound), 1; no derivative of the ratio itself.
+    group = [said_group([(5, 6), (7, 8)], [1.0, 0.0])]
+    live = [math.log(r) - 1 for r in (8.0, 2.0, 0.01, 1.0)]
+    a = math.sqrt(0.5) / 4
+    assert token_gradient(of("cispo"), group, live) == pytest.approx([-5 * a, -2 * a, 0.01 * a, a], rel=1e-5)
+    assert token_gradient(of("cispo", low=0.5), group, live)[2] == pytest.approx(0.5 * a, rel=1e-5)
+
+
+def test_without_a_bound_it_is_the_importance_weighted_policy_gradient():
+    """At ratios inside all bounds, -sg(r) A logp and -min(r A, clip(r) A) have one gradient: r A grad logp."""
+    same(of("cispo", high=1e9), with_weigh(of("grpo", clip=1e9), "token_mean"), 1e-12)

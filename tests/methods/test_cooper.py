@@ -1,0 +1,154 @@
+"""Cooper by hand: the rule, the corruption, pairs for the reward model, and its verdict as the reward."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.battery import same
+from support.episodes import table_of
+
+from selfteach.core import (
+    Episode,
+    Ref,
+    RolloutGroup,
+    RolloutRequest,
+    Sampling,
+    Score,
+    Task,
+    Trajectory,
+    Tree,
+    collate,
+    registry,
+)
+from selfteach.core.scoring import score
+from selfteach.credit.advantages import norm
+from selfteach.methods.cooper import (
+    bradley_terry,
+    certified_pairs,
+    corrupted,
+    reward_model_score,
+    right_or_wrong,
+    terse_match,
+)
+from selfteach.reward.answer import exact_match
+from selfteach.rollout.single import single
+
+SUM = Task("t", "2 + 3 + 4 =\n", ("9",))
+
+
+TERSE = "<think> 2 + 3 = 5. 5 + 4 = 9.</think><answer> 9</answer>"
+
+
+WORDED = (
+    "<think> we start with 2. first we add 3: 2 + 3 = 5. "
+    "then we add 4: 5 + 4 = 9. so the answer is 9.</think><answer> 9</answer>"
+)
+
+
+def test_a_rule_of_low_recall_reads_sums_only():
+    for text, answer, value in ((TERSE, "9", 1.0), (WORDED, "9", 0.0), (TERSE, "8", 0.0)):
+        assert terse_match(answer=answer, task=SUM, text=text).value == value
+    assert exact_match(answer="9", task=SUM).value == 1.0
+
+
+@pytest.mark.parametrize("n", range(20))
+def test_a_corruption_changes_the_result_and_nothing_before_it(n):
+    for text in (TERSE, WORDED):
+        bad = corrupted(text, SUM, exact_match(), ("c", n))
+        assert bad is not None
+        other = bad.split("<answer> ")[1].split("<")[0]
+        assert other in {"8", "10", "7", "11", "1", "19"}  # 9 off by 1, 2 or 10; 9 - 10 is told as 1
+        assert bad == text.replace("= 9", f"= {other}").replace("is 9", f"is {other}").replace("> 9<", f"> {other}<")
+    assert corrupted("<answer> nine</answer>", SUM, exact_match(), ("c",)) is None
+
+
+def test_a_result_that_a_rule_still_calls_right_is_no_negative():
+    anything = Task("t", "p", tuple(str(i) for i in range(100)))
+    assert corrupted(TERSE, anything, exact_match(), ("c",)) is None
+
+
+def test_a_pair_is_preferred_by_the_difference_at_the_last_tokens():
+    # texts of 2 and 3 tokens; the scalar after their last ones: 1 and -0.5. -log sigmoid(1.5) = log(1 + e^-1.5) =
+    # 0.2014
+    scalar, seq = torch.tensor([9.0, 1.0, 7.0, 8.0, -0.5]), torch.tensor([0, 0, 1, 1, 1])
+    got = bradley_terry(scalar_after=scalar, seq=seq, win=torch.tensor([0]), lose=torch.tensor([1]))
+    assert got.item() == pytest.approx(math.log1p(math.exp(-1.5)))
+    # labels 1 and 0: log(1 + e^-1) and log(1 + e^-0.5)
+    got = right_or_wrong(scalar_after=scalar, seq=seq, label=torch.tensor([1.0, 0.0]))
+    assert got.tolist() == pytest.approx([math.log1p(math.exp(-1)), math.log1p(math.exp(-0.5))])
+
+
+def answered(tokenizer: Any, texts: list[str], rule: list[float]) -> tuple[list[RolloutGroup], Any]:
+    """A group of answers, and the appraisals of each as `appraise` leaves them."""
+    table = table_of(single(), lambda *_: "", tokenizer)
+    episodes, scores, reviews = [], {}, []
+    for n, text in enumerate(texts):
+        tree = Tree()
+        at = Ref(
+            f"a/{n}",
+            tree.add(
+                tree.add(-1, tokenizer.encode(SUM.prompt)),
+                tokenizer.encode(text),
+                action_mask=True,
+                sampling=Sampling(),
+            ),
+        )
+        episodes.append(Episode(at.episode, tree, [Trajectory(at, "policy", "k")]))
+        scores[at] = Score(0.5, {"rule": rule[n]})
+        other = Tree()
+        node = other.add(other.add(-1, tokenizer.encode(SUM.prompt)), tokenizer.encode(text))
+        end = Ref(f"r/{n}", other.add(node, tokenizer.encode("\n 9"), span="reference"))
+        other.notes[end.node] = {"worth": 0.25 * (n + 1)}
+        request = RolloutRequest(SUM, 1, "appraise", help={"output": at})
+        reviews.append(
+            RolloutGroup(
+                request,
+                [Episode(end.episode, other, [Trajectory(end, "rm", f"r{n}", None)])],
+                {"reward": {end: Score(0.5)}},
+                f"r{n}",
+            )
+        )
+        table.trees.update({at.episode: tree, end.episode: other})
+    return [RolloutGroup(RolloutRequest(SUM, len(texts), key="k"), episodes, {"reward": scores}, "k"), *reviews], table
+
+
+def test_a_certified_answer_and_its_corruption_are_a_pair_that_weighs_nothing_in_the_policy(tags):
+    groups, table = answered(tags, [WORDED, TERSE], [0.0, 1.0])
+    win, lose = certified_pairs(wrong=exact_match())(groups=groups, context=table)
+    assert win.preferred_over == (1,) and lose.preferred_over == () and win.model_role == lose.model_role == "rm"
+    batch = collate([win, lose], table.tree)
+    text = [tags.decode(batch.ids[a:z]) for a, z in zip(batch.start, batch.start[1:], strict=False)]
+    assert (
+        text[0] == f"{SUM.prompt}{TERSE}\n 9" and text[1] != text[0] and text[1].endswith("\n 9")
+    )  # the reference stays
+    assert batch.place.tolist() == [batch.start[1] - 1, batch.start[2] - 1]  # their last tokens alone
+    assert norm()(reward=batch.get("reward", "seq"), group=batch.get("group", "seq"))["adv"].values.tolist() == [
+        0.0,
+        0.0,
+    ]
+    assert certified_pairs(wrong=exact_match())(groups=answered(tags, [WORDED], [0.0])[0], context=table) == []
+
+
+def test_the_reward_of_an_answer_is_what_its_appraisal_noted(tags):
+    groups, table = answered(tags, [WORDED, TERSE], [0.0, 1.0])
+    for e in groups[0].episodes:
+        e.answer = "9"
+    part = reward_model_score(other_rewards=(("rule", terse_match()), ("right", exact_match())))
+    found = asyncio.run(score(part, groups, table))["reward"]
+    worded, terse = (found[e.trajectories[0].leaf] for e in groups[0].episodes)
+    assert (worded.value, terse.value) == (0.25, 0.5)
+    assert worded.parts == {"rule": 0.0, "right": 1.0, "agreed": 0.0} and terse.parts["rule"] == 1.0
+    assert found[groups[1].episodes[0].trajectories[0].leaf].value == 0.25
+    lost = asyncio.run(score(part, groups[:1], table))["reward"]
+    assert all(s.value is None and "note worth" in (s.error or "") for s in lost.values())
+
+
+def test_cooper_without_its_reward_model_is_grpo():
+    method = registry.methods.get("cooper")
+    assert [u.params for u in method().stage.updates] == [("policy",), ("rm",)]
+    same(replace(method(update=False), stages=method(update=False).stages[1:]), registry.methods.get("grpo")())

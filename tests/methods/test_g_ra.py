@@ -1,0 +1,92 @@
+"""G-RA by hand: immediate rewards of actions, gated by the outcome."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.battery import of
+from support.scores import ask, by_sample
+
+from selfteach.core import Score
+from selfteach.methods.g_ra import action_score, gated
+from selfteach.reward.combine import weighted
+
+
+def reward(name: str, **hyper_parameters: Any) -> Any:
+    return of(name, **hyper_parameters).stage.reward[0]
+
+
+def test_a_level_counts_only_behind_all_above_it():
+    first, second, third = by_sample(1, 0, 1, 0.6), by_sample(0.5, 0.5, 0.1, 0.5), by_sample(0.2, 0.2, 0.2, 0.2)
+    got = ask(gated(levels=((first, 0.6), (second, 0.3), (third, 9.0))))
+    # open: all | the first alone | two, since .1 < .3 | all, since .6 reaches .6; the last threshold is never asked
+    assert [s.value for s in got] == pytest.approx([1.7, 0.0, 1.1, 1.3])
+    assert [s.parts["open"] for s in got] == [3, 1, 2, 3]
+
+
+def test_gates_that_are_always_open_accumulate_directly_and_closed_ones_leave_the_outcome():
+    outcome, steps = by_sample(1, 0, 0, 1), by_sample(0.5, 0.4, -0.1, 0)
+    direct = ask(weighted(parts=((1.0, outcome), (1.0, steps))))
+    assert [s.value for s in ask(gated(levels=((outcome, -1.0), (steps, 0.0))))] == [s.value for s in direct]
+    assert [s.value for s in ask(gated(levels=((outcome, 2.0), (steps, 0.0))))] == [1, 0, 0, 1]
+    assert [s.value for s in ask(gated(levels=((outcome, 1.0),)))] == [1, 0, 0, 1]
+
+
+def test_an_unknown_level_makes_the_whole_unknown_and_no_level_is_refused():
+    got = ask(gated(levels=((by_sample(1, 0, 1, Score(None)), 1.0), (by_sample(1, 1, None, 1), 0.0))))
+    assert [s.value for s in got] == [2.0, 0.0, None, None]
+    assert all("gated needs levels" in (s.error or "") for s in ask(gated()))
+
+
+def searched(query: str = "home of Al", found: str = "the home of Al is Ur.") -> str:
+    return f"<think>first.</think><search>{query}</search><information>{found}</information>"
+
+
+ANSWER = "<answer> Ur</answer>"
+
+
+@pytest.mark.parametrize(
+    "text,value,completed",
+    [
+        (searched() + ANSWER, 0.1 * 2 + 0.5, 1),  # two actions, one of which found something
+        (searched(found="nothing found.") + ANSWER, 0.2, 1),
+        (searched() * 3 + ANSWER, 0.4 + 1.5, 1),  # searching on pays, whatever for
+        (searched(" ") + ANSWER, 0.1, 1),  # an empty query is no action
+        (searched("two\nlines") + ANSWER, 0.1, 1),
+        (searched() + "<answer> Ur", 0.1 - 0.1 + 0.5, 0),  # ended without an answer
+        (searched() + "<answer> </answer>", 0.1 - 0.1 + 0.5, 0),
+        ("<search>home of Al", -0.1, 0),
+        ("", -0.1, 0),
+        (ANSWER + " and more", 0.0, 0),
+    ],
+)
+def test_actions_are_paid_by_their_form_and_by_what_they_find(text, value, completed, tags):
+    got = acted(tags, re.split(r"(<information>.*?</information>)", text))
+    assert got.value == pytest.approx(value) and got.parts == {"steps": got.value, "completed": completed}
+
+
+def acted(tokenizer, pieces):
+    """The score of an episode whose policy said the pieces 0, 2, ... and was told the pieces 1, 3, ..."""
+    ids = [tokenizer.encode(p) for p in ("question: ?\n", *pieces)]
+    chosen = [np.full(len(i), n % 2 == 1) for n, i in enumerate(ids)]
+    path = SimpleNamespace(ids=np.concatenate(ids), action_mask=np.concatenate(chosen), prompt=len(ids[0]))
+    return action_score(format_reward=0.1, search_reward=0.5)(path=path, context=SimpleNamespace(tokenizer=tokenizer))
+
+
+def test_a_search_that_the_policy_answered_itself_is_no_action(tags):
+    """Two searches, the second with information of its own making, as after the last that the engine answers: 0.1 * 2
+    actions + 0.5.
+    """
+    told = "<information>the home of Al is Ur.</information>"
+    assert acted(
+        tags, ["<search>home of Al</search>", told, f"<search>home of Bo</search>{told}{ANSWER}"]
+    ).value == pytest.approx(0.7)
+
+
+def test_the_gate_is_what_g_ra_adds_to_direct_accumulation():
+    assert {row[0] for row in of("g_ra").diff(of("g_ra", gate=False))} == {"reward.0"}
+    assert reward("g_ra").name == "gated" and reward("g_ra", gate=False).name == "weighted"

@@ -1,0 +1,148 @@
+"""LaSeR by hand: the policy's verdict on itself, its regression, its share of the advantage, and the weighted vote."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.answers import spoken
+from support.battery import VOCAB, Study, groups_of, of, same_gradient, start
+from support.episodes import said_group, table_of
+from support.tensors import f64, slope
+
+from selfteach.core import (
+    Episode,
+    History,
+    Ref,
+    RolloutRequest,
+    Score,
+    Task,
+)
+from selfteach.core.scoring import score
+from selfteach.loop.episode import play
+from selfteach.methods.laser import (
+    from_step,
+    per_trajectory_probed,
+    probed,
+    sampled_vote,
+    self_mixed,
+    verdict_regression,
+)
+from selfteach.model.attention import causal_attention
+from selfteach.reward.answer import exact_match
+
+
+def test_the_policy_s_word_on_its_own_answer(letters):
+    # levels -12 after "7" and -19 after "8", c_ref -20, beta 0.1: 0.8 and 0.1. Of "7", right, it accepts; of "8",
+    # wrong, it rejects.
+    say = lambda text: [-12.0] if "7" in text else [-19.0]  # noqa: E731
+    group, table, _ = spoken(["7", "8", "7"], "7", letters, say)
+    found = asyncio.run(score(probed(reward=exact_match(), beta=0.1, c_ref=-20.0), [group], table, 5.0))
+    assert [s.value for s in found["reward"].values()] == [1, 0, 1] and [
+        s.value for s in found["self_reward"].values()
+    ] == pytest.approx([0.8, 0.1, 0.8])
+    first, second, _ = found["reward"].values()
+    assert (
+        first.parts["accepts"] == 1
+        and "rejects" not in first.parts
+        and second.parts["rejects"] == 1
+        and second.parts["level"] == -19
+    )
+    cut, table, engine = spoken(["7"], "7", letters, say, status="length")
+    assert asyncio.run(score(probed(reward=exact_match()), [cut], table, 5.0))["self_reward"] == {} and not engine.asked
+
+
+def test_one_token_more_after_what_ended_by_itself():
+    whole, cut = said_group([(5, 6), (7,)], [1.0, 0.0]), said_group([(8,)], [0.0], "c")
+    (t,) = cut.episodes[0].trajectories
+    cut.episodes[0].trajectories[0] = replace(t, status="length")
+    whole.scores["self_reward"] = {whole.episodes[1].trajectories[0].leaf: Score(0.7)}
+
+    class Names:
+        reserved_token = 9
+
+    found = per_trajectory_probed(groups=[whole, cut], context=type("Cast", (), {"tokenizer": Names}))
+    assert [e.parts[-1].source for e in found] == [(9,), (9,), Ref(t.leaf.episode, t.leaf.node)]
+    assert [e.parts[-1].learn for e in found] == ["verify", "verify", "main"]
+    assert [float(e.given["self_reward"][1]) for e in found][1] == 0.7 and np.isnan(
+        [found[0].given["self_reward"][1], found[2].given["self_reward"][1]]
+    ).all()
+
+
+def test_the_verdict_is_regressed_on_the_reward():
+    # (0.1 (-14 + 20) - 1)^2 = 0.16; its slope 2 * 0.1 * -0.4
+    lp = f64(-14.0, -25.0)
+    assert verdict_regression(raw_logp=lp, reward=f64(1, 0), c_ref=-20.0).tolist() == pytest.approx([0.16, 0.25])
+    assert slope(lambda x: verdict_regression(raw_logp=x, reward=f64(1, 0), c_ref=-20.0), lp).tolist() == pytest.approx(
+        [-0.08, -0.1]
+    )
+
+
+def test_laser_before_its_warm_up_is_grpo_and_after_it_has_the_regression_beside():
+    groups = groups_of()
+    late, early, plain = (
+        Study(of("laser"), groups),
+        Study(of("laser", verify_from=0, alpha=0.5, c_ref=-3.0), groups_of()),
+        Study(of("grpo"), groups_of()),
+    )
+    same_gradient(late, plain, 1e-12)
+    model = copy.deepcopy(start())
+    rewards = [s.value for g in groups for s in g.scores["reward"].values()]
+    right = sum(r >= 0.5 for r in rewards)
+    loss = torch.zeros((), dtype=torch.float64)
+    for e, r in zip([e for g in groups for e in g.episodes], rewards, strict=True):
+        ids = torch.tensor(e.tree.id[e.tree.places(e.trajectories[0].leaf.node)].astype(np.int64))
+        level = model.logits(model(ids[None], causal_attention))[0, -1].log_softmax(-1)[VOCAB - 1]
+        loss = loss + 0.5 * (0.1 * (level + 3.0) - r) ** 2 / (2 * (right if r >= 0.5 else 12 - right))
+    loss.backward()
+    for name, p in model.names().items():
+        assert torch.allclose(early.gradient[f"policy/{name}"] - plain.gradient[f"policy/{name}"], p.grad, atol=1e-9), (
+            name
+        )
+
+
+def test_self_reward_enters_the_advantage_where_it_tells_siblings_apart():
+    # s = (1, 0 | .5, .5), clipped; the first group's std is .7071: -+ .7071 at a tenth; the second's is none
+    rows: dict[str, Any] = {
+        "adv": [1.0, -1.0, 1.0, -1.0],
+        "self_reward": [3.0, math.nan, 0.5, 0.5],
+        "group": [0, 0, 1, 1],
+        "history": History(),
+    }
+    assert self_mixed(**rows)["adv"].values.tolist() == pytest.approx([0.9 + 0.0707107, -0.9 - 0.0707107, 1.0, -1.0])
+    assert self_mixed(**rows, step=1)["adv"].values.tolist() == [1, -1, 1, -1]
+    assert self_mixed(**rows, gate=0.8)["adv"].values.tolist() == [1, -1, 1, -1]
+
+
+def test_a_vote_in_which_each_sample_has_the_weight_of_its_own_word(tags):
+    # two say 4 and one says 5; of 5 the policy thinks 0.9, of 4 0.2 each, so 5 wins where words weigh
+    replies = ["<answer> 4</answer>", "<answer> 5</answer>", "<answer>4</answer>"]
+
+    def won(**hyper_parameters: Any) -> tuple[Any, Episode]:
+        table = table_of(sampled_vote(k=3, **hyper_parameters), replies, tags)
+
+        async def levels(model_role: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str]) -> Any:
+            assert tokens.tolist() == [tags.reserved_token]
+            return {n: np.array([-11.0 if "5" in tags.decode(context) else -18.0]) for n in want}
+
+        table.engine.score = levels  # type: ignore[union-attr, method-assign]
+        (group,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q", ("5",)))]))
+        return group.episodes[0].answer, group.episodes[0]
+
+    assert won()[0] == "4"
+    answer, episode = won(weighted=True, c_ref=-20.0)
+    assert answer == "5" and [t.learn for t in episode.trajectories] == [None, "main", None]
+
+
+def test_the_regression_joins_in_later():
+    # nothing up to step 2, then 0.5: the step of `verify_from` itself counts
+    assert [from_step(history=History(step=s), step=3, value=0.5) for s in (2, 3, 4)] == [0.0, 0.5, 0.5]
+    (verify,) = [t for u in of("laser").stage.updates for t in u.terms if t.on == ("verify",)]
+    assert str(verify.coef) == "from_step(step=8, value=0.1)"

@@ -1,0 +1,41 @@
+"""PPO by hand: GAE, whitening, the clip, and the critic's squared error, not halved."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from support.battery import of
+from support.by_hand import token_gradient
+from support.episodes import said_group
+
+# One answer of two tokens with the reward 1; V = 1/2, 1/4.
+GROUP = [said_group([(5, 6)], [1.0])]
+VALUE = [0.5, 0.25]
+
+
+def test_the_policy_follows_whitened_advantages():
+    # A = (1 - 1/2, 1 - 1/4) = (1/2, 3/4) at lam = 1; mean 5/8, std sqrt(2) / 8: -+1/sqrt(2). w = 1/2.
+    a = math.sqrt(0.5) / 2
+    assert token_gradient(of("ppo"), GROUP, [-1.0, -1.0], critic_value=VALUE) == pytest.approx([a, -a], rel=1e-6)
+    beyond = [math.log(0.7) - 1, math.log(1.3) - 1]
+    assert token_gradient(of("ppo"), GROUP, beyond, critic_value=VALUE) == [0, 0]
+
+
+def test_lam_and_gamma_are_those_of_gae():
+    # Whitening hides the size of two advantages, so they are read off the critic's gradient, 2 (V - R) w = -A.
+    # lam 0: the one-step errors 1/4 - 1/2 and 1 - 1/4. gamma 1/2, lam 1: R_0 = 1/2, R_1 = 1.
+    given = {"name": "critic_value", "update": 0}
+    got = token_gradient(of("ppo", lam=0.0), GROUP, VALUE, **given, critic_value=VALUE)
+    assert got == pytest.approx([0.25, -0.75])
+    assert token_gradient(of("ppo", gamma=0.5), GROUP, VALUE, **given, critic_value=VALUE) == pytest.approx(
+        [0.0, -0.75]
+    )
+
+
+def test_the_critics_loss_is_not_halved():
+    # R = 1, 1: d (V - R)^2 / dV = 2 (V - R) = -1, -3/2, over two tokens
+    got = token_gradient(of("ppo"), GROUP, VALUE, name="critic_value", update=0, critic_value=VALUE)
+    assert got == pytest.approx([-0.5, -0.75])
+    critic, policy = of("ppo", critic_lr=0.5).stage.updates
+    assert (critic.params, critic.lr, policy.params, policy.lr) == (("critic",), 0.5, ("policy",), None)

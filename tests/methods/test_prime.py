@@ -1,0 +1,82 @@
+"""PRIME: process and outcome by hand, the reward model's loss, and the order of the two updates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.battery import groups_of, of, start
+from support.by_hand import token_gradient
+from support.episodes import said_group
+
+from selfteach.credit.advantages import leave_one_out
+from selfteach.learner.local import LocalLearner
+from selfteach.learner.settings import LearnerSettings
+from selfteach.loop.assemble import needed
+from selfteach.loop.learn_batch import compose_batch, learn_batch
+from selfteach.loop.state import RunState
+from selfteach.loop.step_context import EpisodeLimits, StepContext
+from selfteach.methods.prime import implicit_process, outcome_cross_entropy
+
+
+def test_process_and_outcome_have_their_own_baselines():
+    # beta 1/2. r of sibling 0: 1, 3 (mean 2); of sibling 1: 4; of sibling 2: 0, 0. Others' means: (4 + 0)/2 = 2, (2 +
+    # 0)/2 = 1, (2 + 4)/2 = 3. To go: (1-2) + (3-2) = 0, 1;  4 - 1 = 3;  (0-3) + (0-3) = -6, -3.  Outcome 1, 0, 0: 1 - 0
+    # = 1, 0 - 1/2, 0 - 1/2.
+    given: dict[str, Any] = {"prm_logp": [2.0, 6.0, 8.0, 1.0, 1.0], "ref_logp": [0.0, 0.0, 0.0, 1.0, 1.0]}
+    given |= {"seq": [0, 0, 1, 2, 2], "group": [0, 0, 0], "reward": [1.0, 0.0, 0.0], "beta": 0.5}
+    assert implicit_process(**given)["adv"].values == pytest.approx([1, 2, 2.5, -6.5, -3.5])
+    assert implicit_process(**given, process=0.0)["adv"].values == pytest.approx([1, 1, -0.5, -0.5, -0.5])
+    assert implicit_process(**given, outcome=0.0, gamma=0.0)["adv"].values == pytest.approx([-1, 1, 3, -3, -3])
+    alone = {**given, "group": [0, 1, 2]}
+    assert (implicit_process(**alone)["adv"].values == 0).all()
+    assert leave_one_out(np.array([3.0, 1.0, 7.0]), np.array([0, 0, 1])).tolist() == [2, -2, 0]
+
+
+def test_the_policy_gradient_is_of_the_whitened_sum():
+    # Outcomes 1, 0 alone: A = 1, -1, whose std over n - 1 is sqrt(2). Log-ratios 0 and 2 a token, beta 1/2: r = 0, 1,
+    # others' means 1, 0, so A = 1 + (0 - 1) and -1 + (1 - 0): nothing is left. w = 1/2.
+    group, on_policy = [said_group([(5,), (6,)], [1.0, 0.0])], [-1.0, -1.0]
+    given = {"prm_logp": [-1.0, 1.0], "ref_logp": [-1.0, -1.0]}
+    got = token_gradient(of("prime", process=0.0), group, on_policy, **given)
+    assert got == pytest.approx([-math.sqrt(0.5) / 2, math.sqrt(0.5) / 2])
+    assert token_gradient(of("prime", beta=0.5), group, on_policy, **given) == [0, 0]
+    # The reward model's gradient is that of the sum: S = 0 and 1: beta (sigmoid(S) - R) over two answers.
+    up, down = 0.5 * (0.5 - 1) / 2, 0.5 / (1 + math.exp(-1)) / 2
+    got = token_gradient(of("prime", beta=0.5), group, given["prm_logp"], name="prm_logp", update=0, **given)
+    assert got == pytest.approx([up, down])
+
+
+def test_cross_entropy_of_a_log_ratio_by_hand():
+    # beta 1/2: S = 1/2 (1 + 3) = 2 and -1/2. -log sigmoid(2) = log(1 + e^-2); -log(1 - sigmoid(-1/2)) = log(1 +
+    # e^-1/2). d l / d logp = beta (sigmoid(S) - R).
+    logp = torch.tensor([1.0, 3.0, -1.0], dtype=torch.float64, requires_grad=True)
+    l = outcome_cross_entropy(
+        prm_logp=logp, ref_logp=torch.zeros(3), reward=torch.tensor([1.0, 0.0]), seq=torch.tensor([0, 0, 1]), beta=0.5
+    )
+    assert l.tolist() == pytest.approx([math.log1p(math.exp(-2)), math.log1p(math.exp(-0.5))])
+    l.sum().backward()
+    up, down = 0.5 * (1 / (1 + math.exp(-2)) - 1), 0.5 / (1 + math.exp(0.5))
+    assert logp.grad is not None and logp.grad.tolist() == pytest.approx([up, up, down])
+
+
+def test_the_reward_model_is_updated_before_it_scores():
+    method = needed(of("prime"))
+    learner = LocalLearner(method.weights, method.models, start(), 0, LearnerSettings())
+    table = StepContext(None, None, tuple(method.models), {}, None, {}, limits=EpisodeLimits())  # type: ignore[arg-type]
+    groups = groups_of()
+    table.trees.update({e.id: e.tree for g in groups for e in g.episodes})
+    state = RunState()
+    batch = compose_batch(groups, method.stage, learner, table, state).batch
+    learn_batch(batch, method.stage, learner, state, lr=1e-3)
+    rewards = batch.get("prm_logp") - batch.get("ref_logp")
+    assert np.abs(rewards).max() > 1e-4  # before its first update the two models are equal
+    del batch.columns["prm_logp"]
+    learner.forward(batch, ["prm_logp"])
+    assert np.allclose(batch.get("prm_logp") - batch.get("ref_logp"), rewards, atol=1e-12)
+    right, seq = batch.get("reward", "seq"), batch.get("seq")
+    sums = np.bincount(seq, weights=rewards)
+    assert np.corrcoef(sums, right)[0, 1] > 0.3  # the implicit reward correlates with the outcome

@@ -1,0 +1,156 @@
+"""ReST-MCTS*: inferred values of lines by hand, selection and expansion of a search, what is learned from its tree."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from support.episodes import table_of
+
+from selfteach.core import RolloutRequest, Score, Task, collate, registry
+from selfteach.core.scoring import score
+from selfteach.credit.composers import per_trajectory
+from selfteach.engine.scripted import ScriptedEngine
+from selfteach.loop.episode import play
+from selfteach.methods.rest_mcts import Line, answered, best_of, inferred_values, line_search, line_values, right_only
+
+
+def test_values_of_lines_by_hand():
+    """Root, a, b right, c wrong below a; d wrong below the root, e wrong below d; f, which never ended.
+
+    m: b 1, a 2, root 3. a: 0 + 1/2. b: 1/2 + 1/2 * 1. c takes a's 2: 1/2 - 1/2 * 1/2. d takes the root's 3: max(0,
+    -1/3). e the same.
+    """
+    v = inferred_values([-1, 0, 1, 1, 0, 4, 1], [None, None, True, False, None, False, None])
+    assert v[:6] == pytest.approx([0, 0.5, 1.0, 0.25, 0.0, 0.0]) and np.isnan(v[6])
+
+
+def test_a_path_to_a_right_answer_rises_evenly_and_the_shortest_way_counts():
+    # Steps of a single path of 4: 1/4, 1/2, 3/4, 1. m = 4, 3, 2, 1: 1/4; + 3/4 / 3; + 1/2 / 2; + 1/4.
+    assert inferred_values([-1, 0, 1, 2, 3], [None] * 4 + [True]) == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
+    # A second, shorter way below the first line: it has m = 2, so is worth 1/2, and the longer way goes on from there.
+    v = inferred_values([-1, 0, 1, 2, 1], [None, None, None, True, True])
+    assert v == pytest.approx([0, 0.5, 0.75, 1.0, 1.0])
+    assert np.isnan(inferred_values([-1, 0], [None, False])).all(), "nothing is known where nothing was right"
+
+
+def test_selection_is_by_uct_and_backup_is_the_visit_weighted_mean():
+    root = Line(None)
+    a, b = Line(None, root, 1, 0.9), Line(None, root, 1, 0.2)
+    root.below = [a, b]
+    assert a.uct(0.7) > b.uct(0.7) and math.isinf(b.uct(0.7)[0])
+    a.back_up(), a.back_up(), b.back_up()
+    assert (root.visits, a.visits, b.visits) == (3, 2, 1)
+    assert root.value == pytest.approx((2 * 0.9 + 0.2) / 3)
+    assert a.uct(0.7)[0] == pytest.approx(0.9 + 0.7 * math.sqrt(2 * math.log(3) / 2))
+
+
+class Scripted(ScriptedEngine):
+    """Writes lines from a table of continuations; its value model gives a higher value to each `2`."""
+
+    NEXT: ClassVar = {
+        "": ["<think> 1 + 1 = 2.", "<think> 1 + 1 = 3."],
+        "2.": ["</think><answer> 2</answer>"],
+        "3.": ["</think><answer> 3</answer>"],
+    }
+
+    def __init__(self, tokenizer):
+        super().__init__(self.reply, tokenizer)
+        self.turn = 0
+
+    def reply(self, text, rng_key):
+        self.turn += 1
+        options = next(v for k, v in sorted(self.NEXT.items(), reverse=True) if text.endswith(k))
+        return options[self.turn % len(options)]
+
+    async def score(self, model_role, context, tokens, want=("logp",)):
+        assert model_role == "vm" and want == ("scalar_after",)
+        good = self.tokenizer.decode(tokens).count("2")
+        scalar = np.full(len(tokens), 99.0, np.float32)
+        scalar[-1] = 2.0 * good - 1.0  # the value after the last token is read
+        return {"scalar_after": scalar}
+
+
+TASK = Task("t", "compute: 1 + 1 =\n", ("2",))
+
+
+class Endless(Scripted):
+    """The wrong line can be continued without end."""
+
+    NEXT: ClassVar = Scripted.NEXT | {"3.": [" 3 + 0 = 3."]}
+
+
+def searched(program, tokenizer, n=1, engine=Scripted):
+    table = table_of(program, [], tokenizer, model_roles=("policy", "vm"))
+    table.engine = engine(tokenizer)
+    groups = asyncio.run(play(table, [RolloutRequest(TASK, n)]))
+    groups[0].scores.update(asyncio.run(score(answered(), groups, table)))
+    assert {e.status for e in groups[0].episodes} == {"done"}, groups[0].episodes[0].why
+    return table, groups
+
+
+def test_a_search_stops_at_an_answer_of_a_high_value(tags):
+    table, groups = searched(line_search(lookahead=1), tags, engine=Endless)
+    (episode,) = groups[0].episodes
+    assert episode.answer == "2"
+    whole, _ = searched(line_search(lookahead=1, stop_early=False), tags, engine=Endless)
+    assert len(whole.trees[episode.id]) > len(table.trees[episode.id]), "without early stopping the tree is larger"
+
+
+def test_an_expansion_samples_as_many_lines_as_branch(tags):
+    for branch in (1, 4):
+        _, groups = searched(line_search(expansions=1, lookahead=0, branch=branch), tags)
+        assert groups[0].episodes[0].cost["turns"] == branch
+
+
+def test_search_and_best_of_keep_to_their_token_budget(tags):
+    for program, most in (
+        (line_search(tokens=60, stop_early=False, expansions=99), 260),
+        (best_of(tokens=60, n=99), 100),
+    ):
+        _, groups = searched(program, tags)
+        sampled = groups[0].episodes[0].cost["tokens"]
+        assert 60 <= sampled <= most
+    assert searched(best_of(n=4), tags)[1][0].episodes[0].cost["turns"] == 4
+
+
+def test_every_line_is_a_value_target_once_and_the_policy_imitates_right_answers(tags):
+    table, groups = searched(line_search(lookahead=1, stop_early=False), tags)
+    (episode,) = groups[0].episodes
+    values = line_values(groups=groups)
+    targets = {}
+    for example in values:
+        leaf = example.parts[-1].source
+        targets[tags.decode(episode.tree.id[episode.tree.places(leaf.node)])[len(TASK.prompt) :]] = example.given[
+            "target"
+        ][1]
+    # The right way has two lines: 1/2 and 1. The wrong one falls from the root's m = 2: max(0, -1/2), and again.
+    right, wrong = "<think> 1 + 1 = 2.", "<think> 1 + 1 = 3."
+    assert targets == pytest.approx(
+        {right: 0.5, f"{right}</think><answer> 2</answer>": 1.0, wrong: 0.0, f"{wrong}</think><answer> 3</answer>": 0.0}
+    )
+    examples = [*per_trajectory()(groups=groups), *values]
+    batch = collate(examples, table.tree)
+    for example, row in zip(values, range(len(groups[0].episodes[0].trajectories), len(examples)), strict=True):
+        leaf = example.parts[-1].source
+        whole = episode.tree.id[episode.tree.places(leaf.node)]
+        assert batch.ids[batch.start[row] : batch.start[row + 1]].tolist() == whole.tolist(), (
+            "the example holds all text before the line"
+        )
+    assert (batch.lengths()[[n.count(":value") > 0 for n in batch.names]] == 1).all(), "a line's last token is its row"
+    kept = right_only(reward=batch.get("reward", "seq"))
+    by = dict(zip(batch.names, zip(kept["keep"].values, kept["adv"].values, strict=True), strict=True))
+    assert sorted(by.values()) == [(0.0, 0.0), *[(1.0, 0.0)] * 4, (1.0, 1.0)]
+
+
+def test_each_answer_is_judged_by_its_own_text():
+    assert answered(text="<answer> 2</answer>", task=TASK).value == 1.0
+    assert answered(text="no end", task=TASK).value == 0.0 and isinstance(answered(text="", task=TASK), Score)
+
+
+def test_the_value_model_is_a_model_role_with_a_scalar_head_alone():
+    made = registry.methods.get("rest_mcts")()
+    assert made.models["vm"].heads == ("scalar",) and {u.params for u in made.stage.updates} == {("vm",), ("policy",)}

@@ -1,0 +1,43 @@
+"""SAR by hand: the relative drop of an answer's perplexity by the question."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from support.answers import plain_logp
+from support.battery import Study, groups_of, of, same
+from support.episodes import said_group
+
+from selfteach.core import registry
+from selfteach.methods.sar import per_trajectory_blind
+
+
+def test_the_reward_by_a_plain_forward_pass():
+    groups = groups_of()
+    study, total = Study(of("sar", alpha=0.2), groups), {}
+    for e, r in zip(
+        [e for g in groups for e in g.episodes],
+        [s.value for g in groups for s in g.scores["reward"].values()],
+        strict=True,
+    ):
+        places = e.tree.places(e.trajectories[0].leaf.node)
+        sampled = places[e.tree.action_mask[places]]
+        blind = plain_logp([0, *e.tree.id[sampled].tolist()]).mean()
+        ppl, ppl_blind = math.exp(-e.tree.logp[sampled].astype(np.float64).mean()), math.exp(-blind)
+        total[e.id] = r + 0.2 * min(max((ppl_blind - ppl) / ppl_blind, -1), 1)
+    for key in ("g0", "g1", "g2"):
+        mine = np.array([v for n, v in total.items() if f"/{key}/" in n])
+        want = (mine - mine.mean()) / mine.std(ddof=1)
+        have = [v[0] for (n, row), v in study.columns().items() if row == 0 and f"/{key}/" in n]
+        assert have == pytest.approx(want.tolist(), abs=1e-4)
+    same(of("sar", alpha=0.0), of("grpo"))
+
+
+def test_the_blind_view_has_a_prompt_without_a_question(tags, letters):
+    assert letters.blank_prompt("compute: 1 + 1").tolist() == [letters.end] == letters.blank_prompt((1, 2)).tolist()
+    group = said_group([(5,), (6,)], [1.0, 0.0])
+    examples = per_trajectory_blind(groups=[group], context=type("Context", (), {"tokenizer": tags}))
+    assert [e.views for e in examples] == [{"blind": (tags.end,)}] * 2
+    assert [e.parts for e in examples] == [e.parts for e in registry.blocks.get("per_trajectory")(groups=[group])]

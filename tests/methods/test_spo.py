@@ -1,0 +1,104 @@
+"""SPO by hand: win rates, and what self-play finds where preferences are intransitive."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.battery import of
+from support.comparisons import CIRCLE, choices, circle, rewards_of, settle
+
+from selfteach.core.random_keys import generator, uniform
+from selfteach.core.scoring import score
+from selfteach.credit.advantages import center
+from selfteach.methods.spo import win_rate
+from selfteach.reward.pairwise import win_rates
+from selfteach.tasks.preference import preference
+from selfteach.tasks.preference_rewards import proxy_worth
+
+
+def test_a_win_rate_is_the_mean_preference_over_siblings():
+    # rock: loses to paper, ties with rock: (0 + 1/2) / 2; paper beats both: 2 / 2
+    got = rewards_of(win_rate(judge=circle()), choices("rock", "paper", "rock"))
+    assert [s.value for s in got] == [0.25, 1.0, 0.25]
+    assert [s.parts["comparisons"] for s in got] == [2, 2, 2]
+    one_of_each = rewards_of(win_rate(judge=circle()), choices(*CIRCLE))
+    assert [s.value for s in one_of_each] == [0.5, 0.5, 0.5]  # in a circle nobody stands out
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_every_pair_is_compared_once_and_positions_are_balanced(n):
+    rates, asked = settle(win_rates(n), lambda i, j: 1.0)
+    assert sorted(map(sorted, asked)) == [[i, j] for i in range(n) for j in range(i + 1, n)]
+    first = [sum(p[0] == i for p in asked) for i in range(n)]
+    assert max(first) - min(first) <= 1 + n % 2
+    assert math.isclose(sum(rates), n / 2)  # a win for one is a loss for the other
+
+
+def test_a_group_of_one_is_an_error():
+    (alone,) = rewards_of(win_rate(judge=circle()), choices("rock"))
+    assert alone.value is None and "set rollouts to at least 2" in (alone.error or "")
+    assert "'pair'" in (rewards_of(win_rate(), choices("rock", "rock"))[0].error or "")  # the task brings no judge
+    failed = choices("rock", "paper", "rock")
+    failed.episodes[2].status = "error"
+    scores = asyncio.run(score(win_rate(judge=circle()), [failed], None))["reward"]  # type: ignore[arg-type]
+    assert sorted(s.value for s in scores.values()) == [0.0, 1.0]
+
+
+def exploited(p: np.ndarray) -> float:
+    """How much above a half the best answer to a mixture wins in the circle."""
+    preferred_over = np.array([[circle(first=a, second=b) for b in CIRCLE] for a in CIRCLE])
+    return float((preferred_over @ p).max() - 0.5)
+
+
+def test_self_play_converges_to_the_minimax_winner_and_a_reward_model_to_one_choice():
+    """SPO's own example.
+
+    The minimax winner of the circle is the uniform mixture, of exploitability 0; a pure choice's is 1/2.
+    """
+    logits, total, steps = np.log([0.6, 0.3, 0.1]), np.zeros(3), 400
+    for step in range(steps):
+        p = np.exp(logits) / np.exp(logits).sum()
+        total += p
+        drawn = np.searchsorted(p.cumsum(), uniform(step + 1, np.arange(24)) * (1 - 1e-12))
+        group = choices(*(CIRCLE[min(int(i), 2)] for i in drawn))
+        reward = [s.value for s in rewards_of(win_rate(judge=circle()), group)]
+        adv = center(reward=reward, group=[0] * 24, by="leave_one_out")["adv"].values
+        for i, a in zip(drawn, adv, strict=True):  # the policy gradient over p: multiplicative weights
+            logits[min(int(i), 2)] += 0.1 * a / 24 / p[min(int(i), 2)]
+    assert exploited(total / steps) < 0.06
+    # Bradley and Terry's model on the same kind of data (pairs of the first mixture): its best choice is one, and loses
+    # to another
+    draw, r = generator(0, "pairs"), np.zeros(3)
+    pairs = [(a, b) for a, b in draw.choice(3, (600, 2), p=[0.6, 0.3, 0.1]) if a != b]
+    for _ in range(300):
+        slope = np.zeros(3)
+        for a, b in pairs:
+            chance = 1 / (1 + math.exp(r[b] - r[a]))
+            won = circle(first=CIRCLE[a], second=CIRCLE[b])
+            slope[a] += won - chance
+            slope[b] -= won - chance
+        r += 4 * slope / len(pairs)
+    best = np.eye(3)[int(r.argmax())]
+    assert np.sort(r)[-1] - np.sort(r)[-2] > 0.5 and exploited(best) == 0.5
+
+
+def test_the_tasks_judges_prefer_as_they_should():
+    # a text worth 1 beside one worth 0.4, noise near 0: the better wins both ways, and the proxy likes length more
+    task = preference(judge=1e-3, n_test=5).train(0)
+    good, poor = str(task.answer[0]), "the sea ."
+    group = choices(good, poor, poor)
+    group = group._replace(request=replace(group.request, task=task))
+    assert rewards_of(of("spo").stage.reward[0], group)[0].value == 1.0
+    assert sum(s.value for s in rewards_of(of("spo").stage.reward[0], group)[1:]) == 0.5  # equals: one of the two wins
+    proxy = rewards_of(of("pointwise").stage.reward[0], group)
+    want = [proxy_worth(answer=e.answer, task=task).value for e in group.episodes]
+    assert [s.value for s in proxy] == want and want[0] > want[1]
+
+
+def test_a_missing_judge_is_named_in_the_error():
+    scores = rewards_of(of("pointwise", judge="coarse").stage.reward[0], choices("rock", "paper"))
+    assert all(s.value is None and "judge of task" in (s.error or "") for s in scores)

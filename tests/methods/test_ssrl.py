@@ -1,0 +1,170 @@
+"""SSRL by hand: the format score, the masked information, entropy-guided search."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from support.battery import Study, groups_of, of, same, same_gradient
+from support.episodes import table_of
+
+from selfteach.core import Block, RolloutRequest, Task
+from selfteach.loop.episode import play
+from selfteach.methods.ssrl import entropy_guided, query_uncertainty, search_format
+
+
+def episode(table: Any) -> Any:
+    return asyncio.run(play(table, [RolloutRequest(Task("t", "Q: "))]))[0].episodes[0]
+
+
+def form(text: str) -> float:
+    return search_format(text=text).value
+
+
+T, S, I, A = "<think>t</think>", "<search>q</search>", "<information>i</information>", "<answer>a</answer>"
+
+
+@pytest.mark.parametrize(
+    "text,value",
+    [
+        (T + A, 1 / 2),  # T 1, S 0: 1/2 * 1/1
+        (T + S + I + T + A, 1.0),  # T 2, S 1: 1 * 2/2
+        (T + S + I + A, 1 / 4),  # T 1, S 1: 1/2 * 1/2
+        (T + S + I + S + I + A, 1 / 6),  # T 1, S 2: 1/2 * 1/3
+        (T + S + I + T + S + I + A, 2 / 3),  # T 2, S 2: 1 * 2/3
+        (T + S + I + T + S + I + T + A, 1.0),  # T 3, S 2
+        (T + T + A, 1 / 2),  # T 2, S 0: 1 * 1/2
+        (T * 3 + A, 1 / 3),
+        (T * 3 + S + I + A, 2 / 3),  # T 3, S 1
+        (T * 8 + A, 1 / 8),
+        (f" {T}\n\n{A}\n", 1 / 2),  # space around and between is fine
+        ("<think>two\nlines</think>" + A, 1 / 2),  # a thought may have lines
+        (T + S + "<information>i\nj</information>" + T + A, 1.0),
+        (T + "<search> q </search>" + I + T + A, 1.0),
+    ],
+)
+def test_well_formed_texts(text, value):
+    assert form(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text,why",
+    [
+        ("", "does not run"),
+        ("a", "text between"),
+        (A, "does not run"),
+        (T, "does not run"),
+        (A + T, "does not run"),
+        (T + A + T, "does not run"),
+        (T + "so" + A, "text between"),
+        (T + A + "end", "text between"),
+        (T * 9 + A, "more than 8 thoughts"),
+        (T + "<answer></answer>", "empty"),
+        (T + "<think> </think>" + A, "empty"),
+        (T + "<answer>your answer</answer>", "placeholder"),
+        ("<think>Your Thoughts here</think>" + A, "placeholder"),
+        (T + "<search>a\nb</search>" + I + A, "more than one line"),
+        (T + S + A, "without its information"),
+        (T + S + T + I + A, "without its information"),  # not at once
+        (T + I + A, "without its information"),  # none was asked for
+        (T + S + I + I + A, "without its information"),
+        (T + "<search>q<search>r</search></search>" + I + A, "nested"),
+        ("<think>t<answer>a</answer></think>" + A, "nested"),
+        (T + "<answer>a", "left open"),
+        ("<think>t" + A, "left open"),
+        (T + "<plan>p</plan>" + A, "strange tags: plan"),
+        (T + "<answer>a</think>", "left open"),
+    ],
+)
+def test_malformed_texts_score_zero_with_a_reason(text, why):
+    got = search_format(text=text)
+    assert got.value == 0.0 and why in got.why and got.error is None
+
+
+def test_the_largest_number_of_thoughts_is_a_hyper_parameter():
+    assert form(T * 9 + A) == 0.0 and search_format(thoughts=9)(text=T * 9 + A).value == pytest.approx(1 / 9)
+
+
+def test_uncertainty_of_a_query_by_hand(tags):
+    # A drawn chance of p per token gives -p log2 p: 1/2 -> 1/2, 1/4 -> 1/2, 1/8 -> 3/8, 1 -> 0. The tags count.
+    async def main(*, request: RolloutRequest, rollout: Any) -> float:
+        context = rollout.policy.begin(request.task.prompt)
+        turn = await context.sample(stop=("</search>",))
+        node = turn.at.node
+        rows = slice(context.tree.begin[node], context.tree.stop(node))
+        assert context.tree.size(node) == 5  # x <search> a b </search>
+        context.tree.logp[rows] = np.log([0.01, 1 / 2, 1 / 4, 1 / 8, 1.0])
+        return query_uncertainty(context, turn)
+
+    table = table_of(Block(main), ["x<search>ab</search>"], tags)
+    e = episode(table)
+    assert e.why == "" and e.answer == pytest.approx((1 / 2 + 1 / 2 + 3 / 8 + 0) / 4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "chances,asked",
+    [
+        # -p log2 p: 0.5 -> .500, 0.9 -> .137, 0.25 -> .5, 0.1 -> .332, 0.36788 -> .531 (the most there is)
+        ([0.9, 0.5, 0.1], [1, 2]),  # .137 first: outside; .500 rose: outside; .332 fell: memory
+        ([0.5, 0.9, 0.1], [1, 3]),  # .500 first; .137 fell: memory; .332 rose over .137
+        ([0.1, 0.1, 0.1], [1]),  # equal is not risen
+    ],
+)
+def test_entropy_guided_uses_the_engine_where_uncertainty_rose(tags, chances, asked):
+    outside = []
+    queries = {"n": 0}
+
+    def reply(text, rng_key):
+        if text.endswith("</search>"):
+            return "<information>own</information>"
+        queries["n"] += 1
+        return f"<search>{'abc'[queries['n'] - 1]}</search>" if queries["n"] <= len(chances) else "<answer>z</answer>"
+
+    table = table_of(entropy_guided(turns=5), reply, tags, tools={"search": lambda q: outside.append(q) or "tool"})
+    generate = table.engine.generate
+
+    async def with_chance(model_role, context, sampling, rng_key):
+        done = await generate(model_role, context, sampling, rng_key)
+        p = chances[min(queries["n"], len(chances)) - 1]
+        return done._replace(logp=np.full(len(done.ids), np.log(p), np.float32))
+
+    table.engine.generate = with_chance
+    e = episode(table)
+    assert e.why == "" and e.answer == "z"
+    assert outside == ["abc"[n - 1] for n in asked]
+    assert e.cost["calls"] == len(asked)
+
+
+def test_ssrl_without_format_reward_mask_and_kl_is_grpo():
+    same(of("ssrl", format=0.0, mask=False, beta=0.0), of("grpo"))
+    differ = {
+        place for place, _, _ in of("ssrl", format=0.0, mask=False, beta=0.0).diff(of("grpo", groups=48, rollouts=5))
+    }
+    assert differ == {"program.main", "reward.0", "credit.0", "decode.self", "decode.search", "decode.entropy_guided"}
+
+
+def test_answer_only_is_grpo_with_another_program():
+    same(of("answer_only", beta=0.0), of("grpo"))
+    assert {row[0] for row in of("answer_only", beta=0.0).diff(of("grpo", groups=48, rollouts=5))} == {"program.main"}
+
+
+def test_the_mask_removes_a_span_from_every_loss_term():
+    study = {}
+    for mask in (True, False):
+        groups = groups_of()
+        for g in groups:
+            for e in g.episodes:
+                for node in range(1, len(e.tree.parent)):
+                    e.tree.mark(node, 0, 1, "information")  # the first token of every turn
+        study[mask] = Study(of("ssrl", mask=mask), groups)
+    turns = sum(len(e.tree.parent) - 1 for g in groups_of() for e in g.episodes)
+    assert (
+        study[False].batch.size("token") - study[True].batch.size("token")
+        == turns
+        == study[True].dropped["dropped/masked:information"]
+    )
+    assert set(study[True].batch.get("seq")) == set(study[False].batch.get("seq"))
+    with pytest.raises(AssertionError):
+        same_gradient(study[True], study[False])

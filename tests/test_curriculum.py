@@ -1,0 +1,99 @@
+"""Which tasks and demonstrations are asked: an expert's demonstrations, hints that give nothing away, books by task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.curriculum import demonstration_numbers as numbers
+from support.curriculum import source, styled_demonstrations
+from support.episodes import said_group
+
+from selfteach.core import BadValue, Task, collate, registry
+from selfteach.core.blocks import first_state
+from selfteach.core.protocols import History
+from selfteach.curriculum.hints import guidance
+from selfteach.curriculum.select import experts
+from selfteach.loop.metrics_history import record_step, summary
+
+
+def test_an_expert_makes_no_slip_and_keeps_to_a_style():
+    part = experts(style="verbose", pool=3)
+    found, state = part(n=4, finished_rounds=[], source=styled_demonstrations(), state=first_state(part))
+    assert numbers(found) == [2, 4, 8, 2] and all(
+        r.n == 1 and r.program == "main" for r in found
+    )  # three of them, then round again
+    found, state = part(n=3, finished_rounds=[], source=styled_demonstrations(), state=state)
+    assert numbers(found) == [4, 8, 2] and state["seen"] == 9
+    assert part(n=3, finished_rounds=[[]], source=styled_demonstrations(), state=state) == ([], state)
+
+
+def test_a_task_without_styles_has_experts_all_the_same():
+    part = experts(style="verbose")
+    for slips, taken in ((True, [0, 2, 3]), (False, [0, 1, 2])):
+        where = styled_demonstrations(styles=False, slips=slips)
+        assert numbers(part(n=3, finished_rounds=[], source=where, state=first_state(part))[0]) == taken
+    assert numbers(experts()(n=3, finished_rounds=[], source=styled_demonstrations(), state=first_state(part))[0]) == [
+        0,
+        2,
+        3,
+    ]
+
+
+def test_a_task_without_an_expert_is_refused():
+    state = first_state(experts())
+    with pytest.raises(BadValue, match="no demonstrations"):
+        experts()(n=1, finished_rounds=[], source=replace(styled_demonstrations(), demos=None), state=state)
+    wrong = replace(styled_demonstrations(), demos=lambda i: Task(f"demo/{i}", "q", tags={"slip": "arithmetic"}))
+    with pytest.raises(BadValue, match=r"only 0 of \d+ demonstrations are an expert's"):
+        experts()(n=1, finished_rounds=[], source=wrong, state=state)
+
+
+def test_guidance_never_gives_the_answer_away():
+    where = source()
+    # neither the answer nor the step that makes it
+    assert guidance(where.train(0)) == " 1 + 1 = 2. 2 + 1 = 3.\n" and guidance(where.train(0), 1) == " 1 + 1 = 2.\n"
+    long = source(("<think> 1 + 6 = 7.", " 7 - 2 = 5.", " 5 + 1 = 6.", " 6 + 1 = 7.", "</think><answer> 7</answer>"))
+    assert guidance(long.train(0)) == "", "the first step already says 7"
+    later = source(
+        ("<think> 1 + 1 = 2.", " 2 + 5 = 7.", " 7 - 1 = 6.", " 6 + 1 = 7.", "</think><answer> 7</answer>")
+    ).train(0)
+    assert guidance(later) == " 1 + 1 = 2.\n" and guidance(replace(later, tags={})) == ""
+    for name, hyper_parameters in (("chain_sum", {"terms": (2, 5)}), ("strings", {}), ("countdown", {})):
+        made = registry.tasks.get(name)(**hyper_parameters)
+        hints = [(guidance(made.train(i)), made.train(i)) for i in range(20)]
+        assert any(h for h, _ in hints)
+        assert not [
+            t.id
+            for h, t in hints
+            for gold in t.answer
+            if f" {gold}." in h or f" {gold} " in h or f"= {gold}" in h.split(".")[-1]
+        ]
+
+
+def test_demonstrations_with_hints_are_the_others_asked_otherwise():
+    for name, hyper_parameters in (("chain_sum", {"terms": (2, 5)}), ("strings", {"depth": (1, 3)})):
+        plain, hinted = (
+            registry.tasks.get(name)(**hyper_parameters),
+            registry.tasks.get(name)(**hyper_parameters, hinted=0.5),
+        )
+        pairs = [(plain.demos(i), hinted.demos(i)) for i in range(30)]
+        assert all(a.data == b.data and b.prompt in (a.prompt, a.prompt + guidance(a)) for a, b in pairs)
+        assert 0.1 < np.mean([a.prompt != b.prompt for a, b in pairs]) < 0.5
+
+
+def test_tasks_that_were_only_looked_at_are_not_in_the_books(letters):
+    looked = said_group([(5,)], [None], key="a")
+    looked.episodes[0].trajectories[0] = replace(looked.episodes[0].trajectories[0], learn=None)
+    history = History()
+    record_step(history, 0, [looked, said_group([(5,)], [1.0], key="b")], collate([], {}.__getitem__), {})
+    assert set(history.tasks) == {"b"}
+
+
+def test_figures_of_a_step_that_only_reads_are_its_own():
+    group = said_group([(5, 5)], [1.0])
+    assert summary([group])["reward/mean"] == 1.0
+    spoke = said_group([(5, 5)], [0.0], "s")
+    spoke.episodes[0].cost["turns"] = 1
+    assert summary([group, spoke])["reward/mean"] == 0.0 and summary([group, spoke])["rollout/groups"] == 1
