@@ -21,9 +21,9 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,7 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 PACKAGES = ("curriculum", "rollout", "reward", "credit", "objective", "methods")
 SECONDS = 240  # after which a mutant that runs on counts as killed
-BATTERY = (
-    "columns_and_gradient_are_as_recorded",
-    "a_step_raises_the_expected_reward_of_a_small_bandit",
-    "a_short_real_run",
-)
+BATTERY = ("test_columns_and_gradient_are_as_recorded", "test_a_short_real_run")
 
 # Mutants that behave as the original does, by "block: old -> new", with the reason.
 EXCUSED: dict[str, str] = {}
@@ -140,19 +136,16 @@ def methods_by_block() -> dict[str, list[str]]:
     def names(value: Any) -> Iterator[str]:
         if isinstance(value, Block):
             yield value.name
-        inner = (
-            value.args.values()
-            if isinstance(value, Block)
-            else vars(value).values()
-            if hasattr(value, "__dict__")
-            else ()
-        )
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else inner
-        for item in items:
+            value = value.args
+        elif is_dataclass(value) and not isinstance(value, type):
+            value = tuple(getattr(value, f.name) for f in fields(value))
+        for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ():
             yield from names(item)
 
     out: dict[str, list[str]] = {}
     for method, entry in registry.methods.items():
+        if not entry.build.__module__.startswith("selfteach."):
+            continue  # a test's own
         for block in set(names(entry())):
             out.setdefault(block, []).append(method)
     return out
@@ -169,29 +162,34 @@ def words_of(file: Path) -> frozenset[str]:
 
 
 def tests_of(mutant: Mutant) -> list[str]:
-    """The tests that can see a mutant, the likeliest first: those of its file and its methods, the battery of the first
-    three methods, and whatever else names the block.
+    """The tests that can see a mutant, the likeliest first: those of its file and of three methods that use it, the
+    battery of these, and whatever else names the block.
     """
     from selfteach.core import registry
 
-    methods = methods_by_block().get(mutant.block, [])
+    methods = methods_by_block().get(mutant.block, [])[:3]
     stems = {registry.methods.get(m).build.__module__.rsplit(".", 1)[-1] for m in methods} | {mutant.file.stem}
-    files = [f for f in sorted(TESTS.rglob("test_*.py")) if f.stem != "test_battery"]
+    files = [f for f in sorted(TESTS.rglob("test_*.py")) if f.stem not in ("test_battery", "test_architecture")]
     near = [f for f in files if f.stem.removeprefix("test_") in stems]
     far = [f for f in files if f not in near and mutant.block in words_of(f)]
     near.sort(key=lambda f: mutant.block not in words_of(f))
-    battery = [f"{TESTS}/test_battery.py::test_{check}[{m}]" for m in methods[:3] for check in BATTERY]
+    battery = [f"{TESTS}/test_battery.py::{check}[{m}]" for m in methods for check in BATTERY]
     return [*map(str, near), *battery, *map(str, far)]
 
 
 def survives(mutant: Mutant | None, tests: list[str]) -> bool:
-    """Whether tests pass with a block mutated (None: as it is). In a process of its own."""
+    """Whether tests pass with a block mutated (None: as it is). In a process of its own.
+
+    Raises RuntimeError where pytest could not run them.
+    """
     process = multiprocessing.get_context("fork").Process(target=_run, args=(mutant, tests))
     process.start()
     process.join(SECONDS if mutant else None)
     if process.is_alive():
         os.killpg(process.pid or 0, signal.SIGKILL)
         return False
+    if process.exitcode not in (0, 1, 2):  # passed, failed, stopped at a failure
+        raise RuntimeError(f"{mutant}: pytest ended with exit code {process.exitcode}")
     return process.exitcode == 0
 
 
@@ -205,7 +203,7 @@ def _run(mutant: Mutant | None, tests: list[str]) -> None:
             os.dup2(null, stream)
         replace_code(mutant)
     code = pytest.main(["-x", "--tb=line", *([] if mutant else ["-n", "logical"]), *tests])
-    os._exit(0 if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 1)
+    os._exit(int(code))
 
 
 def replace_code(mutant: Mutant) -> None:
