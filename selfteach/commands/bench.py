@@ -124,11 +124,12 @@ def options_of(given: dict[str, Any]) -> Any:
     plain: dict[str, Any] = {k: given[k] for k in ("model", "repeats", "threads", "slots", "steps") if k in given}
     if given.get("long"):
         named["only"] = (*named.get("only", ("fixed", "trunks", "start")), "memory")
+    values: dict[str, Any] = {"threads": cores(), **named, **plain}
     return Options(
         kind=given["kind"],
         against=None if against is None else tuple(w for w in against if w != "none"),
         pythons=dict(interpreter(word) for word in given.get("python", ())),
-        **{"threads": cores(), **named, **plain},
+        **values,
     )
 
 
