@@ -84,6 +84,12 @@ def mini_folder(tmp_path_factory: pytest.TempPathFactory, letters: Tokenizer) ->
     return folder
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Every test begins with one thread, whatever the test before it in the same process has set."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def user_file() -> None:
     registry.load_file(BANDIT)
