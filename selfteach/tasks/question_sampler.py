@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -92,6 +92,16 @@ class QuestionSampler(Generic[T]):
         for i in range(TOKENIZER_DEMOS):
             item = demo(i)
             yield item.prompt + item.data[0]
+
+
+def pick(shares: Mapping[str, float], at: float) -> str:
+    """The name at a place in [0, 1) of shares laid end to end.
+
+    >>> pick({"all": 0.5, "odd": 0.5}, 0.7)
+    'odd'
+    """
+    bounds = np.cumsum(list(shares.values()))
+    return list(shares)[min(int(np.searchsorted(bounds, at, "right")), len(bounds) - 1)]
 
 
 def with_guidance(task: Task, prompt: str, share: float, draw: np.random.Generator) -> str:

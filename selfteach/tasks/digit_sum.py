@@ -1,0 +1,240 @@
+"""Sums of digits modulo 10, with several ways to an answer that differ in cost, risk and length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.blocks import block
+from ..core.errors import BadValue
+from ..core.random_keys import generator
+from ..core.registry import task
+from ..core.task import Task, TaskSource
+from .options import check_at_least, check_range, check_share
+from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
+
+MODULUS = 10
+Digits = tuple[tuple[int, ...], ...]  # of each sum
+
+
+class Step(NamedTuple):
+    """One addition modulo 10. An estimate, which is written with `~`, may be wrong."""
+
+    total: int
+    digit: int
+    result: int
+    estimated: bool = False
+
+    def __str__(self) -> str:
+        return f" {self.total} + {self.digit} {'~' if self.estimated else '='} {self.result}."
+
+
+def text_of(digits: Digits) -> str:
+    """The question: `add 2 9 4; 1 7 3`."""
+    return "add " + "; ".join(" ".join(map(str, one)) for one in digits)
+
+
+@dataclass(frozen=True, eq=False)
+class Worker:
+    """Works out sums as a demonstration shows it; every random choice is of `draw`.
+
+    estimated  chance that a step is an estimate: a random result, with which the sum goes on
+    """
+
+    draw: np.random.Generator
+    estimated: float = 0.0
+
+    def add(self, digits: Sequence[int]) -> list[Step]:
+        """The additions of one sum from left to right."""
+        steps, total = list[Step](), digits[0]
+        for digit in digits[1:]:
+            if self.estimated and self.draw.random() < self.estimated:
+                steps.append(Step(total, digit, int(self.draw.integers(MODULUS)), True))
+            else:
+                steps.append(Step(total, digit, (total + digit) % MODULUS))
+            total = steps[-1].result
+        return steps
+
+    def guess(self) -> int:
+        """A random digit."""
+        return int(self.draw.integers(MODULUS))
+
+
+# Each way: (worker, digits) -> (what is written, the answer's digits).
+Way = Callable[[Worker, Digits], tuple[list[Any], list[int]]]
+
+
+def slowly(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+    """Every addition."""
+    worked = [worker.add(one) for one in digits]
+    return list(chain(*worked)), [steps[-1].result for steps in worked]
+
+
+def quickly(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+    """The first half of the additions; what they leave open is guessed."""
+    steps, answers = slowly(worker, digits)
+    upto = len(steps) // 2
+    ends = np.cumsum([len(one) - 1 for one in digits])
+    return steps[:upto], [a if end <= upto else worker.guess() for a, end in zip(answers, ends, strict=True)]
+
+
+def guess(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+    """A guess at once."""
+    return [], [worker.guess() for _ in digits]
+
+
+def twice(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+    """Every addition, and all of them again as a check, which counts."""
+    steps, _ = slowly(worker, digits)
+    again, answers = slowly(worker, digits)
+    return [*steps, " check", *again], answers
+
+
+def looping(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+    """Some of the additions, the last of them again and again, then a guess."""
+    steps, _ = slowly(worker, digits)
+    upto = int(worker.draw.integers(1, len(steps) + 1))
+    repeats = int(worker.draw.integers(2, 2 * len(steps) + 2))
+    return [*steps[:upto], *[steps[upto - 1]] * repeats], guess(worker, digits)[1]
+
+
+def skipping(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+    """Every addition but the last of each sum: an error that all who make it agree on."""
+    return slowly(worker, tuple(one[:-1] for one in digits))
+
+
+WAYS: dict[str, Way] = {f.__name__: f for f in (slowly, quickly, guess, twice, looping, skipping)}
+
+
+@dataclass(frozen=True, eq=False)
+class DigitSums:
+    """Tasks and demonstrations.
+
+    shares  of the demonstrations, by way; they sum to 1
+    """
+
+    shares: dict[str, float]
+    estimated: float = 0.0
+    hinted: float = 0.0
+    seed: int = 0
+
+    def to_task(self, digits: Digits, name: str) -> Task:
+        """The task of some digits; tags: terms, category, difficulty (additions), hint, solution, steps."""
+        steps, answers = slowly(Worker(generator(0)), digits)
+        tags = {
+            "terms": len(digits[0]),
+            "category": f"{len(digits[0])} terms",
+            "difficulty": len(steps),
+            "hint": f"{steps[0]}",
+            **solution_tags(*completion("slowly", steps, answers)),
+        }
+        answer = (" ".join(map(str, answers)),)
+        return Task(name, f"{text_of(digits)} =\n", answer, tags=tags, judges={"step": right_addition()})
+
+    def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
+        """The i-th demonstration; tags: those of the task, and its way."""
+        digits = questions.sample("demo", i)
+        item, draw = self.to_task(digits, f"demo/{i}"), generator(self.seed, "write", i)
+        way = pick(self.shares, draw.random())
+        text = "".join(completion(way, *WAYS[way](Worker(draw, self.estimated), digits)))
+        prompt = with_guidance(item, item.prompt, self.hinted, draw)
+        return Task(item.id, prompt, item.answer, (text,), {**item.tags, "kind": "demo", "way": way})
+
+
+def completion(way: str, steps: Sequence[Any], answers: Sequence[int]) -> list[str]:
+    """The pieces of a completion: the way's name, its steps, the answer."""
+    return [f"<think> {way}", *map(str, steps), f"</think><answer> {' '.join(map(str, answers))}</answer>"]
+
+
+def solve_text(digits: Digits) -> str:
+    """The whole right completion."""
+    return "".join(completion("slowly", *slowly(Worker(generator(0)), digits)))
+
+
+@block
+def right_addition(*, step: str) -> bool | None:
+    """Whether the last addition in a step of a solution is right modulo 10; None without one.
+
+    >>> right_addition(step=" 3 + 9 = 2."), right_addition(step=" 3 + 9 ~ 4."), right_addition(step=" slowly")
+    (True, False, None)
+    """
+    sums = re.findall(r"(\d) \+ (\d) [=~] (\d)(?!\d)", step)
+    return (int(sums[-1][0]) + int(sums[-1][1])) % MODULUS == int(sums[-1][2]) if sums else None
+
+
+@task
+def digit_sum(
+    terms: tuple[int, int] = (5, 5),
+    sums: int = 1,
+    slowly: float = 0.3,
+    quickly: float = 0.3,
+    guess: float = 0.4,
+    twice: float = 0.0,
+    looping: float = 0.0,
+    skipping: float = 0.0,
+    estimated: float = 0.0,
+    hinted: float = 0.0,
+    pool: int = 0,
+    n_test: int = 2000,
+    seed: int = 0,
+) -> TaskSource:
+    """The last digit of sums of digits. Demonstrations show several ways; which of them pays is for RL to find out.
+
+    terms      fewest and most digits of a sum
+    sums       sums in a question, all of which must be right: a guess is right in one of 10 ** sums cases
+    slowly     share of the demonstrations that write out every addition
+    quickly    that stop half-way and guess
+    guess      that guess at once
+    twice      that write out every addition, and all of them again as a check: right, and long
+    looping    that write the same addition again and again, and guess: wrong, and long
+    skipping   that leave out the last digit: wrong, and all alike
+    estimated  chance that an addition in a demonstration is an estimate, which is marked and mostly wrong
+    hinted     share of the demonstrations whose prompt gives the first additions
+    pool       questions to train on, which come round again and again; 0: no end of them
+    n_test     test questions at most; a fifth of all questions are kept for the test
+    seed       of every random draw
+
+    The shares of the six ways sum to 1.
+    """
+    task_options = dict(locals())
+    fewest, most = check_range("digit_sum", "terms", terms, 3, 16)
+    shares = {way: check_share("digit_sum", way, task_options[way]) for way in WAYS}
+    if abs(sum(shares.values()) - 1) > 1e-6:
+        raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
+    for name in ("estimated", "hinted"):
+        check_share("digit_sum", name, task_options[name])
+    for name, least in (("sums", 1), ("pool", 0), ("n_test", 1), ("seed", 0)):
+        check_at_least("digit_sum", name, task_options[name], least)
+
+    def draw_digits(draw: np.random.Generator, terms: int) -> Digits:
+        return tuple(tuple(one) for one in draw.integers(0, MODULUS, (sums, terms)).tolist())
+
+    writer = DigitSums({way: share for way, share in shares.items() if share}, estimated, hinted, seed)
+    kinds = tuple(range(fewest, most + 1))
+    questions = QuestionSampler("digit_sum", kinds, draw_digits, text_of, writer.to_task, "terms", n_test, seed)
+    demo = partial(writer.demo, questions)
+    steps = sums * (most - 1) * (3 if looping else 2 if twice else 1)
+    return TaskSource(
+        name="digit_sum",
+        train=(lambda i: questions.train(i % pool)) if pool else questions.train,
+        test=questions.test,
+        demos=demo,
+        words=lambda: questions.words(demo, []),
+        tags=THINKING,
+        defaults={
+            "max_tokens": 6 * steps + sums + 8,
+            "by": "terms",
+            "lr": 3e-4,
+            "warm_steps": 2500,
+            "warm_batch": 32,
+            "warm_lr": 2e-3,
+        },
+        task_options=task_options,
+        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
+    )

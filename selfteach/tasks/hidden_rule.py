@@ -1,0 +1,125 @@
+"""Questions whose rule is not told: several answers are plausible, and one of them is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..core.errors import BadValue
+from ..core.random_keys import generator, key, uniform
+from ..core.registry import task
+from ..core.task import Task, TaskSource
+from .digit_sum import MODULUS, Worker
+from .options import check_at_least, check_share
+from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags
+
+RULES: dict[str, Callable[[Sequence[int]], Sequence[int]]] = {
+    "all": lambda digits: digits,
+    "odd": lambda digits: digits[::2],
+    "even": lambda digits: digits[1::2],
+    "ends": lambda digits: (digits[0], digits[-1]),
+    "middle": lambda digits: digits[1:-1],
+}
+
+
+def worked(rule: str, digits: Sequence[int]) -> list[str]:
+    """The pieces of the completion by a rule: its additions modulo 10, then rule and total as the answer.
+
+    >>> "".join(worked("ends", (2, 9, 4)))
+    '<think> ends 2 + 4 = 6.</think><answer> ends 6</answer>'
+    """
+    picked = RULES[rule](digits)
+    steps = Worker(generator(0)).add(picked)
+    total = sum(picked) % MODULUS
+    return [f"<think> {rule}", *map(str, steps), f"</think><answer> {rule} {total}</answer>"]
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenRules:
+    """Tasks and demonstrations.
+
+    right   how often each rule is the right one; shown: how often demonstrations follow it
+    """
+
+    right: dict[str, float]
+    shown: dict[str, float]
+    seed: int = 0
+
+    def to_task(self, digits: tuple[int, ...], name: str) -> Task:
+        """The task of some digits. Its rule is a function of digits and seed that nobody can infer."""
+        rule = pick(self.right, float(uniform(key(self.seed, "rule", str(digits)), 0)))
+        pieces = worked(rule, digits)
+        answer = pieces[-1].removeprefix("</think><answer> ").removesuffix("</answer>")
+        tags = {"category": rule, "rule": rule, "difficulty": len(pieces) - 2, **solution_tags(*pieces)}
+        return Task(name, f"add {' '.join(map(str, digits))} =\n", (answer,), tags=tags)
+
+    def demo(self, questions: QuestionSampler[tuple[int, ...]], i: int) -> Task:
+        """The i-th demonstration: the question worked out by a random rule, which need not be its own."""
+        digits = questions.sample("demo", i)
+        item = self.to_task(digits, f"demo/{i}")
+        rule = pick(self.shown, generator(self.seed, "write", i).random())
+        text = "".join(worked(rule, digits))
+        return Task(item.id, item.prompt, item.answer, (text,), {**item.tags, "kind": "demo", "shown": rule})
+
+
+@task
+def hidden_rule(
+    terms: int = 5,
+    right: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2),
+    shown: tuple[float, ...] = (0.6, 0.3, 0.07, 0.02, 0.01),
+    n_test: int = 2000,
+    seed: int = 0,
+) -> TaskSource:
+    """Sums of some of a question's digits, modulo 10, where the question does not say of which.
+
+    The rules are: all digits; those at odd places; those at even places; the first and the last; all but these. The
+    answer names the rule, so that no other rule is right by accident. As nothing tells a question's rule, the best
+    single answer follows the rule that is right most often, and many samples find more only if they differ: pass@k is
+    known for every policy.
+
+    terms   digits in a question
+    right   how often each rule is the right one; sums to 1
+    shown   share of the demonstrations that follow each rule; sums to 1
+    n_test  test questions at most; a fifth of all questions are kept for the test
+    seed    of every random draw
+    """
+    task_options = dict(locals())
+    for name in ("right", "shown"):
+        shares = task_options[name]
+        if not isinstance(shares, tuple | list) or len(shares) != len(RULES):
+            raise BadValue(f"task hidden_rule: {name} must be {len(RULES)} shares, not {shares!r}")
+        for share in shares:
+            check_share("hidden_rule", name, share)
+        if abs(sum(shares) - 1) > 1e-6:
+            raise BadValue(f"task hidden_rule: {name} must sum to 1, not {sum(shares):g}")
+    if not 4 <= check_at_least("hidden_rule", "terms", terms, 4) <= 12:
+        raise BadValue(f"task hidden_rule: terms must be from 4 to 12, not {terms}")
+    check_at_least("hidden_rule", "n_test", n_test, 1)
+
+    def draw_digits(draw: np.random.Generator, terms: int) -> tuple[int, ...]:
+        return tuple(draw.integers(0, MODULUS, terms).tolist())
+
+    rules = HiddenRules(dict(zip(RULES, right, strict=True)), dict(zip(RULES, shown, strict=True)), seed)
+    questions = QuestionSampler("hidden_rule", (terms,), draw_digits, str, rules.to_task, "terms", n_test, seed)
+    demo = partial(rules.demo, questions)
+    return TaskSource(
+        name="hidden_rule",
+        train=questions.train,
+        test=questions.test,
+        demos=demo,
+        words=lambda: questions.words(demo, []),
+        tags=THINKING,
+        defaults={
+            "max_tokens": 6 * (terms - 1) + 10,
+            "by": "rule",
+            "lr": 3e-4,
+            "warm_steps": 2500,
+            "warm_batch": 32,
+            "warm_lr": 2e-3,
+        },
+        task_options=task_options,
+        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
+    )

@@ -1,0 +1,126 @@
+"""Digit sums: that ways differ as they say, and that nothing of the test is trained on."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from selfteach.api import task_source
+from selfteach.core.errors import BadValue
+from selfteach.tasks.digit_sum import WAYS, right_addition, solve_text
+
+
+def source(**options):
+    return task_source("digit_sum", options)
+
+
+def only(way, **options):
+    return source(**{**dict.fromkeys(WAYS, 0.0), way: 1.0}, **options)
+
+
+def answered(demo):
+    return re.search(r"<answer> ([\d ]+)</answer>$", demo.data[0])[1]
+
+
+def share_right(built, n=400):
+    return sum(answered(d) == d.answer[0] for d in map(built.demos, range(n))) / n
+
+
+def test_a_solution_by_hand():
+    assert solve_text(((2, 9, 4), (1, 7, 3))) == (
+        "<think> slowly 2 + 9 = 1. 1 + 4 = 5. 1 + 7 = 8. 8 + 3 = 1.</think><answer> 5 1</answer>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("way", "sums", "low", "high"),
+    [
+        ("slowly", 1, 1, 1),
+        ("twice", 1, 1, 1),
+        ("guess", 1, 0.05, 0.15),
+        ("guess", 2, 0, 0.03),
+        ("quickly", 1, 0.05, 0.15),
+        ("quickly", 2, 0.05, 0.15),  # the first of two sums is worked out
+        ("looping", 1, 0.05, 0.15),
+        ("skipping", 1, 0.05, 0.15),  # right where the last digit is 0
+    ],
+)
+def test_how_often_a_way_is_right(way, sums, low, high):
+    assert low <= share_right(only(way, terms=(4, 4), sums=sums)) <= high
+
+
+def test_ways_come_in_their_shares_and_differ_in_length():
+    built = source(terms=(4, 4), slowly=0.2, quickly=0.1, guess=0.3, twice=0.2, looping=0.1, skipping=0.1)
+    demos = [built.demos(i) for i in range(2000)]
+    shares = Counter(d.tags["way"] for d in demos)
+    for way, share in built.task_options.items():
+        if way in WAYS:
+            assert shares[way] / 2000 == pytest.approx(share, abs=0.03)
+    steps = {way: [d.data[0].count("+") for d in demos if d.tags["way"] == way] for way in WAYS}
+    assert {way: set(n) for way, n in steps.items() if way != "looping"} == {
+        "slowly": {3},
+        "quickly": {1},
+        "guess": {0},
+        "twice": {6},
+        "skipping": {2},
+    }
+    assert max(steps["looping"]) > 6
+
+
+def test_errors_of_skipping_agree_and_those_of_guessing_do_not():
+    """Asked often enough, those who skip give one answer to a question, those who guess give all of ten."""
+    few = {w: only(w, terms=(3, 3), n_test=1) for w in ("skipping", "guess")}
+    answers = {w: {} for w in few}
+    for way, built in few.items():
+        for demo in map(built.demos, range(4000)):
+            answers[way].setdefault(demo.prompt, set()).add(answered(demo))
+    assert max(map(len, answers["skipping"].values())) == 1 < max(map(len, answers["guess"].values()))
+
+
+def test_estimates_are_marked_and_gone_on_with():
+    built = source(terms=(6, 6), slowly=1.0, quickly=0.0, guess=0.0, estimated=0.3)
+    marks = wrong = 0
+    for demo in map(built.demos, range(500)):
+        digits = [int(d) for d in demo.prompt.split()[1:-1]]
+        total = digits[0]
+        for (a, b, mark, c), digit in zip(
+            re.findall(r"(\d) \+ (\d) ([=~]) (\d)\.", demo.data[0]), digits[1:], strict=True
+        ):
+            assert (int(a), int(b)) == (total, digit)
+            assert mark == "~" or (total + digit) % 10 == int(c)
+            assert right_addition(step=f" {a} + {b} {mark} {c}.") == ((total + digit) % 10 == int(c))
+            marks, wrong, total = marks + (mark == "~"), wrong + ((total + digit) % 10 != int(c)), int(c)
+        assert answered(demo) == str(total)
+    assert marks / 2500 == pytest.approx(0.3, abs=0.04) and wrong / marks == pytest.approx(0.9, abs=0.04)
+    assert built.test[0].judge("step") == right_addition()
+
+
+def test_training_and_test_share_no_question_and_a_pool_comes_round():
+    built, endless = source(pool=7), source()
+    prompts = {t.prompt for t in built.test}
+    assert len(prompts) == 2000
+    assert not prompts & {built.demos(i).prompt for i in range(2000)}
+    assert not prompts & {endless.train(i).prompt for i in range(2000)}
+    assert [built.train(i) for i in range(7)] == [built.train(i) for i in range(7, 14)]
+    assert len({built.train(i).prompt for i in range(70)}) == 7
+
+
+def test_hints_hold_the_first_additions():
+    built = source(hinted=1.0, terms=(5, 5))
+    hinted = [built.demos(i) for i in range(50)]
+    assert any(re.search(r"=\n slowly \d \+ \d = \d\.", d.prompt) for d in hinted)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"slowly": 0.5}, "must sum to 1, not 1.2"),
+        ({"guess": 1.5}, "guess must be a share"),
+        ({"terms": (2, 5)}, "terms must be (fewest, most) from 3"),
+        ({"sums": 0}, "sums must be a whole number of at least 1"),
+        ({"pool": -1}, "pool must be a whole number"),
+    ],
+)
+def test_bad_options_name_themselves(options, says):
+    with pytest.raises(BadValue, match=re.escape(says)):
+        source(**options)
