@@ -2,9 +2,9 @@
 
     python benchmarks/loading.py --model smollm2-135m --repeat 5 --json
 
-Each repetition is a process of its own; the fastest is told, and its memory in MB: `private` belongs to the process
-alone, `peak` is the most that was resident, files that are merely mapped included. Imports are made beforehand. One run
-before it fills the caches.
+Each repetition is a process of its own; the fastest is reported, with its memory in MB: `private` is not backed by a
+file, `peak` is the largest resident set, mapped files included. Imports are not timed. A first run, not counted, fills
+the caches.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 
 
 def memory() -> dict[str, int]:
-    """MB of this process: private (not backed by a file) and the peak of all that was resident."""
+    """MB of this process: private (not backed by a file) and the peak resident set."""
     lines = Path("/proc/self/status").read_text().splitlines() if Path("/proc/self/status").is_file() else []
-    found = {
+    status = {
         k: int(v.split()[0]) // 1024 for k, _, v in (line.partition(":") for line in lines) if k in ("RssAnon", "VmHWM")
     }
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform.startswith("linux") else 1 << 20)
-    return {"private": found.get("RssAnon", 0), "peak": found.get("VmHWM", peak)}
+    return {"private": status.get("RssAnon", 0), "peak": status.get("VmHWM", peak)}
 
 
 def once(name: str, beta: float) -> dict[str, dict[str, float]]:
@@ -42,23 +42,23 @@ def once(name: str, beta: float) -> dict[str, dict[str, float]]:
     method = registry.methods.get("grpo")(beta=beta)
     if source.words is not None:
         source.words()
-    told: dict[str, dict[str, float]] = {}
-    clock = [time.perf_counter()]
+    stages: dict[str, dict[str, float]] = {}
+    last = [time.perf_counter()]
 
-    def mark(what: str) -> None:
+    def mark(stage: str) -> None:
         now = time.perf_counter()
-        told[what] = {"seconds": round(now - clock[0], 3), **memory()}
-        clock[0] = now
+        stages[stage] = {"seconds": round(now - last[0], 3), **memory()}
+        last[0] = now
 
     mark("before")
     start = build(name, source)
     mark("model")
-    made = assemble.loop(method, source, start, assemble.RunSettings(context=512))
+    loop = assemble.loop(method, source, start, assemble.RunSettings(context=512))
     mark("learner and engine")
     for group in method.weights:
-        made.learner.fingerprint(group) if group in made.learner.groups else None  # type: ignore[attr-defined]
+        loop.learner.fingerprint(group) if group in loop.learner.groups else None  # type: ignore[attr-defined]
     mark("reference")
-    return told
+    return stages
 
 
 def main() -> None:

@@ -325,6 +325,11 @@ def test_one_method_and_a_difference(out):
     assert json.loads(out("methods", "grpo", "--json")[1])["value"]["kind"] == "Method"
 
 
+def test_a_hyper_parameter_is_shown_as_the_option_that_train_takes(out):
+    text = out("methods", "m2po")[1]  # `budget` is a setting of the run too, `groups` is not
+    assert "  --method.budget " in text and "  --budget " not in text and "  --groups " in text
+
+
 def test_tasks_and_models(out):
     found = {t["name"]: t for t in json.loads(out("tasks", "--json")[1])}
     assert {"atlas", "factworld", "chain_sum"} <= set(found) and found["chain_sum"]["options"]["terms"]["doc"]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from selfteach import api
+from selfteach.cli import main
+from selfteach.commands import arguments
 from selfteach.core import registry
 
 ROOT = Path(__file__).parents[1]
@@ -44,3 +48,41 @@ def test_the_readme_shows_ssrl_as_it_is():
         for line in code.splitlines():
             if "@method" not in line and "async def" not in line:  # shortened there
                 assert " ".join(line.split()) in lines, line
+
+
+def documented_commands() -> list[str]:
+    """Every `selfteach ...` line of the documents: indented, or in backticks with an option; comments left out."""
+    files = [
+        ROOT / "README.md",
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
+    found: dict[str, None] = {}
+    for text in (file.read_text() for file in sorted(files)):
+        for line in re.findall(r"^ +(?:\.venv/bin/)?selfteach (.*)$", text, re.MULTILINE):
+            found[re.split(r"\s+#|\s+>", line)[0]] = None
+        found |= dict.fromkeys(re.findall(r"`selfteach ([^`]+ --[^`]+)`", text))
+    return [" ".join(words.split()) for words in found]
+
+
+@pytest.mark.parametrize("line", documented_commands())
+def test_a_documented_command_can_be_parsed(line, tmp_path, monkeypatch, capsys):
+    code = re.search(r"```python\n# mine\.py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert code is not None
+    (tmp_path / "mine.py").write_text(code[1])
+    monkeypatch.chdir(tmp_path)
+    read = arguments.Parser.read
+
+    def only_read(self, *args, **more):
+        read(self, *args, **more)
+        raise StopIteration(line)  # parsed: nothing is to run
+
+    monkeypatch.setattr(arguments.Parser, "read", only_read)
+    for known in (registry.methods, registry.tasks, registry.blocks):  # the README's own may be there already
+        own = ("brief_grpo", "parity", "brief")
+        monkeypatch.setattr(known, "_entries", {k: v for k, v in known.items() if k not in own})
+    for words in line.split(" / "):  # `methods / tasks / models`
+        with pytest.raises(StopIteration):
+            main(words.split())
+    assert not capsys.readouterr().err

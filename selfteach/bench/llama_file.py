@@ -1,4 +1,4 @@
-"""Weights as a GGUF file, so that llama.cpp holds the same as everybody else."""
+"""Weights as a GGUF file, so that llama.cpp has the same weights as the other systems."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..model import files
 from ..model.gguf import BLOCK, TOP
 
 
-def written(folder: Path, dtype: str, aside: Path) -> Path:
-    """The model of a folder as a GGUF file in `aside`, without a tokenizer; made once.
+def write_gguf(folder: Path, dtype: str, scratch: Path) -> Path:
+    """The model of a folder as a GGUF file in `scratch`, without a tokenizer; written once.
 
     `dtype`: f32, f16 or bf16, of matrices; vectors stay float32. Raises BadValue for a model that is not a plain Llama,
     and where the package gguf is not installed.
     """
-    file = aside / f"model-{dtype}.gguf"
+    file = scratch / f"model-{dtype}.gguf"
     if file.is_file():
         return file
     try:
@@ -29,7 +29,7 @@ def written(folder: Path, dtype: str, aside: Path) -> Path:
     model = files.load_model(folder)
     c = model.c
     if c.kind != "llama" or c.scaling is not None or c.attention_bias or c.mlp_bias:
-        raise BadValue(f"{folder}: llama.cpp is given plain Llamas only, not {c.kind}")
+        raise BadValue(f"{folder}: llama.cpp is measured on plain Llamas only, not {c.kind}")
     w = gguf.GGUFWriter(str(file), "llama")
     w.add_context_length(c.max_length)
     w.add_embedding_length(c.width)
@@ -46,7 +46,7 @@ def written(folder: Path, dtype: str, aside: Path) -> Path:
     w.add_tokenizer_model("no_vocab")
     kinds = gguf.GGMLQuantizationType
     matrices = {"f32": kinds.F32, "f16": kinds.F16, "bf16": kinds.BF16}[dtype]
-    turned = {"attn_q": c.heads, "attn_k": c.kv_heads}
+    rotary = {"attn_q": c.heads, "attn_k": c.kv_heads}
     stems, blocks = {v: k for k, v in TOP.items()}, {v: k for k, v in BLOCK.items()}
     for name, tensor in model.names().items():
         stem, x = name.removesuffix(".weight"), tensor.detach().numpy()
@@ -54,7 +54,7 @@ def written(folder: Path, dtype: str, aside: Path) -> Path:
             stem = stems[stem]
         else:
             _, _, layer, rest = stem.split(".", 3)
-            x = permute(x, turned[blocks[rest]]) if blocks[rest] in turned else x
+            x = permute(x, rotary[blocks[rest]]) if blocks[rest] in rotary else x
             stem = f"blk.{layer}.{blocks[rest]}"
         kind = matrices if x.ndim > 1 else kinds.F32
         w.add_tensor(f"{stem}.weight", gguf.quants.quantize(np.ascontiguousarray(x), kind), raw_dtype=kind)

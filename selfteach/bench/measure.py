@@ -1,4 +1,4 @@
-"""All works of a kind, one after the other: contestants and the machine in turns, then figures."""
+"""Measure all workloads of a benchmark, one after the other: the systems and the machine in turns, then summaries."""
 
 from __future__ import annotations
 
@@ -13,86 +13,88 @@ from typing import Any
 
 from ..core.errors import unknown
 from . import learn, rollout, step
-from .interleaved import Contestant, Measured, run_interleaved, spread, summaries
-from .roofline import bounds, read_name
-from .workloads import Options, Work, folder_of
+from .interleaved import System, SystemResult, run_interleaved, spread, summaries
+from .roofline import bandwidth_name, limits_of
+from .workloads import Options, Workload, model_folder
 
 KINDS: dict[str, ModuleType] = {"rollout": rollout, "learn": learn, "step": step}
-LEFT_OUT = ("memory",)  # takes long: only where it is asked for
+ON_REQUEST = ("memory",)  # takes long
 
 
 def measure(
     o: Options,
-    say: Callable[[str], None] = lambda text: None,
-    seen: Callable[[dict[str, Any]], None] = lambda work: None,
+    progress: Callable[[str], None] = lambda text: None,
+    on_result: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
-    """Do the works of `o.kind`; `say` hears what is under way, `seen` the figures of each work as soon as it is done.
+    """Run the workloads of `o.kind`; `progress` gets a line on what is running, `on_result` each workload's results.
 
-    Raises UnknownName or BadValue before anything is measured; a contestant that fails is a line of its own.
+    Raises UnknownName or BadValue before anything is measured; a system that fails is an entry with its error.
     """
     kind = KINDS[o.kind]
     for name in o.only:
-        if name not in kind.PARTS:
-            raise unknown(f"part of bench {o.kind} (--only)", name, kind.PARTS)
-    o = replace(o, only=o.only or tuple(p for p in kind.PARTS if p not in LEFT_OUT))
-    found: dict[str, Any] = {
+        if name not in kind.WORKLOADS:
+            raise unknown(f"workload of bench {o.kind} (--only)", name, kind.WORKLOADS)
+    o = replace(o, only=o.only or tuple(p for p in kind.WORKLOADS if p not in ON_REQUEST))
+    results: dict[str, Any] = {
         "kind": o.kind,
         "model": o.model,
         "threads": o.threads,
         "repeats": o.repeats,
-        "machine": {"processor": processor(), "python": platform.python_version()},
-        "works": [],
+        "machine": {"processor": processor_name(), "python": platform.python_version()},
+        "workloads": [],
     }
-    with tempfile.TemporaryDirectory(prefix="selfteach-bench-") as aside:
-        o = replace(o, aside=Path(aside))
-        folder, config = folder_of(o.model, o.aside)
-        found["random_weights"] = folder.is_relative_to(o.aside)
-        for work in kind.works(o, folder, config):
-            say(work.title)
-            found["works"].append(figures(work, o, say))
-            seen(found["works"][-1])
-    if "start" in o.only:
-        found["starting"] = step.starting(o, say)
-    return found
+    with tempfile.TemporaryDirectory(prefix="selfteach-bench-") as scratch:
+        o = replace(o, scratch=Path(scratch))
+        folder, config = model_folder(o.model, o.scratch)
+        results["random_weights"] = folder.is_relative_to(o.scratch)
+        for workload in kind.workloads(o, folder, config):
+            progress(workload.title)
+            results["workloads"].append(measure_workload(workload, o, progress))
+            on_result(results["workloads"][-1])
+    if "startup" in o.only:
+        results["startup"] = step.startup(o, progress)
+    return results
 
 
-def figures(work: Work, o: Options, say: Callable[[str], None]) -> dict[str, Any]:
-    """One work done, as figures."""
-    names = sorted({read_name(n.resident) for n in work.need.values()})
-    entries = list(work.entries)
+def measure_workload(workload: Workload, o: Options, progress: Callable[[str], None]) -> dict[str, Any]:
+    """The results of one workload."""
+    names = sorted({bandwidth_name(c.resident) for c in workload.costs.values()})
+    systems = list(workload.systems)
     if names:
-        entries.append(Contestant("machine", "", "selfteach.bench.own.machine", more={"reads": names}))
-    results = run_interleaved(entries, work.fields, work.given, work.repeats or o.repeats, o.threads, say)
+        systems.append(System("machine", "", "selfteach.bench.own.machine", extra={"bandwidths": names}))
+    results = run_interleaved(
+        systems, workload.config, workload.inputs, workload.repeats or o.repeats, o.threads, progress
+    )
     machine: dict[str, Any] = {}
     if names and (rounds := results.pop().rounds):
         machine = {k: spread([r[k] for r in rounds]) for k in ("float32", "bfloat16", *names)}
-    limits = bounds(work.need, {k: v["median"] for k, v in machine.items()}) if machine else {}
+    limits = limits_of(workload.costs, {k: v["median"] for k, v in machine.items()}) if machine else {}
     out = {
-        "part": work.part,
-        "title": work.title,
+        "name": workload.name,
+        "title": workload.title,
         "limits": limits,
-        "measured": machine,
-        "contestants": summaries(results, limits),
+        "machine": machine,
+        "systems": summaries(results, limits),
     }
-    return out | special(work.part, results)
+    return out | extra_results(workload.name, results)
 
 
-def special(part: str, results: list[Measured]) -> dict[str, Any]:
-    """What a part tells besides rates."""
+def extra_results(name: str, results: list[SystemResult]) -> dict[str, Any]:
+    """What a workload gives besides rates."""
     ran = [s for s in results if s.rounds]
-    if part == "memory" and ran:
-        return {"memory": step.flatness([r["rss"] for r in ran[0].rounds])}
-    if part in ("turns", "forks") and ran:
-        names = [k for k in ran[0].rounds[0] if k not in ("tokens", "seconds", "rss") and not k.startswith("seconds/")]
-        return {part: {k: statistics.median(r[k] for r in ran[0].rounds) for k in names}}
-    if part == "trunks":
-        gaps = [s.about["gradient_gap"] for s in results if "gradient_gap" in s.about]
-        return {"gradient_gap": gaps[0]} if gaps else {}
+    if name == "memory" and ran:
+        return {"memory": step.memory_growth([r["rss"] for r in ran[0].rounds])}
+    if name in ("turns", "forks") and ran:
+        keys = [k for k in ran[0].rounds[0] if k not in ("tokens", "seconds", "rss") and not k.startswith("seconds/")]
+        return {name: {k: statistics.median(r[k] for r in ran[0].rounds) for k in keys}}
+    if name == "shared_prefix":
+        errors = [s.info["gradient_error"] for s in results if "gradient_error" in s.info]
+        return {"gradient_error": errors[0]} if errors else {}
     return {}
 
 
-def processor(file: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, as far as the system tells it."""
+def processor_name(file: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, as far as the operating system gives it."""
     if file.is_file():
         for text in file.read_text().splitlines():
             if text.startswith("model name"):

@@ -1,4 +1,4 @@
-"""The works of `bench rollout`: equal lengths beside the peers, uneven lengths, episodes of many turns, forks."""
+"""The workloads of `bench rollout`: equal lengths beside the peers, uneven lengths, multi-turn episodes, forks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 from ..model.transformer import Config
 from .roofline import rollout
-from .systems import PRECISIONS, ours, own, peers
-from .workloads import Options, Work, lengths, prompts
+from .systems import PRECISIONS, peers, precisions, selfteach
+from .workloads import Options, Workload, lengths, prompts
 
-PARTS = ("fixed", "uneven", "turns", "forks")
-WIDTHS, NEW = {"tiny": (64, 256)}, {"tiny": 128}  # and for others (16, 64), 64
+WORKLOADS = ("fixed", "uneven", "turns", "forks")
+WIDTHS, NEW = {"tiny": (64, 256)}, {"tiny": 128}  # of other models (16, 64) and 64
 PROMPT, WAVES = 32, 4
-TURNS, DRAWN, SEEN, TRUNK, FORKS = 200, 8, 8, 1024, 16
+TURNS, SAMPLED, OBSERVED, PREFIX, FORKS = 200, 8, 8, 1024, 16
 
 
-def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
-    """The works of a model, in the order of PARTS; equal and uneven lengths once per width.
+def workloads(o: Options, folder: Path, c: Config) -> Iterator[Workload]:
+    """The workloads of a model, in the order of WORKLOADS; equal and uneven lengths once per width.
 
-    Rates count drawn tokens.
+    Rates count sampled tokens.
     """
     new, widths = NEW.get(o.model, 64), o.widths or WIDTHS.get(o.model, (16, 64))
-    precisions = ours(o)
+    ours = precisions(o)
     base = {
         "kind": "rollout",
         "folder": str(folder),
@@ -33,22 +33,25 @@ def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
         "wave": 64,
     }
     for width in widths if "fixed" in o.only else ():
-        yield Work(
+        yield Workload(
             "fixed",
             f"{width} x {new} tokens after {PROMPT}",
-            (*own("rollout", precisions, part="fixed"), *peers(o, folder)),
+            (*selfteach("rollout", ours, workload="fixed"), *peers(o, folder)),
             {**base, "width": width},
             lambda number, width=width: {"round": number, "prompts": prompts(c.vocab, width, PROMPT, number)},
             {d: rollout(c, width, PROMPT, new, d) for d in PRECISIONS},
         )
-    best = precisions[-1:]
+    best = ours[-1:]
     for width in widths if "uneven" in o.only else ():
         count = WAVES * width
-        yield Work(
+        yield Workload(
             "uneven",
             f"{count} sequences, {width} at once, of geometric lengths (mean {new // 3}, at most {new}), beside "
-            "batches that wait for their longest",
-            (*own("rollout", best, part="uneven"), *own("rollout", best, "fixed batches", part="batches")),
+            "static batches",
+            (
+                *selfteach("rollout", best, workload="uneven"),
+                *selfteach("rollout", best, "static batches", workload="static_batches"),
+            ),
             {**base, "width": width, "slots": o.slots or width},
             lambda number, n=count: {
                 "prompts": prompts(c.vocab, n, PROMPT, number),
@@ -57,21 +60,21 @@ def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
         )
     if "turns" in o.only:
         width = min(16, *widths)
-        yield Work(
+        yield Workload(
             "turns",
-            f"{width} episodes of {TURNS} turns, {DRAWN} tokens drawn and {SEEN} seen in each",
-            tuple(own("rollout", best, part="turns")),
-            {**base, "width": width, "turns": TURNS, "new": DRAWN, "length": PROMPT + TURNS * (DRAWN + SEEN)},
+            f"{width} episodes of {TURNS} turns, {SAMPLED} tokens sampled and {OBSERVED} observed in each",
+            tuple(selfteach("rollout", best, workload="turns")),
+            {**base, "width": width, "turns": TURNS, "new": SAMPLED, "length": PROMPT + TURNS * (SAMPLED + OBSERVED)},
             lambda number: {
                 "prompts": prompts(c.vocab, width, PROMPT, number),
-                "seen": prompts(c.vocab, TURNS, SEEN, "seen", number),
+                "observations": prompts(c.vocab, TURNS, OBSERVED, "observations", number),
             },
         )
     if "forks" in o.only:
-        yield Work(
+        yield Workload(
             "forks",
-            f"a trunk of {TRUNK} tokens and {FORKS} forks of it, a token each",
-            tuple(own("rollout", best, part="forks")),
-            {**base, "width": FORKS, "slots": 2 * FORKS, "length": TRUNK + 8},
-            lambda number: {"prompts": prompts(c.vocab, 1, TRUNK, number)},
+            f"a prefix of {PREFIX} tokens and {FORKS} forks of it, a token each",
+            tuple(selfteach("rollout", best, workload="forks")),
+            {**base, "width": FORKS, "slots": 2 * FORKS, "length": PREFIX + 8},
+            lambda number: {"prompts": prompts(c.vocab, 1, PREFIX, number)},
         )

@@ -1,6 +1,4 @@
-"""The works of `bench step`: a GRPO step end to end, with short and long prompts, beside TRL; memory over many steps;
-starting.
-"""
+"""The workloads of `bench step`: a GRPO step end to end beside TRL, with short and long prompts; memory; startup."""
 
 from __future__ import annotations
 
@@ -18,44 +16,46 @@ from ..core import random_keys
 from ..model.transformer import Config
 from .interleaved import HERE, spread
 from .roofline import learn, rollout
-from .systems import PRECISIONS, ours, own, peers
-from .workloads import Options, Work
+from .systems import PRECISIONS, peers, precisions, selfteach
+from .workloads import Options, Workload
 
-PARTS = ("fixed", "trunks", "memory", "start")
-SHAPE = {"tiny": (8, 8, 64)}  # prompts, answers to each, tokens of an answer; for others:
-OTHER = (2, 8, 48)
-PROMPT, LONGER = 32, 4
+WORKLOADS = ("fixed", "shared_prefix", "memory", "startup")
+SHAPE = {"tiny": (8, 8, 64)}  # prompts, responses to each, tokens of a response
+DEFAULT_SHAPE = (2, 8, 48)
+PROMPT = 32
+PROMPT_RATIO = 4  # tokens of a shared prompt to those of a response
 
 
-def works(o: Options, folder: Path, c: Config) -> Iterator[Work]:
-    """The works of a model, in the order of PARTS but the start. Rates count drawn tokens."""
-    many, each, new = SHAPE.get(o.model, OTHER)
-    precisions = ours(o)
-    for part, prompt in (("fixed", PROMPT), ("trunks", LONGER * new)):
-        if part not in o.only:
+def workloads(o: Options, folder: Path, c: Config) -> Iterator[Workload]:
+    """The workloads of a model, in the order of WORKLOADS but `startup`. Rates count sampled tokens."""
+    count, rollouts, new = SHAPE.get(o.model, DEFAULT_SHAPE)
+    ours = precisions(o)
+    for name, prompt in (("fixed", PROMPT), ("shared_prefix", PROMPT_RATIO * new)):
+        if name not in o.only:
             continue
-        need = {d: rollout(c, many * each, prompt, new, d, each) for d in PRECISIONS}
-        taught = replace(learn(c, [(prompt, [new] * each)] * many), tokens=0)
-        need = {d: n + taught for d, n in need.items()}
-        yield Work(
-            part,
-            f"{many} prompts of {prompt} x {each} answers of {new}",
-            (*own("step", precisions), *peers(o, folder)),
-            {**base(o, folder, many, each, new, prompt), "texts": digits(64, prompt)},
-            need=need,
+        costs = {d: rollout(c, count * rollouts, prompt, new, d, rollouts) for d in PRECISIONS}
+        update = replace(learn(c, [(prompt, [new] * rollouts)] * count), tokens=0)
+        costs = {d: c + update for d, c in costs.items()}
+        yield Workload(
+            name,
+            f"{count} prompts of {prompt} x {rollouts} responses of {new}",
+            (*selfteach("step", ours), *peers(o, folder)),
+            {**config_of(o, folder, count, rollouts, new, prompt), "texts": digits(64, prompt)},
+            costs=costs,
         )
     if "memory" in o.only:
-        yield Work(
+        yield Workload(
             "memory",
-            f"{o.steps} steps of 4 prompts of {PROMPT} x 4 answers of 32",
-            tuple(own("step", precisions[-1:])),
-            {**base(o, folder, 4, 4, 32, PROMPT), "texts": digits(1024, PROMPT)},
+            f"{o.steps} steps of 4 prompts of {PROMPT} x 4 responses of 32",
+            tuple(selfteach("step", ours[-1:])),
+            {**config_of(o, folder, 4, 4, 32, PROMPT), "texts": digits(1024, PROMPT)},
             repeats=o.steps,
         )
 
 
-def base(o: Options, folder: Path, many: int, each: int, new: int, prompt: int) -> dict[str, Any]:
-    shape = {"prompts": many, "rollouts": each, "new": new, "length": prompt + new}
+def config_of(o: Options, folder: Path, count: int, rollouts: int, new: int, prompt: int) -> dict[str, Any]:
+    """What a workload gives every system once."""
+    shape = {"prompts": count, "rollouts": rollouts, "new": new, "length": prompt + new}
     return {"kind": "step", "folder": str(folder), "slots": o.slots, **shape}
 
 
@@ -67,8 +67,8 @@ def digits(count: int, length: int) -> list[str]:
     ]
 
 
-def flatness(resident: Sequence[float]) -> dict[str, float]:
-    """Memory over steps: the median of the second tenth and of the last, and what a step adds between the two."""
+def memory_growth(resident: Sequence[float]) -> dict[str, float]:
+    """Resident bytes over steps: medians of the second tenth and of the last, and the growth per step between them."""
     tenth = max(1, len(resident) // 10)
     early, late = spread(resident[tenth : 2 * tenth] or resident)["median"], spread(resident[-tenth:])["median"]
     return {
@@ -78,9 +78,9 @@ def flatness(resident: Sequence[float]) -> dict[str, float]:
     }
 
 
-def starting(o: Options, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds of `selfteach --help`, and of a fresh process up to its first finished episode after a warm start that is
-    kept.
+def startup(o: Options, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Seconds of `selfteach --help`, and of a fresh process up to its first finished episode after a cached warm
+    start.
     """
     root = str(HERE.parent.parent)
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -91,15 +91,15 @@ def starting(o: Options, progress: Callable[[str], None]) -> dict[str, Any]:
         done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=True)
         return time.perf_counter() - start, done.stdout
 
-    progress("start: a warm start, unless it is kept already")
-    _, said = seconds("-m", "selfteach.bench.own.start")
-    shown: list[float] = []
+    progress("startup: a warm start, unless it is cached already")
+    seconds("-m", "selfteach.bench.own.startup")
+    help_seconds: list[float] = []
     first: list[float] = []
     cached = True
     for number in range(o.repeats):
-        progress(f"start: round {number + 1} of {o.repeats}")
-        shown.append(seconds("-m", "selfteach.cli", "--help")[0])
-        took, said = seconds("-m", "selfteach.bench.own.start")
+        progress(f"startup: round {number + 1} of {o.repeats}")
+        help_seconds.append(seconds("-m", "selfteach.cli", "--help")[0])
+        took, output = seconds("-m", "selfteach.bench.own.startup")
         first.append(took)
-        cached = cached and json.loads(said)["cached"]
-    return {"help_seconds": spread(shown), "first_rollout_seconds": spread(first), "warm_start_cached": cached}
+        cached = cached and json.loads(output)["cached"]
+    return {"help_seconds": spread(help_seconds), "first_rollout_seconds": spread(first), "warm_start_cached": cached}

@@ -1,4 +1,4 @@
-"""Who can take part: our side and the peers, by kind of work, and how one gets those that are not installed."""
+"""The systems to be measured: selfteach and its peers, by benchmark, and how to install a peer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import BadValue, unknown
-from .interleaved import HERE, Contestant
-from .llama_file import written
+from .interleaved import HERE, System
+from .llama_file import write_gguf
 from .workloads import Options
 
 PRECISIONS = ("float32", "bfloat16")
@@ -17,8 +17,10 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Peer:
-    """A library: its file, or module for one of ours; the variants that are measured unless one is named; further ones;
-    how to install it.
+    """Another library that does the same work.
+
+    target: a file of `peers/`, or a module of `own/`; variants: those measured by default, by benchmark; further: those
+    measured when named; install: how to get it.
     """
 
     target: str
@@ -29,7 +31,7 @@ class Peer:
 
 PEERS = {
     "torch": Peer(
-        "selfteach.bench.own.plain",
+        "selfteach.bench.own.torch_loop",
         {"rollout": PRECISIONS, "learn": ("padded", "micro")},
         {"learn": ("autocast", "bf16")},
     ),
@@ -54,35 +56,35 @@ PEERS = {
 }
 
 
-def own(module: str, variants: Sequence[str], name: str = "selfteach", **more: object) -> list[Contestant]:
-    """Our side in some precisions."""
-    return [Contestant(name, v, f"selfteach.bench.own.{module}", more=more) for v in variants]
+def selfteach(module: str, variants: Sequence[str], name: str = "selfteach", **extra: object) -> list[System]:
+    """Selfteach in some precisions (or other variants)."""
+    return [System(name, v, f"selfteach.bench.own.{module}", extra=extra) for v in variants]
 
 
-def ours(o: Options) -> tuple[str, ...]:
-    """The precisions in which our side is measured. Raises UnknownName."""
-    for name in o.ours or ():
+def precisions(o: Options) -> tuple[str, ...]:
+    """The precisions in which selfteach is measured. Raises UnknownName."""
+    for name in o.precisions or ():
         if name not in PRECISIONS:
-            raise unknown("precision (--ours)", name, PRECISIONS)
-    return o.ours or PRECISIONS
+            raise unknown("precision (--precision)", name, PRECISIONS)
+    return o.precisions or PRECISIONS
 
 
-def peers(o: Options, folder: Path) -> list[Contestant]:
-    """The peers of a kind of work, or those that were asked for.
+def peers(o: Options, folder: Path) -> list[System]:
+    """The peers of a benchmark, or those that were named.
 
-    Raises UnknownName for a name, BadValue for a variant that is not there.
+    Raises UnknownName for an unknown name, BadValue for an unknown variant.
     """
     known = [n for n, p in PEERS.items() if o.kind in p.variants]
     for name in o.pythons:
         if name not in PEERS:
             raise unknown("peer (--python)", name, PEERS)
-    out: list[Contestant] = []
+    out: list[System] = []
     for word in known if o.against is None else o.against:
         name, colon, variant = word.partition(":")
         if name not in PEERS:
             raise unknown("peer (--against)", name, known)
         if name not in known:
-            raise BadValue(f"selfteach bench {o.kind}: {name} does not do this; against: {', '.join(known)}")
+            raise BadValue(f"selfteach bench {o.kind}: {name} does not do this; --against takes {', '.join(known)}")
         peer = PEERS[name]
         options = (*peer.variants[o.kind], *peer.further.get(o.kind, ()))
         if colon and variant not in options:
@@ -91,14 +93,14 @@ def peers(o: Options, folder: Path) -> list[Contestant]:
             )
         target = peer.target if not peer.target.endswith(".py") else str(HERE / "peers" / peer.target)
         for v in [variant] if colon else peer.variants[o.kind]:
-            more = llama(folder, v, o.aside) if name == "llamacpp" else {}
-            out.append(Contestant(name, v, target, peer.install, o.pythons.get(name, sys.executable), more))
+            extra = gguf_file(folder, v, o.scratch) if name == "llamacpp" else {}
+            out.append(System(name, v, target, peer.install, o.pythons.get(name, sys.executable), extra))
     return out
 
 
-def llama(folder: Path, variant: str, aside: Path) -> dict[str, str]:
-    """The file that llama.cpp loads, or why there is none."""
+def gguf_file(folder: Path, variant: str, scratch: Path) -> dict[str, str]:
+    """The file that llama.cpp loads, or the error."""
     try:
-        return {"gguf": str(written(folder, variant, aside))}
+        return {"gguf": str(write_gguf(folder, variant, scratch))}
     except BadValue as error:
-        return {"why": str(error)}
+        return {"error": str(error)}

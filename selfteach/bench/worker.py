@@ -1,7 +1,7 @@
-"""One contestant in a process of its own, asked in JSON, a line each way: `python worker.py TARGET`.
+"""One system in a process of its own, one line of JSON per message and response: `python worker.py TARGET`.
 
 TARGET is a file of `peers/` or the name of a module. This file needs the standard library alone, so that any
-interpreter may run it. What libraries print goes to standard error: standard output is the pipe.
+interpreter may run it. What libraries print goes to standard error: standard output carries the responses.
 """
 
 from __future__ import annotations
@@ -30,43 +30,45 @@ def load(target: str) -> Any:
 
 
 def missing(module: Any) -> str | None:
-    """Which of the packages that it needs is not there."""
-    lost = [name for name in getattr(module, "NEEDS", ()) if importlib.util.find_spec(name) is None]
-    return f"{', '.join(lost)} not installed" if lost else None
+    """The packages that a module needs and that are not installed, as a message."""
+    names = [name for name in getattr(module, "NEEDS", ()) if importlib.util.find_spec(name) is None]
+    return f"{', '.join(names)} not installed" if names else None
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds now."""
+    """Resident memory of this process in bytes."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def line(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """An exception in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def main() -> None:
+    """Serve requests from standard input until it ends."""
     # A copy of standard output that libraries cannot write to.
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     del sys.path[0]  # the folder of this file: its names must not hide packages
     module = run = None
     for text in sys.stdin:
-        asked = json.loads(text)
+        request = json.loads(text)
         try:
-            if asked["do"] == "prepare":
+            if request["op"] == "prepare":
                 module = module or load(sys.argv[1])
-                if lost := missing(module):
-                    answer = {"missing": lost}
+                if message := missing(module):
+                    response = {"missing": message}
                 else:
-                    about, run = module.prepare(asked["work"])
-                    answer = {"about": about}
+                    info, run = module.prepare(request["workload"])
+                    response = {"info": info}
             else:
                 assert run is not None, "run before prepare"
-                answer = {**run(asked["given"]), "rss": resident()}
+                response = {**run(request["inputs"]), "rss": resident()}
         except (Exception, SystemExit) as error:
-            answer = {"error": line(error)}
-        print(json.dumps(answer), file=pipe, flush=True)
+            response = {"error": message_of(error)}
+        print(json.dumps(response), file=pipe, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is worked on: shapes of models, the folder that all contestants load, prompts and batches that all are given."""
+"""Workloads: shapes of models, the folder that all systems load, and the prompts and batches that all of them get."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..core import random_keys
 from ..core.errors import BadValue
 from ..model import catalog, files, gguf, tokenizer
 from ..model.transformer import Config, Transformer
-from .interleaved import Contestant
-from .roofline import Need
+from .interleaved import System
+from .roofline import Cost
 
-ROOM = 4096  # positions of a shape's context: two hundred turns fit
+MAX_LENGTH = 4096  # 200 turns fit
 SHAPES = {
-    "tiny": Config(vocab=512, width=256, layers=4, heads=8, kv_heads=2, head_dim=32, hidden=704, max_length=ROOM),
+    "tiny": Config(vocab=512, width=256, layers=4, heads=8, kv_heads=2, head_dim=32, hidden=704, max_length=MAX_LENGTH),
     "smollm2-135m": Config(
         vocab=49152,
         width=576,
@@ -29,34 +29,40 @@ SHAPES = {
         hidden=1536,
         rope_theta=100_000.0,
         norm_eps=1e-5,
-        max_length=ROOM,
+        max_length=MAX_LENGTH,
     ),
 }
 
 
 @dataclass(frozen=True)
-class Work:
-    """One thing that is measured: who does it, what all know before, what all are given in a round, and what it needs
-    at least, by precision.
+class Workload:
+    """One thing that is measured.
+
+    name, title: its name in `--only`, and a line that describes it
+    systems: those measured
+    config: what every system gets once, before the first round
+    inputs: round number -> what every system gets in that round
+    costs: its least cost, by precision; empty where no limit is shown
+    repeats: rounds, where not those of the command
     """
 
-    part: str
+    name: str
     title: str
-    entries: tuple[Contestant, ...]
-    fields: Mapping[str, Any]
-    given: Callable[[int], Mapping[str, Any]] = lambda number: {}
-    need: Mapping[str, Need] = field(default_factory=dict[str, Need])
+    systems: tuple[System, ...]
+    config: Mapping[str, Any]
+    inputs: Callable[[int], Mapping[str, Any]] = lambda number: {}
+    costs: Mapping[str, Cost] = field(default_factory=dict[str, Cost])
     repeats: int | None = None
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command was asked."""
+    """The options of the command."""
 
     kind: str
     model: str = "tiny"
-    against: tuple[str, ...] | None = None  # NAME or NAME:VARIANT; None: all that know the kind
-    ours: tuple[str, ...] | None = None  # our variants; None: all of the kind
+    against: tuple[str, ...] | None = None  # NAME or NAME:VARIANT; None: all that do this benchmark
+    precisions: tuple[str, ...] | None = None  # of selfteach; None: all
     widths: tuple[int, ...] = ()
     only: tuple[str, ...] = ()
     repeats: int = 5
@@ -64,22 +70,22 @@ class Options:
     slots: int | None = None
     steps: int = 500
     pythons: Mapping[str, str] = field(default_factory=dict[str, str])
-    aside: Path = Path()  # a folder that goes when all is measured
+    scratch: Path = Path()  # a temporary folder
 
 
-def folder_of(model: str, aside: Path) -> tuple[Path, Config]:
-    """The folder of a model in the Hub's layout and its shape: a folder as it is, what an installed package carries, or
-    a shape's name as random weights written into `aside`.
+def model_folder(model: str, scratch: Path) -> tuple[Path, Config]:
+    """The folder of a model in the Hub's layout and its shape: a folder as it is, a model inside an installed package,
+    or random weights of a named shape, written into `scratch`.
 
     Raises BadValue for a name that is neither, BadCheckpoint for a folder that holds no model.
     """
-    folder = aside / "model"
+    folder = scratch / "model"
     if (file := packaged_gguf(model)) is not None:
         folder = gguf.converted_folder(file)
     elif model in SHAPES:
         folder.mkdir(parents=True)
-        words = tokenizer.train_tokenizer(["some text to cut into pieces"], (), SHAPES[model].vocab)
-        files.save(folder, Transformer(SHAPES[model]).initialise(0), words)
+        trained = tokenizer.train_tokenizer(["some text to cut into pieces"], (), SHAPES[model].vocab)
+        files.save(folder, Transformer(SHAPES[model]).initialise(0), trained)
     elif not (folder := Path(model).resolve()).is_dir():
         raise BadValue(
             f"selfteach bench: model {model}: no such shape or folder; there are {', '.join(SHAPES)}, or a folder in "
@@ -88,37 +94,37 @@ def folder_of(model: str, aside: Path) -> tuple[Path, Config]:
     config = files.read_config(folder / "config.json")
     if isinstance(config, str):
         raise BadValue(
-            f"selfteach bench: model {model}: {config} runs through transformers; what is compared here are "
-            "selfteach's own families"
+            f"selfteach bench: model {model}: {config} runs through transformers; bench measures the "
+            "families that selfteach computes itself"
         )
     return folder, config
 
 
 def packaged_gguf(model: str) -> Path | None:
-    """The file of a model that an installed package carries."""
+    """The GGUF file of a model inside an installed package, or None."""
     try:
         return catalog.packaged_gguf(model) if model in catalog.PACKAGES else None
     except BadValue:
         return None
 
 
-def prompts(vocab: int, count: int, length: int, *where: object) -> list[list[int]]:
-    """`count` prompts of random ids at an address, the first id never 0 (an end token in fresh tokenizers)."""
-    return random_keys.generator("bench", *where).integers(1, vocab, (count, length)).tolist()
+def prompts(vocab: int, count: int, length: int, *key: object) -> list[list[int]]:
+    """`count` prompts of `length` random ids, none of them 0 (the end token of fresh tokenizers); `key`: RNG key."""
+    return random_keys.generator("bench", *key).integers(1, vocab, (count, length)).tolist()
 
 
-def lengths(count: int, limit: int, *where: object) -> list[int]:
-    """Lengths of `count` episodes: geometric with mean limit / 3, cut at the limit."""
-    drawn = random_keys.generator("bench", "lengths", *where).geometric(3 / limit, count)
+def lengths(count: int, limit: int, *key: object) -> list[int]:
+    """Lengths of `count` sequences in tokens: geometric with mean limit / 3, truncated at the limit."""
+    drawn = random_keys.generator("bench", "lengths", *key).geometric(3 / limit, count)
     return np.minimum(drawn, limit).tolist()
 
 
-def sequences(vocab: int, groups: int, siblings: int, prompt: int, new: int) -> list[dict[str, Any]]:
-    """Sequences to learn from: `siblings` of each of `groups` prompts, `new` learned tokens and an advantage each."""
-    given = prompts(vocab, groups, prompt, "learn", groups, siblings)
-    own = prompts(vocab, groups * siblings, new, "learned", groups, siblings)
-    adv = random_keys.generator("bench", "adv").standard_normal(groups * siblings).tolist()
+def sequences(vocab: int, groups: int, group_size: int, prompt: int, new: int) -> list[dict[str, Any]]:
+    """Sequences to train on: `group_size` responses of `new` tokens to each of `groups` prompts, with advantages."""
+    given = prompts(vocab, groups, prompt, "learn", groups, group_size)
+    responses = prompts(vocab, groups * group_size, new, "learned", groups, group_size)
+    adv = random_keys.generator("bench", "adv").standard_normal(groups * group_size).tolist()
     return [
-        {"prompt": given[s // siblings], "response": own[s], "adv": adv[s], "group": s // siblings}
-        for s in range(groups * siblings)
+        {"prompt": given[s // group_size], "response": responses[s], "adv": adv[s], "group": s // group_size}
+        for s in range(groups * group_size)
     ]

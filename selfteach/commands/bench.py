@@ -12,15 +12,15 @@ from .common import print_json, print_note
 
 KINDS = ("rollout", "learn", "step")
 ABOUT = """Measure speed: this library and the peers that are installed, in turns in one run, beside this machine's
-own limit.
+own limit. A peer is another library that does the same work.
 
-  rollout   drawing tokens: equal lengths beside the peers, uneven lengths, episodes of 200 turns, forks
-  learn     forward, backward and AdamW: equal sequences beside plain loops, groups that share a long prompt
-  step      a GRPO step end to end beside TRL, with short and long prompts; starting; with --long memory over 500 steps
+  rollout   sampling: equal lengths beside the peers, uneven lengths, episodes of 200 turns, forks
+  learn     forward, backward and AdamW: equal lengths beside plain loops, groups that share a long prompt
+  step      a GRPO step end to end beside TRL, with short and long prompts; startup; with --long memory over 500 steps
 
-All contestants hold the same weights and are given the same prompts. Each has a process of its own; they take turns,
-so that a noisy machine hits all alike. The limit is the more binding of matrix products and memory traffic, both at
-rates that are measured between the turns. A peer that is missing or fails is a line that says why; the others go on.
+All systems load the same weights and get the same prompts. Each has a process of its own; they take turns, so that a
+noisy machine slows all of them alike. The limit is the roofline: the slower of matrix products and memory traffic, at
+rates that are measured between the turns. A peer that is missing or fails is a line with the reason; the others go on.
 """
 EXAMPLES = """examples:
   selfteach bench rollout
@@ -28,13 +28,14 @@ EXAMPLES = """examples:
   selfteach bench learn --model runs/ssrl-1/last --only fixed
   selfteach bench step --against trl:bf16 --json
 
-what comes out: a table per work: tokens/s (median and range over rounds), our best precision over each contestant
-(median and range of the rounds' ratios), share of the limit in its precision, and the limit with what it is made of;
-with --json one object {"kind", "model", "threads", "repeats", "machine", "works": [{"part", "title", "limits",
-"measured", "contestants": [...]}]}. Nothing is written."""
+what comes out: a table per workload: tokens/s (median and range over rounds), speedup of selfteach's fastest
+precision over it (median and range of the rounds' ratios), share of the limit in its precision; then the limit's terms;
+with --json one object {"kind", "model", "threads", "repeats", "machine", "workloads": [{"name", "title", "limits",
+"machine", "systems": [...]}]}. Nothing is written."""
 
 
 def parser() -> Parser:
+    """The options of `selfteach bench`."""
     made = Parser("bench", usage="selfteach bench rollout|learn|step [options]", description=ABOUT, epilog=EXAMPLES)
     made.add_argument("kind", metavar="KIND", help="rollout, learn or step")
     made.add_argument(
@@ -50,7 +51,11 @@ def parser() -> Parser:
         help="NAME or NAME:VARIANT: torch, transformers, vllm, llamacpp, trl; none",
     )
     made.add_argument(
-        "--ours", metavar="PRECISION", nargs="+", action="extend", help="of our side: float32, bfloat16 (default: both)"
+        "--precision",
+        metavar="PRECISION",
+        nargs="+",
+        action="extend",
+        help="of selfteach: float32, bfloat16 (default: both)",
     )
     made.add_argument(
         "--width",
@@ -58,26 +63,27 @@ def parser() -> Parser:
         metavar="N",
         nargs="+",
         action="extend",
-        help="sequences at once (rollout), in the batch (learn)",
+        help="sequences at once (rollout) or in the batch (learn)",
     )
     made.add_argument(
         "--only",
-        metavar="PART",
+        metavar="WORKLOAD",
         nargs="+",
         action="extend",
-        help="fixed, uneven, turns, forks; fixed, trunks; fixed, trunks, start",
+        help="rollout: fixed, uneven, turns, forks; learn: fixed, shared_prefix; step: fixed, shared_prefix, startup",
     )
-    made.add_argument(
-        "--repeats", type=int, metavar="K", help="rounds that count, after one that warms up (default: 5)"
-    )
+    made.add_argument("--repeats", type=int, metavar="K", help="measured rounds, after a warm-up round (default: 5)")
     made.add_argument(
         "--threads",
         type=int,
         metavar="N",
-        help="threads of every contestant (default: as many as the machine has cores)",
+        help="threads of every system (default: as many as the machine has cores)",
     )
     made.add_argument(
-        "--slots", type=int, metavar="N", help="sequences that our engine draws at once (default: its own)"
+        "--slots",
+        type=int,
+        metavar="N",
+        help="sequences that selfteach's engine samples at once (default: as in training)",
     )
     made.add_argument("--long", action="store_true", help="step: memory over --steps steps as well")
     made.add_argument("--steps", type=int, metavar="N", help="steps of --long (default: 500)")
@@ -88,6 +94,7 @@ def parser() -> Parser:
 
 
 def run(command: str, words: Sequence[str]) -> int:
+    """Carry out `selfteach bench`; returns the exit code."""
     given = vars(parser().read(words))
     options = options_of(given)
     from ..bench import measure, report
@@ -95,17 +102,17 @@ def run(command: str, words: Sequence[str]) -> int:
     if given.get("json"):
         print_json(measure.measure(options, print_note))
         return 0
-    found = measure.measure(options, print_note, lambda work: show_part(*report.table(work)))
-    if "starting" in found:
-        show_part(*report.starting(found["starting"]))
+    results = measure.measure(options, print_note, lambda workload: print_result(*report.workload_table(workload)))
+    if "startup" in results:
+        print_result(*report.startup_table(results["startup"]))
     print(
-        f"{found['machine']['processor']}, {options.threads} threads, {options.repeats} rounds, model {options.model}"
+        f"{results['machine']['processor']}, {options.threads} threads, {options.repeats} rounds, model {options.model}"
     )
     return 0
 
 
 def options_of(given: dict[str, Any]) -> Any:
-    """What was asked. Raises BadValue or UnknownName before anything heavy is imported."""
+    """The options as `bench.workloads.Options`. Raises BadValue or UnknownName before anything heavy is imported."""
     if given["kind"] not in KINDS:
         raise unknown("kind of benchmark", given["kind"], KINDS)
     for name in ("repeats", "threads", "slots", "steps"):
@@ -119,12 +126,14 @@ def options_of(given: dict[str, Any]) -> Any:
 
     against = given.get("against")
     named: dict[str, Any] = {
-        k: tuple(given[v]) for k, v in {"ours": "ours", "widths": "width", "only": "only"}.items() if v in given
+        k: tuple(given[v])
+        for k, v in {"precisions": "precision", "widths": "width", "only": "only"}.items()
+        if v in given
     }
-    plain: dict[str, Any] = {k: given[k] for k in ("model", "repeats", "threads", "slots", "steps") if k in given}
+    scalars: dict[str, Any] = {k: given[k] for k in ("model", "repeats", "threads", "slots", "steps") if k in given}
     if given.get("long"):
-        named["only"] = (*named.get("only", ("fixed", "trunks", "start")), "memory")
-    values: dict[str, Any] = {"threads": cores(), **named, **plain}
+        named["only"] = (*named.get("only", ("fixed", "shared_prefix", "startup")), "memory")
+    values: dict[str, Any] = {"threads": cores(), **named, **scalars}
     return Options(
         kind=given["kind"],
         against=None if against is None else tuple(w for w in against if w != "none"),
@@ -134,22 +143,24 @@ def options_of(given: dict[str, Any]) -> Any:
 
 
 def interpreter(word: str) -> tuple[str, str]:
-    """PEER=PATH, taken apart. Raises BadValue."""
+    """PEER=PATH as a pair. Raises BadValue."""
     name, equals, path = word.partition("=")
     if not equals:
         raise BadValue(f"selfteach bench: --python {word!r} is not PEER=PATH")
     if not Path(path).is_file():
-        raise BadValue(f"selfteach bench: --python {word}: {path} is no file; give the interpreter, ENV/bin/python")
+        raise BadValue(f"selfteach bench: --python {word}: {path} is not a file; give the interpreter, ENV/bin/python")
     return name, path
 
 
 def cores() -> int:
+    """The cores that this process may use."""
     import os
 
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def show_part(table: Any, lines: list[str]) -> None:
+def print_result(table: Any, lines: list[str]) -> None:
+    """Print a table and the lines below it."""
     from .show import print_tables
 
     print_tables([table])

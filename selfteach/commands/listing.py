@@ -11,6 +11,7 @@ from ..core.errors import BadValue, unknown
 from ..core.method import Method, MethodEntry
 from ..core.serial import to_json
 from ..core.task import TaskSource
+from ..loop.settings import SETTING_NAMES, option_name
 from .arguments import Parser, describe_type, doc_options, format_value, type_of
 from .common import load_files, print_json, read_method, read_task_options
 
@@ -143,9 +144,9 @@ def _method(given: Mapping[str, Any], verdicts: Mapping[str, str]) -> None:
     if entry.hyper_parameters:
         print("hyper-parameters")
     for name, parameter in entry.hyper_parameters.items():
+        option = option_name(name, "method" if name in SETTING_NAMES else "")
         print(
-            f"  --{name.replace('_', '-'):<16} {format_value(parameter.default):<10}"
-            f" {docs.get(name, describe_type(type_of(parameter)))}"
+            f"  {option:<18} {format_value(parameter.default):<10} {docs.get(name, describe_type(type_of(parameter)))}"
         )
     if claim := about["claim"]:
         arms = "".join(f"\n  arm {n}: {a}" for n, a in claim["arms"].items())

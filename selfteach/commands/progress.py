@@ -41,6 +41,7 @@ class Progress:
     budget: int | None = None  # of sampled tokens, where that ends the run
 
     def __call__(self, event: Event) -> None:
+        """Show an event of a run; those without a method `_EVENT` are not shown."""
         show = getattr(self, f"_{event['event']}", None)
         if show:
             show(event)

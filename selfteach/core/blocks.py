@@ -1,7 +1,7 @@
-"""Blocks: plain functions whose signature is their contract, and Blocks: a block with its hyper-parameters bound.
+"""Blocks: plain functions whose signature is their contract; a `Block` is one with its hyper-parameters bound.
 
-a keyword without a default    something the block needs: a column, an index, the state, the groups, the history, the
-                               cast
+a keyword without a default    something the block needs: a column, an index, the state, the groups, the history, a
+                               context
 a keyword with a default       a hyper-parameter
 the annotation of a column     the unit at which it is read (Token when there is none)
 the return annotation          the unit of what comes back
@@ -59,6 +59,7 @@ class Block:
 
     @property
     def name(self) -> str:
+        """The name under which it is registered."""
         return self.fn.__name__
 
     @property

@@ -310,6 +310,7 @@ class MethodEntry(Generic[P]):
 
     @property
     def doc(self) -> str:
+        """The function's docstring."""
         return inspect.getdoc(self.build) or ""
 
     @property
@@ -318,6 +319,7 @@ class MethodEntry(Generic[P]):
         return dict(inspect.signature(self.build, eval_str=True).parameters)
 
     def __call__(self, *args: P.args, **values: P.kwargs) -> Method:
+        """The method with these hyper-parameters. Raises UnknownName for others, BadValue for positional ones."""
         if args:
             raise BadValue(f"method {self.name}: hyper-parameters are given by name")
         for name in values:

@@ -148,20 +148,32 @@ class Tokenizer(Protocol):
 
 
 class TokenPath(Protocol):
-    """The tokens from a root to a place: ids i32[L], chosen bool[L] (the policy drew it), the name of each one's span,
-    logp f32[L], and how many belong to the prompt.
-    """
+    """The L tokens from a root to a place."""
 
     @property
-    def ids(self) -> np.ndarray: ...
+    def ids(self) -> np.ndarray:
+        """i32[L]."""
+        ...
+
     @property
-    def action_mask(self) -> np.ndarray: ...
+    def action_mask(self) -> np.ndarray:
+        """bool[L]: the tokens that a model decided."""
+        ...
+
     @property
-    def spans(self) -> Sequence[str]: ...
+    def spans(self) -> Sequence[str]:
+        """The name of each token's span, "" where it has none."""
+        ...
+
     @property
-    def logp(self) -> np.ndarray: ...
+    def logp(self) -> np.ndarray:
+        """f32[L], under the true sampling distribution; NaN where unknown."""
+        ...
+
     @property
-    def prompt(self) -> int: ...
+    def prompt(self) -> int:
+        """How many of the tokens belong to the prompt."""
+        ...
 
 
 @runtime_checkable
@@ -258,7 +270,9 @@ class ModelHandle(Protocol):
     """One model of an episode."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its role in the method."""
+        ...
 
     def begin(self, prompt: Any) -> ModelContext:
         """A new context that starts with a prompt: text, messages, or ids."""
@@ -341,7 +355,9 @@ class RewardContext(Protocol):
     """What rewards and composers get as `cast`: places as text and tokens, the tokenizer, the engine to score by."""
 
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the run."""
+        ...
 
     @property
     def engine(self) -> Engine | None:

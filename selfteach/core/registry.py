@@ -31,7 +31,7 @@ class Registry(Generic[T]):
     `packages` are those whose modules register entries; they are imported when the table is first asked.
     """
 
-    def __init__(self, kind: str, packages: Sequence[str] = ROOMS):
+    def __init__(self, kind: str, packages: Sequence[str] = ROOMS) -> None:
         self.kind = kind
         self.packages = packages
         self._entries: dict[str, T] = {}
@@ -61,6 +61,7 @@ class Registry(Generic[T]):
         return iter(sorted(self._entries))
 
     def items(self) -> list[tuple[str, T]]:
+        """(name, entry) in the order of names."""
         return [(n, self._entries[n]) for n in self]
 
 

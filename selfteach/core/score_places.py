@@ -36,10 +36,12 @@ def unscored(episode: Episode, trajectory: Trajectory, reward: Places, unit: Uni
 
 
 def place_of(tree: Tree, ref: Ref) -> tuple[int, int]:
+    """(node, tokens of the node before the place)."""
     return ref.node, tree.size(ref.node) if ref.offset < 0 else ref.offset
 
 
 def places_of(groups: Sequence[RolloutGroup], name: str) -> Places:
+    """Where the scores of a name stand, and their values. Raises BadValue for an episode of another group."""
     out: Places = {}
     for group in groups:
         trees = {e.id: e.tree for e in group.episodes}

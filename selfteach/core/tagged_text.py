@@ -31,11 +31,11 @@ def pieces_before(pieces: Sequence[bytes], place: int) -> int:
 
 
 def cuts(pieces: Sequence[bytes], pattern: str, before: bool = False) -> list[int]:
-    """After how many tokens a text is cut at each match of a pattern: behind it (a token that holds its end belongs to
+    r"""After how many tokens a text is cut at each match of a pattern: behind it (a token that holds its end belongs to
     what comes first), or `before` it (a token that holds its beginning belongs to what follows). Ascending, without the
     text's beginning and end.
 
-    >>> cuts([b"1 +", b" 1", b" = 2", b".", b" so", b" 2"], r"[.](?=\\s)")
+    >>> cuts([b"1 +", b" 1", b" = 2", b".", b" so", b" 2"], r"[.](?=\s)")
     [4]
     >>> cuts([b"1", b" wait", b" 2"], r"wait", before=True)
     [1]

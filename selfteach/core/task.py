@@ -74,6 +74,7 @@ class Sampling:
             raise BadValue(f"sampling: max_tokens must be at least 1, not {self.max_tokens}")
 
     def replace(self, **change: Any) -> Sampling:
+        """A copy with some fields changed."""
         return replace(self, **change)
 
     @property

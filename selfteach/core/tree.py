@@ -20,11 +20,11 @@ _TOKEN_DTYPES = {"id": np.int32, "action_mask": np.bool_, "logp": np.float32, "v
 class Tree:
     """An arena of tokens and a table of nodes, only ever appended to.
 
-    Tokens [T]: `id` i32, `chosen` bool (the policy drew it), `logp` f32 under the true sampling distribution (NaN:
-    unknown), `version` i32 of the weights that drew it (-1: nobody), `span` i16 into `spans`, and `recorded` quantities
-    f32. Nodes [K]: `parent` (-1: a root), `cut` (how many of the parent's tokens lie before this node), `begin` in the
-    arena, `by` (role, into `roles`), `sampling` (into `samplings`, -1: not sampled). Node k owns the tokens
-    begin[k]:begin[k+1].
+    Tokens [T]: `id` i32, `action_mask` bool (a model decided it), `logp` f32 under the true sampling distribution (NaN:
+    unknown), `version` i32 of the weights that sampled it (-1: none), `span` i16 into `spans`, and `recorded`
+    quantities f32. Nodes [K]: `parent` (-1: a root), `cut` (how many of the parent's tokens lie before this node),
+    `begin` in the arena, `by` (role, into `roles`), `sampling` (into `samplings`, -1: not sampled). Node k owns the
+    tokens begin[k]:begin[k+1].
     """
 
     __slots__ = (
@@ -64,22 +64,27 @@ class Tree:
 
     @property
     def id(self) -> np.ndarray:
+        """i32[T]."""
         return self._tokens["id"][: self._used]
 
     @property
     def action_mask(self) -> np.ndarray:
+        """bool[T]: the tokens that a model decided."""
         return self._tokens["action_mask"][: self._used]
 
     @property
     def logp(self) -> np.ndarray:
+        """f32[T], NaN where unknown."""
         return self._tokens["logp"][: self._used]
 
     @property
     def version(self) -> np.ndarray:
+        """i32[T]: the version of the weights that sampled the token, -1 for none."""
         return self._tokens["version"][: self._used]
 
     @property
     def span(self) -> np.ndarray:
+        """i16[T], indices into `spans`."""
         return self._tokens["span"][: self._used]
 
     def add(

@@ -170,14 +170,15 @@ struct Shape {
     float scale;
 };
 
-struct Scratch { // of one thread
-    std::vector<float> data;
-    float *at = nullptr;
+template <class T> struct Scratch { // of one thread: pieces that begin at cache lines
+    static constexpr long LINE = 64 / sizeof(T);
+    std::vector<T> data;
+    T *at = nullptr;
     void reset(long n) {
-        if ((long)data.size() < n + 16) data.resize(n + 16);
-        at = (float *)(((uintptr_t)data.data() + 63) & ~(uintptr_t)63);
+        if ((long)data.size() < n + LINE) data.resize(n + LINE);
+        at = (T *)(((uintptr_t)data.data() + 63) & ~(uintptr_t)63);
     }
-    float *get(long n) { float *p = at; at += up(n, 16); return p; }
+    T *get(long n) { T *p = at; at += up(n, LINE); return p; }
 };
 
 template <class T> void load_rows(const T *x, long stride, long count, long hd, long wide, float factor, float *out) {
@@ -232,7 +233,7 @@ template <class T>
 void attend(const Shape &s, const Piece *pieces, const int64_t *family, long families, const T *q, const T *k, const T *v, T *out, float *lse, int threads) {
 #pragma omp parallel num_threads(threads)
     {
-        Scratch memory;
+        Scratch<float> memory;
 #pragma omp for schedule(dynamic) collapse(2)
         for (long f = 0; f < families; f++)
             for (long g = 0; g < s.kv; g++) {
@@ -275,7 +276,7 @@ void attend_back(const Shape &s, const Piece *pieces, const int64_t *family, lon
     constexpr long BLOCK = 8 * MR; // rows whose weights are kept for the matmuls over rows
 #pragma omp parallel num_threads(threads)
     {
-        Scratch memory;
+        Scratch<float> memory;
 #pragma omp for schedule(dynamic) collapse(2)
         for (long f = 0; f < families; f++)
             for (long g = 0; g < s.kv; g++) {
@@ -350,16 +351,6 @@ void attend_back(const Shape &s, const Piece *pieces, const int64_t *family, lon
 
 constexpr int HIGH = bf16::MR, WIDE = bf16::NR;
 
-struct Halves { // of one thread
-    std::vector<half> data;
-    half *at = nullptr;
-    void reset(long n) {
-        if ((long)data.size() < n + 32) data.resize(n + 32);
-        at = (half *)(((uintptr_t)data.data() + 63) & ~(uintptr_t)63);
-    }
-    half *get(long n) { half *p = at; at += up(n, 32); return p; }
-};
-
 void rows_of(const half *x, long stride, long count, long hd, long wide, half *out) {
     for (long i = 0; i < count; i++)
         for (long j = 0; j < wide; j += W) put(out + i * wide + j, hd > j ? take(x + i * stride + j, hd - j) : vf{}, W);
@@ -406,8 +397,8 @@ void attend_pairs(const Shape &s, const Piece *pieces, const int64_t *family, lo
                   int threads) {
 #pragma omp parallel num_threads(threads)
     {
-        Scratch memory;
-        Halves halves;
+        Scratch<float> memory;
+        Scratch<half> halves;
 #pragma omp for schedule(dynamic) collapse(2)
         for (long f = 0; f < families; f++)
             for (long g = 0; g < s.kv; g++) {
@@ -449,8 +440,8 @@ void attend_pairs_back(const Shape &s, const Piece *pieces, const int64_t *famil
     constexpr long BLOCK = 8 * HIGH; // rows whose weights are kept for the matmuls over rows
 #pragma omp parallel num_threads(threads)
     {
-        Scratch memory;
-        Halves halves;
+        Scratch<float> memory;
+        Scratch<half> halves;
 #pragma omp for schedule(dynamic) collapse(2)
         for (long f = 0; f < families; f++)
             for (long g = 0; g < s.kv; g++) {

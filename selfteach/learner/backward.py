@@ -45,14 +45,10 @@ def accumulate_gradients(groups: ParamGroups, batch: Batch, update: Update, toke
             if pieces is not None:
                 _one_pass(groups, batch, update, want, pieces, accumulator)
             else:
-                _two_passes(
-                    groups,
-                    batch,
-                    update,
-                    want,
-                    plan_micro_batches(batch, tokens, shares_prefixes=groups.shares_prefixes) or [],
-                    accumulator,
-                )
+                pieces = plan_micro_batches(batch, tokens, shares_prefixes=groups.shares_prefixes) or []
+                column_grads = cotangents(groups, batch, update, want, pieces, accumulator)
+                for _ in second_pass(groups, batch, column_grads, pieces):
+                    pass
     metrics = accumulator.metrics()
     return {"loss": sum(metrics[n] for n in dict.fromkeys(term_labels(update))), **metrics, "rows": float(rows.sum())}
 
@@ -140,19 +136,6 @@ def cotangents(
         loss = weighted_loss(update, groups, batch, columns, accumulator)
         grads = torch.autograd.grad(loss, [columns[c] for c in leaves], allow_unused=True) if loss.requires_grad else []
     return {c: g for c, g in zip(leaves, grads, strict=False) if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
-
-
-def _two_passes(
-    groups: ParamGroups,
-    batch: Batch,
-    update: Update,
-    want: Mapping[str, np.ndarray],
-    pieces: Sequence[np.ndarray],
-    accumulator: MetricAccumulator,
-) -> None:
-    column_grads = cotangents(groups, batch, update, want, pieces, accumulator)
-    for _ in second_pass(groups, batch, column_grads, pieces):
-        pass
 
 
 def second_pass(

@@ -240,7 +240,8 @@ def engine_for(
 ) -> BuiltinEngine | EqualLengthEngine:
     """The engine, holding its own copy of every group that a member uses who speaks or is asked for what its scalar
     heads say (with adapters merged in: why, says model/lora.py), but for those that stay as they are: the built-in one,
-    or where a model's attention cannot be handed in, the one of cohorts."""
+    or where a model's attention cannot be handed in, the one of cohorts.
+    """
     seats, named = learner.groups.models, named_model_roles(method)
     speaking = {name: seats[name].trunk for name in speakers(method)}
     trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}

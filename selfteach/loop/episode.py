@@ -24,7 +24,9 @@ from .step_context import PathView, StepContext
 class EpisodeContext:
     """A program's models, tools and random numbers in one episode (core.protocols.RolloutContext)."""
 
-    def __init__(self, table: StepContext, request: RolloutRequest, episode: Episode, place: tuple[object, ...]):
+    def __init__(
+        self, table: StepContext, request: RolloutRequest, episode: Episode, place: tuple[object, ...]
+    ) -> None:
         self._table, self._request, self._episode, self._place = table, request, episode, place
         self._turns = self._calls = self._refused = self._roots = 0
         self._talks: dict[int, Conversation] = {}  # by the node that ends with the beginning of a reply
@@ -150,17 +152,19 @@ class LiveContext:
     Holds a place in the episode's tree; tokens live there.
     """
 
-    def __init__(self, rollout: EpisodeContext, model_role: str, node: int, offset: int, line: tuple[int, ...]):
+    def __init__(self, rollout: EpisodeContext, model_role: str, node: int, offset: int, line: tuple[int, ...]) -> None:
         self.rollout, self.model_role, self.node, self.offset = rollout, model_role, node, offset
         self._line, self._forks, self._turn = line, 0, 0
         self._status = "stop"
 
     @property
     def tree(self) -> Tree:
+        """The episode's tree."""
         return self.rollout._episode.tree
 
     @property
     def at(self) -> Ref:
+        """The place of its end in the tree."""
         return Ref(self.rollout._episode.id, self.node, self.offset)
 
     @property
@@ -285,7 +289,8 @@ class LiveContext:
         """Add tokens chosen elsewhere, which may be taught: a graft, a draft, a demonstration. logp is unknown unless
         given.
 
-        status: why the turn that they are ended (stop, length), where nothing is sampled after them."""
+        status: why the turn that they are ended (stop, length), where nothing is sampled after them.
+        """
         self._status = status or self._status
         origin = None
         if isinstance(source, Turn):

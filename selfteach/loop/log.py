@@ -31,7 +31,7 @@ NODES = ("parent", "cut", "begin", "by", "sampling")
 class RunLog:
     """Writes the log of one run folder."""
 
-    def __init__(self, folder: Path, offset: int | None = None):
+    def __init__(self, folder: Path, offset: int | None = None) -> None:
         """`offset`: cut the events back to where a checkpoint left them, so that steps played again are not told twice;
         None: whole lines stay.
         """
@@ -44,6 +44,7 @@ class RunLog:
 
     @property
     def offset(self) -> int:
+        """Bytes of the file of events."""
         return self.file.stat().st_size if self.file.exists() else 0
 
     def event(self, event: str, **values: Any) -> None:
@@ -139,7 +140,7 @@ def _scores(group: RolloutGroup) -> list[dict[str, Any]]:
 class Rollouts:
     """The episodes of one step, read back."""
 
-    def __init__(self, file: Path):
+    def __init__(self, file: Path) -> None:
         """Raises BadCheckpoint for a file that is not a rollout file."""
         try:
             with np.load(file, allow_pickle=False) as data:
@@ -175,7 +176,7 @@ class Rollouts:
 class RolloutArchive:
     """Finds the trees of earlier steps in a run's log: what replay asks for."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read = lru_cache(maxsize=8)(lambda step: Rollouts(folder / "rollouts" / f"{step:06d}.npz"))
 

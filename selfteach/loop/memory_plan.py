@@ -37,6 +37,7 @@ class MemoryPlan:
 
     @property
     def total(self) -> int:
+        """Bytes of all parts."""
         return sum(self.parts.values())
 
     def line(self, free: int | None) -> str:

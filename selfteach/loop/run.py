@@ -64,14 +64,17 @@ class Loop:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
+        """The stages of the run, in order, repeats included."""
         return self.method.stages * self.method.repeat
 
     @property
     def stage(self) -> Stage:
+        """The stage of the next step."""
         return self.stages[self.state.place]
 
     @property
     def done(self) -> bool:
+        """True once steps, stages or the token budget are used up."""
         spent = self.budget is not None and self.state.tokens >= self.budget
         return spent or self.state.step >= self.steps or self.state.place >= len(self.stages)
 

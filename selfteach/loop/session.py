@@ -163,6 +163,7 @@ class Session:
         wave: int = 256,
         told: Callable[[int, int], None] | None = None,
     ) -> Result:
+        """Play a program k times on each of these tasks, `wave` episodes at once; `told(done, total)` is progress."""
         loop = self.loop
         stage = loop.stages[min(loop.state.place, len(loop.stages) - 1)]
         sampling = Sampling(temperature=0.0 if greedy else 1.0, max_tokens=loop.max_tokens)

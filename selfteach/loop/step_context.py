@@ -71,6 +71,7 @@ class StepContext:
         return self.find(episode)
 
     def path(self, at: Ref) -> PathView:
+        """The tokens from the root to a place."""
         tree = self.tree(at.episode)
         places = tree.places(at.node, at.offset)
         nodes = tree.path(at.node, at.offset)

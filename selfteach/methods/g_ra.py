@@ -63,7 +63,7 @@ async def gated(
         R = R_1 + sum_{j > 1} 1[R_i >= threshold_i for all i < j] R_j
 
     levels: (reward, threshold), the most important first: gated(levels=((exact_match(), 1.0), (form(), 0.0))); the last
-    threshold is not used. Part: open, the number of levels that counted. Unknown where any level is unknown. Raises
+    threshold is not used. Parts: open, the number of levels that counted. Unknown where any level is unknown. Raises
     BadValue without levels.
     """
     if not levels:

@@ -1,3 +1,4 @@
-"""Our contestants, and the plain loops over our own model: modules that `worker` serves, with `prepare(work) -> (about,
-run)`.
+"""Selfteach's side, and plain torch loops over its model: modules that `worker` serves.
+
+Each has `prepare(workload) -> (info, run)`, as a file of `peers/` has.
 """

@@ -1,6 +1,4 @@
-"""Our learner at the works of `bench learn`: forward, backward and AdamW over a batch; shared prompts computed once, or
-each by itself.
-"""
+"""Selfteach's learner in `bench learn`: forward, backward and AdamW, with shared prompts or separate ones."""
 
 from __future__ import annotations
 
@@ -18,30 +16,28 @@ from ...learner import LearnerSettings, LocalLearner
 from ...model import files
 from ...objective.policy import clipped_ratio
 
-Given = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 
-def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, Any]]]:
-    """work: folder, variant (float32 or bfloat16), sequences, vocab, tokens, apart (each sequence with a prompt of its
-    own).
-    """
-    torch.set_num_threads(work["threads"])
+def prepare(workload: Json) -> tuple[dict[str, Any], Callable[[Json], dict[str, Any]]]:
+    """workload: folder, variant (float32 or bfloat16), sequences, vocab, tokens, separate (a prompt per sequence)."""
+    torch.set_num_threads(workload["threads"])
     learner = LocalLearner(
         {"policy": WeightSpec()},
         {"policy": ModelRole()},
-        files.load_model(Path(work["folder"])),
+        files.load_model(Path(workload["folder"])),
         0,
-        LearnerSettings(dtype=work["variant"]),
+        LearnerSettings(dtype=workload["variant"]),
     )
     update = Update(("policy",), (Term(clipped_ratio()),))
-    batch = batch_of(work)
-    parts = apart(batch) if work["apart"] else [batch]
-    about: dict[str, Any] = {"dtype": work["variant"]}
-    if work["apart"]:
-        about["gradient_gap"] = shared_or_apart(work, batch, update)
+    batch = batch_of(workload)
+    parts = separate_prompts(batch) if workload["separate"] else [batch]
+    info: dict[str, Any] = {"dtype": workload["variant"]}
+    if workload["separate"]:
+        info["gradient_error"] = shared_prefix_error(workload, batch, update)
 
-    def run(given: Given) -> dict[str, Any]:
-        del given
+    def run(inputs: Json) -> dict[str, Any]:
+        del inputs
         start = time.perf_counter()
         for part in parts:
             learner.backward(part, update)
@@ -50,17 +46,17 @@ def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, An
         seconds = time.perf_counter() - start
         return {
             "seconds": seconds,
-            "tokens": work["tokens"],
+            "tokens": workload["tokens"],
             "seconds/forward and backward": backward,
             "seconds/adamw": seconds - backward,
         }
 
-    return about, run
+    return info, run
 
 
-def batch_of(work: Given) -> Batch:
-    """The sequences as a batch with advantages, old log-probabilities of a uniform policy, and weights for the mean
-    over tokens.
+def batch_of(workload: Json) -> Batch:
+    """The sequences as a batch with advantages, old log-probabilities of a uniform policy, and loss weights for the
+    mean over tokens.
     """
     examples = [
         Example(
@@ -70,18 +66,18 @@ def batch_of(work: Given) -> Batch:
             f"s{n}",
             given={"adv": ("seq", [s["adv"]])},
         )
-        for n, s in enumerate(work["sequences"])
+        for n, s in enumerate(workload["sequences"])
     ]
     batch = collate(examples, lambda _: None)  # type: ignore[arg-type,return-value]
     n = batch.size("token")
-    batch.put("old_logp", "token", np.full(n, -math.log(work["vocab"])))
+    batch.put("old_logp", "token", np.full(n, -math.log(workload["vocab"])))
     batch.put("w0", "token", np.full(n, 1 / n))
     return batch
 
 
-def apart(batch: Batch) -> list[Batch]:
-    """The batch in parts, none of which holds two sequences of one group: so no prompt is shared, and the sum of
-    gradients is the same.
+def separate_prompts(batch: Batch) -> list[Batch]:
+    """The batch in parts, none of which holds two sequences of one group: no prompt is shared then, and
+    the sum of gradients is the same.
     """
     group = batch.get("group", "seq")
     order = np.argsort(group, kind="stable")
@@ -91,15 +87,17 @@ def apart(batch: Batch) -> list[Batch]:
     return [batch.take_sequences(np.flatnonzero(rank == r)) for r in range(rank.max() + 1)]
 
 
-def shared_or_apart(work: Given, batch: Batch, update: Update) -> float:
-    """How far the gradients of shared and separate prompts are apart in float32, on the first two groups."""
+def shared_prefix_error(workload: Json, batch: Batch, update: Update) -> float:
+    """The relative error between the gradients of shared and separate prompts in float32, on the first two groups."""
     few = batch.take_sequences(np.flatnonzero(batch.get("group", "seq") < 2))
-    exact = LocalLearner({"policy": WeightSpec()}, {"policy": ModelRole()}, files.load_model(Path(work["folder"])))
-    return gap(gradient(exact, [few], update), gradient(exact, apart(few), update))
+    learner = LocalLearner(
+        {"policy": WeightSpec()}, {"policy": ModelRole()}, files.load_model(Path(workload["folder"]))
+    )
+    return relative_error(gradient(learner, [few], update), gradient(learner, separate_prompts(few), update))
 
 
 def gradient(learner: LocalLearner, parts: list[Batch], update: Update) -> list[torch.Tensor]:
-    """The gradient that these parts give together; the learner is left as it was."""
+    """The sum of the gradients of these batches; the learner is unchanged."""
     params = [p for p in learner.groups["policy"].named_parameters().values() if isinstance(p, torch.nn.Parameter)]
     for part in parts:
         learner.backward(part, update)
@@ -109,7 +107,7 @@ def gradient(learner: LocalLearner, parts: list[Batch], update: Update) -> list[
     return out
 
 
-def gap(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+def relative_error(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
     """|a - b| / |b| over all parameters together."""
-    away = sum(float((x.double() - y.double()).square().sum()) for x, y in zip(a, b, strict=True))
-    return math.sqrt(away / sum(float(y.double().square().sum()) for y in b))
+    squared = sum(float((x.double() - y.double()).square().sum()) for x, y in zip(a, b, strict=True))
+    return math.sqrt(squared / sum(float(y.double().square().sum()) for y in b))

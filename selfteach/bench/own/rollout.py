@@ -1,4 +1,4 @@
-"""Our engine at the works of `bench rollout`: equal lengths, uneven ones, episodes of many turns, forks."""
+"""Selfteach's engine in the workloads of `bench rollout`: equal lengths, uneven ones, multi-turn episodes, forks."""
 
 from __future__ import annotations
 
@@ -18,126 +18,125 @@ from ...loop.assemble import RunSettings
 from ...model import files
 from ...model.tokenizer import Tokenizer
 
-Given = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 
-def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, Any]]]:
-    """work: part, folder, variant (float32 or bfloat16), slots, length of a context, and what its part reads."""
-    torch.set_num_threads(work["threads"])
-    side = Side(work)
+def prepare(workload: Json) -> tuple[dict[str, Any], Callable[[Json], dict[str, Any]]]:
+    """workload: its name as `workload`, folder, variant (float32 or bfloat16), slots, length of a context ..."""
+    torch.set_num_threads(workload["threads"])
+    bench = EngineBench(workload)
     run = {
-        "fixed": side.fixed,
-        "uneven": side.uneven,
-        "batches": side.batches,
-        "turns": side.turns,
-        "forks": side.forks,
-    }[work["part"]]
-    return {"dtype": work["variant"], "batch_invariant": side.engine.batch_invariant, "slots": side.slots}, run
+        "fixed": bench.fixed,
+        "uneven": bench.uneven,
+        "static_batches": bench.static_batches,
+        "turns": bench.turns,
+        "forks": bench.forks,
+    }[workload["workload"]]
+    return {"dtype": workload["variant"], "batch_invariant": bench.engine.batch_invariant, "slots": bench.slots}, run
 
 
-class Side:
-    """An engine whose sequences never end by themselves, and the works it does."""
+class EngineBench:
+    """An engine whose sequences end only by length, and the workloads as methods: inputs -> figures."""
 
-    def __init__(self, work: Given):
-        self.work = work
-        folder = Path(work["folder"])
+    def __init__(self, workload: Json) -> None:
+        self.workload = workload
+        folder = Path(workload["folder"])
         tokenizer = Tokenizer.load(folder)
         model = files.load_model(folder)
-        tokenizer.ends, tokenizer.end = (model.c.vocab,), model.c.vocab  # an id that is never drawn
-        self.slots = work["slots"] or min(work["width"], RunSettings().slots)
+        tokenizer.ends, tokenizer.end = (model.c.vocab,), model.c.vocab  # an id that is never sampled
+        self.slots = workload["slots"] or min(workload["width"], RunSettings().slots)
         self.engine = BuiltinEngine(
             {"w": model},
             {"policy": "w"},
             tokenizer,
             slots=self.slots,
-            length=work["length"],
-            dtype=getattr(torch, work["variant"]),
+            length=workload["length"],
+            dtype=getattr(torch, workload["variant"]),
         )
-        self.asked = 0
+        self.next_key = 0
         self.loop = asyncio.new_event_loop()
 
-    async def all(self, prompts: Sequence[Any], lengths: Sequence[int]) -> list[np.ndarray]:
-        """The ids drawn after each prompt, at addresses never used before."""
-        first, self.asked = self.asked, self.asked + len(prompts)
-        asked = [
+    async def generate(self, prompts: Sequence[Any], lengths: Sequence[int]) -> list[np.ndarray]:
+        """The ids sampled after each prompt, under RNG keys not used before."""
+        first, self.next_key = self.next_key, self.next_key + len(prompts)
+        completions = [
             self.engine.generate("policy", np.asarray(p, np.int32), Sampling(max_tokens=n), first + i)
             for i, (p, n) in enumerate(zip(prompts, lengths, strict=True))
         ]
-        return [c.ids for c in await asyncio.gather(*asked)]
+        return [c.ids for c in await asyncio.gather(*completions)]
 
-    def timed(self, work: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
+    def timed(self, coroutine: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
+        """Seconds of a coroutine, and its result."""
         start = time.perf_counter()
-        found = self.loop.run_until_complete(work)
-        return time.perf_counter() - start, found
+        result = self.loop.run_until_complete(coroutine)
+        return time.perf_counter() - start, result
 
-    def fixed(self, given: Given) -> dict[str, Any]:
-        """Every sequence draws `new` tokens."""
-        prompts = given["prompts"]
-        seconds, drawn = self.timed(self.all(prompts, [self.work["new"]] * len(prompts)))
-        return {"seconds": seconds, "tokens": sum(map(len, drawn))}
+    def fixed(self, inputs: Json) -> dict[str, Any]:
+        """Every sequence samples `new` tokens."""
+        prompts = inputs["prompts"]
+        seconds, sampled = self.timed(self.generate(prompts, [self.workload["new"]] * len(prompts)))
+        return {"seconds": seconds, "tokens": sum(map(len, sampled))}
 
-    def uneven(self, given: Given) -> dict[str, Any]:
-        """Every sequence as long as it happens to be; who is finished leaves and another begins."""
-        seconds, drawn = self.timed(self.all(given["prompts"], given["lengths"]))
-        return {"seconds": seconds, "tokens": sum(map(len, drawn))}
+    def uneven(self, inputs: Json) -> dict[str, Any]:
+        """Every sequence has a length of its own; a finished one leaves the batch and another enters."""
+        seconds, sampled = self.timed(self.generate(inputs["prompts"], inputs["lengths"]))
+        return {"seconds": seconds, "tokens": sum(map(len, sampled))}
 
-    def batches(self, given: Given) -> dict[str, Any]:
-        """The same in fixed batches of `slots`, each of which runs to its longest sequence; only the tokens that are
-        wanted count.
+    def static_batches(self, inputs: Json) -> dict[str, Any]:
+        """The same in static batches of `slots`, each of which runs to its longest sequence; only the tokens asked for
+        count.
         """
         seconds, n = 0.0, self.slots
-        for at in range(0, len(given["prompts"]), n):
-            part = given["prompts"][at : at + n]
-            longest = max(given["lengths"][at : at + n])
-            seconds += self.timed(self.all(part, [longest] * len(part)))[0]
-        return {"seconds": seconds, "tokens": sum(given["lengths"])}
+        for at in range(0, len(inputs["prompts"]), n):
+            part = inputs["prompts"][at : at + n]
+            longest = max(inputs["lengths"][at : at + n])
+            seconds += self.timed(self.generate(part, [longest] * len(part)))[0]
+        return {"seconds": seconds, "tokens": sum(inputs["lengths"])}
 
-    def turns(self, given: Given) -> dict[str, Any]:
-        """`width` episodes side by side, each of `turns` turns: some tokens come from outside, some are drawn.
+    def turns(self, inputs: Json) -> dict[str, Any]:
+        """`width` episodes at once, each of `turns` turns: tokens are sampled, then tokens are observed.
 
-        Cost of every turn.
+        Also the seconds of the first and the last turns, and the tokens computed over those needed.
         """
-        w = self.work
-        contexts = [list(p) for p in given["prompts"]]
+        w = self.workload
+        contexts = [list(p) for p in inputs["prompts"]]
         before = self.engine.counts["prefilled"] + self.engine.counts["generated"]
-        episodes, prompt, seen = len(contexts), len(contexts[0]), len(given["seen"][0])
+        episodes, prompt, observed = len(contexts), len(contexts[0]), len(inputs["observations"][0])
         took: list[float] = []
         for turn in range(w["turns"]):
-            seconds, drawn = self.timed(self.all(contexts, [w["new"]] * len(contexts)))
+            seconds, sampled = self.timed(self.generate(contexts, [w["new"]] * len(contexts)))
             took.append(seconds)
             for i, context in enumerate(contexts):
-                context += [*drawn[i].tolist(), *given["seen"][turn]]
-        # A token is drawn from the row of the one before it, so the first of a turn needs no row besides those of what
-        # came in.
+                context += [*sampled[i].tolist(), *inputs["observations"][turn]]
+        # A token is sampled from the row of the one before it, so the first of a turn needs no row besides
+        # those of the observation.
         computed = self.engine.counts["prefilled"] + self.engine.counts["generated"] - before - episodes * w["turns"]
         needed = episodes * (
-            prompt + w["turns"] * (w["new"] + seen) - seen - 1
-        )  # what stands after the last row is never read
+            prompt + w["turns"] * (w["new"] + observed) - observed - 1
+        )  # what follows the last sampled row is never an input
         tenth = max(1, w["turns"] // 10)
         ends = {"seconds/first turns": took[1 : tenth + 1], "seconds/last turns": took[-tenth:]}
-        told = {name: statistics.median(times) for name, times in ends.items()}
+        medians = {name: statistics.median(times) for name, times in ends.items()}
         return {
             "seconds": sum(took),
             "tokens": episodes * w["turns"] * w["new"],
             "computed_over_needed": computed / needed,
-            **told,
+            **medians,
         }
 
-    def forks(self, given: Given) -> dict[str, Any]:
-        """One trunk, then `width` continuations of it by one token, and by one token each of a fresh trunk for
-        comparison.
-        """
-        trunk = given["prompts"][0]
+    def forks(self, inputs: Json) -> dict[str, Any]:
+        """One prefix, then `width` forks of it, which sample a token each."""
+        prefix = inputs["prompts"][0]
         counts = self.engine.counts
-        alone, _ = self.timed(self.all([trunk], [1]))
+        prefix_seconds, _ = self.timed(self.generate([prefix], [1]))
         copied, prefilled = counts["copied"], counts["prefilled"]
-        together, _ = self.timed(self.all([trunk] * self.work["width"], [1] * self.work["width"]))
-        width = self.work["width"]
+        fork_seconds, _ = self.timed(self.generate([prefix] * self.workload["width"], [1] * self.workload["width"]))
+        width = self.workload["width"]
         return {
-            "seconds": together,
+            "seconds": fork_seconds,
             "tokens": width,
-            "seconds/trunk": alone,
-            "seconds/fork": together / width,
+            "seconds/prefix": prefix_seconds,
+            "seconds/fork": fork_seconds / width,
             "copied_per_fork": (counts["copied"] - copied) / width,
             "prefilled_per_fork": (counts["prefilled"] - prefilled) / width,
         }

@@ -1,5 +1,5 @@
-"""Our whole step at the works of `bench step`, through the library's own session: the episodes, credit, learning and
-delivery of one step.
+"""Selfteach's training step in the workloads of `bench step`: the rollouts, credit, update and weight delivery of one
+step of its loop.
 """
 
 from __future__ import annotations
@@ -13,80 +13,77 @@ from typing import Any
 import numpy as np
 import torch
 
-from ... import api
 from ...core import Task, TaskSource, block, registry
+from ...loop.assemble import RunSettings
+from ...loop.assemble import loop as make_loop
 from ...model.catalog import build
 from ...rollout.single import plain
 
-Given = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 
 @block
 def bench_hash(*, path: Any) -> float:
-    """A reward that differs between any two answers and costs nothing: a hash of the ids."""
+    """A reward that differs between any two responses and costs nothing: a hash of the ids."""
     return zlib.crc32(np.asarray(path.ids, np.int32).tobytes()) / 2**32
 
 
-def prepare(work: Given) -> tuple[dict[str, Any], Callable[[Given], dict[str, Any]]]:
-    """work: folder, variant (float32 or bfloat16), texts, prompts, rollouts, new."""
-    torch.set_num_threads(work["threads"])
-    texts = work["texts"]
-    source = TaskSource("bench", train=lambda i: Task(f"bench/{i}", list(asked[i % len(asked)])), test=[])
-    start = build(work["folder"], source)
-    asked = [start.tokenizer.encode(text).tolist() for text in texts]
+def prepare(workload: Json) -> tuple[dict[str, Any], Callable[[Json], dict[str, Any]]]:
+    """workload: folder, variant (float32 or bfloat16), texts, prompts, rollouts, new."""
+    torch.set_num_threads(workload["threads"])
+    texts = workload["texts"]
+    source = TaskSource("bench", train=lambda i: Task(f"bench/{i}", list(prompts[i % len(prompts)])), test=[])
+    start = build(workload["folder"], source)
+    prompts = [start.tokenizer.encode(text).tolist() for text in texts]
     vocab = start.model.c.vocab
-    start.tokenizer.ends, start.tokenizer.end = (
-        (vocab,),
-        vocab,
-    )  # an id that is never drawn: all episodes are of one length
-    method = registry.methods.get("grpo_trl")(groups=work["prompts"], rollouts=work["rollouts"])
+    # An id that is never sampled, so all episodes are of one length.
+    start.tokenizer.ends, start.tokenizer.end = (vocab,), vocab
+    method = registry.methods.get("grpo_trl")(groups=workload["prompts"], rollouts=workload["rollouts"])
     method = method.replace(programs={"main": plain()}, reward=(bench_hash(),))
-    settings = api.RunSettings(
+    settings = RunSettings(
         steps=10**9,
         lr=1e-4,
-        dtype=work["variant"],
-        max_tokens=work["new"],
-        context=work["length"],
-        threads=work["threads"],
-        slots=work["slots"] or api.RunSettings().slots,
+        dtype=workload["variant"],
+        max_tokens=workload["new"],
+        context=workload["length"],
+        threads=workload["threads"],
+        slots=workload["slots"] or RunSettings().slots,
     )
-    session = api.make_session(
-        api.RunConfig(method, "bench", settings=settings), source, start, None, api.ignore_events
-    )
-    loop, spent = asyncio.new_event_loop(), dict[str, float]()
-    for name, part in {
+    loop = make_loop(method, source, start, settings, given=True)
+    event_loop, spent = asyncio.new_event_loop(), dict[str, float]()
+    for name, phase in {
         "forward": "log-probabilities",
-        "gap": "log-probabilities",
+        "logprob_mismatch": "log-probabilities",
         "backward": "backward",
         "step": "adamw",
     }.items():
-        watch(session.loop.learner, name, part, spent)
+        watch(loop.learner, name, phase, spent)
 
-    def run(given: Given) -> dict[str, Any]:
-        del given
+    def run(inputs: Json) -> dict[str, Any]:
+        del inputs
         spent.clear()
-        began = time.perf_counter()
-        metrics, _, _ = loop.run_until_complete(session.loop.advance())
-        seconds = time.perf_counter() - began
-        parts = {"generation": metrics["time/rollout_s"], **spent}
-        parts["rest"] = seconds - sum(parts.values())
+        started = time.perf_counter()
+        metrics, _, _ = event_loop.run_until_complete(loop.advance())
+        seconds = time.perf_counter() - started
+        phases = {"generation": metrics["time/rollout_s"], **spent}
+        phases["rest"] = seconds - sum(phases.values())
         return {
             "seconds": seconds,
             "tokens": metrics["tokens/sampled"],
-            **{f"seconds/{k}": v for k, v in parts.items()},
+            **{f"seconds/{k}": v for k, v in phases.items()},
         }
 
-    return {"dtype": work["variant"]}, run
+    return {"dtype": workload["variant"]}, run
 
 
-def watch(owner: Any, name: str, part: str, spent: dict[str, float]) -> None:
-    """Count the seconds that a method takes."""
+def watch(owner: Any, name: str, phase: str, spent: dict[str, float]) -> None:
+    """Add the seconds of every call of a method to `spent[phase]`."""
     inner = getattr(owner, name)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         out = inner(*args, **kwargs)
-        spent[part] = spent.get(part, 0.0) + time.perf_counter() - start
+        spent[phase] = spent.get(phase, 0.0) + time.perf_counter() - start
         return out
 
     setattr(owner, name, timed)

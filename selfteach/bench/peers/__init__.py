@@ -1,6 +1,6 @@
-"""Other libraries as contestants. A file here needs its library and this folder alone, so that another interpreter may
-run it.
+"""Peers: other libraries that do the same work.
 
-NEEDS names the packages; prepare(work) loads what the work names and returns (about, run); run(given) does one round
-and returns its figures, `seconds` among them, measured without the conversion of what was given.
+A file here imports its library and this folder alone, so that another interpreter may run it. NEEDS names the packages;
+`prepare(workload)` loads what the workload names and returns `(info, run)`; `run(inputs)` does one round and returns
+its figures, `seconds` and `tokens` among them, without the conversion of the inputs.
 """

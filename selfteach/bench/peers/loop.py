@@ -1,4 +1,4 @@
-"""The learning loop that one writes first: sequences in a padded tensor, a clipped ratio, clipping, torch's AdamW."""
+"""A plain training loop: sequences in a padded tensor, a clipped ratio, gradient clipping, torch's AdamW."""
 
 from __future__ import annotations
 
@@ -10,40 +10,44 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# variant -> (dtype of the products, sequences in a micro-batch: None, all of them)
-VARIANTS = {"padded": ("float32", None), "micro": ("float32", 1), "autocast": ("bfloat16", 1), "bf16": ("bfloat16", 1)}
+# variant -> (dtype of the matmuls, whether in micro-batches)
+VARIANTS = {
+    "padded": ("float32", False),
+    "micro": ("float32", True),
+    "autocast": ("bfloat16", True),
+    "bf16": ("bfloat16", True),
+}
 Call = Callable[[Tensor], Tensor]
 
 
 def step_of(
-    model: nn.Module, hidden_of: Call, logits_of: Call, work: Mapping[str, Any]
+    model: nn.Module, hidden_of: Call, logits_of: Call, workload: Mapping[str, Any]
 ) -> tuple[Callable[[Any], dict[str, Any]], str]:
-    """(run, dtype): forward, backward and AdamW over work["sequences"], in micro-batches of work["micro"] unless the
-    variant is padded.
+    """(run, dtype): forward, backward and AdamW over workload["sequences"], in micro-batches of workload["micro"].
 
-    padded    float32, all in one piece          micro   float32, in micro-batches
-    autocast  float32 weights, products in bf16  bf16    weights and moments in bf16
+    padded    float32, one batch                micro   float32, in micro-batches
+    autocast  float32 weights, matmuls in bf16  bf16    weights and moments in bf16
     """
-    variant = work["variant"]
-    dtype, cut = VARIANTS[variant]
+    variant = workload["variant"]
+    dtype, micro_batches = VARIANTS[variant]
     if variant == "bf16":
         model.to(torch.bfloat16)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.0)
-    given = work["sequences"]
-    longest = max(len(s["prompt"]) + len(s["response"]) for s in given)
-    ids = torch.zeros(len(given), longest, dtype=torch.int64)
-    mask, adv = torch.zeros(len(given), longest), torch.zeros(len(given), longest)
-    for n, s in enumerate(given):
+    sequences = workload["sequences"]
+    longest = max(len(s["prompt"]) + len(s["response"]) for s in sequences)
+    ids = torch.zeros(len(sequences), longest, dtype=torch.int64)
+    mask, adv = torch.zeros(len(sequences), longest), torch.zeros(len(sequences), longest)
+    for n, s in enumerate(sequences):
         row = [*s["prompt"], *s["response"]]
         ids[n, : len(row)] = torch.tensor(row)
         mask[n, len(s["prompt"]) : len(row)] = 1
         adv[n] = s["adv"]
-    first = min(len(s["prompt"]) for s in given)
-    old, total, micro = -math.log(work["vocab"]), mask.sum(), work["micro"] if cut else len(given)
+    first = min(len(s["prompt"]) for s in sequences)
+    old, total, micro = -math.log(workload["vocab"]), mask.sum(), workload["micro"] if micro_batches else len(sequences)
 
     def run(_: Any) -> dict[str, Any]:
         start = time.perf_counter()
-        for part in torch.arange(len(given)).split(micro):
+        for part in torch.arange(len(sequences)).split(micro):
             with torch.autocast("cpu", torch.bfloat16, enabled=variant == "autocast"):
                 logits = logits_of(hidden_of(ids[part, :-1])[:, first - 1 :])
             logp = logits.float().log_softmax(-1).gather(-1, ids[part, first:, None]).squeeze(-1)
@@ -57,7 +61,7 @@ def step_of(
         seconds = time.perf_counter() - start
         return {
             "seconds": seconds,
-            "tokens": work["tokens"],
+            "tokens": workload["tokens"],
             "seconds/forward and backward": forward,
             "seconds/adamw": seconds - forward,
         }

@@ -12,8 +12,9 @@ from typing import Any
 NEEDS = ("vllm",)
 
 
-def prepare(work: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    threads = work["threads"]
+def prepare(workload: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """See `peers`; the variants are listed in `systems.PEERS`."""
+    threads = workload["threads"]
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": "2",
@@ -24,22 +25,22 @@ def prepare(work: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         os.environ.setdefault(name, value)
     vllm = import_module("vllm")
     engine = vllm.LLM(
-        model=work["folder"],
+        model=workload["folder"],
         skip_tokenizer_init=True,
         dtype="bfloat16",
-        enforce_eager=work["variant"] == "eager",
-        max_model_len=work["prompt"] + work["new"],
-        max_num_seqs=work["width"],
+        enforce_eager=workload["variant"] == "eager",
+        max_model_len=workload["prompt"] + workload["new"],
+        max_num_seqs=workload["width"],
         enable_prefix_caching=False,
         disable_log_stats=True,
     )
     import_module("torch").set_num_threads(threads)
-    how = vllm.SamplingParams(temperature=1.0, max_tokens=work["new"], ignore_eos=True, detokenize=False)
+    sampling = vllm.SamplingParams(temperature=1.0, max_tokens=workload["new"], ignore_eos=True, detokenize=False)
 
-    def run(given: dict[str, Any]) -> dict[str, Any]:
-        prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
+    def run(inputs: dict[str, Any]) -> dict[str, Any]:
+        prompts = [{"prompt_token_ids": ids} for ids in inputs["prompts"]]
         start = time.perf_counter()
-        out = engine.generate(prompts, how, use_tqdm=False)
+        out = engine.generate(prompts, sampling, use_tqdm=False)
         seconds = time.perf_counter() - start
         return {"seconds": seconds, "tokens": sum(len(o.outputs[0].token_ids) for o in out)}
 
