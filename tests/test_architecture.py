@@ -54,6 +54,7 @@ TEXTBOOK = {
     "preference_pairs": "the pairs that DPO and reward models learn from",
     "replay": "experience replay",
     "delayed": "learning from stale samples, for any method",
+    "shuffled": "the control of every regime",
     "overlong": "DAPO's length penalty, in use everywhere",
     "refill": "dynamic sampling, in use everywhere",
     "prompt_mean": "a loss weighting",

@@ -82,6 +82,20 @@ class Block:
         _check(self.fn, args)
         return replace(self, args={**self.args, **args})
 
+    def substitute(self, name: str, other: Block) -> Block:
+        """`other` if this block has that name; else this one with `other` for those among its arguments that do."""
+        if self.name == name:
+            return other
+
+        def within(value: Any) -> Any:
+            if isinstance(value, Block):
+                return value.substitute(name, other)
+            if isinstance(value, tuple):
+                return tuple(within(v) for v in typing.cast("tuple[Any, ...]", value))
+            return value
+
+        return replace(self, args={n: within(v) for n, v in self.args.items()})
+
     @property
     def needs(self) -> dict[str, Unit]:
         """Name -> unit of every keyword without a default: what must be handed in."""
