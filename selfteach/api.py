@@ -336,7 +336,7 @@ def make_session(
     """A session ready to train in the folder `out`, or, where that is None, to measure."""
     stored_tree = RolloutArchive(out / "log").tree if out else None
     s = run_config.settings
-    loop = assemble.loop(run_config.method, source, start, s, stored_tree, given=True, teach=out is not None)
+    loop = assemble.loop(run_config.method, source, start, s, stored_tree, donate_start=True, trains=out is not None)
     session = Session(
         loop,
         judge_of(source),
@@ -370,7 +370,7 @@ async def final_eval(
     method, source = session.loop.method, session.loop.source
     tasks, tags = source.test, [source.defaults.get("by", "category")]
     last = method.stages[-1]
-    main = method.measured(last)
+    main = method.eval_program(last)
     out: dict[str, float] = {}
 
     def progress(what: str) -> Callable[[int, int], None]:
@@ -386,12 +386,12 @@ async def final_eval(
             greedy=greedy,
             program=program,
             where=("final_eval", when, name, greedy),
-            told=progress(what),
+            on_progress=progress(what),
         )
         return result.figures([] if greedy else [2**i for i in range(11) if 2**i <= k], tags)
 
-    asked = {name: program for name, program in method.decode.items() if decoders is None or name in decoders}
-    for name, program in {"": main, **asked}.items():
+    requested = {name: program for name, program in method.decode.items() if decoders is None or name in decoders}
+    for name, program in {"": main, **requested}.items():
         if name and (str(program) == str(main) or assemble.lacking(program, method, source)):
             continue
         greedy = await measure(name, program, 1, config.tasks, True)
@@ -405,7 +405,7 @@ async def final_eval(
         tail = f"+{name}" if name else ""
         out |= {f"{k.replace('accuracy', 'greedy')}{tail}": v for k, v in greedy.items() if k.startswith("accuracy")}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
-    session._tell("final_eval", when=when, step=session.loop.state.step, figures=out)
+    session._emit("final_eval", when=when, step=session.loop.state.step, figures=out)
     return out
 
 
@@ -456,7 +456,7 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events) -> Sta
     last, run_config = Path(folder) / "last", run_config_of(folder)
     source = task_source(run_config.task, run_config.task_options)
     if not last.exists():
-        raise BadValue(f"{folder}: has no checkpoint yet; go on with selfteach train --resume {folder}")
+        raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {folder}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
     start = asyncio.run(start_model(run_config, source, observer))

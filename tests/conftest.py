@@ -55,10 +55,10 @@ def small_start(shared_folder: Path) -> Callable[[str, dict[str, Any]], Path]:
         if not path.is_dir():
             path.parent.mkdir(exist_ok=True)
             tokenizer = build("tiny-s", registry.tasks.get(task)(**options), vocab=600).tokenizer
-            aside = Path(tempfile.mkdtemp(dir=path.parent))
-            files.save(aside, mini(-(-len(tokenizer) // 8) * 8, max_length=1024), tokenizer)
+            temporary = Path(tempfile.mkdtemp(dir=path.parent))
+            files.save(temporary, mini(-(-len(tokenizer) // 8) * 8, max_length=1024), tokenizer)
             with contextlib.suppress(OSError):  # another worker was first
-                aside.rename(path)
+                temporary.rename(path)
         return path
 
     return folder

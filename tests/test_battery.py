@@ -157,8 +157,8 @@ def test_each_hyper_parameter_changes_something(name: str):
 @pytest.mark.parametrize("name", ALL)
 def test_configurations_stay_equal_through_json(name: str):
     entry = registry.methods.get(name)
-    for knob, p in entry.hyper_parameters.items():
-        made = sensitivity.build(entry, **{knob: sensitivity.alternatives(p)[0]})
+    for hyper_parameter, p in entry.hyper_parameters.items():
+        made = sensitivity.build(entry, **{hyper_parameter: sensitivity.alternatives(p)[0]})
         if isinstance(made, Method):
             assert from_json(json.loads(json.dumps(to_json(made)))) == made != entry()
 

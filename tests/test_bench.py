@@ -245,7 +245,7 @@ def test_llama_cpp_is_inputs_the_same_weights(small, tmp_path):
     file = write_gguf(small, "f32", tmp_path)
     assert write_gguf(small, "f32", tmp_path) == file
     back = gguf._tensors(file, *gguf.read_gguf(file))
-    ours = files.load_model(small).names()
+    ours = files.load_model(small).named_tensors()
     assert back.keys() == ours.keys() and all(torch.equal(back[n], ours[n]) for n in ours)
 
 

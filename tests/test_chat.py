@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.episodes import spans, table_of, told
+from support.episodes import full_text, scripted_context, spans
 from support.models import mini
-from support.templates import FAMILIES, TOKENIZERS, said, user
+from support.templates import FAMILIES, TOKENIZERS, assistant, user
 from tokenizers import Tokenizer as Inner
 from tokenizers import processors
 
@@ -22,7 +22,7 @@ from selfteach.core.errors import BadCheckpoint, BadValue, UnknownName
 from selfteach.engine.builtin import BuiltinEngine
 from selfteach.engine.reference import ReferenceEngine
 from selfteach.engine.stop_strings import StopStrings
-from selfteach.loop.assemble import spoken
+from selfteach.loop.assemble import with_chat_prompts
 from selfteach.loop.episode import play
 from selfteach.methods.ssrl import search_format
 from selfteach.model import catalog, chat
@@ -36,18 +36,18 @@ words = st.text(st.sampled_from("aTq .\n?é日🙂12<"), min_size=1, max_size=12
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(deadline=None, max_examples=25)
-@given(talk=st.lists(st.tuples(words, words), min_size=1, max_size=4), last=words)
-def test_more_turns_extend_the_tokens_of_fewer(family: str, talk: list[tuple[str, str]], last: str) -> None:
+@given(turns=st.lists(st.tuples(words, words), min_size=1, max_size=4), last=words)
+def test_more_turns_extend_the_tokens_of_fewer(family: str, turns: list[tuple[str, str]], last: str) -> None:
     t = TOKENIZERS[family]
-    messages = [user(talk[0][0])]
+    messages = [user(turns[0][0])]
     ids = t.render(messages).tolist()
-    for n, (_, reply) in enumerate(talk):
-        ask = user(talk[n + 1][0] if n + 1 < len(talk) else last)
-        ids += [*t.encode(reply).tolist(), t.end]
-        new, _, why = t.continuation(messages, reply, said(reply), ask, ids[-1])
+    for n, (_, reply) in enumerate(turns):
+        ask = user(turns[n + 1][0] if n + 1 < len(turns) else last)
+        ids += [*t.encode(reply).tolist(), t.eos_token_id]
+        new, _, why = t.continuation(messages, reply, assistant(reply), ask, ids[-1])
         assert why is None
         ids += new.tolist()
-        messages += [said(reply), ask]
+        messages += [assistant(reply), ask]
         assert t.decode(ids) == t.decode(t.render(messages))
         if family != "mistral":  # its [/INST] is no token, and a reply may grow into it
             assert ids == t.render(messages).tolist()
@@ -55,7 +55,10 @@ def test_more_turns_extend_the_tokens_of_fewer(family: str, talk: list[tuple[str
         *t.render(messages[:1]).tolist(),
         *t.encode("x").tolist(),
     ]  # a turn that did not come to its end: it is ended
-    assert t.message_ids(user(last), cut[-1]).tolist() == [t.end, *t.message_ids(user(last), t.end).tolist()]
+    assert t.message_ids(user(last), cut[-1]).tolist() == [
+        t.eos_token_id,
+        *t.message_ids(user(last), t.eos_token_id).tolist(),
+    ]
 
 
 DRIFTS = {
@@ -114,7 +117,7 @@ def test_pieces_are_the_bytes_of_any_tokenizer(family: str, text: str) -> None:
         return
     ids = t.encode(text).tolist()
     assert t.decode(ids) == text and b"".join(t.pieces[i] for i in ids) == text.encode()
-    assert len(t.pieces) == len(t) and all(t.pieces[i] == b"" for i in t.ends)
+    assert len(t.pieces) == len(t) and all(t.pieces[i] == b"" for i in t.eos_token_ids)
 
 
 def test_a_context_of_text_begins_as_the_model_wants_it() -> None:
@@ -134,21 +137,30 @@ def test_a_tokenizer_is_saved_with_its_template_and_ends(family: str, tmp_path: 
     t = TOKENIZERS[family]
     t.save(tmp_path)
     back = Tokenizer.load(tmp_path)
-    assert (back.ends, back.pieces, back.fingerprint, back.drifts) == (t.ends, t.pieces, t.fingerprint, t.drifts)
-    assert t.ends == (
-        (t.end,) if family != "gemma" else (t.end, t.inner.token_to_id("<eos>"))
+    assert (back.eos_token_ids, back.pieces, back.fingerprint, back.drifts) == (
+        t.eos_token_ids,
+        t.pieces,
+        t.fingerprint,
+        t.drifts,
+    )
+    assert t.eos_token_ids == (
+        (t.eos_token_id,) if family != "gemma" else (t.eos_token_id, t.inner.token_to_id("<eos>"))
     )  # gemma's turns and texts end otherwise
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "chat_template.jinja").write_text(config.pop("chat_template"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, t.end, 99999]}))
-    assert (other := Tokenizer.load(tmp_path)).ends[0] == t.end and 3 in other.ends and other.chat == t.chat
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, t.eos_token_id, 99999]}))
+    assert (
+        (other := Tokenizer.load(tmp_path)).eos_token_ids[0] == t.eos_token_id
+        and 3 in other.eos_token_ids
+        and other.chat == t.chat
+    )
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(BadCheckpoint, match="not JSON"):
         Tokenizer.load(tmp_path)
     for name in ("generation_config.json", "tokenizer_config.json", "chat_template.jinja"):
         (tmp_path / name).unlink()
-    with pytest.raises(BadCheckpoint, match="no end token"):
+    with pytest.raises(BadCheckpoint, match="no EOS token"):
         Tokenizer.load(tmp_path)
 
 
@@ -163,24 +175,27 @@ async def agent(*, request: RolloutRequest, rollout: Any) -> str:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_episode_talks_in_messages(family: str) -> None:
+def test_an_episode_is_a_conversation_of_messages(family: str) -> None:
     t = TOKENIZERS[family]
-    table = table_of(agent(), ["is <search>fox</search> so", "brown"], t)
-    episode = asyncio.run(play(table, [RolloutRequest(Task("t", [user("what fox?")]))]))[0].episodes[0]
+    context = scripted_context(agent(), ["is <search>fox</search> so", "brown"], t)
+    episode = asyncio.run(play(context, [RolloutRequest(Task("t", [user("what fox?")]))]))[0].episodes[0]
     assert episode.answer == "brown", episode.why
     replayed = [
         *t.render([user("what fox?")]),
         *t.encode("is <search>fox</search>"),
         *t.message_ids(user("found: fox"), None),
         *t.encode("brown"),
-        t.end,
+        t.eos_token_id,
     ]
-    assert told(episode, t) == t.decode(replayed)
+    assert full_text(episode, t) == t.decode(replayed)
     assert "found: fox" in spans(episode, t, "information")
     tree = episode.tree
-    assert t.decode(tree.id[tree.action_mask]) == "is <search>fox</search>brown" and tree.id[-1] == t.end
+    assert t.decode(tree.id[tree.action_mask]) == "is <search>fox</search>brown" and tree.id[-1] == t.eos_token_id
     plain = asyncio.run(
-        play(table_of(agent(), ["x"], Tokenizer(t.inner, t.ends)), [RolloutRequest(Task("t", "what fox?"))])
+        play(
+            scripted_context(agent(), ["x"], Tokenizer(t.inner, t.eos_token_ids)),
+            [RolloutRequest(Task("t", "what fox?"))],
+        )
     )[0].episodes[0]
     assert plain.status == "error" and "has no chat template; use append" in plain.why
 
@@ -188,14 +203,14 @@ def test_an_episode_talks_in_messages(family: str) -> None:
 def test_a_source_is_asked_in_messages_where_there_is_a_template() -> None:
     task = Task("t", "what is it?\n", "it")
     source = TaskSource("s", lambda i: task, [task], lambda i: Task("d", "note", data=("x",)))
-    assert spoken(source, Tokenizer(TOKENIZERS["chatml"].inner, [0])) is source
-    asked = spoken(source, TOKENIZERS["chatml"])
+    assert with_chat_prompts(source, Tokenizer(TOKENIZERS["chatml"].inner, [0])) is source
+    asked = with_chat_prompts(source, TOKENIZERS["chatml"])
     assert (
         asked.train(0).prompt == asked.test[0].prompt == [user("what is it?")]
         and asked.demos
         and asked.demos(0).prompt == [user("note")]
     )
-    own = spoken(
+    own = with_chat_prompts(
         TaskSource("s", lambda i: task, [task], chat=lambda t: [user("please: " + t.prompt)]), TOKENIZERS["chatml"]
     )
     assert own.test[0].prompt == [user("please: what is it?\n")] and own.test[0].answer == "it"
@@ -203,7 +218,8 @@ def test_a_source_is_asked_in_messages_where_there_is_a_template() -> None:
 
 def test_atlas_asks_in_english_and_plain_answers_are_read() -> None:
     last = {
-        style: spoken(atlas(ask=style), TOKENIZERS["chatml"]).test[0].prompt for style in ("search", "answer", "plain")
+        style: with_chat_prompts(atlas(ask=style), TOKENIZERS["chatml"]).test[0].prompt
+        for style in ("search", "answer", "plain")
     }
     assert [len(m) for m in last.values()] == [5, 5, 1]
     question = last["plain"][0]["content"]
@@ -223,13 +239,13 @@ def test_atlas_asks_in_english_and_plain_answers_are_read() -> None:
         "": "",
     }.items():
         assert conclusion(text) == gold
-    table = table_of(plain(), ["The capital of Peru is Lima."], TOKENIZERS["chatml"])
-    assert asyncio.run(play(table, [RolloutRequest(Task("t", last["plain"]))]))[0].episodes[0].answer == "Lima"
+    context = scripted_context(plain(), ["The capital of Peru is Lima."], TOKENIZERS["chatml"])
+    assert asyncio.run(play(context, [RolloutRequest(Task("t", last["plain"]))]))[0].episodes[0].answer == "Lima"
 
 
 def test_any_of_several_ends_ends_a_turn(letters: Tokenizer) -> None:
-    t = Tokenizer(letters.inner, [letters.end, *letters.encode("ae")])
-    assert len(t.ends) == 3 and t.end == letters.end
+    t = Tokenizer(letters.inner, [letters.eos_token_id, *letters.encode("ae")])
+    assert len(t.eos_token_ids) == 3 and t.eos_token_id == letters.eos_token_id
 
     async def turns(engine: Any) -> list[tuple[list[int], str]]:
         asked = [
@@ -245,7 +261,7 @@ def test_any_of_several_ends_ends_a_turn(letters: Tokenizer) -> None:
     stopped = [ids for ids, status in got if status == "stop"]
     assert (
         stopped
-        and all(ids[-1] in t.ends and not set(ids[:-1]) & set(t.ends) for ids in stopped)
+        and all(ids[-1] in t.eos_token_ids and not set(ids[:-1]) & set(t.eos_token_ids) for ids in stopped)
         and len({ids[-1] for ids in stopped}) > 1
     )
 
@@ -263,7 +279,7 @@ def tags_hold(t: Tokenizer) -> int:
     text = "I <search>the fox</search> see<information>brown</information>.</answer>\n"
     ways = split_tags(t, text)
     stops = StopStrings(t.pieces, len(t))
-    table, engine_table = stops.index_of(("</answer>", "</search>")), table_of(agent(), ["x"], t)
+    stop_table, context = stops.index_of(("</answer>", "</search>")), scripted_context(agent(), ["x"], t)
 
     @block
     async def marked(*, request: RolloutRequest, rollout: Any) -> int:
@@ -281,15 +297,15 @@ def tags_hold(t: Tokenizer) -> int:
             assert not any("<information>brown</information>" in s for s in shorter)  # no token more than it takes
         return 1
 
-    engine_table.programs = {"main": marked()}
-    episode = asyncio.run(play(engine_table, [RolloutRequest(Task("t", "x"))]))[0].episodes[0]
+    context.programs = {"main": marked()}
+    episode = asyncio.run(play(context, [RolloutRequest(Task("t", "x"))]))[0].episodes[0]
     assert episode.answer == 1, episode.why
     for ids in ways:
         first = next(n for n in range(1, len(ids) + 1) if b"</search>" in b"".join(t.pieces[i] for i in ids[:n]))
         found = [
             n
             for n in range(1, len(ids) + 1)
-            if stops.may_complete[table, ids[n - 1]] and stops.ended(table, np.array(ids[:n]))
+            if stops.may_complete[stop_table, ids[n - 1]] and stops.ended(stop_table, np.array(ids[:n]))
         ]
         assert found[0] == first
     return len({tuple(w) for w in ways})
@@ -310,9 +326,9 @@ def smol() -> Tokenizer:
     return gguf_files.build_tokenizer(file, gguf_files.read_gguf(file)[1])
 
 
-def test_smollm2_talks_in_its_own_template(smol: Tokenizer) -> None:
+def test_smollm2_has_its_own_template(smol: Tokenizer) -> None:
     t = smol
-    assert t.ends == (2,) and t.pieces[2] == b"" and not t.drifts and len(t) == 49152
+    assert t.eos_token_ids == (2,) and t.pieces[2] == b"" and not t.drifts and len(t) == 49152
     ids = t.render([user("What is 1234?")])
     assert t.decode(ids).startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM") and ids[0] == 1
     assert [t.pieces[i] for i in t.encode("in 1789")] == [b"in", b" ", b"1", b"7", b"8", b"9"]

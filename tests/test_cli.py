@@ -36,8 +36,8 @@ def out(capsys):
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main(list(words))
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return run
 
@@ -133,11 +133,11 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), MISTAKES)
-def test_a_mistake_is_answered_in_one_line(out, tmp_path, monkeypatch, words, said):
+@pytest.mark.parametrize(("words", "message"), MISTAKES)
+def test_a_mistake_is_answered_in_one_line(out, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     code, text, error = out(*words.split())
-    assert code == 2 and said in error and error.count("\n") == 1 and "Traceback" not in error and not text
+    assert code == 2 and message in error and error.count("\n") == 1 and "Traceback" not in error and not text
     assert not list(tmp_path.iterdir())
 
 
@@ -267,7 +267,7 @@ def test_words_may_come_in_any_order_and_flags_in_three_ways(planned):
     assert planned("ssrl", "--mask").method.args == {"mask": True}
 
 
-def test_a_name_that_method_and_run_share_is_said_with_what_it_belongs_to(planned):
+def test_a_name_that_method_and_run_share_is_shown_with_what_it_belongs_to(planned):
     run_config = planned("m2po", "--method.budget", "0.5", "--run.budget", "1e5", "--run.lr", "1e-5")
     assert (
         run_config.method.args == {"budget": 0.5}
@@ -302,7 +302,7 @@ def test_methods_as_json(out):
 def test_a_verdict_is_found_in_the_results(out, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
-    told = {
+    results = {
         "method": "grpo",
         "family": "objective",
         "paper": "x",
@@ -313,7 +313,7 @@ def test_a_verdict_is_found_in_the_results(out, tmp_path, monkeypatch):
         "seeds": [],
         "task": "t",
     }
-    (tmp_path / "results" / "grpo.json").write_text(json.dumps(told))
+    (tmp_path / "results" / "grpo.json").write_text(json.dumps(results))
     assert next(m for m in json.loads(out("methods", "--json")[1]) if m["name"] == "grpo")["verdict"] == "holds"
 
 
@@ -367,7 +367,7 @@ def test_plain_progress_tells_the_first_last_and_now_and_then_with_time_left():
 def test_progress_hears_every_event_of_a_run():
     stream = io.StringIO()
     seen = Progress(Lines(stream, every=0.0))
-    said = [
+    events = [
         {"event": "arm", "arm": "grpo", "seed": 100, "number": 1, "total": 2, "reused": False},
         {"event": "source", "task": "atlas", "facts": 10},
         {"event": "warm_found", "folder": "x"},
@@ -380,7 +380,7 @@ def test_progress_hears_every_event_of_a_run():
         {"event": "stopping"},
         {"event": "something new"},
     ]
-    for event in said:
+    for event in events:
         seen(event)
     text = stream.getvalue()
     assert (
@@ -422,21 +422,23 @@ def selfteach(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A tiny run by the command line: (its working folder, what it said)."""
+    """A tiny run by the command line: (its working folder, its process)."""
     folder = tmp_path_factory.mktemp("cli")
     return folder, selfteach(folder, "train", "grpo", *TINY, "--json")
 
 
 def test_train_ends_with_one_line_of_json_and_leaves_a_model(trained):
-    folder, said = trained
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.count("\n") == 1
-    last = json.loads(said.stdout)
+    folder, result = trained
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("\n") == 1
+    last = json.loads(result.stdout)
     run = folder / last["folder"]
     assert last["done"] is True and last["folder"] == "runs/grpo-1" and {"before", "after"} <= last["figures"].keys()
     assert {"accuracy", "greedy", "pass@1", "pass@4"} <= last["figures"]["after"].keys()
     assert (
-        (run / "last" / "model.safetensors").is_file() and (run / "curves.png").is_file() and "steps 2/2" in said.stderr
+        (run / "last" / "model.safetensors").is_file()
+        and (run / "curves.png").is_file()
+        and "steps 2/2" in result.stderr
     )
 
 
@@ -459,9 +461,9 @@ def test_what_was_trained_is_measured_and_resumed(trained):
         "--json",
     )
     assert 0 <= json.loads(cold.stdout.splitlines()[-1])["figures"]["greedy"] <= 1
-    said = selfteach(folder, "eval", "runs/grpo-1", "--k", "2", "--tasks", "4", "--pass-at-k-tasks", "2", "--json")
-    assert said.returncode == 0, said.stderr
-    assert {"accuracy", "pass@2"} <= json.loads(said.stdout)["figures"].keys()
+    result = selfteach(folder, "eval", "runs/grpo-1", "--k", "2", "--tasks", "4", "--pass-at-k-tasks", "2", "--json")
+    assert result.returncode == 0, result.stderr
+    assert {"accuracy", "pass@2"} <= json.loads(result.stdout)["figures"].keys()
     again = selfteach(folder, "train", "--resume", "runs/grpo-1", "--json")
     assert again.returncode == 0 and json.loads(again.stdout)["done"] is True
 
@@ -474,7 +476,7 @@ def test_a_folder_of_another_run_and_a_tool_that_is_not_there_are_refused(traine
     assert code == 2 and "no decoder besides" in error
 
 
-def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_continue(tmp_path):
     env = {**os.environ, "SELFTEACH_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     words = ["train", "grpo", *TINY, "--steps", "5000", "--eval-every", "0", "--out", "run"]
     process = subprocess.Popen(
@@ -495,7 +497,7 @@ def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_go_on(tmp_path):
     assert (tmp_path / "run" / "last" / "model.safetensors").is_file()
 
 
-def test_the_python_door_has_what_it_says():
+def test_the_python_api_has_what_it_lists():
     import selfteach as door
 
     for name in door.__all__:

@@ -44,7 +44,7 @@ from selfteach.core import (
 )
 from selfteach.core import registry as registries
 from selfteach.core.batch import Batch
-from selfteach.core.blocks import _needs, first_state
+from selfteach.core.blocks import _needs, initial_state
 from selfteach.core.errors import nearest
 from selfteach.core.random_keys import generator, key, uniform
 from selfteach.core.registry import Registry, blocks, load_file, methods
@@ -174,8 +174,8 @@ def test_a_signature_is_the_contract():
             part.replace(lov=1)
         with pytest.raises(UnknownName, match=r"no column of trial is called 'advs'; did you mean adv\?"):
             part.reading(advs="x")
-        with pytest.raises(BadValue, match="has no first one"):
-            first_state(part)
+        with pytest.raises(BadValue, match="has no initial one"):
+            initial_state(part)
     finally:
         blocks._entries.pop("trial")
 
@@ -249,7 +249,7 @@ def test_what_cannot_go_to_json_is_refused():
         to_json(grpo().replace(until=Block(lambda *, history: True)))
     with pytest.raises(UnknownName, match="no block is called 'gone_block'"):
         from_json({"block": "gone_block", "args": {}, "reads": {}})
-    with pytest.raises(BadCheckpoint, match="'Gadget' is not known"):
+    with pytest.raises(BadCheckpoint, match="'Gadget' is unknown"):
         from_json({"kind": "Gadget"})
     with pytest.raises(UnknownName, match=r"no field of Sampling is called 'tempature'; did you mean temperature\?"):
         from_json({"kind": "Sampling", "tempature": 1.0})
@@ -289,7 +289,7 @@ def test_bad_values_name_themselves():
         with pytest.raises(BadValue, match=says):
             make()
     assert Update("policy", ()).params == ("policy",)  # one name is a tuple of one
-    assert not Sampling(top_p=0.9).whole and not Sampling(top_k=1).whole and Sampling().whole
+    assert not Sampling(top_p=0.9).untruncated and not Sampling(top_k=1).untruncated and Sampling().untruncated
 
 
 # ---- addresses
@@ -301,10 +301,10 @@ def test_an_address_is_the_same_in_another_process():
         "print(key(1,'a',2.5,None), uniform(key('x'),3), generator(0,'g').integers(1000))"
     )
     env_hash = {"PYTHONHASHSEED": "123"}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env_hash, cwd="."
     ).stdout.split()
-    assert [int(told[0]), float(told[1]), int(told[2])] == [
+    assert [int(output[0]), float(output[1]), int(output[2])] == [
         key(1, "a", 2.5, None),
         float(uniform(key("x"), 3)),
         generator(0, "g").integers(1000),
@@ -622,9 +622,9 @@ def test_take_keeps_rows_and_all_they_belong_to(seed, data):
 @given(st.integers(0, 10_000), st.data())
 def test_take_sequences_is_take_of_their_rows(seed, data):
     b = wide_batch(seed)
-    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=b.size("seq"), max_size=b.size("seq"))), bool)
-    by_mask, by_number = b.take_sequences(chosen), b.take_sequences(np.flatnonzero(chosen))
-    assert by_mask.names == by_number.names == tuple(n for n, keep in zip(b.names, chosen, strict=True) if keep)
+    selected = np.array(data.draw(st.lists(st.booleans(), min_size=b.size("seq"), max_size=b.size("seq"))), bool)
+    by_mask, by_number = b.take_sequences(selected), b.take_sequences(np.flatnonzero(selected))
+    assert by_mask.names == by_number.names == tuple(n for n, keep in zip(b.names, selected, strict=True) if keep)
     assert naive(by_mask) == [r for r in naive(b) if r["name"] in by_mask.names]
 
 

@@ -380,7 +380,7 @@ def test_each_follows_a_fork_from_the_middle_of_a_turn():
     }  # the trunk counts once
 
 
-def test_each_streams_turns_roles_member():
+def test_each_streams_turns_roles_model():
     e, _ = search_episode()
     g = group_of([e])
     batch = batch_of(per_trajectory(groups=[g], loss_stream=("a1", "a2")), g)

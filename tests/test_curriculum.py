@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from support.curriculum import demonstration_numbers as numbers
 from support.curriculum import source, styled_demonstrations
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 from selfteach.core import BadValue, Task, collate, registry
-from selfteach.core.blocks import first_state
+from selfteach.core.blocks import initial_state
 from selfteach.core.protocols import History
 from selfteach.curriculum.hints import guidance
 from selfteach.curriculum.select import experts
@@ -20,7 +20,7 @@ from selfteach.loop.metrics_history import record_step, summary
 
 def test_an_expert_makes_no_slip_and_keeps_to_a_style():
     part = experts(style="verbose", pool=3)
-    found, state = part(n=4, finished_rounds=[], source=styled_demonstrations(), state=first_state(part))
+    found, state = part(n=4, finished_rounds=[], source=styled_demonstrations(), state=initial_state(part))
     assert numbers(found) == [2, 4, 8, 2] and all(
         r.n == 1 and r.program == "main" for r in found
     )  # three of them, then round again
@@ -33,8 +33,10 @@ def test_a_task_without_styles_has_experts_all_the_same():
     part = experts(style="verbose")
     for slips, taken in ((True, [0, 2, 3]), (False, [0, 1, 2])):
         where = styled_demonstrations(styles=False, slips=slips)
-        assert numbers(part(n=3, finished_rounds=[], source=where, state=first_state(part))[0]) == taken
-    assert numbers(experts()(n=3, finished_rounds=[], source=styled_demonstrations(), state=first_state(part))[0]) == [
+        assert numbers(part(n=3, finished_rounds=[], source=where, state=initial_state(part))[0]) == taken
+    assert numbers(
+        experts()(n=3, finished_rounds=[], source=styled_demonstrations(), state=initial_state(part))[0]
+    ) == [
         0,
         2,
         3,
@@ -42,7 +44,7 @@ def test_a_task_without_styles_has_experts_all_the_same():
 
 
 def test_a_task_without_an_expert_is_refused():
-    state = first_state(experts())
+    state = initial_state(experts())
     with pytest.raises(BadValue, match="no demonstrations"):
         experts()(n=1, finished_rounds=[], source=replace(styled_demonstrations(), demos=None), state=state)
     wrong = replace(styled_demonstrations(), demos=lambda i: Task(f"demo/{i}", "q", tags={"slip": "arithmetic"}))
@@ -84,16 +86,16 @@ def test_demonstrations_with_hints_are_the_others_asked_otherwise():
 
 
 def test_tasks_that_were_only_looked_at_are_not_in_the_books(letters):
-    looked = said_group([(5,)], [None], key="a")
+    looked = single_turn_group([(5,)], [None], key="a")
     looked.episodes[0].trajectories[0] = replace(looked.episodes[0].trajectories[0], learn=None)
     history = History()
-    record_step(history, 0, [looked, said_group([(5,)], [1.0], key="b")], collate([], {}.__getitem__), {})
+    record_step(history, 0, [looked, single_turn_group([(5,)], [1.0], key="b")], collate([], {}.__getitem__), {})
     assert set(history.tasks) == {"b"}
 
 
 def test_figures_of_a_step_that_only_reads_are_its_own():
-    group = said_group([(5, 5)], [1.0])
+    group = single_turn_group([(5, 5)], [1.0])
     assert summary([group])["reward/mean"] == 1.0
-    spoke = said_group([(5, 5)], [0.0], "s")
+    spoke = single_turn_group([(5, 5)], [0.0], "s")
     spoke.episodes[0].cost["turns"] = 1
     assert summary([group, spoke])["reward/mean"] == 0.0 and summary([group, spoke])["rollout/groups"] == 1

@@ -269,7 +269,7 @@ def test_what_ends_a_turn(make_engine: Any) -> None:
     flat = Sampling(temperature=1.5)
     full = run(engine.generate("policy", context, flat, 9))
     assert (full.status == "limit" and len(full.ids) == 160 - 12) or (
-        full.status == "stop" and full.ids[-1] == TOKENIZER.end
+        full.status == "stop" and full.ids[-1] == TOKENIZER.eos_token_id
     )
     cut = run(engine.generate("policy", context, flat.replace(max_tokens=5), 9))
     assert cut.status == "length" and cut.ids.tolist() == full.ids[:5].tolist()
@@ -325,11 +325,11 @@ def test_stop_tables_know_every_way_to_cut_a_string() -> None:
     rng = np.random.default_rng(0)
     for _ in range(3000):
         turn = rng.integers(0, len(pieces) + 2, rng.integers(1, 7))
-        said = [b"".join(stops.pieces[i] for i in turn[:n]) for n in range(len(turn) + 1)]
-        if b"</search>" in said[-2]:
+        texts = [b"".join(stops.pieces[i] for i in turn[:n]) for n in range(len(turn) + 1)]
+        if b"</search>" in texts[-2]:
             continue  # it would have ended before
         now = bool(stops.may_complete[number, turn[-1]]) and stops.ended(number, turn)
-        assert now == (b"</search>" in said[-1])
+        assert now == (b"</search>" in texts[-1])
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_scores_are_the_reference_s_and_continue_what_is_cached() -> None:
     run(everything())
 
 
-def test_scalar_heads_answer_for_their_members() -> None:
+def test_scalar_heads_are_those_of_their_model() -> None:
     torch.manual_seed(0)
     made = {kind: torch.nn.Linear(32, 1) for kind in ("value", "scalar")}
     where = {
@@ -433,7 +433,7 @@ def test_loading_drops_what_was_cached_and_shows_its_fingerprint() -> None:
     engine, right = builtin(), reference()
     context, sampling = ids(np.random.default_rng(10), 40), Sampling(max_tokens=10)
     run(engine.generate("policy", context, sampling, 1))
-    new = model(seed=1).names()
+    new = model(seed=1).named_tensors()
     before = engine.fingerprint("w")
     assert (
         engine.load("w", new, 7)
@@ -455,7 +455,7 @@ def test_loading_drops_what_was_cached_and_shows_its_fingerprint() -> None:
         turn = asyncio.ensure_future(engine.generate("policy", context, sampling, 1))
         await asyncio.sleep(0)
         with pytest.raises(EngineMismatch, match="1 of its requests"):
-            engine.load("w", model().names(), 9)
+            engine.load("w", model().named_tensors(), 9)
         await turn
 
     run(in_flight())
@@ -476,9 +476,9 @@ def test_groups_of_other_weights_run_side_by_side() -> None:
     run(everything())
 
 
-def test_what_cannot_be_done_is_said_to_the_one_who_asked() -> None:
+def test_a_request_that_cannot_be_served_raises() -> None:
     engine, context = builtin(), np.array([1, 2, 3], np.int32)
-    for call, error, said in [
+    for call, error, message in [
         (engine.generate("nobody", context, Sampling(), 1), UnknownName, "nobody"),
         (engine.generate("policy", context[:0], Sampling(), 1), BadValue, "context is empty"),
         (engine.generate("policy", np.array([VOCAB]), Sampling(), 1), BadValue, str(VOCAB)),
@@ -486,7 +486,7 @@ def test_what_cannot_be_done_is_said_to_the_one_who_asked() -> None:
         (engine.generate("policy", context, Sampling(stop=("",)), 1), BadValue, "empty"),
         (engine.score("policy", context, np.zeros(200, np.int32)), BadValue, "do not fit"),
     ]:
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             run(call)
     with pytest.raises(UnknownName, match="w"):
         engine.load("v", {}, 1)
@@ -496,7 +496,7 @@ def test_what_cannot_be_done_is_said_to_the_one_who_asked() -> None:
 
 def test_an_error_in_a_step_reaches_every_waiter_and_the_engine_goes_on() -> None:
     engine, context = builtin(slots=2), np.array([1, 2, 3], np.int32)
-    good = model().names()
+    good = model().named_tensors()
     engine.load("w", {n: torch.full_like(t, torch.nan) for n, t in good.items()}, 1)
 
     async def everyone() -> list[Any]:
@@ -550,12 +550,16 @@ def test_a_scripted_engine_says_its_lines() -> None:
     first = run(engine.generate("policy", context, Sampling(stop=("</search>",)), 1))
     assert tokenizer.decode(first.ids) == "the fox</search>" and first.status == "stop"
     second = run(engine.generate("policy", context, Sampling(), 2))
-    assert second.ids[-1] == tokenizer.end and tokenizer.decode(second.ids) == "dog" and (second.logp == -1.5).all()
+    assert (
+        second.ids[-1] == tokenizer.eos_token_id
+        and tokenizer.decode(second.ids) == "dog"
+        and (second.logp == -1.5).all()
+    )
     assert run(engine.generate("policy", context, Sampling(max_tokens=2), 3)).status == "length"
     assert [c[1] for c in engine.calls] == ["the quick"] * 3
     echo = ScriptedEngine(lambda text, key: f"{text} {key}", tokenizer, length=len(context) + 3)
     assert run(echo.generate("policy", context, Sampling(), 5)).status == "limit"
-    weights = model().names()
+    weights = model().named_tensors()
     assert echo.load("w", weights, 3) == files.fingerprint(weights)
     assert run(echo.score("policy", context, context))["logp"].tolist() == [0.0] * len(context)
 

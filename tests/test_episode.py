@@ -1,4 +1,4 @@
-"""Episodes: programs at play with an engine that says what it is told, tools that misbehave, limits, spans and
+"""Episodes: programs at play with an engine that says what it is full_text, tools that misbehave, limits, spans and
 addresses.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.episodes import spans, table_of, told
+from support.episodes import full_text, scripted_context, spans
 
 from selfteach.core import BadValue, Block, Ref, RolloutRequest, Sampling, Task, UnknownName
 from selfteach.core.random_keys import generator
@@ -26,12 +26,12 @@ from selfteach.rollout.single import read, single
 ASK = RolloutRequest(Task("t", "Q: "), key="t")
 
 
-def episodes(table: Any, n: int = 1, request: RolloutRequest = ASK) -> list[Any]:
-    return asyncio.run(play(table, [replace(request, n=n)]))[0].episodes
+def episodes(context: Any, n: int = 1, request: RolloutRequest = ASK) -> list[Any]:
+    return asyncio.run(play(context, [replace(request, n=n)]))[0].episodes
 
 
-def episode(table: Any, request: RolloutRequest = ASK) -> Any:
-    return episodes(table, request=request)[0]
+def episode(context: Any, request: RolloutRequest = ASK) -> Any:
+    return episodes(context, request=request)[0]
 
 
 def program(fn: Any) -> Block:
@@ -53,16 +53,16 @@ def test_a_search_is_answered_by_the_tool_and_what_it_found_is_nobodys_choice(ta
         asked.append(query)
         return f"found {query}"
 
-    table = table_of(
+    context = scripted_context(
         search_agent(),
         ["<think>x</think><search> a b </search>", "<answer> c </answer>"],
         tags,
         tools={"search": search},
     )
-    e = episode(table)
+    e = episode(context)
     assert asked == ["a b"] and e.answer == "c" and e.status == "done"
     assert (
-        told(e, tags)
+        full_text(e, tags)
         == "Q: <think>x</think><search> a b </search><information>found a b</information><answer> c </answer>"
     )
     assert spans(e, tags, "information") == "<information>found a b</information>"
@@ -73,10 +73,10 @@ def test_a_search_is_answered_by_the_tool_and_what_it_found_is_nobodys_choice(ta
 
 
 def test_a_found_text_can_be_taught(tags):
-    table = table_of(
+    context = scripted_context(
         search_agent(teach=True), ["<search>a</search>", "<answer>c</answer>"], tags, tools={"search": lambda q: "F"}
     )
-    e = episode(table)
+    e = episode(context)
     information = np.array([e.tree.spans[i] == "information" for i in e.tree.span])
     assert (
         e.tree.action_mask[information].all() and np.isnan(e.tree.logp[information]).all()
@@ -86,22 +86,22 @@ def test_a_found_text_can_be_taught(tags):
 
 def test_turns_without_an_end_have_one_last_turn_to_answer_in(tags):
     replies = ["<search>1</search>", "<search>2</search>", "<think>enough</think><answer>end</answer>"]
-    table = table_of(search_agent(turns=2), replies, tags, tools={"search": lambda q: "-"})
-    e = episode(table)
+    context = scripted_context(search_agent(turns=2), replies, tags, tools={"search": lambda q: "-"})
+    e = episode(context)
     assert e.answer == "end" and e.cost["calls"] == 2
-    assert [c[2].stop for c in table.engine.calls] == [("</search>", "</answer>")] * 2 + [("</answer>",)]
+    assert [c[2].stop for c in context.engine.calls] == [("</search>", "</answer>")] * 2 + [("</answer>",)]
 
 
 def test_a_turn_that_neither_asks_nor_answers(tags):
     replies = ["hm", "<answer>a</answer>"]
-    assert episode(table_of(search_agent(), replies, tags)).answer is None  # the end
-    e = episode(table_of(search_agent(invalid="Try again. "), replies, tags))
-    assert e.answer == "a" and told(e, tags) == "Q: hmTry again. <answer>a</answer>"
+    assert episode(scripted_context(search_agent(), replies, tags)).answer is None  # the end
+    e = episode(scripted_context(search_agent(invalid="Try again. "), replies, tags))
+    assert e.answer == "a" and full_text(e, tags) == "Q: hmTry again. <answer>a</answer>"
 
 
 def test_the_policy_answers_its_own_query_from_memory(tags):
     e = episode(
-        table_of(
+        scripted_context(
             search_agent(answerer="own memory"),
             ["<search>q</search>", "<information>I</information>", "<answer>a</answer>"],
             tags,
@@ -113,7 +113,7 @@ def test_the_policy_answers_its_own_query_from_memory(tags):
     ].all()  # its own words: sampled, and masked by credit
 
 
-def test_another_member_answers(tags):
+def test_another_model_answers(tags):
     def reply(text, rng_key):
         return (
             "the sea</information>"
@@ -123,10 +123,10 @@ def test_another_member_answers(tags):
             else "<search>q</search>"
         )
 
-    table = table_of(search_agent(answerer="teacher"), reply, tags, model_roles=("policy", "teacher"))
-    e = episode(table)
-    assert told(e, tags) == "Q: <search>q</search><information>the sea</information><answer>a</answer>"
-    assert [(c[0], c[1]) for c in table.engine.calls][1] == ("teacher", "<search>q</search><information>")
+    context = scripted_context(search_agent(answerer="teacher"), reply, tags, model_roles=("policy", "teacher"))
+    e = episode(context)
+    assert full_text(e, tags) == "Q: <search>q</search><information>the sea</information><answer>a</answer>"
+    assert [(c[0], c[1]) for c in context.engine.calls][1] == ("teacher", "<search>q</search><information>")
     assert len(e.trajectories) == 1 and {e.tree.roles[b] for b in e.tree.by} == {"policy", "teacher"}
     path = e.tree.path(e.trajectories[0].leaf.node)
     assert all(
@@ -138,27 +138,27 @@ def test_another_member_answers(tags):
 
 
 def test_single_reads_the_last_answer_or_the_whole_turn(tags):
-    assert episode(table_of(single(), ["<answer>1</answer>"], tags)).answer == "1"
-    assert episode(table_of(single(), [" plain "], tags)).answer == "plain"
-    e = episode(table_of(single(prefix="<answer>"), ["2</answer>"], tags))
-    assert e.answer == "2" and told(e, tags) == "Q: <answer>2</answer>"
+    assert episode(scripted_context(single(), ["<answer>1</answer>"], tags)).answer == "1"
+    assert episode(scripted_context(single(), [" plain "], tags)).answer == "plain"
+    e = episode(scripted_context(single(prefix="<answer>"), ["2</answer>"], tags))
+    assert e.answer == "2" and full_text(e, tags) == "Q: <answer>2</answer>"
     prefix = e.tree.begin[1]
-    assert not e.tree.action_mask[: prefix + 1].any()  # the prefix is given, not chosen
+    assert not e.tree.action_mask[: prefix + 1].any()  # the prefix is given, not sampled
 
 
-def test_a_demonstration_is_chosen_elsewhere_with_an_unknown_chance(tags):
-    table = table_of(read(), [], tags)
-    table.engine = None  # a stage of data has none
-    e = episode(table, RolloutRequest(Task("d", "Q: ", data=("<answer>3</answer>",)), key="d"))
-    assert e.status == "done" and e.tree.id[-1] == tags.end and told(e, tags) == "Q: <answer>3</answer>"
+def test_a_demonstration_is_adopted_with_an_unknown_logp(tags):
+    context = scripted_context(read(), [], tags)
+    context.engine = None  # a stage of data has none
+    e = episode(context, RolloutRequest(Task("d", "Q: ", data=("<answer>3</answer>",)), key="d"))
+    assert e.status == "done" and e.tree.id[-1] == tags.eos_token_id and full_text(e, tags) == "Q: <answer>3</answer>"
     assert e.tree.action_mask.sum() == len(tags.encode("<answer>3</answer>")) + 1
     assert np.isnan(e.tree.logp).all() and set(e.tree.version) == {-1} and "tokens" not in e.cost
 
 
 def test_a_stage_of_data_cannot_sample(tags):
-    table = table_of(single(), [], tags)
-    table.engine = None
-    e = episode(table)
+    context = scripted_context(single(), [], tags)
+    context.engine = None
+    e = episode(context)
     assert e.status == "error" and "only reads data" in e.why
 
 
@@ -173,12 +173,12 @@ def test_forks_share_what_came_before_and_part_in_the_middle_of_a_turn(letters):
         late.close(key="late")
         return None
 
-    table = table_of(program(main), ["wxyz", "1", "2"], letters)
-    e = episode(table)
-    assert e.why == "" and [told(e, letters, i) for i in (0, 1)] == ["Q: wx1", "Q: wxyz2"]
+    context = scripted_context(program(main), ["wxyz", "1", "2"], letters)
+    e = episode(context)
+    assert e.why == "" and [full_text(e, letters, i) for i in (0, 1)] == ["Q: wx1", "Q: wxyz2"]
     assert [t.key for t in e.trajectories] == ["t/early", "t/late"]
-    assert len(e.tree) == len("Q: ") + 5 + 2 + 2  # the trunk is stored once; every turn ends with the end token
-    assert [c[1] for c in table.engine.calls] == ["Q: ", "Q: wx", "Q: wxyz"]  # which the decoder leaves out
+    assert len(e.tree) == len("Q: ") + 5 + 2 + 2  # the trunk is stored once; every turn ends with the EOS token
+    assert [c[1] for c in context.engine.calls] == ["Q: ", "Q: wx", "Q: wxyz"]  # which the decoder leaves out
 
 
 def test_adopted_tokens_keep_their_origin_and_their_chance_if_it_is_known(letters):
@@ -197,7 +197,7 @@ def test_adopted_tokens_keep_their_origin_and_their_chance_if_it_is_known(letter
         other.close()
         return turn.at
 
-    e = episode(table_of(program(main), ["xy"], letters))
+    e = episode(scripted_context(program(main), ["xy"], letters))
     assert e.why == ""
     node = e.trajectories[0].leaf.node
     assert e.tree.origin == {3: e.answer} and e.tree.notes == {node: {"visits": 3, "value": 0.5}}
@@ -231,10 +231,10 @@ def test_marks_name_what_stands_in_a_tag(text, inside, whole, tags, letters):
         context.mark(turn, "information")
         context.close()
 
-    e = episode(table_of(program(main), [text], tokenizer))
+    e = episode(scripted_context(program(main), [text], tokenizer))
     assert e.why == "" and spans(e, tokenizer, "information") == inside
     if inside == "<information>b":
-        assert e.tree.spans[e.tree.span[-1]] == ""  # the end token is no part of what was left open
+        assert e.tree.spans[e.tree.span[-1]] == ""  # the EOS token is no part of what was left open
 
 
 def test_ids_beyond_the_tokenizer_are_passed_over(tags):
@@ -244,7 +244,7 @@ def test_ids_beyond_the_tokenizer_are_passed_over(tags):
         context.mark(turn, "think")
         context.close()
 
-    e = episode(table_of(program(main), ["<think>ab</think>"], tags))
+    e = episode(scripted_context(program(main), ["<think>ab</think>"], tags))
     assert e.why == "" and e.tree.spans[e.tree.span[-3]] == "think"
 
 
@@ -257,7 +257,7 @@ def test_a_token_that_reaches_into_a_tag_belongs_to_it():
         context.mark(turn, "information")
         context.close()
 
-    e = episode(table_of(program(main), ["a<information>b</information>a"], joined))
+    e = episode(scripted_context(program(main), ["a<information>b</information>a"], joined))
     assert "<information>b</information>" in spans(e, joined, "information")
 
 
@@ -267,7 +267,7 @@ def test_scoring_adds_nothing(letters):
         context.close(learn=None)
         return {k: v.tolist() for k, v in found.items()}
 
-    e = episode(table_of(program(main), [], letters))
+    e = episode(scripted_context(program(main), [], letters))
     assert e.answer == {"logp": [-0.5] * 3, "entropy": [-0.5] * 3} and len(e.tree) == 3 and e.cost == {"scored": 3}
 
 
@@ -286,14 +286,14 @@ async def _many_turns(context, rollout, turns=10):
 
 
 def test_a_limit_of_turns_ends_with_a_status(letters):
-    e = episode(table_of(program(_many_turns), ["ab"], letters, limits=EpisodeLimits(turns=3)))
+    e = episode(scripted_context(program(_many_turns), ["ab"], letters, limits=EpisodeLimits(turns=3)))
     assert e.answer == ["stop"] * 3 + ["limit"] and e.status == "limit" and e.cost["turns"] == 3
     assert [t.status for t in e.trajectories] == ["limit"]
 
 
 def test_a_limit_of_tokens_cuts_the_turn_and_ends(letters):
     e = episode(
-        table_of(program(_many_turns), ["abc"], letters, limits=EpisodeLimits(tokens=6))
+        scripted_context(program(_many_turns), ["abc"], letters, limits=EpisodeLimits(tokens=6))
     )  # a turn is abc and the end: 4
     assert e.answer == ["stop", "length", "limit"] and e.cost["tokens"] == 6 == e.tree.action_mask.sum()
 
@@ -305,8 +305,8 @@ def test_a_limit_of_seconds_ends_a_program_that_waits(letters):
         await asyncio.sleep(30)
 
     started = time.monotonic()
-    e = episode(table_of(program(main), ["ab"], letters, limits=EpisodeLimits(seconds=0.2)))
-    assert e.status == "limit" and "0.2 seconds are spent" in e.why and time.monotonic() - started < 5
+    e = episode(scripted_context(program(main), ["ab"], letters, limits=EpisodeLimits(seconds=0.2)))
+    assert e.status == "limit" and "time limit of 0.2 s is reached" in e.why and time.monotonic() - started < 5
     assert e.cost["tokens"] == 3 and len(e.trajectories) == 1  # what was said and closed is kept
 
 
@@ -314,7 +314,7 @@ def test_a_programs_own_time_out_is_its_own_error(letters):
     async def main(context, rollout):
         raise TimeoutError("the door stayed shut")
 
-    e = episode(table_of(program(main), ["ab"], letters))
+    e = episode(scripted_context(program(main), ["ab"], letters))
     assert e.status == "error" and e.why == "TimeoutError: the door stayed shut"
 
 
@@ -323,24 +323,24 @@ def test_a_program_that_never_stops_asking_is_stopped(letters):
         while True:
             await context.sample()
 
-    e = episode(table_of(program(main), ["ab"], letters, limits=EpisodeLimits(turns=2)))
-    assert e.status == "error" and "goes on sampling" in e.why and e.cost["turns"] == 2
+    e = episode(scripted_context(program(main), ["ab"], letters, limits=EpisodeLimits(turns=2)))
+    assert e.status == "error" and "continues to sample" in e.why and e.cost["turns"] == 2
 
 
 def test_a_limit_of_calls_is_an_error_of_the_episode(tags):
-    table = table_of(
+    context = scripted_context(
         search_agent(turns=9),
         ["<search>a</search>"],
         tags,
         tools={"search": lambda q: "x"},
         limits=EpisodeLimits(calls=2),
     )
-    e = episode(table)
+    e = episode(context)
     assert e.status == "error" and "more than 2 calls" in e.why
 
 
 def test_no_more_room_in_the_context_is_a_limit(letters):
-    e = episode(table_of(program(_many_turns), ["abc"], letters, length=9))  # 3 of the prompt, 4, and 2 more
+    e = episode(scripted_context(program(_many_turns), ["abc"], letters, length=9))  # 3 of the prompt, 4, and 2 more
     assert e.answer == ["stop", "limit"] and e.cost["tokens"] == 6
 
 
@@ -374,13 +374,15 @@ def test_a_tool_at_fault_costs_its_own_episode(tool, status, says, tags):
     def reply(text, rng_key):
         return "<answer>fine</answer>" if "bad" not in text or "</information>" in text else "<search>bad</search>"
 
-    table = table_of(search_agent(), reply, tags, tools={"search": tool}, limits=EpisodeLimits(tool_seconds=0.2))
+    context = scripted_context(
+        search_agent(), reply, tags, tools={"search": tool}, limits=EpisodeLimits(tool_seconds=0.2)
+    )
     good, bad = asyncio.run(
-        play(table, [RolloutRequest(Task("g", "good"), key="g"), RolloutRequest(Task("b", "bad"), key="b")])
+        play(context, [RolloutRequest(Task("g", "good"), key="g"), RolloutRequest(Task("b", "bad"), key="b")])
     )
     assert good.episodes[0].status == "done" and good.episodes[0].answer == "fine"
     e = bad.episodes[0]
-    assert e.status == status and says in (e.why if status == "error" else told(e, tags))
+    assert e.status == status and says in (e.why if status == "error" else full_text(e, tags))
     assert e.tree.action_mask.sum() > 0  # what was sampled before the fault is kept
 
 
@@ -416,36 +418,36 @@ def test_a_program_may_raise_at_any_point(at, letters):
                 await done
         return "through"
 
-    table = table_of(program(main), ["ab"], letters)
-    e = episode(table)
+    context = scripted_context(program(main), ["ab"], letters)
+    e = episode(context)
     assert e.status == "error" and e.why == f"RuntimeError: at {at}"
     assert e.tree.action_mask.sum() == {0: 0, 1: 0, 2: 3, 3: 3, 4: 4, 5: 7}[at]  # ab and the end, g, ab and the end
 
 
 def test_an_engine_that_fails_costs_the_episode(letters):
-    table = table_of(single(), ["ab"], letters)
+    context = scripted_context(single(), ["ab"], letters)
 
     async def generate(*_):
         raise OSError("the wire is cut")
 
-    table.engine.generate = generate
-    assert episode(table).why == "OSError: the wire is cut"
+    context.engine.generate = generate
+    assert episode(context).why == "OSError: the wire is cut"
 
 
 @pytest.mark.parametrize(
     "main,says",
     [
         (lambda context, models: models.tool("serch"), "no tool is called 'serch'; did you mean search?"),
-        (lambda context, models: models.polcy, "no member of the cast is called 'polcy'; did you mean policy?"),
+        (lambda context, models: models.polcy, "no model of the method is called 'polcy'; did you mean policy?"),
         (lambda context, models: models.policy.begin({"role": "user"}), "takes text or token ids, not dict"),
         (lambda context, models: context.adopt([1, 2], logp=[0.0]), "2 tokens with 1 log-prob"),
     ],
 )
-def test_a_programs_mistake_is_said(main, says, letters):
+def test_a_programs_mistake_is_the_episodes_error(main, says, letters):
     async def run(context, rollout):
         return main(context, rollout)
 
-    e = episode(table_of(program(run), [], letters, tools={"search": lambda q: q}))
+    e = episode(scripted_context(program(run), [], letters, tools={"search": lambda q: q}))
     assert e.status == "error" and says in e.why
 
 
@@ -453,16 +455,16 @@ def test_an_unknown_program_stops_the_run(letters):
     from dataclasses import replace
 
     with pytest.raises(UnknownName, match=r"no program of this stage is called 'mian'; did you mean main\?"):
-        episode(table_of(single(), ["a"], letters), replace(ASK, program="mian"))
+        episode(scripted_context(single(), ["a"], letters), replace(ASK, program="mian"))
 
 
 # ---- addresses
 
 
 def addresses_of(letters, main, n=2, **more):
-    table = table_of(program(main), ["ab"], letters, **more)
-    asyncio.run(play(table, [RolloutRequest(Task(f"t{i}", "Q"), n, key=f"t{i}") for i in range(2)]))
-    return [c[3] for c in table.engine.calls]
+    context = scripted_context(program(main), ["ab"], letters, **more)
+    asyncio.run(play(context, [RolloutRequest(Task(f"t{i}", "Q"), n, key=f"t{i}") for i in range(2)]))
+    return [c[3] for c in context.engine.calls]
 
 
 async def _spread_out(context, rollout):
@@ -484,7 +486,7 @@ def test_every_draw_has_an_address_of_its_own(letters):
 
 
 def test_addresses_do_not_depend_on_who_is_there_or_how_they_interleave(letters):
-    assert sorted(addresses_of(letters, _spread_out, at_once=1)) == sorted(addresses_of(letters, _spread_out))
+    assert sorted(addresses_of(letters, _spread_out, max_concurrent=1)) == sorted(addresses_of(letters, _spread_out))
     few = addresses_of(letters, _spread_out, n=1)
     assert set(few) <= set(
         addresses_of(letters, _spread_out, n=3)
@@ -512,8 +514,8 @@ def test_a_programs_own_randomness_has_an_address(letters):
             rollout.random("other").integers(1 << 30),
         )
 
-    table = table_of(program(main), [], letters, seed=5, where=("train", 7))
-    first, second = episodes(table, 2)
+    context = scripted_context(program(main), [], letters, seed=5, where=("train", 7))
+    first, second = episodes(context, 2)
     assert first.answer[0] == first.answer[1] != first.answer[2] and first.answer[0] != second.answer[0]
     assert first.answer[0] == generator(5, "train", 7, 0, 0, 0, "branch").integers(1 << 30)
 
@@ -524,34 +526,36 @@ def test_sampling_of_the_request_and_of_the_call_go_before_the_stages(letters):
         await context.sample(temperature=0.25, stop=["x"])
         await context.sample(Sampling(top_k=3))
 
-    table = table_of(program(main), ["ab"], letters, sampling=Sampling(0.5, max_tokens=50))
-    episode(table)
-    assert [(c[2].temperature, c[2].stop, c[2].top_k) for c in table.engine.calls] == [
+    context = scripted_context(program(main), ["ab"], letters, sampling=Sampling(0.5, max_tokens=50))
+    episode(context)
+    assert [(c[2].temperature, c[2].stop, c[2].top_k) for c in context.engine.calls] == [
         (0.5, (), 0),
         (0.25, ("x",), 0),
         (1.0, (), 3),
     ]
-    assert all(c[2].max_tokens is not None for c in table.engine.calls)
-    table = table_of(program(main), ["ab"], letters)
-    episode(table, RolloutRequest(Task("t", "Q"), sampling=Sampling(0.75), key="t"))
-    assert table.engine.calls[0][2].temperature == 0.75
+    assert all(c[2].max_tokens is not None for c in context.engine.calls)
+    context = scripted_context(program(main), ["ab"], letters)
+    episode(context, RolloutRequest(Task("t", "Q"), sampling=Sampling(0.75), key="t"))
+    assert context.engine.calls[0][2].temperature == 0.75
 
 
 def test_text_and_path_are_from_after_the_prompt(tags):
-    table = table_of(self_search(), ["<search>a</search><information>b</information><answer>c</answer>"], tags)
-    e = episode(table)
+    context = scripted_context(
+        self_search(), ["<search>a</search><information>b</information><answer>c</answer>"], tags
+    )
+    e = episode(context)
     at = e.trajectories[0].leaf
-    assert table.text(
+    assert context.text(
         at
-    ) == "<search>a</search><information>b</information><answer>c</answer>" and END not in table.text(at)
-    path = table.path(at)
+    ) == "<search>a</search><information>b</information><answer>c</answer>" and END not in context.text(at)
+    path = context.path(at)
     assert (
         path.prompt == len(tags.encode("Q: "))
         and path.spans.count("information") == 3
         and path.action_mask[path.prompt :].all()
     )
     with pytest.raises(UnknownName, match="no episode is called"):
-        table.tree("nowhere")
+        context.tree("nowhere")
     with pytest.raises(BadValue):
         Sampling(temperature=float("nan"))
 
@@ -564,9 +568,9 @@ def test_a_document_does_not_repeat_what_the_last_token_ran_on_into(said: str):
     talking = Tokenizer(merged.inner, config={"chat_template": "{{ messages[0].content }}"})
     request = RolloutRequest(Task("t", [{"role": "user", "content": "Q"}]), key="t")
     e = episode(
-        table_of(
+        scripted_context(
             search_agent(answerer="lookup"), [said, " <answer>a</answer>"], talking, tools={"lookup": lambda q: "d"}
         ),
         request,
     )
-    assert told(e, merged) == "Q<search>q</search> <information>d</information> <answer>a</answer>"
+    assert full_text(e, merged) == "Q<search>q</search> <information>d</information> <answer>a</answer>"

@@ -49,10 +49,12 @@ def test_logits_and_greedy_text_are_those_of_transformers(case: str, stored: Cal
     away = (want - got).abs().max().item()
     assert away < 1e-4 and want.std() > 0.3, away
     ids = texts(1)[:, :20]
-    said = right.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24, use_cache=True)
-    while ids.shape[1] < said.shape[1]:
+    generated = right.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24, use_cache=True
+    )
+    while ids.shape[1] < generated.shape[1]:
         ids = torch.cat([ids, ours_logits(model, ids)[:, -1:].argmax(-1)], 1)
-    assert ids.tolist() == said.tolist()
+    assert ids.tolist() == generated.tolist()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -64,8 +66,8 @@ def test_what_is_saved_is_what_transformers_loads(case: str, stored: Callable[[s
     assert type(back) is type(their(case))
     assert torch.equal(back(texts()).logits, loaded(stored(case))(texts()).logits)
     again = files.load_model(tmp_path)
-    assert again.c == model.c and files.fingerprint(again.names(), whole=True) == files.fingerprint(
-        model.names(), whole=True
+    assert again.config == model.config and files.fingerprint(again.named_tensors(), whole=True) == files.fingerprint(
+        model.named_tensors(), whole=True
     )
     assert torch.equal(ours_logits(again, texts()), ours_logits(model, texts()))
 
@@ -147,8 +149,8 @@ def test_shards_and_half_precision_load(stored: Callable[[str], Path], tmp_path:
     assert half.lm_head.weight is half.model.embed_tokens.weight and half.lm_head.weight.dtype == torch.bfloat16
     files.save_model(tmp_path, half)
     assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
-    assert files.fingerprint(files.load_model(tmp_path).names(), whole=True) == files.fingerprint(
-        model.names(), whole=True
+    assert files.fingerprint(files.load_model(tmp_path).named_tensors(), whole=True) == files.fingerprint(
+        model.named_tensors(), whole=True
     )
     their("llama").half().save_pretrained(tmp_path / "half")
     torch.testing.assert_close(
@@ -181,8 +183,8 @@ def test_what_is_saved_in_shards_is_loaded(
     assert all(sum(held.values()) <= 60_000 or len(held) == 1 for held in sizes.values())
     assert torch.equal(loaded(tmp_path)(texts()).logits, loaded(stored(case))(texts()).logits)
     again = files.load_model(tmp_path)
-    assert files.fingerprint(again.names(), whole=True) == files.fingerprint(model.names(), whole=True)
-    assert files.read_shards(tmp_path).keys() == model.names().keys()
+    assert files.fingerprint(again.named_tensors(), whole=True) == files.fingerprint(model.named_tensors(), whole=True)
+    assert files.read_shards(tmp_path).keys() == model.named_tensors().keys()
     monkeypatch.undo()
     files.save(tmp_path, model, TOKENIZER)
     assert [f.name for f in tmp_path.glob("model*")] == ["model.safetensors"]
@@ -192,9 +194,11 @@ def test_old_files_and_heads_given_twice_load(stored: Callable[[str], Path], tmp
     model = files.load_model(stored("llama biases"))
     files.save_model(tmp_path, model)
     more = {"lm_head.weight": model.lm_head.weight, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}
-    files.write_tensors(tmp_path / "model.safetensors", {**model.names(), **more})
-    assert files.fingerprint(files.load_model(tmp_path).names()) == files.fingerprint(model.names())
-    files.write_tensors(tmp_path / "model.safetensors", {**model.names(), "lm_head.weight": model.lm_head.weight + 1})
+    files.write_tensors(tmp_path / "model.safetensors", {**model.named_tensors(), **more})
+    assert files.fingerprint(files.load_model(tmp_path).named_tensors()) == files.fingerprint(model.named_tensors())
+    files.write_tensors(
+        tmp_path / "model.safetensors", {**model.named_tensors(), "lm_head.weight": model.lm_head.weight + 1}
+    )
     with pytest.raises(
         BadCheckpoint,
         match=r"lm_head\.weight is not model\.embed_tokens\.weight, but config\.json says tie_word_embeddings",
@@ -317,9 +321,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_config_that_is_not_understood_is_refused_by_name(
     case: str, stored: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    change, said = BAD[case]
+    change, message = BAD[case]
     files.save_model(tmp_path, files.load_model(stored("llama")), **change)
-    with pytest.raises(BadCheckpoint, match=rf"config\.json: .*{said}") as error:
+    with pytest.raises(BadCheckpoint, match=rf"config\.json: .*{message}") as error:
         files.load_model(tmp_path)
     assert "\n" not in str(error.value)
 
@@ -330,12 +334,12 @@ def test_bad_shards_are_refused_by_name(stored: Callable[[str], Path], tmp_path:
     table = json.loads(index.read_text())
     held = table["weight_map"]["model.norm.weight"]
 
-    def refused(said: str) -> None:
-        with pytest.raises(BadCheckpoint, match=said) as error:
+    def refused(message: str) -> None:
+        with pytest.raises(BadCheckpoint, match=message) as error:
             files.load_model(tmp_path)
         assert "\n" not in str(error.value)
 
-    def told(**change: Any) -> None:
+    def refused_index(**change: Any) -> None:
         index.write_text(json.dumps({**table, "weight_map": {**table["weight_map"], **change}}))
 
     shard = tmp_path / held
@@ -345,9 +349,9 @@ def test_bad_shards_are_refused_by_name(stored: Callable[[str], Path], tmp_path:
     shard.unlink()
     refused(rf"{held}: missing")
     shard.write_bytes(whole)
-    told(**{"model.norm.weight": next(f for f in table["weight_map"].values() if f != held)})
+    refused_index(**{"model.norm.weight": next(f for f in table["weight_map"].values() if f != held)})
     refused(r"it lacks model\.norm\.weight, which model\.safetensors\.index\.json says")
-    told(**{"model.norm.weight": "../elsewhere.safetensors"})
+    refused_index(**{"model.norm.weight": "../elsewhere.safetensors"})
     refused("not in its folder")
     index.write_text("{}")
     refused(r"index\.json: not an index")
@@ -364,7 +368,8 @@ def test_weights_that_are_whole_numbers_are_refused(stored: Callable[[str], Path
     model = files.load_model(stored("llama"))
     files.save_model(tmp_path, model)
     files.write_tensors(
-        tmp_path / "model.safetensors", {**model.names(), "model.norm.weight": torch.zeros(48, dtype=torch.int8)}
+        tmp_path / "model.safetensors",
+        {**model.named_tensors(), "model.norm.weight": torch.zeros(48, dtype=torch.int8)},
     )
     with pytest.raises(BadCheckpoint, match=r"tensor model\.norm\.weight is stored as I8"):
         files.load_model(tmp_path)
@@ -389,14 +394,16 @@ def test_a_checkpoint_trains_and_transformers_loads_what_came_of_it(
         api.plan(method, "bandit", **given),
         final_eval=api.EvalConfig(tasks=2, pass_at_k_tasks=1, k=2, decoder_samples=1),
     )
-    told: list[Any] = []
-    assert api.train(run_config, tmp_path / "run", told.append).done
-    assert next(e["model"]["parameters"] for e in told if e["event"] == "start") == sum(
+    events: list[Any] = []
+    assert api.train(run_config, tmp_path / "run", events.append).done
+    assert next(e["model"]["parameters"] for e in events if e["event"] == "start") == sum(
         p.numel() for p in their("gemma2").parameters()
     )
     assert (tmp_path / "run" / "last" / files.INDEX).is_file() and api.resume(tmp_path / "run").done
     came = files.load_model(tmp_path / "run" / "last")
-    assert files.fingerprint(came.names()) != files.fingerprint(files.load_model(stored("gemma2")).names())
+    assert files.fingerprint(came.named_tensors()) != files.fingerprint(
+        files.load_model(stored("gemma2")).named_tensors()
+    )
     with torch.no_grad():
         torch.testing.assert_close(
             loaded(tmp_path / "run" / "last")(texts()).logits, ours_logits(came, texts()), atol=1e-4, rtol=0

@@ -72,7 +72,7 @@ def test_a_folder_of_another_configuration_is_refused(run: Path, mini_folder: Pa
 def test_the_same_run_again_is_pointed_to_resume(run: Path, mini_folder: Path):
     with pytest.raises(BadValue) as caught:
         api.train(run_config_of(mini_folder), run)
-    assert f"{run}: holds this very run already" in one_line(caught.value) and f"--resume {run}" in str(caught.value)
+    assert f"{run}: holds this run already" in one_line(caught.value) and f"--resume {run}" in str(caught.value)
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, mini_folder: Path):
@@ -140,7 +140,7 @@ BREAKS = {
     "weights cut short": (lambda r: cut(r / "last" / "model.safetensors"), "model.safetensors", "cut short"),
     "weights missing": (lambda r: (r / "last" / "model.safetensors").unlink(), "model.safetensors", "missing"),
     "weights of another model": (
-        lambda r: files.write_tensors(r / "last" / "model.safetensors", mini(264, width=64).names()),
+        lambda r: files.write_tensors(r / "last" / "model.safetensors", mini(264, width=64).named_tensors()),
         "model.safetensors",
         "has shape",
     ),
@@ -259,10 +259,10 @@ def test_a_full_disk_is_one_clear_error_and_costs_no_checkpoint(
 
 
 def test_a_write_that_is_cut_off_leaves_the_last_checkpoint(tmp_path: Path):
-    checkpoint.write(tmp_path, 1, {"a": 1}, lambda aside: None)
+    checkpoint.write(tmp_path, 1, {"a": 1}, lambda folder: None)
 
-    def die(aside: Path) -> None:
-        (aside / "model.safetensors").write_text("half")
+    def die(folder: Path) -> None:
+        (folder / "model.safetensors").write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -298,7 +298,7 @@ def test_a_state_comes_back_as_it_was(state: dict[Any, Any], tmp_path: Path):
             return type(a) is type(b) and len(a) == len(b) and all(map(alike, a, b))
         return type(a) is type(b) and (a == b or a != a)
 
-    checkpoint.write(tmp_path, 3, state, lambda aside: None)
+    checkpoint.write(tmp_path, 3, state, lambda folder: None)
     found = checkpoint.read(tmp_path)
     assert found is not None and found[1] == 3 and alike(found[2], state)
 

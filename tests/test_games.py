@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from support.episodes import spans, table_of, told
+from support.episodes import full_text, scripted_context, spans
 
 from selfteach.core import RolloutRequest, Score, Task, extras
 from selfteach.core.blocks import block
@@ -245,8 +245,8 @@ def test_demonstrations_are_what_the_program_would_show_and_allowed(game):
 # ---- the program
 
 
-def table(program, replies, tokenizer, model_roles=("policy",)):
-    return table_of(program, replies, tokenizer, model_roles=model_roles, tools={"match": tool.match()()})
+def match_context(program, replies, tokenizer, model_roles=("policy",)):
+    return scripted_context(program, replies, tokenizer, model_roles=model_roles, tools={"match": tool.match()()})
 
 
 def task_of(cards: str, deals: dict[str, int]) -> Task:
@@ -254,7 +254,7 @@ def task_of(cards: str, deals: dict[str, int]) -> Task:
 
 
 def test_two_seats_share_the_policy_and_have_a_context_and_a_payoff_each(deals, letters):
-    at = table(play(), lambda text, _: "[call]" if "they bet" in text else "[bet] and so on", letters)
+    at = match_context(play(), lambda text, _: "[call]" if "they bet" in text else "[bet] and so on", letters)
     (group,) = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 2, key="k")]))
     for e in group.episodes:
         assert e.status == "done" and e.answer == "win"
@@ -263,8 +263,8 @@ def test_two_seats_share_the_policy_and_have_a_context_and_a_payoff_each(deals, 
             ("k/second", "second", "main"),
         ]
         assert [e.tree.notes[t.leaf.node]["payoff"] for t in e.trajectories] == [2.0, -2.0]
-        assert told(e, letters, 0) == "kuhn poker, first. your card: K.\nyou may [check] [bet]\n[bet]"
-        assert told(e, letters, 1) == "kuhn poker, second. your card: Q.\nthey bet. you may [fold] [call]\n[call]"
+        assert full_text(e, letters, 0) == "kuhn poker, first. your card: K.\nyou may [check] [bet]\n[bet]"
+        assert full_text(e, letters, 1) == "kuhn poker, second. your card: Q.\nthey bet. you may [fold] [call]\n[call]"
     found = asyncio.run(score(payoff_from_notes(), [group], at))["reward"]
     assert sorted(s.value for s in found.values()) == [-2.0, -2.0, 2.0, 2.0] and all(
         s.parts == {"forfeit": 0.0} for s in found.values()
@@ -272,12 +272,12 @@ def test_two_seats_share_the_policy_and_have_a_context_and_a_payoff_each(deals, 
 
 
 def test_what_one_did_comes_into_the_other_s_context_as_no_token_of_its_own(deals, letters):
-    at = table(
+    at = match_context(
         play(), lambda text, _: "[fold]" if "they bet" in text else "[check]" if "first" in text else "[bet]", letters
     )
     e = asyncio.run(episodes(at, [RolloutRequest(task_of("QK", deals), 1)]))[0].episodes[0]
     assert (
-        told(e, letters, 0)
+        full_text(e, letters, 0)
         == "kuhn poker, first. your card: Q.\nyou may [check] [bet]\n[check]\nthey bet. you may [fold] [call]\n[fold]"
     )
     own = letters.decode(e.tree.id[e.tree.action_mask])
@@ -285,15 +285,15 @@ def test_what_one_did_comes_into_the_other_s_context_as_no_token_of_its_own(deal
 
 
 def test_an_illegal_move_is_answered_and_the_second_loses(deals, letters):
-    at = table(play(second="expert"), ["[fold]", "nonsense"], letters)
+    at = match_context(play(second="expert"), ["[fold]", "nonsense"], letters)
     e = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 1)]))[0].episodes[0]
-    assert e.answer == "loss" and "\nnot allowed. you may [check] [bet]\n" in told(e, letters)
+    assert e.answer == "loss" and "\nnot allowed. you may [check] [bet]\n" in full_text(e, letters)
     (t,) = e.trajectories
     assert e.tree.notes[t.leaf.node] == {"payoff": -2.0, "seat": 0, "forfeit": 1.0} and t.key.endswith("/first")
 
 
 def test_older_selves_are_not_learned_and_seats_rotate(deals, letters):
-    at = table(play(second="past", rotate=True), ["[check]"], letters, model_roles=("policy", "past"))
+    at = match_context(play(second="past", rotate=True), ["[check]"], letters, model_roles=("policy", "past"))
     (group,) = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 24, key="k")]))
     seats = Counter((t.key, t.learn) for e in group.episodes for t in e.trajectories)
     assert set(seats) == {("k/first", "main"), ("k/second", "main"), ("k/first", None), ("k/second", None)}
@@ -304,13 +304,13 @@ def test_older_selves_are_not_learned_and_seats_rotate(deals, letters):
 
 
 def test_a_spent_limit_forfeits(deals, letters):
-    at = table_of(play(second="expert"), ["[check]"], letters, tools={"match": tool.match()()}, length=40)
+    at = scripted_context(play(second="expert"), ["[check]"], letters, tools={"match": tool.match()()}, length=40)
     e = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 1)]))[0].episodes[0]
     assert e.answer == "loss" and e.trajectories[0].status == "limit"
 
 
 def test_a_player_nobody_knows_fails_the_episode(deals, letters):
-    at = table(play(second="nobody"), ["[check]"], letters)
+    at = match_context(play(second="nobody"), ["[check]"], letters)
     e = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 1)]))[0].episodes[0]
     assert e.status == "error" and "no player is called 'nobody'" in e.why
 
@@ -320,7 +320,7 @@ def test_a_note_that_is_missing_is_no_zero(letters):
     async def quiet_program(*, request, rollout):
         rollout.policy.begin("x").close()
 
-    at = table_of(quiet_program(), ["x"], letters)
+    at = scripted_context(quiet_program(), ["x"], letters)
     (group,) = asyncio.run(episodes(at, [RolloutRequest(Task("t", "x"), 1)]))
     (found,) = asyncio.run(score(payoff_from_notes(), [group], at))["reward"].values()
     assert isinstance(found, Score) and found.value is None and "no note 'payoff'" in found.error

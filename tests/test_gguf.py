@@ -73,7 +73,7 @@ def write(
     """A GGUF file of a model, its matrices quantised; `raw`: quantised tensors as they are; `meta`: other metadata
     (None: left out).
     """
-    c, w = m.c, gguf.GGUFWriter(file, arch)
+    c, w = m.config, gguf.GGUFWriter(file, arch)
     vocab = json.loads(TOKENIZER.inner.to_str())["model"]
     tokens = [TOKENIZER.inner.id_to_token(i) or f"[{i}]" for i in range(288)]
     kinds = [3 if t in ("<|end|>", "<|im_start|>") else 1 for t in tokens]
@@ -86,8 +86,8 @@ def write(
         f"{arch}.attention.head_count_kv": c.kv_heads,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.eos_token_id": TOKENIZER.end,
-        "tokenizer.ggml.padding_token_id": TOKENIZER.end,
+        "tokenizer.ggml.eos_token_id": TOKENIZER.eos_token_id,
+        "tokenizer.ggml.padding_token_id": TOKENIZER.eos_token_id,
         "tokenizer.chat_template": TEMPLATE,
         **meta,
     }
@@ -101,7 +101,7 @@ def write(
     w.add_token_list(tokens)
     w.add_token_types(kinds)
     w.add_token_merges([a if isinstance(a, str) else " ".join(a) for a in vocab["merges"]])
-    for name, p in m.names().items():
+    for name, p in m.named_tensors().items():
         hub, own = named(name)
         x = p.detach().numpy()
         if own in ("attn_q", "attn_k"):
@@ -136,8 +136,8 @@ STEP = {"F32": 0.0, "F16": 2**-11, "BF16": 2**-8, "Q8_0": 0.6 / 127, "Q4_0": 1 /
 def test_every_simple_quantisation_comes_back_within_its_step(kind: str, tmp_path: Path) -> None:
     m = model()
     back, _ = read_back(write(tmp_path / "m.gguf", m, KIND[kind]))
-    for name, p in m.names().items():
-        got, blocks = back.names()[name].detach(), p.detach().reshape(-1, 32)
+    for name, p in m.named_tensors().items():
+        got, blocks = back.named_tensors()[name].detach(), p.detach().reshape(-1, 32)
         off = (got.reshape(-1, 32) - blocks).abs().amax(1)
         assert (off <= (STEP[kind] if p.ndim > 1 else 0) * 1.01 * blocks.abs().amax(1)).all(), name
     assert logits(back).isfinite().all()
@@ -195,14 +195,14 @@ def test_k_quantisations_are_the_formats_formulas(
     back, _ = read_back(write(tmp_path / "m.gguf", m, KIND[kind], raw))
     for name, w in want.items():
         w = ours.unpermute(w, 4) if "q_proj" in name else w
-        np.testing.assert_allclose(back.names()[name].detach().numpy(), w, atol=1e-6)
+        np.testing.assert_allclose(back.named_tensors()[name].detach().numpy(), w, atol=1e-6)
 
 
 def test_queries_and_keys_are_turned_back_and_the_logits_are_the_same(tmp_path: Path) -> None:
     m = model()
     back, _ = read_back(write(tmp_path / "m.gguf", m))
-    assert torch.equal(logits(back), logits(m)) and back.c == m.c
-    q = m.names()["model.layers.0.self_attn.q_proj.weight"].detach().numpy()
+    assert torch.equal(logits(back), logits(m)) and back.config == m.config
+    q = m.named_tensors()["model.layers.0.self_attn.q_proj.weight"].detach().numpy()
     assert (permuted(q, 4) != q).any()  # laid otherwise in the file
 
 
@@ -211,16 +211,19 @@ def test_a_file_without_an_output_tensor_has_a_tied_head(tied: bool, tmp_path: P
     m = model(tied=tied)
     file = write(tmp_path / "m.gguf", m)
     back, _ = read_back(file)
-    assert back.c.tied is tied and torch.equal(logits(back), logits(m))
+    assert back.config.tied is tied and torch.equal(logits(back), logits(m))
 
 
 def test_the_tokenizer_comes_with_its_template_and_its_end_which_also_pads(tmp_path: Path) -> None:
     file = write(tmp_path / "m.gguf", model(), **{"tokenizer.ggml.eot_token_id": 1})
     folder = ours.converted_folder(file)
     back = Tokenizer.load(folder)
-    assert back.end == TOKENIZER.end and set(back.ends) == {TOKENIZER.end, 1}
+    assert back.eos_token_id == TOKENIZER.eos_token_id and set(back.eos_token_ids) == {TOKENIZER.eos_token_id, 1}
     config = json.loads((folder / "config.json").read_text())
-    assert config["pad_token_id"] == TOKENIZER.end and set(config["eos_token_id"]) == {TOKENIZER.end, 1}
+    assert config["pad_token_id"] == TOKENIZER.eos_token_id and set(config["eos_token_id"]) == {
+        TOKENIZER.eos_token_id,
+        1,
+    }
     assert back.chat is not None and back.chat.end_of_turn == "<|end|>" and not back.drifts
     text = "<|im_start|>user\nthe brown fox, naïve 日本<|end|>\n"
     assert back.inner.encode(text).ids == TOKENIZER.inner.encode(text).ids
@@ -287,7 +290,7 @@ def broken(file: Path, how: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("foreign", "not a GGUF file"),
         ("header", "cut short"),
@@ -296,15 +299,15 @@ def broken(file: Path, how: str) -> Path:
         ("architecture", "architecture is 'mamba'"),
         ("quantisation", "is Q2_K"),
         ("pre", "'klingon' is not known"),
-        ("end", "no end token"),
+        ("end", "no EOS token"),
         ("spm", "'llama', only byte-level BPE"),
         ("rope", "scaled"),
         ("width", "lack llama.embedding_length"),
     ],
 )
-def test_what_cannot_be_read_is_one_line_with_the_file_and_a_remedy(how: str, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_one_line_with_the_file_and_a_remedy(how: str, message: str, tmp_path: Path) -> None:
     file = broken(tmp_path / "m.gguf", how)
-    with pytest.raises(BadCheckpoint, match=said) as error:
+    with pytest.raises(BadCheckpoint, match=message) as error:
         ours.converted_folder(file)
     line = str(error.value)
     assert "\n" not in line and line.startswith(str(file)) and ("instead" in line or "again" in line)

@@ -154,22 +154,22 @@ def test_columns_and_gradient_are_those_of_a_plain_loop_over_transformers(
     batch, prompts, own = shared_prompts()
     learner.forward(batch, ["logp", "ref_logp", "entropy", "value", "lse"])
     loss, at, rows = torch.zeros(()), 0, batch.size("token")
-    for prompt, said in zip(prompts, own, strict=True):  # one text at a time, as transformers' own model takes it
-        wide = right(torch.tensor([prompt + said])).logits[0, len(prompt) - 1 : -1]
-        logp = wide.log_softmax(-1).gather(-1, torch.tensor(said)[:, None])[:, 0]
+    for prompt, response in zip(prompts, own, strict=True):  # one text at a time, as transformers' own model takes it
+        wide = right(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+        logp = wide.log_softmax(-1).gather(-1, torch.tensor(response)[:, None])[:, 0]
         entropy = torch.distributions.Categorical(logits=wide).entropy()
-        here = slice(at, at + len(said))
+        here = slice(at, at + len(response))
         for column, values in {"logp": logp, "ref_logp": logp, "entropy": entropy, "lse": wide.logsumexp(-1)}.items():
             np.testing.assert_allclose(batch.get(column)[here], values.detach().numpy(), atol=2e-5)
         assert not batch.get("value")[here].any(), "a fresh head says 0"
         loss = loss + (-(logp - 0.3 * logp.detach()) - 0.01 * entropy).sum() / rows
-        at += len(said)
+        at += len(response)
     loss.backward()
     batch.put("w0", "token", np.full(rows, 1 / rows))
-    told = learner.backward(batch, Update(("policy",), (Term(foreign_weighted()),)))
-    assert told["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    metrics = learner.backward(batch, Update(("policy",), (Term(foreign_weighted()),)))
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
     grads = {n: p.grad for n, p in right.named_parameters() if p.grad is not None}
-    ours = learner.groups.trunk("policy").names()
+    ours = learner.groups.trunk("policy").named_tensors()
     assert grads.keys() == {n for n, p in ours.items() if p.grad is not None}
     for name, grad in grads.items():
         torch.testing.assert_close(ours[name].grad, grad, atol=1e-5, rtol=1e-3)
@@ -199,8 +199,8 @@ def test_the_engine_draws_what_the_reference_engine_draws(case: str, opened: Cal
         np.testing.assert_allclose(mine.recorded["entropy"], right.recorded["entropy"], atol=1e-3)
     alone = asyncio.run(engine.generate("policy", contexts[4], how[4], 4))
     assert alone.ids.tolist() == ours[4].ids.tolist()
-    said = asyncio.run(engine.score("policy", contexts[0], ours[0].ids, ("logp", "entropy")))
-    np.testing.assert_allclose(said["logp"], ours[0].logp, atol=1e-4)
+    scores = asyncio.run(engine.score("policy", contexts[0], ours[0].ids, ("logp", "entropy")))
+    np.testing.assert_allclose(scores["logp"], ours[0].logp, atol=1e-4)
     assert engine.counts["reused"] >= 2 * len(ids[0]) and engine.counts["generated"] == sum(
         len(c.ids) for c in (*ours, alone)
     )
@@ -251,10 +251,10 @@ def run_config_of(model: Path, **change: Any) -> api.RunConfig:
 def test_grpo_runs_twice_alike_resumes_to_the_same_bits_and_transformers_loads_it_back(
     case: str, stored: Callable[[str], Path], tmp_path: Path
 ):
-    heard: list[Any] = []
+    events: list[Any] = []
     run_config = run_config_of(stored(case))
-    assert api.train(run_config, tmp_path / "one", heard.append).done
-    (start,) = (e for e in heard if e["event"] == "start")
+    assert api.train(run_config, tmp_path / "one", events.append).done
+    (start,) = (e for e in events if e["event"] == "start")
     assert start["model"]["kind"] == case
     shown: list[str] = []
     Progress(SimpleNamespace(line=shown.append))(start)  # type: ignore[arg-type]
@@ -290,14 +290,14 @@ def test_grpo_runs_twice_alike_resumes_to_the_same_bits_and_transformers_loads_i
             rtol=1e-5,
         )
     assert transformers.AutoTokenizer.from_pretrained(folder).encode("the fox") == TOKENIZER.encode("the fox").tolist()
-    assert json.loads((folder / "config.json").read_text())["eos_token_id"] == TOKENIZER.end
+    assert json.loads((folder / "config.json").read_text())["eos_token_id"] == TOKENIZER.eos_token_id
 
 
 def test_what_cannot_be_run_is_refused_in_one_line(
     stored: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def refused(folder: Path, said: str) -> None:
-        with pytest.raises(BadCheckpoint, match=said) as error:
+    def refused(folder: Path, message: str) -> None:
+        with pytest.raises(BadCheckpoint, match=message) as error:
             files.load_model(folder)
         assert "\n" not in str(error.value)
 
@@ -332,10 +332,10 @@ def test_what_cannot_be_run_is_refused_in_one_line(
 def test_a_loaded_model_does_not_depend_on_its_file(stored: Callable[[str], Path], tmp_path: Path):
     loaded(stored("gpt2")).save_pretrained(tmp_path)
     model, file = files.load_model(tmp_path), tmp_path / "model.safetensors"
-    was = files.fingerprint(model.names(), whole=True)
+    was = files.fingerprint(model.named_tensors(), whole=True)
     with file.open("r+b") as f:
         f.write(bytes(file.stat().st_size))
-    assert files.fingerprint(model.names(), whole=True) == was
+    assert files.fingerprint(model.named_tensors(), whole=True) == was
 
 
 def test_a_model_whose_cache_lies_is_sampled_without_it(stored: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch):
@@ -373,7 +373,7 @@ def test_longrope_ends_at_the_original_context(tmp_path: Path):
     """Beyond it, what a text gets from transformers depends on the longest text of the batch."""
     with pytest.warns(UserWarning, match="context is limited to 16 tokens: beyond that LongRoPE"):
         model = files.load_model(phi3(tmp_path))
-    assert model.c.max_length == 16
+    assert model.config.max_length == 16
     ids = texts(2, 40)
     inner: Any = model.inner  # type: ignore[attr-defined]
     short, long = (inner(input_ids=ids[:, :n], use_cache=False).logits[:, :16] for n in (16, 40))

@@ -80,7 +80,7 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pyte
     assert kept(tmp_path) == []
 
 
-def test_what_does_not_compile_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_compile_is_reported_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = answer(tmp_path / "src")
     built(source)
     source.write_text("int f() { return nothing; }\n")

@@ -78,7 +78,7 @@ def in_pieces(runner: Any, tokens: np.ndarray) -> torch.Tensor:
     table = np.zeros((n + 3, ROOM), np.int64)
     slots = np.array([4, 0, 6, 3, 2])
     table[slots] = tokens
-    out = torch.zeros(n, ROOM, runner.model.c.width)
+    out = torch.zeros(n, ROOM, runner.model.config.width)
     start = np.zeros(n, np.int64)
     for stop in [(40, 3, 1, 77, 20), (41, 4, 2, 78, 21), (42, 20, 3, 79, 60), (43, 21, 3, 80, 61), (ROOM,) * 5]:
         take = np.array(stop) - start
@@ -173,7 +173,7 @@ def test_slots_that_fit_the_memory() -> None:
 
 def test_full_memory_is_answered_by_fewer_slots_and_the_same_tokens() -> None:
     tokenizer = train_tokenizer(["some text to cut into pieces"], (), 300)
-    rng, said = np.random.default_rng(0), []
+    rng, warned = np.random.default_rng(0), []
     prompts = [rng.integers(0, 300, n) for n in (5, 9, 9, 30, 2, 17, 8)]
 
     async def everyone(engine: BuiltinEngine) -> list[Any]:
@@ -184,7 +184,7 @@ def test_full_memory_is_answered_by_fewer_slots_and_the_same_tokens() -> None:
 
     want = asyncio.run(everyone(BuiltinEngine({"w": model()}, {"policy": "w"}, tokenizer, slots=8, chunk=16)))
     engine = BuiltinEngine({"w": model()}, {"policy": "w"}, tokenizer, slots=8, chunk=16)
-    engine.warn = said.append
+    engine.warn = warned.append
     runner, steps = engine.schedulers["w"].runner, [0]
     forward = runner.forward
 
@@ -199,7 +199,7 @@ def test_full_memory_is_answered_by_fewer_slots_and_the_same_tokens() -> None:
     assert got[0]["logp"].tobytes() == want[0]["logp"].tobytes()
     for a, b in zip(got[1:], want[1:], strict=True):
         assert a.ids.tolist() == b.ids.tolist() and a.logp.tobytes() == b.logp.tobytes()
-    assert len(engine.schedulers["w"].requests) == 2 and [s.split(";")[1].split()[0] for s in said] == ["4", "2"]
+    assert len(engine.schedulers["w"].requests) == 2 and [s.split(";")[1].split()[0] for s in warned] == ["4", "2"]
 
     def never(*given: Any) -> Any:
         raise torch.OutOfMemoryError("no memory")
@@ -213,9 +213,9 @@ def test_weights_held_in_a_shorter_type_are_proved_to_be_those_given() -> None:
     engine = BuiltinEngine(
         {"w": model()}, {"policy": "w"}, train_tokenizer(["text"], (), 300), dtype=torch.bfloat16, kernel="torch"
     )
-    new = model(seed=1).names()
+    new = model(seed=1).named_tensors()
     assert engine.load("w", new, 1) == files.fingerprint(new) != engine.fingerprint("w")
-    held = engine.models["w"].names()
+    held = engine.models["w"].named_tensors()
     assert all(torch.equal(held[n], new[n].bfloat16()) for n in new)
 
 

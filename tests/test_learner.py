@@ -197,7 +197,7 @@ def test_forward_columns():
         np.testing.assert_allclose(cut.get(n), values, atol=1e-12)
 
 
-def test_members_of_their_own_and_missing_heads():
+def test_models_of_their_own_and_missing_heads():
     parts = [
         Example(p.parts, "rm" if i % 2 else "policy", p.key, p.name, given=p.given) for i, p in enumerate(examples())
     ]
@@ -260,7 +260,7 @@ def test_other_refusals():
     batch = made()
     with pytest.raises(BadValue, match="weights w0 must be per token; the column is not there"):
         run.backward(batch, Update("policy", (Term(learn_nll()),)))
-    with pytest.raises(BadValue, match="none of its terms reads a column that these weights move"):
+    with pytest.raises(BadValue, match="none of its terms reads a column that depends on these weights"):
         run.backward(loss_weights(batch, UPDATES["token"]), Update("value_head", (Term(learn_ratio(), BOTH),)))
     with pytest.raises(UnknownName, match="weight group"):
         run.backward(batch, Update("polcy", (Term(learn_nll()),)))
@@ -442,14 +442,16 @@ def test_shared_contexts_are_laid_out_once():
     ).all()
 
 
-def test_gap_and_metrics():
+def test_mismatch_and_metrics():
     run = learner()
     batch = made()
     run.forward(batch, ["logp"])
     batch.put("old_logp", "token", batch.get("logp") + 0.25)
-    gap = run.logprob_mismatch(batch)
+    mismatch = run.logprob_mismatch(batch)
     assert (
-        gap["max"] == pytest.approx(0.25) and gap["mean"] == pytest.approx(0.25) and gap["rows"] == batch.size("token")
+        mismatch["max"] == pytest.approx(0.25)
+        and mismatch["mean"] == pytest.approx(0.25)
+        and mismatch["rows"] == batch.size("token")
     )
     update = Update("policy", (Term(learn_ratio()), Term(learn_nll(), "sft"), Term(learn_nll(), "main", coef=2.0)))
     metrics = run.backward(loss_weights(batch, update), update)

@@ -163,8 +163,8 @@ def test_out_of_memory_halves_the_micro_batch_and_begins_the_gradient_again(monk
     for name in want:
         want[name] = 2 * want[name] if name != "loss" else want[name]
     run = learner()
-    said: list[str] = []
-    run.warn = said.append
+    warned: list[str] = []
+    run.warn = warned.append
     run.backward(batch, update)  # part of the same step: it is done again too
     whole, calls = local.accumulate_gradients, []
 
@@ -177,7 +177,7 @@ def test_out_of_memory_halves_the_micro_batch_and_begins_the_gradient_again(monk
 
     monkeypatch.setattr(local, "accumulate_gradients", full)
     metrics = run.backward(batch, update)
-    assert calls == [4096, 2048, 2048] and said == [
+    assert calls == [4096, 2048, 2048] and warned == [
         "out of memory: micro-batches are of 2048 tokens from here on; this computation is repeated"
     ]
     found = collect(run, update) | {"loss": torch.tensor(metrics["loss"], dtype=torch.float64)}

@@ -35,7 +35,7 @@ def loop_of(start: StartModel, beta: float, given: bool = False) -> Any:
     method = registry.methods.get("grpo")(groups=2, rollouts=4, beta=beta)
     method = method.replace(reward=registry.methods.get("bandit_reinforce")(paid="spread").stages[0].reward)
     settings = assemble.RunSettings(max_tokens=4, lr=0.05, steps=3)
-    return assemble.loop(method, registry.tasks.get("bandit")(), start, settings, given=given)
+    return assemble.loop(method, registry.tasks.get("bandit")(), start, settings, donate_start=given)
 
 
 def test_a_reference_is_the_start_itself_and_does_not_move(letters: Tokenizer):
@@ -60,9 +60,9 @@ def test_a_group_that_is_written_to_after_all_takes_its_own_tensors_first(letter
     was, learner = bits(start.model), loop_of(start, beta=0.04).learner
     held = dict(learner.groups["ref"].named_parameters())
     if write == "put":
-        learner.put("ref", {n: p + 1 for n, p in start.model.names().items()})
+        learner.put("ref", {n: p + 1 for n, p in start.model.named_tensors().items()})
     elif write == "copy":
-        learner.put("policy", {n: p + 1 for n, p in start.model.names().items()})
+        learner.put("policy", {n: p + 1 for n, p in start.model.named_tensors().items()})
         learner.copy("ref", "policy", 0.5)
     else:
         with learner.groups.trainable(("ref",)), torch.no_grad():

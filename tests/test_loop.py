@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.episodes import said_group, table_of
+from support.episodes import scripted_context, single_turn_group
 from support.loops import advance, bandit, equal, loop_of, source, weights_of
 from support.models import mini
 
@@ -47,7 +47,7 @@ from selfteach.loop.evaluate import evaluate, pass_at
 from selfteach.loop.log import RolloutArchive, Rollouts, pack
 from selfteach.loop.metrics import meaning_of
 from selfteach.loop.minibatches import split_minibatches
-from selfteach.loop.run import ROUNDS, Loop, SafetyLimits
+from selfteach.loop.run import MAX_ROUNDS, Loop, SafetyLimits
 from selfteach.methods.grpo import grpo
 from selfteach.methods.sft import sft
 from selfteach.model import files
@@ -68,10 +68,10 @@ def test_the_same_run_twice_gives_the_same_weights_whatever_shares_a_batch(lette
         loop = loop_of(bandit(), letters, slots=slots, micro_tokens=micro)
         runs.append((advance(loop, 3), weights_of(loop)))
     (metrics, first), *others = runs
-    assert not equal(first, mini(264).names()), "nothing was learned"
-    for told, again in others:
+    assert not equal(first, mini(264).named_tensors()), "nothing was learned"
+    for logged, again in others:
         assert equal(first, again)
-        assert [m["reward/mean"] for m in told] == [m["reward/mean"] for m in metrics]
+        assert [m["reward/mean"] for m in logged] == [m["reward/mean"] for m in metrics]
 
 
 def test_another_seed_is_another_run(letters):
@@ -84,22 +84,22 @@ def test_another_seed_is_another_run(letters):
 
 
 def test_reward_goes_up(letters):
-    """Half of all tokens are even at the start. 25 steps of REINFORCE bring most of what is said there."""
+    """Half of all tokens are even at the start. 25 steps of REINFORCE bring most of the sampled ones there."""
     loop = loop_of(bandit(groups=4, rollouts=8), letters, lr=0.02)
-    told = advance(loop, 25)
-    rewards = [m["reward/mean"] for m in told]
+    logged = advance(loop, 25)
+    rewards = [m["reward/mean"] for m in logged]
     assert np.mean(rewards[:3]) < 0.65 and np.mean(rewards[-3:]) > 0.85
-    assert all(m["policy/logprob_mismatch_max"] < 1e-3 for m in told)
-    assert all(m["tokens/sampled"] == m["tokens/learned"] for m in told)
-    assert not [name for m in told for name in m if meaning_of(name) is None], "a metric that loop/metrics.py lacks"
-    assert told[0]["tokens_per_s"] == pytest.approx(told[0]["tokens/sampled"] / told[0]["time/rollout_s"])
+    assert all(m["policy/logprob_mismatch_max"] < 1e-3 for m in logged)
+    assert all(m["tokens/sampled"] == m["tokens/learned"] for m in logged)
+    assert not [name for m in logged for name in m if meaning_of(name) is None], "a metric that loop/metrics.py lacks"
+    assert logged[0]["tokens_per_s"] == pytest.approx(logged[0]["tokens/sampled"] / logged[0]["time/rollout_s"])
 
 
 def test_rewards_that_are_all_alike_teach_exactly_nothing(letters):
     loop = loop_of(bandit(paid="alike"), letters)
     before = weights_of(loop)
-    told = advance(loop, 3)
-    assert equal(before, weights_of(loop)) and all(m["reward/mean"] == 0.5 and "policy/loss" not in m for m in told)
+    logged = advance(loop, 3)
+    assert equal(before, weights_of(loop)) and all(m["reward/mean"] == 0.5 and "policy/loss" not in m for m in logged)
 
 
 def test_rewards_that_mean_nothing_teach_nothing_that_counts(letters):
@@ -107,12 +107,12 @@ def test_rewards_that_mean_nothing_teach_nothing_that_counts(letters):
     evens: list[float] = []
 
     def shuffled(*, path: Any) -> float:
-        said = path.ids[path.prompt :]
-        evens.append(float((said % 2 == 0).mean()))
-        return float(int(said.sum()) * 2654435761 % 97) / 97  # says nothing of the parity
+        ids = path.ids[path.prompt :]
+        evens.append(float((ids % 2 == 0).mean()))
+        return float(int(ids.sum()) * 2654435761 % 97) / 97  # says nothing of the parity
 
-    told = advance(with_stage(loop, reward=(Block(shuffled),)), 25)
-    assert len(told) == 25 and abs(np.mean(evens[-96:]) - np.mean(evens[:96])) < 0.2
+    logged = advance(with_stage(loop, reward=(Block(shuffled),)), 25)
+    assert len(logged) == 25 and abs(np.mean(evens[-96:]) - np.mean(evens[:96])) < 0.2
 
 
 # ---- stages
@@ -122,18 +122,20 @@ def test_stages_follow_each_other_and_each_gets_its_own_number_of_groups(letters
     first = grpo(groups=6, rollouts=2).replace(reward=bandit(paid="spread").stage.reward, until=2, name="wide").stage
     last = replace(first, groups=2, until=None, name="narrow")
     loop = loop_of(Method((first, last)), letters, steps=5)
-    told = advance(loop, 5)
-    assert [(m["stage"], m["rollout/groups"]) for m in told] == [("wide", 6)] * 2 + [("narrow", 2)] * 3
+    logged = advance(loop, 5)
+    assert [(m["stage"], m["rollout/groups"]) for m in logged] == [("wide", 6)] * 2 + [("narrow", 2)] * 3
     assert loop.done and loop.state.step == 5
 
 
-def test_a_method_may_read_first_and_speak_then(letters):
+def test_a_method_may_read_data_first_and_sample_then(letters):
     taught = replace(sft(batch=3).stage, until=2, name="read")
     loop = loop_of(Method((taught, replace(bandit(paid="spread").stage, name="speak"))), letters, steps=4)
-    told = advance(loop, 4)
-    assert [m["stage"] for m in told] == ["read", "read", "speak", "speak"]
-    assert "reward/mean" not in told[0] and told[0]["tokens/sampled"] > 0 and math.isfinite(told[2]["reward/mean"])
-    assert told[2]["policy/logprob_mismatch_max"] < 1e-3, "the sampler speaks with what was read"
+    logged = advance(loop, 4)
+    assert [m["stage"] for m in logged] == ["read", "read", "speak", "speak"]
+    assert (
+        "reward/mean" not in logged[0] and logged[0]["tokens/sampled"] > 0 and math.isfinite(logged[2]["reward/mean"])
+    )
+    assert logged[2]["policy/logprob_mismatch_max"] < 1e-3, "the engine samples with the weights that were read"
 
 
 def test_a_stage_begins_by_copying_and_a_group_may_follow(letters):
@@ -199,12 +201,12 @@ def number(task: str) -> int:
 
 
 def test_refill_asks_until_enough_groups_differ(letters):
-    said: dict[str, int] = {}
+    calls: dict[str, int] = {}
 
     def sometimes(*, task: Any, text: str) -> float:
-        said[task.id] = said.get(task.id, 0) + 1
+        calls[task.id] = calls.get(task.id, 0) + 1
         return (
-            float(said[task.id] % 2) if (number(task.id) - first_task_index(0)) % 3 == 0 else 1.0
+            float(calls[task.id] % 2) if (number(task.id) - first_task_index(0)) % 3 == 0 else 1.0
         )  # every third question is worth asking
 
     loop = loop_of(
@@ -225,7 +227,7 @@ def test_a_select_that_never_has_enough_is_stopped(letters):
         return [RolloutRequest(source.train(0), 1)]
 
     loop = with_stage(loop_of(bandit(), letters), select=Block(greedy))
-    with pytest.raises(NoTrainingData, match=f"asked {ROUNDS} rounds"):
+    with pytest.raises(NoTrainingData, match=f"asked for {MAX_ROUNDS} rounds"):
         asyncio.run(loop.advance())
 
 
@@ -233,9 +235,9 @@ def test_a_run_that_can_learn_nothing_stops_and_says_why(letters):
     loop = loop_of(
         bandit(paid="alike").replace(credit=(per_trajectory(), drop_zero_variance_groups(), norm())), letters
     )
-    loop.bounds = SafetyLimits(starved=3)
+    loop.safety_limits = SafetyLimits(starved=3)
     with pytest.raises(
-        NoTrainingData, match=r"3 steps in a row taught nothing \(last: drop_zero_variance_groups \d+\)"
+        NoTrainingData, match=r"3 steps in a row had nothing to learn \(last: drop_zero_variance_groups \d+\)"
     ):
         advance(loop, 9)
 
@@ -254,7 +256,7 @@ def test_a_budget_of_tokens_ends_the_run(letters):
 
 
 def test_minibatches_are_dealt_anew_each_epoch_and_hold_every_row_once():
-    groups = [said_group([(4 + g, 5), (6,), (7, 8, 9)], [0, 1, 2], key=f"k{g}") for g in range(4)]
+    groups = [single_turn_group([(4 + g, 5), (6,), (7, 8, 9)], [0, 1, 2], key=f"k{g}") for g in range(4)]
     from selfteach.core import collate
 
     trees = {e.id: e.tree for g in groups for e in g.episodes}
@@ -290,11 +292,11 @@ def test_each_epoch_of_each_step_deals_anew(letters):
     assert len(seen) == 2 * 2 * 2 and len({tuple(sorted(n)) for n in seen}) == 8
 
 
-def test_a_block_that_remembers_is_handed_its_state(letters):
+def test_a_stateful_block_gets_its_state(letters):
     def counted(*, reward: Any, state: int) -> Any:
         return {"adv": Column("token", np.full(seen["rows"], float(state)))}, state + 1
 
-    counted.first_state = lambda: 5  # type: ignore[attr-defined]
+    counted.initial_state = lambda: 5  # type: ignore[attr-defined]
     seen = {"rows": 0}
 
     def rows(*, id: Any) -> Any:
@@ -306,7 +308,7 @@ def test_a_block_that_remembers_is_handed_its_state(letters):
     assert loop.state.blocks["main/credit.2"] == 8 and loop.state.blocks["main/select"] == 12
 
 
-def test_a_reward_that_remembers_is_handed_its_state_and_waits_for_the_whole_step(letters):
+def test_a_stateful_reward_gets_its_state_and_waits_for_the_whole_step(letters):
     @stateful(int)
     def counted(*, groups: Any, state: int) -> Any:
         leaves = [t.leaf for g in groups for e in g.episodes for t in e.trajectories]
@@ -318,12 +320,12 @@ def test_a_reward_that_remembers_is_handed_its_state_and_waits_for_the_whole_ste
     assert (first["reward/mean"], second["reward/mean"]) == (2.5, 8.5)  # the means of 0..5 and of 6..11
 
 
-def test_a_reward_of_single_groups_cannot_remember(letters):
+def test_a_reward_of_single_groups_cannot_be_stateful(letters):
     @stateful(int)
     def early(*, group: Any, state: int) -> Any:
         return {}, state
 
-    with pytest.raises(BadValue, match="reward early remembers, so it must name `groups`"):
+    with pytest.raises(BadValue, match="reward early is stateful, so it must name `groups`"):
         loop_of(bandit().replace(reward=(Block(early),)), letters)
 
 
@@ -348,10 +350,10 @@ def test_what_was_rolled_out_is_read_back_as_it_was(letters, tmp_path: Path):
         assert np.array_equal(tree.recorded["entropy"], e.tree.recorded["entropy"][: len(e.tree)], equal_nan=True)
         tree.add(0, [1, 2])  # and it can be gone on with
         assert tree.id[-2:].tolist() == [1, 2]
-    assert read.arrays["learned/length"].sum() == metrics["tokens/learned"] and read.told["learned"] == list(
+    assert read.arrays["learned/length"].sum() == metrics["tokens/learned"] and read.metadata["learned"] == list(
         batch.names
     )
-    scores = [s for g in read.told["groups"] for s in g["scores"]]
+    scores = [s for g in read.metadata["groups"] for s in g["scores"]]
     assert np.mean([s["value"] for s in scores]) == pytest.approx(metrics["reward/mean"])
 
 
@@ -400,7 +402,7 @@ def test_a_delivery_that_arrives_broken_is_detected(letters):
 
     loop.engine.load = broken
     with pytest.raises(
-        EngineMismatch, match=r"weights 'policy', version 1: the sampler holds .*, the learner .*; the delivery failed"
+        EngineMismatch, match=r"weights 'policy', version 1: the engine holds .*, the learner .*; the delivery failed"
     ):
         advance(loop)
 
@@ -447,10 +449,10 @@ def test_an_advantage_that_is_unknown_is_left_out_and_counted(letters):
         return {"adv": Column("seq", np.where(np.arange(16) < 4, np.nan, 1.0 * (np.arange(16) % 2)))}
 
     loop = with_stage(loop_of(bandit(), letters), credit=(per_trajectory(), Block(holes)))
-    (told,) = advance(loop)
+    (logged,) = advance(loop)
     assert (
-        told["dropped/no advantage"] > 0
-        and told["tokens/sampled"] == told["tokens/learned"] + told["dropped/no advantage"]
+        logged["dropped/no advantage"] > 0
+        and logged["tokens/sampled"] == logged["tokens/learned"] + logged["dropped/no advantage"]
     )
 
 
@@ -458,19 +460,19 @@ def test_single_tokens_that_are_left_out_are_counted(letters):
     def every_third(*, id: Any) -> Any:
         return {"adv": Column("token", np.where(np.arange(len(id)) % 3 == 0, np.nan, 1.0))}
 
-    (told,) = advance(with_stage(loop_of(bandit(), letters), credit=(per_trajectory(), Block(every_third))))
-    assert told["dropped/rows"] == -(-told["tokens/sampled"] // 3)
-    assert told["tokens/learned"] == told["policy/rows"] == told["tokens/sampled"] - told["dropped/rows"]
+    (logged,) = advance(with_stage(loop_of(bandit(), letters), credit=(per_trajectory(), Block(every_third))))
+    assert logged["dropped/rows"] == -(-logged["tokens/sampled"] // 3)
+    assert logged["tokens/learned"] == logged["policy/rows"] == logged["tokens/sampled"] - logged["dropped/rows"]
 
 
 @pytest.mark.parametrize(
     "method,task,says",
     [
         ("sft", "nodemos", "it learns from demonstrations, and this task has none"),
-        ("search_r1", "bandit", "its program asks 'search', and there is no such tool or member here"),
+        ("search_r1", "bandit", "its program names 'search', and there is no such tool or model here"),
     ],
 )
-def test_a_method_that_cannot_run_on_a_task_is_said_before_any_work(method, task, says):
+def test_a_method_that_cannot_run_on_a_task_is_refused_before_any_work(method, task, says):
     where = source() if task == "bandit" else replace(source(), demos=None)
     with pytest.raises(BadValue, match=says):
         assemble.check(registry.methods.get(method)(), where)
@@ -503,10 +505,12 @@ def test_plans_refuse_what_nobody_reads():
 
 def test_the_majority_and_the_distinct_count_answers_that_are_the_same_once(tags):
     """7, 8, 7.0, 8, "7 ": three sevens against two eights, whose spelling alone has a vote more than each seven's."""
-    said = iter(["7", "8", "7.0", "8", "7 "])
-    table = table_of(registry.blocks.get("single")(), lambda text, rng_key: f"<answer>{next(said)}</answer>", tags)
+    replies = iter(["7", "8", "7.0", "8", "7 "])
+    context = scripted_context(
+        registry.blocks.get("single")(), lambda text, rng_key: f"<answer>{next(replies)}</answer>", tags
+    )
     judge = registry.blocks.get("exact_match")()
-    result = asyncio.run(evaluate(table, [Task("one", "one", "7")], judge, k=5))
+    result = asyncio.run(evaluate(context, [Task("one", "one", "7")], judge, k=5))
     assert result.right == [3]
     assert result.majority == 1.0 and result.distinct == 1.0
 
@@ -520,10 +524,10 @@ def test_measuring_counts_what_was_right_by_hand(tags):
         played[text] = played.get(text, 0) + 1
         return f"<answer>{replies[text][played[text] - 1]}</answer>"
 
-    table = table_of(registry.blocks.get("single")(), reply, tags)
+    context = scripted_context(registry.blocks.get("single")(), reply, tags)
     asked = [Task(name, name, "a", tags={"hops": hops}) for name, hops in (("one", 1), ("two", 2), ("three", 2))]
-    result = asyncio.run(evaluate(table, asked, registry.blocks.get("exact_match")(), k=4, wave=2))
-    assert result.right == [3, 2, 0] and result.asked == [
+    result = asyncio.run(evaluate(context, asked, registry.blocks.get("exact_match")(), k=4, wave=2))
+    assert result.right == [3, 2, 0] and result.scored == [
         4,
         4,
         4,
@@ -568,9 +572,9 @@ def test_uniform_goes_on_where_it_stopped():
 
 def test_nats_are_the_mean_surprise_of_what_was_drawn(letters):
     loop = loop_of(bandit(paid="spread"), letters)
-    (told,) = advance(loop)
-    groups, _ = loop.under_way
+    (logged,) = advance(loop)
+    groups, _ = loop.current_step
     logp = np.concatenate([e.tree.logp[e.tree.action_mask] for g in groups for e in g.episodes]).astype(np.float64)
-    assert told["policy/entropy_estimate"] == pytest.approx(-logp.mean()) and told[
+    assert logged["policy/entropy_estimate"] == pytest.approx(-logp.mean()) and logged[
         "policy/entropy_estimate"
     ] == pytest.approx(math.log(264), abs=0.1)

@@ -326,12 +326,16 @@ def test_the_learners_memory_is_the_base_and_the_adapters() -> None:
     run.forward(batch, ["logp", "ref_logp", "foe_logp", "slow_logp"])
     for name in ("ref_logp", "foe_logp", "slow_logp"):
         assert np.array_equal(batch.get("logp"), batch.get(name)), name  # so that a KL at step 0 is exactly 0
-    before = files.fingerprint(start.names(), whole=True)
+    before = files.fingerprint(start.named_tensors(), whole=True)
     update = Update(("policy",), (Term(lora_ratio()),))
     for _ in range(2):
         run.backward(batch, update)
         run.step(update, 0.1)
-    assert files.fingerprint(start.names(), whole=True) == before == files.fingerprint(run.weights("ref"), whole=True)
+    assert (
+        files.fingerprint(start.named_tensors(), whole=True)
+        == before
+        == files.fingerprint(run.weights("ref"), whole=True)
+    )
     assert {n.split("|")[1].split("/")[1] for n in run.optimisers.tensors()} == lora.factors(
         run.groups.trunk("policy")
     ).keys()
@@ -344,7 +348,7 @@ def test_the_learners_memory_is_the_base_and_the_adapters() -> None:
     run.copy("foe", "ref", 0.25)  # a quarter of the way back, in weights
     name = "model.layers.1.mlp.up_proj.weight"
     torch.testing.assert_close(
-        run.weights("foe")[name], 0.75 * run.weights("policy")[name] + 0.25 * start.names()[name]
+        run.weights("foe")[name], 0.75 * run.weights("policy")[name] + 0.25 * start.named_tensors()[name]
     )
     run.copy("foe", "ref")
     assert run.fingerprint("foe") == run.fingerprint("ref")
@@ -391,18 +395,18 @@ def test_a_loop_with_adapters_delivers_what_it_learned(letters: Any) -> None:
         StartModel(start, letters, False, {}),
         assemble.RunSettings(steps=9, max_tokens=5, lr=0.05, lora_dropout=0.1, **LORA),
     )
-    before = files.fingerprint(start.names(), whole=True)
+    before = files.fingerprint(start.named_tensors(), whole=True)
     assert loop.learner.groups.trunk("ref") is start and loop.engine is not None
-    told = advance(loop, 4)
-    assert told[0]["policy/loss/kl"] == 0.0 and told[1]["policy/loss/kl"] > 0
-    assert max(m["policy/logprob_mismatch_max"] for m in told) < 1e-4
+    logged = advance(loop, 4)
+    assert logged[0]["policy/loss/kl"] == 0.0 and logged[1]["policy/loss/kl"] > 0
+    assert max(m["policy/logprob_mismatch_max"] for m in logged) < 1e-4
     for group in ("policy", "mean"):
         held = loop.engine.models[group]
         assert not lora.lora_layers(held) and loop.engine.fingerprint(group) == loop.learner.fingerprint(group)
         ids = torch.arange(30)[None]
         away = held(ids, causal_attention) - loop.learner.groups.trunk(group)(ids, causal_attention)
         assert away.abs().max() < 1e-4 < (held(ids, causal_attention) - start(ids, causal_attention)).abs().max()
-    assert files.fingerprint(start.names(), whole=True) == before
+    assert files.fingerprint(start.named_tensors(), whole=True) == before
 
 
 def test_adapters_learn_what_there_is_to_learn(letters: Any) -> None:
@@ -412,12 +416,12 @@ def test_adapters_learn_what_there_is_to_learn(letters: Any) -> None:
     """
     start = mini(264)
     with torch.no_grad():
-        for n, p in start.names().items():
+        for n, p in start.named_tensors().items():
             p.mul_(4 if "proj" in n else 15 if "embed" in n else 1)
     method = registry.methods.get("bandit_reinforce")(groups=4, rollouts=8)
     how = assemble.RunSettings(steps=90, max_tokens=5, lr=0.01, lora_rank=2, lora_dropout=0.1)
-    told = advance(assemble.loop(method, source(), StartModel(start, letters, False, {}), how), 20)
-    assert told[0]["reward/mean"] < 0.2 and told[-1]["reward/mean"] > 0.8
+    logged = advance(assemble.loop(method, source(), StartModel(start, letters, False, {}), how), 20)
+    assert logged[0]["reward/mean"] < 0.2 and logged[-1]["reward/mean"] > 0.8
 
 
 # ---- runs
@@ -456,8 +460,8 @@ def test_a_run_is_resumed_from_its_adapters_bit_for_bit(name: str, tmp_path: Pat
         name != "ppo" or {"value_head.weight", "value_head.bias"} < load_file(last / "critic.safetensors").keys()
     )
     half = api.trained_model(tmp_path / "cut").model
-    assert not lora.lora_layers(half) and files.fingerprint(half.names()) != files.fingerprint(
-        files.load_model(mini_folder).names()
+    assert not lora.lora_layers(half) and files.fingerprint(half.named_tensors()) != files.fingerprint(
+        files.load_model(mini_folder).named_tensors()
     )
     assert api.resume(tmp_path / "cut").done
     same_run(tmp_path / "whole", tmp_path / "cut")
@@ -471,8 +475,8 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
     run_config = with_lora(mini_folder, "grpo")
     run = api.train(run_config, tmp_path / "run")
     ids = torch.arange(40)[None]
-    said = json.loads((run.model / "adapter" / lora.CONFIG).read_text())
-    assert said["base_model_name_or_path"] == str(mini_folder) and (said["r"], said["lora_alpha"]) == (3, 12)
+    config = json.loads((run.model / "adapter" / lora.CONFIG).read_text())
+    assert config["base_model_name_or_path"] == str(mini_folder) and (config["r"], config["lora_alpha"]) == (3, 12)
     with torch.no_grad():
         merged = loaded(run.model)(ids).logits
         adapted = peft.PeftModel.from_pretrained(loaded(mini_folder), run.model / "adapter").eval()(ids).logits
@@ -499,8 +503,8 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
     assert lora.lora_layers(ref) and memory(*lora.MergedTensors(ref).own.values()) == memory(
         *again.learner.groups.start.parameters()
     )
-    told = advance(again, 2)
-    assert told[0]["policy/loss/kl"] == pytest.approx(0, abs=1e-8) and told[0]["policy/logprob_mismatch_max"] < 1e-4
+    logged = advance(again, 2)
+    assert logged[0]["policy/loss/kl"] == pytest.approx(0, abs=1e-8) and logged[0]["policy/logprob_mismatch_max"] < 1e-4
     torch.testing.assert_close(ours_logits(ref, ids), merged, atol=5e-5, rtol=0)
     assert api.train(replace(run_config, settings=replace(settings, steps=1)), tmp_path / "on").done
     # Adapters are over weights; other weights under the same name are not theirs.
@@ -523,7 +527,7 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"lora_rank": 0}, "lora_rank: must be at least 1, not 0"),
         ({"lora_rank": 4, "lora_alpha": -1.0}, "lora_alpha: must be a number above 0"),
@@ -534,8 +538,8 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
         ({"lora_rank": 4, "lora_targets": ()}, "names no layer"),
     ],
 )
-def test_numbers_that_cannot_be(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadValue, match=said):
+def test_numbers_that_cannot_be(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadValue, match=message):
         _ = assemble.RunSettings(**given).fresh_lora
 
 

@@ -62,7 +62,7 @@ def written_out(m: Transformer, ids: list[int]) -> Tensor:
     """The whole forward pass, token by token and head by head, from the formulas: logits [L, vocab] in double
     precision.
     """
-    c = m.c
+    c = m.config
     w = {name: p.double() for name, p in m.named_parameters()}
     norm = lambda x, g: x / ((x**2).mean() + c.norm_eps).sqrt() * g  # noqa: E731
     linear = lambda x, name: w[name + ".weight"] @ x + w.get(name + ".bias", torch.tensor(0.0))  # noqa: E731
@@ -108,7 +108,7 @@ def written_out(m: Transformer, ids: list[int]) -> Tensor:
 @torch.no_grad()
 def test_the_forward_pass_is_the_formulas_written_out(kind: str) -> None:
     m = model(KINDS[kind])
-    ids = np.random.default_rng(0).integers(0, m.c.vocab, 9).tolist()
+    ids = np.random.default_rng(0).integers(0, m.config.vocab, 9).tolist()
     got = m.logits(m(torch.tensor([ids]), causal_attention))[0]
     torch.testing.assert_close(got.double(), written_out(m, ids), atol=2e-4, rtol=1e-4)
 
@@ -116,7 +116,7 @@ def test_the_forward_pass_is_the_formulas_written_out(kind: str) -> None:
 @torch.no_grad()
 def test_nothing_looks_ahead_and_rows_are_apart() -> None:
     m = model()
-    ids = torch.randint(0, m.c.vocab, (3, 20), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, m.config.vocab, (3, 20), generator=torch.Generator().manual_seed(0))
     whole = m(ids, causal_attention)
     other = ids.clone()
     other[:, 12:] = 1
@@ -144,13 +144,13 @@ def test_shapes_that_cannot_be_are_refused() -> None:
 
 
 def test_weights_are_a_function_of_the_seed() -> None:
-    first, again, other = (Transformer(PLAIN).initialise(s).names() for s in (3, 3, 4))
+    first, again, other = (Transformer(PLAIN).initialise(s).named_tensors() for s in (3, 3, 4))
     assert (
         files.fingerprint(first, whole=True)
         == files.fingerprint(again, whole=True)
         != files.fingerprint(other, whole=True)
     )
-    assert "lm_head.weight" not in first and "lm_head.weight" in Transformer(KINDS["qwen"]).names()
+    assert "lm_head.weight" not in first and "lm_head.weight" in Transformer(KINDS["qwen"]).named_tensors()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,14 +159,18 @@ def test_saved_and_loaded_is_the_same(kind: str, tmp_path: Path) -> None:
     with files.atomic_folder(tmp_path / "m") as folder:
         files.save(folder, m, TOKENIZER)
     back, tokenizer = files.load(tmp_path / "m")
-    assert (back.c.qk_norm, back.c.tied, back.c.width) == (m.c.qk_norm, m.c.tied, m.c.width)
-    assert tokenizer.fingerprint == TOKENIZER.fingerprint and tokenizer.end == TOKENIZER.end
-    assert files.fingerprint(back.names(), whole=True) == files.fingerprint(m.names(), whole=True)
+    assert (back.config.qk_norm, back.config.tied, back.config.width) == (
+        m.config.qk_norm,
+        m.config.tied,
+        m.config.width,
+    )
+    assert tokenizer.fingerprint == TOKENIZER.fingerprint and tokenizer.eos_token_id == TOKENIZER.eos_token_id
+    assert files.fingerprint(back.named_tensors(), whole=True) == files.fingerprint(m.named_tensors(), whole=True)
     ids = torch.arange(10)[None]
     assert torch.equal(back(ids, causal_attention), m(ids, causal_attention))
     with files.atomic_folder(tmp_path / "m") as folder:  # over what is there
         files.save(folder, model(KINDS[kind], 5), TOKENIZER)
-    assert files.fingerprint(files.load(tmp_path / "m")[0].names()) != files.fingerprint(m.names())
+    assert files.fingerprint(files.load(tmp_path / "m")[0].named_tensors()) != files.fingerprint(m.named_tensors())
     assert [f.name for f in tmp_path.iterdir()] == ["m"]
 
 
@@ -201,8 +205,8 @@ def test_broken_and_foreign_files_are_named(saved: Path) -> None:
     weights = saved / "model.safetensors"
     whole, config = weights.read_bytes(), (saved / "config.json").read_text()
 
-    def refused(said: str) -> None:
-        with pytest.raises(BadCheckpoint, match=said):
+    def refused(message: str) -> None:
+        with pytest.raises(BadCheckpoint, match=message):
             files.load(saved)
 
     weights.write_bytes(whole[: len(whole) // 2])
@@ -211,7 +215,7 @@ def test_broken_and_foreign_files_are_named(saved: Path) -> None:
     refused(r"model\.safetensors: cut short")
     weights.write_bytes(b"not tensors at all, but long enough to have a header")
     refused(r"model\.safetensors: cut short or not")
-    tensors = dict(model().names())
+    tensors = dict(model().named_tensors())
     files.write_tensors(weights, {n: t for n, t in tensors.items() if n != "model.norm.weight"})
     refused(r"model\.safetensors: it lacks model\.norm\.weight")
     files.write_tensors(weights, {**tensors, "model.extra": torch.zeros(2)})
@@ -243,12 +247,12 @@ def test_broken_and_foreign_files_are_named(saved: Path) -> None:
 
 
 def test_weights_that_are_refused_leave_the_model_as_it_was() -> None:
-    m, other = model(), dict(model(seed=1).names())
-    before = files.fingerprint(m.names(), whole=True)
+    m, other = model(), dict(model(seed=1).named_tensors())
+    before = files.fingerprint(m.named_tensors(), whole=True)
     other["model.norm.weight"] = torch.zeros(3)
     with pytest.raises(BadCheckpoint, match=r"model\.norm\.weight"):
-        files.copy_tensors(m.names(), other, "these weights")
-    assert files.fingerprint(m.names(), whole=True) == before
+        files.copy_tensors(m.named_tensors(), other, "these weights")
+    assert files.fingerprint(m.named_tensors(), whole=True) == before
 
 
 def test_a_fingerprint_sees_values_names_and_any_container() -> None:
@@ -280,8 +284,10 @@ def test_tags_stay_whole_and_come_back(parts: list[str]) -> None:
 def test_tags_are_one_id_each_and_no_text_spells_the_end() -> None:
     for tag in TAGS:
         assert len(TOKENIZER.encode(tag)) == 1
-    assert TOKENIZER.inner.token_to_id(END) == TOKENIZER.end and TOKENIZER.pieces[TOKENIZER.end] == b""
-    assert TOKENIZER.end not in TOKENIZER.encode(END) and TOKENIZER.decode(TOKENIZER.encode(END)) == END
+    assert (
+        TOKENIZER.inner.token_to_id(END) == TOKENIZER.eos_token_id and TOKENIZER.pieces[TOKENIZER.eos_token_id] == b""
+    )
+    assert TOKENIZER.eos_token_id not in TOKENIZER.encode(END) and TOKENIZER.decode(TOKENIZER.encode(END)) == END
     assert len(TOKENIZER.pieces) == len(TOKENIZER)
     assert {bytes([b]) for b in range(256)} <= set(TOKENIZER.pieces)
     assert (

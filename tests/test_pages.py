@@ -223,7 +223,7 @@ def test_pages_never_run_out_and_what_a_sequence_holds_stays(slots: int, each: i
 
 def engine(slots: int, kernel: str = "auto") -> BuiltinEngine:
     tokenizer = train_tokenizer(["some text to cut into pieces"], (), VOCAB)
-    tokenizer.ends = (VOCAB,)
+    tokenizer.eos_token_ids = (VOCAB,)
     return BuiltinEngine({"w": model()}, {"policy": "w"}, tokenizer, slots=slots, kernel=kernel)  # type: ignore[arg-type]
 
 

@@ -94,13 +94,13 @@ def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[api.RunConfig, Path]
     command = [sys.executable, str(Path(__file__).parent / "support" / "crash.py"), str(file), str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
-    heard = any(line.strip() == "step" for line in process.stdout)
+    saw_step = any(line.strip() == "step" for line in process.stdout)
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=60)
-    assert heard and process.returncode == 0 and said.strip().endswith("STOPPED"), errors
+    output, errors = process.communicate(timeout=60)
+    assert saw_step and process.returncode == 0 and output.strip().endswith("STOPPED"), errors
     step = json.loads((out / "last" / "state.json").read_text())["step"]
-    told = [e["step"] for e in read_events(out / "log") if e["event"] == "step"]
-    assert step == len(told) and told == list(range(step)) and 1 <= step < 400
+    steps = [e["step"] for e in read_events(out / "log") if e["event"] == "step"]
+    assert step == len(steps) and steps == list(range(step)) and 1 <= step < 400
     config = json.loads((out / "config.json").read_text())
     config["settings"] |= {"steps": step + 2}
     (out / "config.json").write_text(json.dumps(config))
@@ -111,15 +111,15 @@ def test_a_run_that_is_done_is_only_read(whole: tuple[api.RunConfig, Path]):
     _, out = whole
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "figures.json"}
     figures = json.loads((out / "figures.json").read_text())
-    heard = []
-    run = api.resume(out, lambda e: heard.append(e["event"]))
-    assert run.done and "step" not in heard and "final_eval" not in heard
+    events = []
+    run = api.resume(out, lambda e: events.append(e["event"]))
+    assert run.done and "step" not in events and "final_eval" not in events
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "figures.json"} == before
     for name in ("before", "after", "steps", "tokens"):
         assert api.plain(run.figures[name]) == figures[name], name
 
 
-def test_no_step_is_told_twice(whole: tuple[api.RunConfig, Path], tmp_path: Path, mini_folder: Path):
+def test_no_step_is_logged_twice(whole: tuple[api.RunConfig, Path], tmp_path: Path, mini_folder: Path):
     """A run that dies between checkpoints goes back to the last one; later events and rollouts are cut off."""
     run_config = replace(whole[0], settings=replace(whole[0].settings, checkpoint_every=3))
     out = tmp_path / "run"
@@ -209,7 +209,7 @@ def warm_job(folder: Path, **change: Any) -> api.RunConfig:
 def test_a_warm_start_is_trained_once_and_only_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SELFTEACH_CACHE", str(tmp_path / "cache"))
 
-    def heard(out: str, stop_at: int | None = None, **change: Any) -> list[str]:
+    def events_of(out: str, stop_at: int | None = None, **change: Any) -> list[str]:
         events: list[str] = []
 
         def hear(event: Any) -> None:
@@ -221,15 +221,15 @@ def test_a_warm_start_is_trained_once_and_only_kept_whole(tmp_path: Path, monkey
         return events
 
     with pytest.raises(KeyboardInterrupt):
-        heard("cut", stop_at=1)
+        events_of("cut", stop_at=1)
     warm = tmp_path / "cache" / "warm"
     assert not warm.exists() or not list(warm.iterdir()), "what was cut off is no warm start"
-    assert heard("first").count("warm_step") == 3
+    assert events_of("first").count("warm_step") == 3
     (kept,) = warm.iterdir()
-    again = heard("second")
+    again = events_of("second")
     assert "warm_found" in again and "warm_step" not in again
     first, second = (load_file(tmp_path / run / "last" / "model.safetensors") for run in ("first", "second"))
     assert all(torch.equal(first[n], second[n]) for n in first)
-    assert heard("other", warm_steps=2).count("warm_step") == 2 and len(list(warm.iterdir())) == 2
+    assert events_of("other", warm_steps=2).count("warm_step") == 2 and len(list(warm.iterdir())) == 2
     (kept / "model.safetensors").unlink()  # broken by hand: made again
-    assert heard("third").count("warm_step") == 3
+    assert events_of("third").count("warm_step") == 3

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.episodes import said_group, table_of
+from support.episodes import scripted_context, single_turn_group
 from support.models import mini
 from support.scores import Reader, ask, by_sample, group_of
 
@@ -40,7 +40,7 @@ from selfteach.rollout.single import single
 
 
 @pytest.mark.parametrize(
-    "said,gold,value",
+    "answer,gold,value",
     [
         ("Paris", "paris", 1),
         (" The  Paris. ", ("Rome", "Paris"), 1),
@@ -69,8 +69,8 @@ from selfteach.rollout.single import single
         ("São Tomé", "são tomé", 1),
     ],
 )
-def test_exact_match(said, gold, value):
-    assert exact_match(answer=said, task=Task("t", "", gold)).value == value
+def test_exact_match(answer, gold, value):
+    assert exact_match(answer=answer, task=Task("t", "", gold)).value == value
 
 
 def test_normalise_is_stable():
@@ -120,7 +120,7 @@ def test_a_part_that_hangs_costs_its_sample_not_its_group():
         return 1.0
 
     got = ask(weighted(parts=((1.0, by_sample(1, 1, 1, 1)), (1.0, clip(reward=Block(hangs))))), deadline=0.2)
-    assert [s.value for s in got] == [2.0, None, 2.0, 2.0] and "no verdict within 0.2 s" in got[1].error
+    assert [s.value for s in got] == [2.0, None, 2.0, 2.0] and "no score within 0.2 s" in got[1].error
 
 
 def test_gate_and_clip():
@@ -152,7 +152,7 @@ def test_a_whole_step_reward_is_known_through_what_is_made_of_it():
     [
         ("0.5", "returned str '0.5', not a number"),
         (torch.tensor([0.5]), "returned Tensor"),
-        (None, "returned None: no verdict"),
+        (None, "returned None: no score"),
         (math.nan, "value is nan"),
         (np.float64("inf"), "value is inf"),
         (Score(1.0, {"x": "y"}), "part 'x' is a str"),
@@ -196,7 +196,7 @@ def test_a_reward_that_hangs_is_given_up_and_those_after_it_are_asked():
 
     before, after = asyncio.run(main())
     assert [s.value for s in before.values()] == [0.0, None, None, 3.0]
-    assert all("no verdict within 0.3 s" in s.error for s in list(before.values())[1:3])
+    assert all("no score within 0.3 s" in s.error for s in list(before.values())[1:3])
     assert before == after and late, "a verdict that came too late changed what was already told"
 
 
@@ -224,7 +224,7 @@ def test_a_path_closed_twice_is_scored_once():
         (lambda *, group: {"reward": 1.0}, "AttributeError"),
         (lambda *, group: {"reward": {"e/0": 1.0}}, "'e/0', which is no place"),
         (lambda *, group: {"reward": {Ref("somewhere", 1): 1.0}}, "which is no place in these groups"),
-        (lambda *, group: time.sleep(60), "no verdict within 0.2 s"),
+        (lambda *, group: time.sleep(60), "no score within 0.2 s"),
         (lambda *, group: 1 / 0, "ZeroDivisionError"),
     ],
     ids=["number", "None", "no places", "strange place", "foreign place", "hangs", "raises"],
@@ -274,7 +274,7 @@ def test_a_few_faults_are_counted_and_the_rest_is_learned(letters):
     assert lost > 0 and metrics["tokens/sampled"] == metrics["tokens/learned"] + lost
     assert batch is not None and batch.size("seq") == 19
     errors = [s.error for g in groups for s in g.scores["reward"].values() if s.error]
-    assert errors == ["the reward returned None: no verdict"]
+    assert errors == ["the reward returned None: no score"]
     assert summary(groups)["rollout/unscored"] == 1
 
 
@@ -286,7 +286,7 @@ def test_past_a_share_the_run_stops_with_five_examples(fault, letters):
     with pytest.raises(ScoringFailed) as caught:
         asyncio.run(loop.advance())
     first, *examples, last = str(caught.value).splitlines()
-    assert first == "step 0: 10 of 20 trajectories have no verdict (limit 10%)"
+    assert first == "step 0: 10 of 20 trajectories have no score (limit 10%)"
     assert len(examples) == 5 and all(e.startswith("  train/0/0/") for e in examples) and "--max-unscored" in last
 
 
@@ -354,10 +354,12 @@ def test_a_reward_of_the_whole_step_sees_all_groups_and_runs_last(letters):
     assert batch is not None and set(batch.get("early", "seq")) == {1.0}
 
 
-def test_real_texts_are_scored_through_the_table(tags):
-    table = table_of(single(), ["<think>t</think><answer>a</answer>", "nothing"], tags)
-    (group,) = asyncio.run(play(table, [RolloutRequest(Task("t", "Q: ", "a"), 2, key="t")]))
-    found = asyncio.run(score(weighted(parts=((0.9, exact_match()), (0.1, search_format()))), [group], table))["reward"]
+def test_real_texts_are_scored_with_a_step_context(tags):
+    context = scripted_context(single(), ["<think>t</think><answer>a</answer>", "nothing"], tags)
+    (group,) = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: ", "a"), 2, key="t")]))
+    found = asyncio.run(score(weighted(parts=((0.9, exact_match()), (0.1, search_format()))), [group], context))[
+        "reward"
+    ]
     assert [s.value for s in found.values()] == pytest.approx([0.9 + 0.1 * 0.5, 0.0])
     assert [dict(s.parts) for s in found.values()] == [{"answer": 1.0, "format": 0.5}, {"answer": 0.0, "format": 0.0}]
 
@@ -386,7 +388,7 @@ def sticky(*, answer: str, task: object) -> float:
 
 
 def answered(*answers: str) -> Any:
-    group = said_group([(4,)] * len(answers), [None] * len(answers))
+    group = single_turn_group([(4,)] * len(answers), [None] * len(answers))
     for episode, answer in zip(group.episodes, answers, strict=True):
         episode.answer = answer
     return group

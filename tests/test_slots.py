@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.episodes import said_group, table_of
+from support.episodes import scripted_context, single_turn_group
 from support.loops import advance, bandit, equal, loop_of, source, weights_of
 from support.runs import run_config_of, same_run
 
 from selfteach import api
 from selfteach.core import BadValue, Column, Score, Seq, block, registry, stateful
-from selfteach.core.batch import collate
+from selfteach.core.collate import collate
 from selfteach.core.task import RolloutRequest, Task
 from selfteach.credit.composers import per_trajectory
 from selfteach.credit.replay import delayed
@@ -48,7 +48,7 @@ def test_late_deliveries_leave_the_sampler_behind_by_less_than_sync(letters):
     held, first = [], weights_of(loop)
     for _ in range(7):
         advance(loop)
-        engine = {n: p.clone() for n, p in loop.engine.models["policy"].names().items()}  # type: ignore[union-attr]
+        engine = {n: p.clone() for n, p in loop.engine.models["policy"].named_tensors().items()}  # type: ignore[union-attr]
         held.append((equal(engine, first), equal(engine, weights_of(loop)), loop.settled))
     # 1, 2: still the first weights; 3: delivered; 4, 5: late again; 6: delivered; 7: the last step settles whatever is
     # due
@@ -93,25 +93,25 @@ def test_a_delayed_batch_is_exactly_so_many_updates_old():
     part, state = delayed(updates=2), {"batches": []}
     found = []
     for step in range(4):
-        group = said_group([(5, 6), (7,)], [1.0, 0.0], key=f"k{step}")
+        group = single_turn_group([(5, 6), (7,)], [1.0, 0.0], key=f"k{step}")
         made, state = part(groups=[group], state=state)
         found.append([e.key for e in made])
     assert found == [[], [], ["k0@late"] * 2, ["k1@late"] * 2]
 
 
 def test_what_was_drawn_with_a_hint_is_learned_without_it(letters):
-    table = table_of(single(stop=()), ["xyz"], letters)
+    context = scripted_context(single(stop=()), ["xyz"], letters)
     request = RolloutRequest(Task("t", "q?"), 1, help={"hint": "HINT"})
-    (group,) = asyncio.run(play(table, [request]))
+    (group,) = asyncio.run(play(context, [request]))
     group.scores["reward"] = {group.episodes[0].trajectories[0].leaf: Score(1.0)}
-    seen = collate(per_trajectory()(groups=[group]), table.tree)
-    blind = collate(per_trajectory(without=("hint",))(groups=[group]), table.tree)
+    seen = collate(per_trajectory()(groups=[group]), context.tree)
+    blind = collate(per_trajectory(without=("hint",))(groups=[group]), context.tree)
     assert letters.decode(seen.ids).startswith("q?HINTxyz") and letters.decode(blind.ids).startswith("q?xyz")
     assert (blind.get("id") == seen.get("id")).all() and (blind.get("old_logp") == seen.get("old_logp")).all()
 
 
 def test_task_category_and_role_are_columns_of_words(letters):
-    group = said_group([(5, 6), (7,)], [1.0, 0.0])
+    group = single_turn_group([(5, 6), (7,)], [1.0, 0.0])
     group = group._replace(request=replace(group.request, task=Task("a", "p", tags={"category": "hard"})))
     batch = collate(per_trajectory()(groups=[group]), {e.id: e.tree for e in group.episodes}.__getitem__)
     assert batch.get("task", "seq").tolist() == ["a", "a"] and batch.get("category", "seq").tolist() == ["hard", "hard"]

@@ -13,7 +13,8 @@ from selfteach.core.errors import BadValue
 from selfteach.core.task import Sampling
 from selfteach.engine import ScriptedEngine
 from selfteach.engine.stop_strings import StopStrings
-from selfteach.model.tokenizer import Tokenizer, decoder_kind, train_tokenizer
+from selfteach.model.token_bytes import decoder_kind
+from selfteach.model.tokenizer import Tokenizer, train_tokenizer
 
 
 def tokenizer(inner: Inner, decoder: object, split: bool = True) -> Tokenizer:
@@ -36,7 +37,7 @@ def test_wordpiece_continuations_have_no_space_and_words_have_one():
     assert [t.inner.id_to_token(i) for i in ids] == ["play", "##ing", "a", "game", "##s", "."]
     assert t.token_bytes(ids) == [b" play", b"ing", b" a", b" game", b"s", b"."]
     assert t.decode(ids) == " playing a games." == " " + t.inner.decode(ids.tolist())
-    assert t.token_bytes([t.end]) == [b""]
+    assert t.token_bytes([t.eos_token_id]) == [b""]
 
 
 def test_wordpiece_without_clean_up_keeps_the_space_before_a_full_stop():
@@ -88,7 +89,7 @@ def test_a_decoder_that_looks_at_neighbours_is_refused_by_name():
         t.decode([2, 3])
 
 
-def test_the_usual_decoders_are_told_apart():
+def test_the_usual_decoders_are_distinguished():
     prepended = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     replace = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
     strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -115,5 +116,5 @@ def test_a_prompt_without_tokens_keeps_its_bos(ends: bool):
     assert t.render("fox").tolist() == [bos, *t.encode("fox").tolist()]
     assert t.blank_prompt("fox").tolist() == [
         bos
-    ]  # not the end token, which is for tokenizers that begin texts with nothing
+    ]  # not the EOS token, which is for tokenizers that begin texts with nothing
     assert train_tokenizer(["a fox"], (), 300).render("").tolist() == []

@@ -27,7 +27,7 @@ def write_gguf(folder: Path, dtype: str, scratch: Path) -> Path:
             "its weights are written by the package gguf, which is not installed; pip install 'selfteach[gguf]'"
         ) from None
     model = files.load_model(folder)
-    c = model.c
+    c = model.config
     if c.kind != "llama" or c.scaling is not None or c.attention_bias or c.mlp_bias:
         raise BadValue(f"{folder}: llama.cpp is measured on plain Llamas only, not {c.kind}")
     w = gguf.GGUFWriter(str(file), "llama")
@@ -48,7 +48,7 @@ def write_gguf(folder: Path, dtype: str, scratch: Path) -> Path:
     matrices = {"f32": kinds.F32, "f16": kinds.F16, "bf16": kinds.BF16}[dtype]
     rotary = {"attn_q": c.heads, "attn_k": c.kv_heads}
     stems, blocks = {v: k for k, v in TOP.items()}, {v: k for k, v in BLOCK.items()}
-    for name, tensor in model.names().items():
+    for name, tensor in model.named_tensors().items():
         stem, x = name.removesuffix(".weight"), tensor.detach().numpy()
         if stem in stems:
             stem = stems[stem]

@@ -41,7 +41,7 @@ class Progress:
     budget: int | None = None  # of sampled tokens, where that ends the run
 
     def __call__(self, event: Event) -> None:
-        """Show an event of a run; those without a method `_EVENT` are not shown."""
+        """Show one event, by the method named `_` and its kind; an event without such a method is not shown."""
         show = getattr(self, f"_{event['event']}", None)
         if show:
             show(event)

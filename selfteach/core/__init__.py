@@ -1,10 +1,11 @@
-"""Plain data and contracts: what every room of the house speaks in.
+"""Plain data and contracts: the values and protocols that all other packages share.
 
-NumPy only; no torch, no I/O, nothing from the rooms above.
+NumPy only; no torch, no I/O, nothing from the packages above.
 """
 
-from .batch import Batch, Column, Example, Segment, collate
+from .batch import Batch, Column, Example, Segment
 from .blocks import Block, Epi, Grp, Pair, Seq, Step, Token, Unit, block, delayed_start, provides, stateful, zero_when
+from .collate import collate
 from .errors import (
     BadCheckpoint,
     BadValue,

@@ -67,17 +67,18 @@ def canonical(answer: Any) -> str | None:
 def majority(
     answers: Sequence[Any], weights: Sequence[float] | None = None, ties: Literal["first", "none"] = "first"
 ) -> tuple[str | None, float]:
-    """The canonical answer with the most votes, or the most weight, and its share of all that was cast; (None, 0.0)
+    """The canonical answer with the most votes, or the most weight, and its share of the total weight; (None, 0.0)
     where there is none.
 
-    An answer that is none has no vote, but counts among those who were asked. ties: of equals the earliest, or none.
+    None has no vote, but its weight counts in the total. ties: of equals "first" takes the earliest, "none" gives
+    (None, 0.0).
 
     >>> majority(["7", "8", "7.0", None]), majority(["7", "8"], ties="none"), majority(["7", "8"], [0.5, 1.5])
     (('7', 0.5), (None, 0.0), ('8', 0.75))
     """
-    models = [1.0] * len(answers) if weights is None else [float(w) for w in weights]
+    cast_weights = [1.0] * len(answers) if weights is None else [float(w) for w in weights]
     votes: dict[str, float] = {}
-    for answer, weight in zip(answers, models, strict=True):
+    for answer, weight in zip(answers, cast_weights, strict=True):
         if (name := canonical(answer)) is not None:
             votes[name] = votes.get(name, 0.0) + weight
     if not votes:
@@ -85,5 +86,5 @@ def majority(
     best = max(votes, key=lambda a: votes[a])
     if ties == "none" and sum(v == votes[best] for v in votes.values()) > 1:
         return None, 0.0
-    total = sum(models)
+    total = sum(cast_weights)
     return best, votes[best] / total if total else 0.0

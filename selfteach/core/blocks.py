@@ -1,10 +1,9 @@
-"""Blocks: plain functions whose signature is their contract; a `Block` is one with its hyper-parameters bound.
+"""Blocks: plain functions whose signature is their contract, and `Block`, a block with its hyper-parameters bound.
 
-a keyword without a default    something the block needs: a column, an index, the state, the groups, the history, a
-                               context
+a keyword without a default    an input: a column, an index, `state`, `groups`, `history`, `context` ...
 a keyword with a default       a hyper-parameter
 the annotation of a column     the unit at which it is read (Token when there is none)
-the return annotation          the unit of what comes back
+the return annotation          the unit of the result
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ else:
 
 @functools.cache
 def signature(fn: Callable[..., Any]) -> inspect.Signature:
-    """The signature with its annotations evaluated (kept: it is asked at every step)."""
+    """The signature with its annotations evaluated; cached, since every step reads it."""
     return inspect.signature(fn, eval_str=True)
 
 
@@ -70,7 +69,7 @@ class Block:
     def reading(self, **names: str) -> Block:
         """The same block under other columns: `dpo().reading(ref_logp="old_logp")`.
 
-        Raises UnknownName for what it never reads.
+        Raises UnknownName for a column that it does not read.
         """
         for n in names:
             if n not in self.needs:
@@ -98,17 +97,17 @@ class Block:
 
     @property
     def needs(self) -> dict[str, Unit]:
-        """Name -> unit of every keyword without a default: what must be handed in."""
+        """Name -> unit of every keyword without a default: its inputs."""
         return _needs(self.fn)
 
     @property
     def columns(self) -> dict[str, Unit]:
-        """Column (as it is called in the batch) -> unit, of the needs of an assigner or a term."""
+        """Column (by its name in the batch) -> unit, of the inputs of an assigner or a term."""
         return {self.reads.get(n, n): u for n, u in self.needs.items() if n not in ("state", "groups", "history")}
 
     @property
     def hyper_parameters(self) -> dict[str, Any]:
-        """Every hyper-parameter with the value in force."""
+        """Every hyper-parameter with its value: as bound, else its default."""
         return {**_defaults(self.fn), **self.args}
 
     @property
@@ -118,7 +117,7 @@ class Block:
 
     @property
     def scope(self) -> Unit:
-        """How many rows must stand together: asking for an index asks for the whole of it."""
+        """The unit that it needs whole: a block that names an index reads all rows of one index value together."""
         needs = self.needs
         for unit, index in (("batch", "batch"), ("group", "group"), ("episode", "episode"), ("pair", "win")):
             if index in needs:
@@ -126,7 +125,7 @@ class Block:
         return "seq" if "seq" in needs or self.unit == "seq" else "step" if "step" in needs else "token"
 
     def __call__(self, **given: Any) -> Any:
-        """Run the block on what it needs."""
+        """Call the block on its inputs."""
         return self.fn(**given, **self.args)
 
     def __str__(self) -> str:
@@ -170,15 +169,15 @@ def _check(fn: Callable[..., Any], args: Mapping[str, Any]) -> None:
 
 
 def block(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a function as a block. Called with hyper-parameters only it gives a Block; called with what it needs,
+    """Register a function as a block. Called with hyper-parameters only it gives a Block; called with its inputs,
     the value.
 
-    clipped_ratio(high=0.28)                              -> Part
+    clipped_ratio(high=0.28)                              -> Block
     clipped_ratio(logp=lp, old_logp=op, adv=a, high=0.28) -> the loss per token
     """
     for p in inspect.signature(fn).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY):
-            raise BadValue(f"block {fn.__name__}: every argument must be a named one, {p.name!r} is not")
+            raise BadValue(f"block {fn.__name__}: every argument must be keyword-only, {p.name!r} is not")
 
     @functools.wraps(fn)
     def call(**given: Any) -> Any:
@@ -197,16 +196,16 @@ def _needs_raw(fn: Callable[..., Any]) -> set[str]:
     return {p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty}
 
 
-def stateful(first: Callable[[], Any], shared: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a block that names `state` its first state; it returns `(value, state)`. Put it under `@block`.
+def stateful(initial: Callable[[], Any], shared: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a block that names `state` its initial state; it returns `(value, state)`. Put it under `@block`.
 
-    State merges in the order in which blocks are called, and is in the checkpoint: JSON values, NumPy arrays, and
+    State is updated in the order in which blocks are called, and saved in checkpoints: JSON values, NumPy arrays, and
     dicts, lists and tuples of them. Each place of a block in a method has its own, unless it is `shared`: blocks that
-    share a name share one state, over slots and stages (a table of values that one stage estimates and the next reads).
+    share a name share one state, over slots and stages (values that one stage estimates and the next reads).
     """
 
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
-        fn.first_state = first  # type: ignore[attr-defined]
+        fn.initial_state = initial  # type: ignore[attr-defined]
         fn.shared_state = shared  # type: ignore[attr-defined]
         return fn
 
@@ -214,7 +213,8 @@ def stateful(first: Callable[[], Any], shared: str = "") -> Callable[[Callable[.
 
 
 def zero_when(column: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Say that a term's gradient is exactly zero on rows where `column` is zero, so that the loop may leave them out.
+    """Declare that a term's gradient is exactly zero on rows where `column` is zero, so that the loop may leave them
+    out.
 
     Put it under `@block`.
     """
@@ -227,10 +227,10 @@ def zero_when(column: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def provides(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Name the columns that a reward, composer or assigner gives besides the usual ones, or a composer's views.
+    """Declare the columns that a reward, composer or assigner gives besides the usual ones, or a composer's views.
 
-    What a method's blocks read is checked against these before a run begins (loop/name_checks.py). Put it under
-    `@block`.
+    The columns that a method's blocks read are checked against these before a run begins (loop/name_checks.py). Put it
+    under `@block`.
     """
 
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,41 +240,42 @@ def provides(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return mark
 
 
-def provided(part: Block) -> tuple[str, ...]:
-    """The columns and views that a block names by `provides`."""
-    return getattr(part.fn, "provides", ())
+def provided(bound: Block) -> tuple[str, ...]:
+    """The columns and views that a block declares by `provides`."""
+    return getattr(bound.fn, "provides", ())
 
 
-def delayed_start(knob: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Say that a composer gives nothing for as many steps as a hyper-parameter says, so that a run which waits is not
-    taken for starved.
+def delayed_start(hyper_parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare that a composer gives no example for the first steps, as many as this hyper-parameter says, so that the
+    run is not stopped for lack of training data.
+
+    Put it under `@block`.
     """
 
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
-        fn.delayed_start = knob  # type: ignore[attr-defined]
+        fn.delayed_start = hyper_parameter  # type: ignore[attr-defined]
         return fn
 
     return mark
 
 
-def start_delay(part: Block) -> int:
-    """How many steps a block gives nothing at first."""
-    knob = getattr(part.fn, "delayed_start", None)
-    return int(part.hyper_parameters[knob]) if knob else 0
+def start_delay(bound: Block) -> int:
+    """The number of first steps in which a block gives nothing."""
+    name = getattr(bound.fn, "delayed_start", None)
+    return int(bound.hyper_parameters[name]) if name else 0
 
 
-def state_key(part: Block, place: str) -> str:
-    """Where a block's state is kept: under its place in the method, or under the name that it shares."""
-    shared = getattr(part.fn, "shared_state", "")
+def state_key(bound: Block, place: str) -> str:
+    """The key of a block's state in `RunState.blocks`: its place in the method, or the name that it shares."""
+    shared = getattr(bound.fn, "shared_state", "")
     return f"shared/{shared}" if shared else place
 
 
-def first_state(part: Block) -> Any:
-    """What a block remembers before it has seen anything.
-
-    Raises BadValue where it names `state` but has no first one.
-    """
-    first = getattr(part.fn, "first_state", None)
-    if first is None:
-        raise BadValue(f"block {part.name} names `state` but has no first one: put @stateful(make_first) under @block")
-    return first()
+def initial_state(bound: Block) -> Any:
+    """The state of a block before its first call. Raises BadValue where it names `state` but was given none."""
+    initial = getattr(bound.fn, "initial_state", None)
+    if initial is None:
+        raise BadValue(
+            f"block {bound.name} names `state` but has no initial one: put @stateful(make_state) under @block"
+        )
+    return initial()

@@ -1,4 +1,4 @@
-"""Where built things that can be built again are kept on disk."""
+"""The cache folder, for what can be computed again: warm starts, kernels, indices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A hash of the code that something depends on, so that what older code computed is not taken for its result.
 
-From some Python files the imports are followed, wherever in a file they stand, through every package whose source lies
-here. What is reached counts by its content: the modules, the `__init__` of the packages they lie in, and the files
+Imports are followed from some Python files, wherever in a file they are, through every package whose source is on this
+machine. Files reached count by their content: the modules, the `__init__` of their packages, and the files
 beside them that are not Python (C++ sources, headers, data). Libraries count by their version. Imports under
 TYPE_CHECKING run nothing and are left out.
 """
@@ -28,7 +28,7 @@ TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 def code_hash(roots: Iterable[Path]) -> str:
     """The hash of all files that `roots` reach by import, and of the versions of Python and the libraries used."""
     files, libraries = reached(roots)
-    found = sorted(_content(file, *_stamp(file)) for file in files)  # where they lie does not matter
+    found = sorted(_content(file, *_stamp(file)) for file in files)  # their paths do not count
     found += [f"{name} {version(name)}" for name in sorted(libraries)] + [platform.python_version()]
     return hashlib.blake2b("\n".join(found).encode(), digest_size=10).hexdigest()
 
@@ -87,7 +87,7 @@ def without_types(text: str) -> str:
 def _statements(text: str) -> list[ast.AST]:
     """The import statements of a source: lines that begin like one, parsed alone, which takes a tenth of the time.
 
-    Where such a line seems to stand in a docstring or cannot be parsed, the whole is parsed.
+    Where such a line seems to be in a docstring or cannot be parsed, the whole source is parsed.
     """
     found = list(IMPORT.finditer(text))
     try:
@@ -121,8 +121,8 @@ def _beside(folder: str) -> tuple[str, ...]:
 
 @cache
 def _home(top: str, folder: str) -> str | None:
-    """The folder that holds a top-level module's source, asked by a file in `folder`: "" for the standard library's,
-    None for an installed library.
+    """The folder that holds a top-level module's source, as a file in `folder` imports it: "" for the standard
+    library's, None for an installed library.
     """
     own = _package(folder)
     if own and top == own[0]:

@@ -23,11 +23,11 @@ class BadCheckpoint(SelfteachError, ValueError):
 
 
 class ScoringFailed(SelfteachError, RuntimeError):
-    """Too many scores could not be had."""
+    """Too many trajectories without a score."""
 
 
 class NotFinite(SelfteachError, ArithmeticError):
-    """A loss or gradient that is not finite, with the trajectories that did it."""
+    """A loss or gradient that is not finite; names the trajectories."""
 
 
 class EngineMismatch(SelfteachError, RuntimeError):
@@ -48,5 +48,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name of some kind that nobody registered."""
+    """The error for a name that is not registered."""
     return UnknownName(f"no {kind} is called {name!r}; {nearest(name, known)}")

@@ -1,4 +1,4 @@
-"""What a method is: stages of slots, updates over weight groups, a cast; and what it claims."""
+"""What a method is: stages of slots, updates over weight groups, models; and what it claims."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class Term:
-    """coef * sum over the rows of its unit of w * l. `fn` gives l, or (l, kept) where a mask depends on the live
-    policy, or (l, kept, {name: values}): numbers whose means are told in the step's metrics, as is the share kept.
+    """One term of a loss: coef * sum over the rows of its unit of w * l, with the loss weights w.
 
-    on           the streams whose rows it reads
-    weigh        the block that gives w, from the whole optimiser batch; None: the mean over the rows of its unit
-    denominator  what `kept` does to w: "planned" leaves it alone, "kept" shares it among the kept rows (and needs the
-                 whole batch)
+    fn            the block of the loss per row: l; or (l, kept), where a mask depends on the current policy; or
+                  (l, kept, {name: values}) with metrics. Means of these and of `kept` are logged as <group>/<name>
+    on            the loss streams whose rows it reads
+    loss_weights  the block that gives w, from the whole optimiser batch; None: the mean over the rows of its unit
+    denominator   "planned": w stays as it is; "kept": w is shared among the kept rows, which needs the whole batch
     """
 
     fn: Block
@@ -42,7 +42,7 @@ class Term:
     def __post_init__(self) -> None:
         if isinstance(self.on, str):
             object.__setattr__(self, "on", (self.on,))
-        if not isinstance(self.fn, Block):  # pyright: ignore[reportUnnecessaryIsInstance]  a person may hand over anything
+        if not isinstance(self.fn, Block):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller may pass anything
             raise BadValue(
                 "term: its function must be a block with hyper-parameters bound, as in Term(clipped_ratio()), "
                 f"not {self.fn!r}"
@@ -53,10 +53,11 @@ class Term:
 class Update:
     """One optimiser's turn: PPO has one or two, Lopti two, BRIDGE three.
 
-    params   weight groups that move; columns reached through other groups are constants
-    assign   assigners run again just before it, with the weights of that moment
-    where    keeps some rows: a block of columns -> bool per token; applied before the weights are computed
-    when     a block of the history -> bool: warm-up, phase, coin flip
+    params   weight groups that are trained; columns of other groups are constants
+    assign   assigners run just before it, with the current weights
+    where    a filter of rows, a block of columns -> bool per token; applied before the loss weights are computed
+    when     a block of the history -> bool, whether it is done in this step: warm-up, phase, coin flip
+    lr       its learning rate; None: the run's
     """
 
     params: tuple[str, ...]
@@ -65,7 +66,7 @@ class Update:
     where: Block | None = None
     epochs: int = 1
     minibatches: int = 1
-    lr: float | Block | None = None  # None: the run's own
+    lr: float | Block | None = None
     when: Block | None = None
 
     def __post_init__(self) -> None:
@@ -81,11 +82,11 @@ class Update:
 class Stage:
     """One setting of the five slots, and how long it lasts.
 
-    groups   useful groups wanted in a step; `rollouts` episodes in each
-    until    steps it lasts: a number, or a block of the history -> bool; None: the run's own number of steps
-    sync     updates between two deliveries of weights to the sampler: above 1, what is learned from is up to sync - 1
-             updates old
-    data     True: its programs only read data, so no engine is built and no reward is asked
+    groups   groups that a step learns from; `rollouts` episodes in each
+    until    steps that it lasts: a number, or a block of the history -> bool; None: the run's number of steps
+    sync     updates between two deliveries of weights to the engine: above 1, rollouts are up to sync - 1 updates
+             off-policy
+    data     True: its programs only read data, so no engine is built and no reward is called
     enter    weight groups copied as it begins: {"ref": "policy"}
     """
 
@@ -111,10 +112,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """A named group of parameters; members share groups.
+    """A named group of parameters, which several models may share.
 
     source  start (the run's model) | new:head (fresh, for a head) | a path | another group to copy
-    follow  track a group: every `every` steps, move the share `rate` of the way (1: a copy; less: an average)
+    follow  the group that it tracks: every `every` steps, weights += rate * (theirs - weights), so 1 is a copy
     """
 
     source: str = "start"
@@ -127,7 +128,7 @@ class WeightSpec:
 class ModelRole:
     """One forward pass: weight groups put together.
 
-    A head other than the vocabulary's lives in the last group named.
+    A head other than the vocabulary's is in the last of these groups.
     """
 
     weights: tuple[str, ...] = ("policy",)
@@ -136,9 +137,12 @@ class ModelRole:
 
 @dataclass(frozen=True)
 class Method:
-    """A published method as a value: a short sequence of stages, the weights they move, and the cast that speaks.
+    """A published method as a value: a short sequence of stages, the weight groups that they train, and the models.
 
-    The reference `ref` stands ready in every cast and is built only if something reads it.
+    The reference model `ref` is declared in every method and built only if something reads it.
+
+    decode  decode programs, by which the trained policy is evaluated besides the stage's own
+    repeat  how often the sequence of stages is run
     """
 
     stages: tuple[Stage, ...]
@@ -157,9 +161,9 @@ class Method:
         """The last stage, which most methods have alone."""
         return self.stages[-1]
 
-    def measured(self, stage: Stage) -> Block:
-        """The program that a policy is measured by: the way to decode called `main`, else the stage's own (of a data
-        stage: the first way).
+    def eval_program(self, stage: Stage) -> Block:
+        """The program that a policy is evaluated by: the decode program `main`, else the stage's own (of a data stage:
+        the first decode program).
         """
         return self.decode.get("main") or (next(iter(self.decode.values())) if stage.data else stage.programs["main"])
 
@@ -189,7 +193,7 @@ class Method:
         return replace(self, stages=tuple(stages))
 
     def override(self, **change: Any) -> Method:
-        """The method with its weights, cast, tools or decoders added to."""
+        """The method with weights, models, tools or decode programs added or replaced."""
         merged: dict[str, Any] = {
             n: {**getattr(self, n), **v} if isinstance(v, Mapping) else v for n, v in change.items()
         }
@@ -222,16 +226,16 @@ class Method:
 
 def _rows(stage: Stage) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = [("select", str(stage.select))]
-    rows += [(f"program.{name}", str(part)) for name, part in stage.programs.items()]
-    rows += [(f"reward.{i}", str(part)) for i, part in enumerate(stage.reward)]
-    rows += [(f"credit.{i}", str(part)) for i, part in enumerate(stage.credit)]
+    rows += [(f"program.{name}", str(block)) for name, block in stage.programs.items()]
+    rows += [(f"reward.{i}", str(block)) for i, block in enumerate(stage.reward)]
+    rows += [(f"credit.{i}", str(block)) for i, block in enumerate(stage.credit)]
     for u, update in enumerate(stage.updates):
         at = f"update.{u}" if len(stage.updates) > 1 else "update"
         rows.append((f"{at}.params", ", ".join(update.params)))
         for t, term in enumerate(update.terms):
             coef = "" if term.coef == 1.0 else f"{term.coef} * "
             on = "" if term.on == ("main",) else f" on {', '.join(term.on)}"
-            kept = "" if term.denominator == "planned" else " over what is kept"
+            kept = "" if term.denominator == "planned" else " over the kept rows"
             rows.append((f"{at}.term.{t}", f"{coef}{term.fn}{on} by {term.loss_weights or 'its mean'}{kept}"))
         for name in ("assign", "where", "epochs", "minibatches", "lr", "when"):
             value = getattr(update, name)

@@ -1,4 +1,4 @@
-"""The protocols between packages: what programs and rewards get, what an engine and a learner are."""
+"""The protocols between packages: engine, learner, tokenizer, and the contexts of programs and rewards."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from .tree import Trajectory, Tree, Turn
 
 
 class Completion(NamedTuple):
-    """What an engine gives for one request: ids i32[n] (stop included), their logp f32[n], quantities asked for, and
-    why it ended.
+    """The result of one generation request.
 
-    status: stop | length | limit | cancelled | error. version: of the weights that drew it.
+    ids       i32[n], the stop included
+    logp      f32[n], under the distribution that each token was drawn from
+    status    why it ended: stop | length | limit | cancelled | error
+    version   of the weights that sampled it
+    recorded  name -> f32[n], of each quantity in `Sampling.record`
     """
 
     ids: np.ndarray
@@ -29,9 +32,9 @@ class Completion(NamedTuple):
 
 
 class Engine(Protocol):
-    """Turns contexts into tokens.
+    """Samples tokens after contexts, and scores given tokens.
 
-    A sample is a function of (weights, context, sampling, address), never of its neighbours.
+    A sample is a function of (weights, context, sampling, RNG key), never of what else is being sampled.
     """
 
     @property
@@ -46,15 +49,15 @@ class Engine(Protocol):
     async def score(
         self, model_role: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)
     ) -> Mapping[str, np.ndarray]:
-        """Quantities of given tokens (i32[n]) after a context: name -> f32[n], at temperature 1; also of a member's
+        """Quantities of given tokens (i32[n]) after a context: name -> f32[n], at temperature 1; also of the model's
         scalar heads.
         """
         ...
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
-        """Take over a weight group; drops what was cached under older ones.
+        """Load a weight group and clear its prefix cache.
 
-        Returns the fingerprint of what it now holds.
+        Returns the fingerprint of the weights that it now holds.
         """
         ...
 
@@ -64,7 +67,7 @@ class Engine(Protocol):
 
 
 class Learner(Protocol):
-    """Turns batches into weights."""
+    """Computes columns of batches, accumulates gradients and steps the optimisers."""
 
     @property
     def models(self) -> Collection[str]:
@@ -72,19 +75,21 @@ class Learner(Protocol):
         ...
 
     def forward(self, batch: Batch, want: Sequence[str]) -> None:
-        """Add `[member_]quantity[_view]` columns to the batch, without gradient."""
+        """Add `[model_]quantity[_view]` columns to the batch, without gradient."""
         ...
 
     def backward(self, batch: Batch, update: Update) -> Mapping[str, float]:
-        """Accumulate the gradient of the update's terms, with their weights in columns w0, w1 ... Returns metrics."""
+        """Accumulate the gradient of the update's terms, with their loss weights in columns w0, w1 ... Returns
+        metrics.
+        """
         ...
 
     def step(self, update: Update, lr: float) -> Mapping[str, float]:
-        """Clip, move `update.params` and clear the gradient; refuses what is not finite. Returns metrics."""
+        """Clip the gradient, step `update.params` and clear it; raises NotFinite. Returns metrics."""
         ...
 
     def logprob_mismatch(self, batch: Batch) -> Mapping[str, float]:
-        """|logp - old_logp| over the rows that know it: mean, p99, max. Before the first step of an update."""
+        """|logp - old_logp| over the rows that have both: mean, p99, max. Before the first step of an update."""
         ...
 
     def weights(self, group: str) -> Mapping[str, Any]:
@@ -96,15 +101,15 @@ class Learner(Protocol):
         ...
 
     def trunk(self, group: str) -> Any:
-        """The transformer of a weight group, as it is now."""
+        """The transformer of a weight group, with its current weights."""
         ...
 
     def copy(self, target: str, source: str, rate: float = 1.0) -> None:
-        """Move a group the share `rate` of the way to another."""
+        """Update a group towards another: target += rate * (source - target)."""
         ...
 
     def put(self, group: str, tensors: Mapping[str, Any], where: str = "given weights") -> None:
-        """Set a group's weights."""
+        """Set a group's weights; `where` names their origin in errors."""
         ...
 
     def save(self, folder: Any, skip: Collection[str] = ()) -> None:
@@ -121,8 +126,8 @@ class Tokenizer(Protocol):
     """Text to token ids and back, as blocks use it."""
 
     @property
-    def end(self) -> int:
-        """The id that ends a text."""
+    def eos_token_id(self) -> int:
+        """The id that is appended to a text to end it."""
         ...
 
     @property
@@ -131,7 +136,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> np.ndarray:
-        """i32[n]: the ids of a text; no special token is read out of it."""
+        """i32[n]: the ids of a text; a special token that it spells is ordinary text."""
         ...
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -139,11 +144,11 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
-        """What each id adds to the text."""
+        """The bytes that each id adds to the text."""
         ...
 
     def blank_prompt(self, prompt: Any) -> np.ndarray:
-        """The ids of a prompt with nothing asked in it."""
+        """The ids of a prompt without content."""
         ...
 
 
@@ -178,11 +183,11 @@ class TokenPath(Protocol):
 
 @runtime_checkable
 class ModelContext(Protocol):
-    """One growing text of one model, from `cast.policy.begin(prompt)`."""
+    """One growing text of one model, from `rollout.policy.begin(prompt)`."""
 
     @property
     def at(self) -> Ref:
-        """The place where it ends."""
+        """The place of its end."""
         ...
 
     @property
@@ -196,34 +201,35 @@ class ModelContext(Protocol):
         ...
 
     @property
-    def conversations(self) -> bool:
-        """Whether it began with messages, as a model with a chat template is asked."""
+    def is_conversation(self) -> bool:
+        """Whether its prompt was messages, which a chat template rendered."""
         ...
 
     async def sample(
         self, sampling: Sampling | None = None, *, shared_rng_key: int | None = None, **change: Any
     ) -> Turn:
-        """Let the model speak.
+        """Sample a turn and append it.
 
-        change: other sampling than the stage's: stop=..., max_tokens=..., temperature=...
-        lots: the RNG key to draw at
+        sampling        None: the request's or the stage's
+        shared_rng_key  the RNG key to draw at; None: one of its own for each turn
+        change          fields of `sampling` to replace: stop=..., max_tokens=..., temperature=...
         """
         ...
 
     async def score(
         self, tokens: Sequence[int] | np.ndarray | str, want: tuple[str, ...] = ("logp",)
     ) -> Mapping[str, np.ndarray]:
-        """Quantities of given tokens as if they came next, without adding them: name -> [n]."""
+        """Quantities of given tokens as a continuation, without appending them: name -> f32[n], at temperature 1."""
         ...
 
     def append(self, text: str | Sequence[int] | np.ndarray, span: str = "") -> None:
-        """Add what somebody else said: a retrieved document, an observation, a hint."""
+        """Append tokens outside the action mask: a retrieved document, an observation, a hint."""
         ...
 
     def say(self, role: str, text: Any, span: str = "", reply: Mapping[str, Any] | None = None) -> None:
-        """Add a message as the model's chat template writes it, and the beginning of the next reply; in a new branch
-        where the template re-renders what stands there. reply: the last reply as a message, where it is more than its
-        text.
+        """Append a message and the generation prompt, as the model's chat template renders them; in a new branch where
+        the template re-renders the conversation so far. reply: the last reply as a message, where that is not its text
+        alone.
         """
         ...
 
@@ -234,34 +240,37 @@ class ModelContext(Protocol):
         span: str = "",
         status: str | None = None,
     ) -> None:
-        """Add tokens chosen elsewhere (a cached draft, a demonstration), which may be learned; logp unknown unless
-        given; status: why they ended.
+        """Append adopted tokens (a cached draft, a demonstration), which are in the action mask.
+
+        logp: unknown (NaN) unless given. status: why they ended.
         """
         ...
 
     def finish(self) -> None:
-        """Adopt the end of a text, after a demonstration."""
+        """Adopt the EOS token, after a demonstration."""
         ...
 
     def mark(self, turn: Turn, tag: str) -> None:
-        """Name what stands inside <tag>...</tag> of a turn, tags included, as the span `tag`."""
+        """Set the span of what is inside <tag>...</tag> of a turn, tags included, to `tag`."""
         ...
 
     def pieces(self, turn: Turn) -> list[bytes]:
-        """What each token of a turn adds to its text."""
+        """The bytes that each token of a turn adds to its text."""
         ...
 
     def fork(self, at: Ref | None = None) -> ModelContext:
-        """Another context that shares everything up to here, or up to an earlier place."""
+        """Another context with the same tokens up to here, or up to an earlier place."""
         ...
 
     def note(self, **values: float | Sequence[float]) -> None:
-        """Write numbers, or sequences of numbers, beside the current node: value, visits, marks."""
+        """Store numbers, or sequences of numbers, with the current node: value, visits, marks."""
         ...
 
     def close(self, key: str | None = None, learn: str | None = "main", role: str | None = None) -> Trajectory:
-        """This path is a trajectory: compared within `key`, learned as the stream `learn`, of a `role` where it is not
-        the model's name.
+        """Close this path as a trajectory.
+
+        key: the group that it is compared in. learn: its loss stream; None: not learned. role: None is the model's
+        name.
         """
         ...
 
@@ -281,7 +290,7 @@ class ModelHandle(Protocol):
 
 @runtime_checkable
 class RolloutContext(Protocol):
-    """What a program gets as `cast`: models, tools, random numbers, places of this and earlier episodes."""
+    """What a program gets as `rollout`: models, tools, random numbers, places of this and earlier episodes."""
 
     @property
     def policy(self) -> ModelHandle:
@@ -302,7 +311,7 @@ class RolloutContext(Protocol):
         ...
 
     async def once(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """What all episodes of a step share: made by the first that asks, awaited by the others."""
+        """A value that all episodes of a step share: computed by the first that asks, awaited by the others."""
         ...
 
     def random(self, purpose: str) -> np.random.Generator:
@@ -310,22 +319,22 @@ class RolloutContext(Protocol):
         ...
 
     def shared_rng_key(self, *words: object) -> int:
-        """An RNG key of the run's own, for draws that are to be the same in every step that names it."""
+        """An RNG key of the run alone, for draws that are the same in every step and episode."""
         ...
 
     @property
     def number(self) -> int:
-        """Which of its request's episodes this is, from 0."""
+        """The index of this episode among those of its request."""
         ...
 
     @property
     def sampling(self) -> Sampling:
-        """How models sample here unless a program says otherwise."""
+        """How models sample unless a program changes it."""
         ...
 
     @property
     def spent(self) -> int:
-        """Tokens that the episode has drawn so far."""
+        """Tokens that the episode has sampled so far."""
         ...
 
     @property
@@ -345,14 +354,16 @@ class RolloutContext(Protocol):
         """The tokens from a root to a place of this step or, where the run keeps a log, of an earlier one."""
         ...
 
-    def said(self, at: Ref) -> np.ndarray:
+    def response_ids(self, at: Ref) -> np.ndarray:
         """i32[n]: the tokens from after the prompt to a place."""
         ...
 
 
 @runtime_checkable
 class RewardContext(Protocol):
-    """What rewards and composers get as `cast`: places as text and tokens, the tokenizer, the engine to score by."""
+    """What rewards and composers get as `context`: texts and tokens of places, the tokenizer, the engine to score
+    with.
+    """
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -375,10 +386,12 @@ class RewardContext(Protocol):
 
 @dataclass(slots=True)
 class History:
-    """What has been seen: by task, and every logged number by step.
+    """Statistics of the run so far.
 
-    tasks[id]: seen (episodes), mean (reward of all), reward (mean of the last visit), adv (mean |advantage| per token
-    then), last (its step).
+    step     the step of the loop
+    tasks    task id -> seen (scored trajectories), mean (of their rewards), and of its last step: reward (mean), adv
+             (mean |advantage| per token), last (which step)
+    scalars  metric -> its value at each step
     """
 
     step: int = 0
@@ -386,6 +399,6 @@ class History:
     scalars: dict[str, list[float]] = field(default_factory=dict)
 
     def last(self, name: str, default: float = float("nan")) -> float:
-        """The newest value of a logged number."""
+        """The newest value of a metric."""
         values = self.scalars.get(name)
         return values[-1] if values else default

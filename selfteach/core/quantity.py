@@ -1,6 +1,6 @@
 """Model quantities: what a forward pass gives for each token; a function's signature is its contract.
 
-A quantity of a token names inputs of its row (N rows, one per token asked about):
+A quantity of a token names inputs of its row (N rows, one per token):
     logits      [N, V]  before the token, as the model gives them (float32)
     logprobs    [N, V]  log-softmax of logits / temperature: the distribution that the token was drawn from
     ids         [N]     the tokens themselves
@@ -47,7 +47,7 @@ class GroupRows:
     hidden   [N, D]  the last hidden state before each token
     ids      [N]     the tokens
     logprobs         a slice of rows -> their log-probabilities [c, V], under the temperature they were drawn at
-    step             rows of a chunk
+    step             number of rows in a chunk
     """
 
     hidden: Array
@@ -76,7 +76,7 @@ class Quantity:
 
     @property
     def needs(self) -> set[str]:
-        """The inputs that it names, of a forward pass."""
+        """The inputs of a forward pass that it names."""
         return {"logits", "rows"} if self.scope == "group" else set(signature(self.fn).parameters)
 
     @property
@@ -112,7 +112,7 @@ def quantity(fn: F) -> F:
 
 
 class ColumnName(NamedTuple):
-    """A column's name taken apart: `[model_]quantity[_view]`. member None: the example's own model."""
+    """A parsed column name, `[model_]quantity[_view]`. model_role None: each example's own model."""
 
     model_role: str | None
     quantity: str
@@ -120,7 +120,7 @@ class ColumnName(NamedTuple):
 
 
 def parse(column: str, model_roles: Collection[str], views: Collection[str] = ()) -> ColumnName | None:
-    """What a column asks of a forward pass; None where it is no quantity of a known model (recorded or assigned).
+    """The parsed name of a column that a forward pass gives; None for other columns (recorded or assigned).
 
     parse("ref_logp", {"ref"}) -> ColumnName("ref", "logp", None)
     """

@@ -1,8 +1,7 @@
-"""Randomness has an address: every draw is a function of where it stands, never of what was drawn before it.
+"""RNG keys: every random draw is a function of its key, never of what was drawn before it.
 
-A key is a 64-bit number made from words (seed, purpose, step, task, sample, turn ...). From a key come uniforms by
-counting. Array arithmetic throughout: 65,536 uniforms cost about a millisecond, and no generator object exists per
-draw.
+A key is a 64-bit hash of words (seed, purpose, step, task, sample, turn ...). The uniforms of a key are numbered. Array
+arithmetic throughout: 65,536 uniforms cost about a millisecond, and no generator object exists per draw.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def key(*words: object) -> int:
-    """A 64-bit key for an address, such as `key(seed, "sample", step, request, episode, turn)`.
+    """The 64-bit RNG key of some words, such as `key(seed, "sample", step, request, episode, turn)`.
 
     Stable across processes.
     """
@@ -51,5 +50,5 @@ def skipped(key: int, count: int) -> int:
 
 
 def generator(*words: object) -> np.random.Generator:
-    """A NumPy generator at an address, for the rare place that needs more than uniforms (a permutation, a choice)."""
+    """A NumPy generator at the RNG key of some words, for more than uniforms: a permutation, a choice."""
     return np.random.Generator(np.random.Philox(key=key(*words)))

@@ -1,8 +1,8 @@
-"""What there is, by name: methods, tasks, blocks, quantities. One small table class and the instances of it.
+"""Registries by name: of methods, tasks, blocks and quantities.
 
 A third party adds an entry from a file of its own (importing the file registers it) or through an entry point of the
-group `selfteach`, whose value is a module to import. The library's own modules are imported when a table is first
-asked.
+group `selfteach`, whose value is a module to import. The library's own modules are imported when a registry is
+first read.
 """
 
 from __future__ import annotations
@@ -21,17 +21,28 @@ from .errors import BadValue, unknown
 
 T = TypeVar("T")
 Build = Callable[..., Any]
-ROOMS = ("model", "curriculum", "rollout", "reward", "credit", "objective", "tools", "tasks", "analysis", "methods")
+REGISTERING_PACKAGES = (
+    "model",
+    "curriculum",
+    "rollout",
+    "reward",
+    "credit",
+    "objective",
+    "tools",
+    "tasks",
+    "analysis",
+    "methods",
+)
 _loaded: set[str] = set()
 
 
 class Registry(Generic[T]):
-    """Names to values. Duplicates raise; an unknown name is answered with the nearest right ones.
+    """Names to values. Duplicates raise; the error for an unknown name lists the nearest ones.
 
-    `packages` are those whose modules register entries; they are imported when the table is first asked.
+    `packages` are those whose modules register entries; they are imported when the registry is first read.
     """
 
-    def __init__(self, kind: str, packages: Sequence[str] = ROOMS) -> None:
+    def __init__(self, kind: str, packages: Sequence[str] = REGISTERING_PACKAGES) -> None:
         self.kind = kind
         self.packages = packages
         self._entries: dict[str, T] = {}
@@ -86,10 +97,8 @@ blocks: Registry[Any] = Registry("block")
 quantities: Registry[Any] = Registry("quantity")
 
 
-def load_all(packages: Sequence[str] = ROOMS) -> None:
-    """Import every module that registers something, of some of the library's packages, then the entry points. Each once
-    a process.
-    """
+def load_all(packages: Sequence[str] = REGISTERING_PACKAGES) -> None:
+    """Import all modules of some of the library's packages, then the entry points; each once in a process."""
     missing = [p for p in (*packages, "entry points") if p not in _loaded]
     _loaded.update(missing)
     for name in missing:
@@ -105,7 +114,7 @@ def load_all(packages: Sequence[str] = ROOMS) -> None:
 def load_file(path: str | Path) -> None:
     """Import one file of a user's own, so that what it registers can be used by name.
 
-    Raises BadValue where it cannot be.
+    Raises BadValue where it cannot be imported.
     """
     file = Path(path).resolve()
     if not file.is_file():

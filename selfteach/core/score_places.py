@@ -1,4 +1,4 @@
-"""Where scores stand: at which token of which node, and the coarsest unit that can hold a column of them."""
+"""The places of scores (token of a node), and the coarsest unit that can hold a column of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Places = dict[
 
 
 def rewards(groups: Sequence[RolloutGroup]) -> tuple[Places, Unit]:
-    """Where the groups' `reward` stands, and the unit that can hold it."""
+    """The places of the groups' `reward`, and the unit that can hold it."""
     places = places_of(groups, "reward")
     return places, unit_of(groups, places)
 
 
 def unscored(episode: Episode, trajectory: Trajectory, reward: Places, unit: Unit) -> bool:
-    """True where a verdict on the trajectory could not be had: at its leaf, or anywhere on its path if rewards are paid
-    along the way.
+    """True where the trajectory has a score without a value: at its leaf, or anywhere on its path if rewards are given
+    along it.
     """
     node, upto = place_of(episode.tree, trajectory.leaf)
     if unit == "seq":

@@ -45,7 +45,7 @@ KINDS: dict[str, type] = {
 def to_json(value: Any) -> Any:
     """A value of the core as plain JSON.
 
-    Tuples become {"tuple": [...]}. Raises TypeError for what cannot go (a lambda, say).
+    Tuples become {"tuple": [...]}. Raises TypeError for a value that has no JSON (a lambda).
     """
     if isinstance(value, Block):
         if value.name not in blocks:
@@ -76,7 +76,7 @@ def to_json(value: Any) -> Any:
 def from_json(data: Any) -> Any:
     """What `to_json` was given.
 
-    Raises UnknownName for a block that nobody registered, BadCheckpoint for an unknown kind.
+    Raises UnknownName for a block that is not registered, BadCheckpoint for an unknown kind.
     """
     if isinstance(data, list):
         return [from_json(v) for v in cast("list[Any]", data)]
@@ -88,14 +88,12 @@ def from_json(data: Any) -> Any:
     if "map" in data:
         return {from_json(k): from_json(v) for k, v in data["map"]}
     if "block" in data:
-        part = blocks.get(data["block"])
-        return part(**{k: from_json(v) for k, v in data["args"].items()}).reading(**data["reads"])
+        block = blocks.get(data["block"])
+        return block(**{k: from_json(v) for k, v in data["args"].items()}).reading(**data["reads"])
     if "kind" in data:
         kind: Any = KINDS.get(data["kind"])
         if kind is None:
-            raise BadCheckpoint(
-                f"a value of kind {data['kind']!r} is not known here; was it written by a newer selfteach?"
-            )
+            raise BadCheckpoint(f"a value of kind {data['kind']!r} is unknown; was it written by a newer selfteach?")
         known: set[str] = {f.name for f in fields(kind)} if is_dataclass(kind) else set(kind._fields)
         given = {k: from_json(v) for k, v in data.items() if k != "kind"}
         for name in given:
@@ -106,7 +104,7 @@ def from_json(data: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Figures and settings as JSON has them: numbers that are not finite become null, NumPy's become Python's."""
+    """A value as plain JSON, for logs and results: numbers that are not finite become null, NumPy's become Python's."""
     if isinstance(value, np.generic):
         value = cast(Any, value.item())
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Reading tagged text."""
+"""Reading tagged text, and finding the tokens of places in a text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 def between(text: str, tag: str) -> list[str]:
-    """What stands inside each <tag>...</tag>, in order, stripped."""
+    """The text inside each <tag>...</tag>, in order, stripped."""
     return [s.strip() for s in re.findall(rf"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", text, flags=re.DOTALL)]
 
 
 def last_between(text: str, tag: str, otherwise: T) -> str | T:
-    """What stands inside the last <tag>...</tag>, or `otherwise` where there is none."""
+    """The text inside the last <tag>...</tag>, or `otherwise` where there is none."""
     found = between(text, tag)
     return found[-1] if found else otherwise
 
 
 def pieces_before(pieces: Sequence[bytes], place: int) -> int:
-    """How many tokens stand before the one that a byte of their text falls in.
+    """The index of the token that holds byte `place` of the text.
 
     >>> pieces_before([b"1 +", b"", b" 1"], 3)
     2
@@ -30,14 +30,15 @@ def pieces_before(pieces: Sequence[bytes], place: int) -> int:
     return sum(end <= place for end in itertools.accumulate(map(len, pieces)))
 
 
-def cuts(pieces: Sequence[bytes], pattern: str, before: bool = False) -> list[int]:
-    r"""After how many tokens a text is cut at each match of a pattern: behind it (a token that holds its end belongs to
-    what comes first), or `before` it (a token that holds its beginning belongs to what follows). Ascending, without the
-    text's beginning and end.
+def split_points(pieces: Sequence[bytes], pattern: str, before: bool = False) -> list[int]:
+    r"""Token indices at which a text is split by a pattern, ascending, without the text's beginning and end.
 
-    >>> cuts([b"1 +", b" 1", b" = 2", b".", b" so", b" 2"], r"[.](?=\s)")
+    A split is after each match (the token with its last byte is the last one before the split), or with `before`
+    before it (the token with its first byte is the first one after the split).
+
+    >>> split_points([b"1 +", b" 1", b" = 2", b".", b" so", b" 2"], r"[.](?=\s)")
     [4]
-    >>> cuts([b"1", b" wait", b" 2"], r"wait", before=True)
+    >>> split_points([b"1", b" wait", b" 2"], r"wait", before=True)
     [1]
     """
     text = b"".join(pieces)

@@ -1,4 +1,4 @@
-"""What is asked: tasks, where they come from, and the requests that put one to the policy."""
+"""Tasks, task sources, sampling parameters, and rollout requests."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from .errors import BadValue, unknown
 
 
 class Ref(NamedTuple):
-    """A place in the run's append-only store. Replay, start points and scores hold Refs, not copies."""
+    """A place in an episode's tree. Replay, start points and scores hold Refs, not copies."""
 
     episode: str
     node: int
-    offset: int = -1  # a token inside the node (-1: its end), since steps, cuts and vines begin mid-node
+    offset: int = -1  # a token inside the node (-1: its end), since forks may begin inside a turn
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to try. `data` holds what data programs read: a demonstration's completion, pairs, logged episodes.
+    """One task instance: a prompt, its reference answer, and how answers are judged.
 
-    verifier  a block that names `answer` and `task` if it likes, for where being right is more than being equal to
-              `answer`
-    judges    other judges that the task brings, by name: of a step of a worked-out answer (`step`: a block of `step`
-              that returns True, False, or None where there is nothing to judge), of two answers, of one
+    data      what data programs read: a demonstration's completion, pairs, logged episodes
+    tags      category, difficulty, hops, hint, solution, steps, paraphrase ...
+    verifier  a block of `answer` and `task` that decides whether an answer is right, where that is more than being
+              equal to `answer`
+    judges    other judges by name: `step` (a block of `step` that returns True, False, or None where there is nothing
+              to judge), of two answers, of one
     """
 
     id: str
     prompt: Any
     answer: Any = None
     data: tuple[Any, ...] = ()
-    tags: Mapping[str, Any] = field(
-        default_factory=dict[str, Any]
-    )  # category, difficulty, hops, hint, solution, steps, paraphrase
+    tags: Mapping[str, Any] = field(default_factory=dict[str, Any])
     verifier: Block | None = None
     judges: Mapping[str, Block] = field(default_factory=dict[str, Block])
 
     def judge(self, name: str) -> Block:
-        """The judge of that name. Raises UnknownName for one that the task does not bring."""
+        """The judge of that name. Raises UnknownName for one that the task does not have."""
         if name not in self.judges:
             raise unknown(f"judge of task {self.id}", name, self.judges)
         return self.judges[name]
@@ -49,11 +49,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn; kept with every node, so that the learner recomputes log-probabilities under the same
-    transform.
+    """Sampling parameters; stored with every node, so that the learner recomputes log-probabilities under the same
+    ones.
 
-    temperature 0 is greedy. top_p 1 and top_k 0 leave the distribution whole. `max_tokens` None: the task's own limit.
-    A stop string ends the turn and stays in it. `record`: quantities kept besides the log-probability.
+    temperature 0 is greedy. top_p 1 and top_k 0 truncate nothing. `max_tokens` None: the task's own limit. A stop
+    string ends the turn and stays in it. `record`: quantities to return besides the log-probability.
     """
 
     temperature: float | Block = 1.0
@@ -78,17 +78,14 @@ class Sampling:
         return replace(self, **change)
 
     @property
-    def whole(self) -> bool:
-        """Whether every token of the vocabulary keeps its chance, so that the learner can replay the transform."""
+    def untruncated(self) -> bool:
+        """Whether nothing is truncated (top-p, top-k), so that the learner can recompute log-probabilities."""
         return self.top_p == 1.0 and self.top_k == 0
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """Play `task` `n` times with a program.
-
-    Everything that speaks is a request: propose, solve, judge, demonstrate, reflect.
-    """
+    """A request for `n` episodes of a program on a task: to solve it, propose, judge, demonstrate, reflect."""
 
     task: Task
     n: int = 1
@@ -96,7 +93,7 @@ class RolloutRequest:
     key: str | None = None  # the group to join; None: a new one
     help: Mapping[str, Any] = field(default_factory=dict[str, Any])  # hint, instruction, evidence for the program
     sampling: Sampling | None = None
-    cause: str | None = None  # key of the group that it came from: a proposer's, for its solvers
+    cause: str | None = None  # key of the group that it was made from: for solvers, that of the proposer
 
 
 class Document(NamedTuple):
@@ -117,12 +114,12 @@ class Composed(NamedTuple):
 
 
 class Questions(Protocol):
-    """How a task puts and judges questions that are not its own, for methods that make questions up."""
+    """How a task phrases and judges questions that are not its own, for methods that generate questions."""
 
     tested: frozenset[str]  # the task's test questions, which no method may train on
 
     def prompt(self, question: str) -> str:
-        """A question as the task puts its own."""
+        """The prompt of a question, as for the task's own."""
         ...
 
     def supported(self, question: str, answer: Sequence[str]) -> bool | None:
@@ -130,7 +127,7 @@ class Questions(Protocol):
         ...
 
     def compose(self, draw: np.random.Generator) -> Composed:
-        """A question made from the corpus, and how it was found."""
+        """A question made from the corpus."""
         ...
 
 
@@ -142,11 +139,11 @@ class TaskSource:
     test      the held-out tasks, a fixed list
     demos(i)  the i-th item of the warm start: a Task whose data is (completion text,); None: the task has none
     words     text to make the tiny model's tokenizer from; `tags` are kept whole in it
-    corpus    documents for a search tool; `tools`: name -> Part that the programs may call
-    chat      a task -> the messages that a model with a chat template is asked in; None: the prompt as the user's
+    corpus    documents for a search tool; `tools`: name -> Block of a tool that programs may call
+    chat      a task -> the messages of its prompt, for a model with a chat template; None: the prompt as the user's
               message
-    questions  how questions that are not the task's own are put and judged; None: it takes none
-    defaults  what this task suggests where the user says nothing: max_tokens, model, sft_steps, ...
+    questions  how questions that are not the task's own are phrased and judged; None: it takes none
+    defaults  settings that this task suggests: max_tokens, model, warm_steps ...
     """
 
     name: str
@@ -160,5 +157,5 @@ class TaskSource:
     chat: Callable[[Task], Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures for people: sizes, shares withheld
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures of the data: sizes, shares held out
     questions: Questions | None = None

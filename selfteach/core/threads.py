@@ -1,4 +1,4 @@
-"""Blocking calls beside the event loop: each in a thread of its own, which is left behind if it hangs."""
+"""Blocking calls in daemon threads, one each, which are abandoned if they hang."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _threads: WeakSet[threading.Thread] = WeakSet()
 
 
 @atexit.register
-def _part() -> None:
-    """Let threads that are about to end do so: one that asks for the interpreter while it is torn down aborts the
+def _join_threads() -> None:
+    """Wait a moment for threads that are about to end: one that takes the interpreter while it shuts down aborts the
     process.
     """
     until = time.monotonic() + 0.5
@@ -33,7 +33,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
     future: asyncio.Future[Any] = loop.create_future()
 
     def settle(value: Any, error: Exception | None) -> None:
-        if future.done():  # nobody waits any more
+        if future.done():  # the caller timed out
             return
         if error is None:
             future.set_result(value)
@@ -53,7 +53,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, error)
 
-    thread = threading.Thread(target=work, name=f"aside {getattr(fn, '__name__', 'call')}", daemon=True)
+    thread = threading.Thread(target=work, name=f"run_in_thread {getattr(fn, '__name__', 'call')}", daemon=True)
     _threads.add(thread)
     thread.start()
     return future

@@ -13,18 +13,29 @@ from .errors import BadValue
 from .tagged_text import last_between
 from .task import Ref, RolloutRequest, Sampling
 
-Note: TypeAlias = "float | tuple[float, ...]"  # what a program writes beside a node under a name
+Note: TypeAlias = "float | tuple[float, ...]"  # what a program stores with a node under a name
 _TOKEN_DTYPES = {"id": np.int32, "action_mask": np.bool_, "logp": np.float32, "version": np.int32, "span": np.int16}
 
 
 class Tree:
-    """An arena of tokens and a table of nodes, only ever appended to.
+    """Tokens and nodes of an episode in flat arrays, append-only. Node k owns the tokens begin[k]:begin[k+1].
 
-    Tokens [T]: `id` i32, `action_mask` bool (a model decided it), `logp` f32 under the true sampling distribution (NaN:
-    unknown), `version` i32 of the weights that sampled it (-1: none), `span` i16 into `spans`, and `recorded`
-    quantities f32. Nodes [K]: `parent` (-1: a root), `cut` (how many of the parent's tokens lie before this node),
-    `begin` in the arena, `by` (role, into `roles`), `sampling` (into `samplings`, -1: not sampled). Node k owns the
-    tokens begin[k]:begin[k+1].
+    Of T tokens:
+    id           i32
+    action_mask  bool, True where the model decided the token (sampled or adopted)
+    logp         f32, under the distribution that it was sampled from; NaN: unknown
+    version      i32, of the weights that sampled it; -1: not sampled
+    span         i16, index into `spans`
+    recorded     name -> f32, quantities that the engine returned
+
+    Of K nodes:
+    parent       index of a node; -1: a root
+    cut          the number of the parent's tokens before this node
+    begin        the index of its first token
+    by           its role, index into `roles`
+    sampling     index into `samplings`; -1: not sampled
+    origin       node -> the place whose tokens it adopted
+    notes        node -> name -> numbers
     """
 
     __slots__ = (
@@ -135,21 +146,21 @@ class Tree:
         return self.stop(node) - self.begin[node]
 
     def stop(self, node: int) -> int:
-        """Where a node's tokens end in the arena."""
+        """The index after a node's last token."""
         return self.begin[node + 1] if node + 1 < len(self.begin) else self._used
 
     def mark(self, node: int, start: int, stop: int, span: str) -> None:
-        """Name the tokens start:stop of a node as a span (what a text inside a turn is: information, think ...)."""
+        """Set the span of the tokens start:stop of a node: information, think ..."""
         a = self.begin[node]
         self._tokens["span"][a + start : a + stop] = self._index(self.spans, span)
 
     def number(self, node: int, name: str) -> float | None:
-        """The number noted beside a node under that name; None where there is none."""
+        """The number stored with a node under that name; None where there is none."""
         value = self.notes.get(node, {}).get(name)
         return None if isinstance(value, tuple) else value
 
     def numbers(self, node: int, name: str) -> tuple[float, ...] | None:
-        """The sequence of numbers noted beside a node under that name; None where there is none."""
+        """The sequence of numbers stored with a node under that name; None where there is none."""
         value = self.notes.get(node, {}).get(name)
         return value if isinstance(value, tuple) else None
 
@@ -163,14 +174,14 @@ class Tree:
         return out[::-1]
 
     def places(self, node: int, offset: int = -1) -> np.ndarray:
-        """i64[L]: places in the arena of all tokens from the root to a place, in order."""
+        """i64[L]: indices of all tokens from the root to a place, in order."""
         pieces = [np.arange(self.begin[n], self.begin[n] + upto) for n, upto in self.path(node, offset)]
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
     def adopt_arrays(
         self, tokens: Mapping[str, np.ndarray], nodes: Mapping[str, list[int]], recorded: Mapping[str, np.ndarray]
     ) -> None:
-        """Take over what a log holds: token columns, node columns, recorded quantities."""
+        """Fill the tree with what a log holds: token columns, node columns, recorded quantities."""
         self._tokens = {n: np.array(tokens[n], dtype) for n, dtype in _TOKEN_DTYPES.items()}
         self._used = len(self._tokens["id"])
         self.recorded = {n: np.array(v, np.float32) for n, v in recorded.items()}
@@ -181,17 +192,17 @@ class Tree:
         have = len(self._tokens["id"])
         if size <= have:
             return
-        room = max(size, 2 * have, 64)
+        capacity = max(size, 2 * have, 64)
         for name, old in self._tokens.items():
-            self._tokens[name] = np.concatenate([old, np.zeros(room - have, old.dtype)])
+            self._tokens[name] = np.concatenate([old, np.zeros(capacity - have, old.dtype)])
         for name, old in self.recorded.items():
-            self.recorded[name] = np.concatenate([old, np.full(room - len(old), np.nan, np.float32)])
+            self.recorded[name] = np.concatenate([old, np.full(capacity - len(old), np.nan, np.float32)])
 
     @staticmethod
-    def _index(table: list[Any], value: Any) -> int:
-        if value not in table:
-            table.append(value)
-        return table.index(value)
+    def _index(values: list[Any], value: Any) -> int:
+        if value not in values:
+            values.append(value)
+        return values.index(value)
 
 
 class Turn(NamedTuple):
@@ -211,11 +222,14 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A path that a program closed: who spoke and learns, and the siblings that it is compared with.
+    """A path from a root to a leaf that a program closed.
 
-    `learn` names the stream that it teaches; None: kept and shown, never learned (a judge, a vine). `before`: where the
-    path stood each time that a chat template wrote what stood there anew and the path went on in another branch; what
-    was sampled up to there is learned there, in the context that it was drawn in.
+    role    of whose policy it is
+    key     the group that it is compared in
+    learn   its loss stream; None: logged, never learned (a judge, a vine)
+    status  why its last turn ended
+    before  the ends of earlier branches, one for each time that a chat template re-rendered the conversation: what was
+            sampled up to there is learned there, in the context that it was sampled in
     """
 
     leaf: Ref
@@ -230,7 +244,7 @@ class Trajectory:
 class Episode:
     """One run of a program: its tree, the trajectories it closed, and what it returned.
 
-    status: done | limit | error; `why` says what went wrong. cost: tokens sampled, scored, calls, seconds.
+    status: done | limit | error; `why`: the error. cost: tokens sampled, scored, turns, calls.
     """
 
     id: str
@@ -247,8 +261,8 @@ NUMBERS: Any = (bool, int, float, np.bool_, np.integer, np.floating)
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A verdict. value None: it could not be had, which is never 0. `parts` by name, `why` for people, `error` if there
-    was one.
+    """A reward's score. value None: there is none, which is not 0. `parts`: components by name; `why`: a reason in
+    words; `error`: what failed.
     """
 
     value: float | None
@@ -274,7 +288,7 @@ class Score:
         if isinstance(value, NUMBERS):
             return _finite(Score(float(value)))
         if value is None:
-            return Score(None, error="the reward returned None: no verdict")
+            return Score(None, error="the reward returned None: no score")
         return Score(
             None, error=f"the reward returned {type(value).__name__} {str(value)[:60]!r}, not a number or a Score"
         )

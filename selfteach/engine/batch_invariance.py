@@ -18,7 +18,7 @@ def is_batch_invariant(runner: Runner) -> bool:
 
     Computes one sequence alone and whole, then in chunks among others, and compares hidden states, tokens and logp.
     """
-    c = runner.model.c
+    c = runner.model.config
     n, room = min(45, c.max_length), min(150, c.max_length)
     tokens = random_keys.generator("probe").integers(0, c.vocab, (SEQUENCES, room))
 

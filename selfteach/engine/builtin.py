@@ -69,12 +69,12 @@ class BuiltinEngine(EngineWeights):
         stops: dict[int, StopStrings] = {}
         for group, model in self.models.items():
             assert isinstance(model, Transformer), group  # others are for EqualLengthEngine
-            n, vocab = self.lengths[group], model.c.vocab
+            n, vocab = self.lengths[group], model.config.vocab
             n_slots = self._fitting_slots(model, slots, n, torch.device(device), dtype, reserve)
             own = make_runner(model, n_slots, n, torch.device(device), dtype, kernel)
             tables = stops.setdefault(vocab, StopStrings(tokenizer.pieces, vocab))
             self.schedulers[group] = Scheduler(
-                group, own, n_slots, n, chunk, tables, tokenizer.ends, self.counts, self.head_values
+                group, own, n_slots, n, chunk, tables, tokenizer.eos_token_ids, self.counts, self.head_values
             )
         self.backend = {group: scheduler.runner.backend for group, scheduler in self.schedulers.items()}
         self.device = torch.device(device)
@@ -96,7 +96,7 @@ class BuiltinEngine(EngineWeights):
         temperature 1). Raises UnknownName, BadValue; NotFinite where the weights give no distribution.
         """
         scheduler = self.schedulers[self.group_of(model_role)]
-        ids = check_request(context, scheduler.runner.model.c.vocab, sampling.record, sampling)
+        ids = check_request(context, scheduler.runner.model.config.vocab, sampling.record, sampling)
         if len(ids) >= scheduler.length:
             empty = np.zeros(0, np.float32)
             return Completion(
@@ -112,8 +112,10 @@ class BuiltinEngine(EngineWeights):
         Raises UnknownName; BadValue where context and tokens are more than the engine's context.
         """
         scheduler = self.schedulers[self.group_of(model_role)]
-        start = len(check_request(context, scheduler.runner.model.c.vocab, want, inputs=self.score_inputs(model_role)))
-        ids = check_request(np.concatenate([context, tokens]), scheduler.runner.model.c.vocab, ())
+        start = len(
+            check_request(context, scheduler.runner.model.config.vocab, want, inputs=self.score_inputs(model_role))
+        )
+        ids = check_request(np.concatenate([context, tokens]), scheduler.runner.model.config.vocab, ())
         if len(ids) > scheduler.length:
             raise BadValue(
                 f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {scheduler.length}"

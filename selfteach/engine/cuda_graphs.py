@@ -25,7 +25,7 @@ MEMORY_FRACTION = 0.9  # of the free memory less the reserve, the part that a ca
 
 def slots_that_fit(slots: int, length: int, model: Transformer, dtype: torch.dtype, free: int, reserve: int = 0) -> int:
     """The number of slots whose cache fits the free memory less the reserve (bytes); at least one."""
-    c = model.c
+    c = model.config
     slot_bytes = 2 * c.layers * c.kv_heads * c.head_dim * length * torch.empty(0, dtype=dtype).element_size()
     return max(1, min(slots, int(MEMORY_FRACTION * (free - reserve) / slot_bytes) - 1))
 
@@ -36,7 +36,7 @@ class DecodeStep:
     def __init__(self, model: Transformer, cache: KVCache, width: int, keys: int) -> None:
         self.model, self.cache, self.width, self.keys = model, cache, width, keys
         self.ids, self.position, self.slot = torch.zeros(3, width, dtype=torch.int64, device=cache.k.device)
-        self.hidden = torch.zeros(width, model.c.width, device=cache.k.device, dtype=cache.k.dtype)
+        self.hidden = torch.zeros(width, model.config.width, device=cache.k.device, dtype=cache.k.dtype)
         self.graph: Any = None
 
     def put(self, ids: np.ndarray, position: np.ndarray, slot: np.ndarray) -> None:
@@ -51,8 +51,8 @@ class DecodeStep:
         key = torch.arange(self.keys, device=self.ids.device)
         behind = self.position[:, None] - key
         masks: dict[int, Tensor] = {}
-        for layer in range(self.model.c.layers):
-            window = self.model.c.attention_spec(layer).window
+        for layer in range(self.model.config.layers):
+            window = self.model.config.attention_spec(layer).window
             if window not in masks:
                 hide = behind < 0 if not window else (behind < 0) | (behind >= window)
                 masks[window] = torch.zeros(hide.shape, device=key.device, dtype=self.hidden.dtype).masked_fill_(

@@ -76,7 +76,7 @@ class EqualLengthEngine(EngineWeights):
         self.stops: dict[int, StopStrings] = {}
         for model in self.models.values():
             model.to(self.device, dtype)
-            self.stops.setdefault(model.c.vocab, StopStrings(tokenizer.pieces, model.c.vocab))
+            self.stops.setdefault(model.config.vocab, StopStrings(tokenizer.pieces, model.config.vocab))
         self.queue: list[PendingTurn] = []
         self.running: list[PendingTurn] = []
         self._pump: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class EqualLengthEngine(EngineWeights):
     async def generate(self, model_role: str, context: np.ndarray, sampling: Sampling, rng_key: int) -> Completion:
         """As BuiltinEngine.generate."""
         group = self.group_of(model_role)
-        vocab = self.models[group].c.vocab
+        vocab = self.models[group].config.vocab
         ids = check_request(context, vocab, sampling.record, sampling)
         if len(ids) >= self.lengths[group]:
             empty = np.zeros(0, np.float32)
@@ -107,8 +107,8 @@ class EqualLengthEngine(EngineWeights):
         """As BuiltinEngine.score, one text at a time."""
         group = self.group_of(model_role)
         model, start = self.models[group], len(context)
-        check_request(context, model.c.vocab, want, inputs=self.score_inputs(model_role))
-        ids = check_request(np.concatenate([context, tokens]), model.c.vocab, ())
+        check_request(context, model.config.vocab, want, inputs=self.score_inputs(model_role))
+        ids = check_request(np.concatenate([context, tokens]), model.config.vocab, ())
         if len(ids) > self.lengths[group]:
             raise BadValue(
                 f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {self.lengths[group]}"
@@ -241,11 +241,11 @@ class EqualLengthEngine(EngineWeights):
         if row.future.done():
             return True
         stops, last, total = (
-            self.stops[self.models[row.group].c.vocab],
+            self.stops[self.models[row.group].config.vocab],
             row.tokens[-1],
             len(row.ids) + len(row.tokens),
         )
-        stop = last in self.tokenizer.ends or bool(
+        stop = last in self.tokenizer.eos_token_ids or bool(
             stops.may_complete[row.table, last] and stops.ended(row.table, np.array(row.tokens))
         )
         full = len(row.tokens) == row.sampling.max_tokens

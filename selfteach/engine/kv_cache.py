@@ -28,7 +28,7 @@ class KVCache:
     def __init__(
         self, c: Config, slots: int, length: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:
-        self.c = c
+        self.config = c
         self.capacity = round_up(length, KEY_MULTIPLE)
         shape = (c.layers, slots, c.kv_heads, self.capacity, c.head_dim)
         # Zeros, not empty memory: a masked key weighs 0, and 0 times a stray NaN would be NaN.
@@ -81,7 +81,7 @@ class CachedAttention:
 
     def __init__(self, cache: KVCache, slots: np.ndarray, start: np.ndarray, take: np.ndarray) -> None:
         self.cache = cache
-        c = cache.c
+        c = cache.config
         least = 4 // math.gcd(4, c.heads // c.kv_heads)  # tokens that make a multiple of 4 rows
         width = np.maximum(2 ** np.ceil(np.log2(take)).astype(np.int64), least)
         order = np.argsort(width, kind="stable")

@@ -28,7 +28,7 @@ def unsupported_reason(model: Transformer, device: torch.device, dtype: torch.dt
         return f"weights on {device}"
     if dtype not in DTYPES:
         return f"weights as {dtype}"
-    if model.names().keys() != Transformer.without_weights(model.c).names().keys():
+    if model.named_tensors().keys() != Transformer.without_weights(model.config).named_tensors().keys():
         return "modules besides those of its config"
     return library if isinstance(library := decode.decode_library(), str) else None
 
@@ -39,9 +39,9 @@ class PackedWeights:
     def __init__(self, model: Transformer, dtype: torch.dtype = torch.float32) -> None:
         lib = decode.decode_library()
         assert not isinstance(lib, str)
-        self.lib, self.model, self.c, self.dtype = lib, model, model.c, dtype
+        self.lib, self.model, self.config, self.dtype = lib, model, model.config, dtype
         self.lanes = int(lib.lanes())
-        self.handle = lib.model_new(ctypes.byref(_native_shape(model.c)), dtype == torch.bfloat16)
+        self.handle = lib.model_new(ctypes.byref(_native_shape(model.config)), dtype == torch.bfloat16)
         self.load()
 
     def __del__(self) -> None:
@@ -65,10 +65,10 @@ class PackedWeights:
             self._pack_matrix(n, decode.DOWN, mlp.down_proj.weight, mlp.down_proj.bias)
             self._pack_norm(n, decode.INPUT_NORM, layer.input_layernorm)
             self._pack_norm(n, decode.POST_ATTENTION_NORM, layer.post_attention_layernorm)
-            if self.c.sandwich:
+            if self.config.sandwich:
                 self._pack_norm(n, decode.PRE_MLP_NORM, layer.pre_feedforward_layernorm)
                 self._pack_norm(n, decode.POST_MLP_NORM, layer.post_feedforward_layernorm)
-            if self.c.qk_norm:
+            if self.config.qk_norm:
                 self._pack_norm(n, decode.Q_NORM, attention.q_norm)
                 self._pack_norm(n, decode.K_NORM, attention.k_norm)
             names = [] if table is None else [f"{table}cos", f"{table}sin"]
@@ -114,7 +114,7 @@ class NativeRunner:
 
     def resize(self, slots: int) -> None:
         """Change the number of slots, all of them empty."""
-        c, dtype, lanes = self.model.c, self.packed.dtype, self.packed.lanes
+        c, dtype, lanes = self.model.config, self.packed.dtype, self.packed.lanes
         self.k = self.v = torch.empty(0)  # frees the old ones first
         self.pages = PageTable(slots, -(-self.length // PAGE))
         shape, capacity = (c.layers, slots, c.kv_heads), PAGE * self.pages.table.shape[1]
@@ -165,7 +165,7 @@ class NativeRunner:
             slot = np.repeat(slots, take)
             position = np.arange(len(slot)) + np.repeat(start - last - 1 + take, take)
         ids = tokens[slot, position]
-        hidden = torch.empty(len(slot), self.model.c.width)
+        hidden = torch.empty(len(slot), self.model.config.width)
         cache = self.k.data_ptr(), self.v.data_ptr(), len(table), table.ctypes.data, table.shape[1]
         rows = ids.ctypes.data, slot.ctypes.data, position.ctypes.data, len(slot)
         self.lib.model_forward(self.packed.handle, *cache, *rows, hidden.data_ptr(), self.threads)
@@ -173,7 +173,7 @@ class NativeRunner:
 
     def logits(self, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """As Runner.logits: [R, width], f32[R, vocab]."""
-        rows, vocab = np.ascontiguousarray(rows), self.model.c.vocab
+        rows, vocab = np.ascontiguousarray(rows), self.model.config.vocab
         out = torch.empty(len(rows), -(-vocab // (2 * self.packed.lanes)) * 2 * self.packed.lanes)
         self.lib.model_logits(
             self.packed.handle, hidden.data_ptr(), rows.ctypes.data, len(rows), out.data_ptr(), self.threads

@@ -23,7 +23,7 @@ class ReferenceEngine(EngineWeights):
     async def generate(self, model_role: str, context: np.ndarray, sampling: Sampling, rng_key: int) -> Completion:
         """As BuiltinEngine.generate."""
         group = self.group_of(model_role)
-        start = len(check_request(context, self.models[group].c.vocab, sampling.record, sampling))
+        start = len(check_request(context, self.models[group].config.vocab, sampling.record, sampling))
         ids = [int(i) for i in context]
         logp: list[float] = []
         recorded: dict[str, list[float]] = {name: [] for name in sampling.record}
@@ -42,7 +42,7 @@ class ReferenceEngine(EngineWeights):
             ).items():
                 recorded[name].append(float(value[0]))
             text = b"".join(self.tokenizer.pieces[i] for i in ids[start:] if i < len(self.tokenizer))
-            if token in self.tokenizer.ends or any(s.encode() in text for s in sampling.stop):
+            if token in self.tokenizer.eos_token_ids or any(s.encode() in text for s in sampling.stop):
                 status = "stop"
                 break
             if len(ids) - start == sampling.max_tokens:
@@ -60,11 +60,11 @@ class ReferenceEngine(EngineWeights):
         group = self.group_of(model_role)
         check_request(
             np.concatenate([context, tokens]),
-            self.models[group].c.vocab,
+            self.models[group].config.vocab,
             want,
             inputs=self.score_inputs(model_role),
         )
-        start = len(check_request(context, self.models[group].c.vocab, ()))
+        start = len(check_request(context, self.models[group].config.vocab, ()))
         if start + len(tokens) > self.lengths[group]:
             raise BadValue(
                 f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {self.lengths[group]}"

@@ -61,13 +61,13 @@ class Scheduler:
         length: int,
         chunk: int,
         stops: StopStrings,
-        ends: Sequence[int],
+        eos_token_ids: Sequence[int],
         counts: Counter[str],
         head_values: Callable[[str, torch.Tensor], dict[str, torch.Tensor]] = lambda model_role, hidden: {},
     ) -> None:
         self.name, self.runner, self.stops, self.counts, self.head_values = name, runner, stops, counts, head_values
-        self.is_end = np.zeros(max(runner.model.c.vocab, *ends, 0) + 1, bool)  # the ids that end a turn
-        self.is_end[[*ends]] = True
+        self.is_eos = np.zeros(max(runner.model.config.vocab, *eos_token_ids, 0) + 1, bool)
+        self.is_eos[[*eos_token_ids]] = True
         self.length, self.chunk, self.version = length, chunk, 0
         self.queue: deque[EngineRequest] = deque()
         self.cancelled: list[EngineRequest] = []
@@ -196,7 +196,7 @@ class Scheduler:
             self.recorded.setdefault(name, np.zeros_like(self.logp))[slots, n_known] = column
         self.n_known[slots] = n_known = n_known + 1
         self.counts["generated"] += n
-        stop = self.is_end[ids]
+        stop = self.is_eos[ids]
         for i in np.flatnonzero(self.stops.may_complete[self.stop_table[slots], ids] & ~stop):
             s = slots[i]
             stop[i] = self.stops.ended(int(self.stop_table[s]), self.tokens[s, self.start[s] : self.n_known[s]])

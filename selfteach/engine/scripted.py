@@ -18,7 +18,7 @@ from ..model.tokenizer import Tokenizer
 class ScriptedEngine:
     """An engine that gives `replies` in turn, cyclically, or those of a function (context text, RNG key) -> text.
 
-    A reply is tokenised and ends with the end token, unless a stop string, `max_tokens` or `length` ends it first.
+    A reply is tokenised and ends with the EOS token, unless a stop string, `max_tokens` or `length` ends it first.
     Every log-probability is `logp`. `calls` holds (model role, context text, sampling, RNG key) of each request,
     `versions` and `weights` what was loaded.
     """
@@ -45,7 +45,7 @@ class ScriptedEngine:
         await asyncio.sleep(0)
         reply = self.replies(text, rng_key) if callable(self.replies) else self.replies[number % len(self.replies)]
         ids, status = self._end_reply(
-            [*self.tokenizer.encode(reply).tolist(), self.tokenizer.end], len(context), sampling
+            [*self.tokenizer.encode(reply).tolist(), self.tokenizer.eos_token_id], len(context), sampling
         )
         logp = np.full(len(ids), self.logp, np.float32)
         recorded = {name: np.zeros(len(ids), np.float32) for name in sampling.record}
@@ -75,7 +75,7 @@ class ScriptedEngine:
             if start + n >= self.length:
                 return ids[:n], "limit"
             text += self.tokenizer.pieces[i]
-            if i in self.tokenizer.ends or any(s.encode() in text for s in sampling.stop):
+            if i in self.tokenizer.eos_token_ids or any(s.encode() in text for s in sampling.stop):
                 return ids[: n + 1], "stop"
             if n + 1 == sampling.max_tokens:
                 return ids[: n + 1], "length"

@@ -28,7 +28,7 @@ class TorchRunner:
         """Change the number of slots, all of them empty."""
         weight = self.model.lm_head.weight
         self.cache: Any = None  # frees the old one first
-        self.cache = KVCache(self.model.c, slots, self.length, weight.device, weight.dtype)
+        self.cache = KVCache(self.model.config, slots, self.length, weight.device, weight.dtype)
 
     def with_new_cache(self, slots: int, length: int) -> TorchRunner:
         """A runner of the same weights over another cache."""

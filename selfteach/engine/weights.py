@@ -51,9 +51,11 @@ class EngineWeights:
                 raise unknown(f"weight group (of the model {model_role!r})", group, self.models)
         for group, model in self.models.items():
             model.requires_grad_(False).eval()
-            if length is not None and length > model.c.max_length:
-                raise BadValue(f"engine: length {length} is more than the context of {group!r}, {model.c.max_length}")
-            self.lengths[group] = length or model.c.max_length
+            if length is not None and length > model.config.max_length:
+                raise BadValue(
+                    f"engine: length {length} is more than the context of {group!r}, {model.config.max_length}"
+                )
+            self.lengths[group] = length or model.config.max_length
 
     @property
     def groups(self) -> list[str]:
@@ -101,7 +103,7 @@ class EngineWeights:
     def _held(self, group: str) -> dict[str, torch.Tensor]:
         if group not in self.groups:
             raise unknown("weight group", group, self.groups)
-        own = self.models[group].names() if group in self.models else {}
+        own = self.models[group].named_tensors() if group in self.models else {}
         return {
             **own,
             **{f"{h}_head.{n}": p for h, head in self.heads.get(group, {}).items() for n, p in head.named_parameters()},

@@ -59,7 +59,7 @@ def _check_reached(groups: ParamGroups, batch: Batch, update: Update, want: Mapp
     if not any(is_trainable(n, groups, batch, update.params) for n in names):
         read = ", ".join(want) or "none"
         raise BadValue(
-            f"update of {', '.join(update.params)}: none of its terms reads a column that these weights move; "
+            f"update of {', '.join(update.params)}: none of its terms reads a column that depends on these weights; "
             f"they read: {read}"
         )
 

@@ -85,9 +85,10 @@ def compute_columns(
         trunk = groups.trunk(forward_pass.trunk)
         texts = texts_of(batch, rows, forward_pass.view, after)
         longest = max(texts.ids, key=len)
-        if len(longest) > trunk.c.max_length:
+        if len(longest) > trunk.config.max_length:
             raise BadValue(
-                f"learner: a sequence of {len(longest)} tokens does not fit the model's context of {trunk.c.max_length}"
+                f"learner: a sequence of {len(longest)} tokens does not fit the model's context of "
+                f"{trunk.config.max_length}"
             )
         layout = (flat_layout if trunk.supports_custom_attention else padded_layout)(texts, groups.device, after)
         if layout.token_hashes is not None:
@@ -218,7 +219,7 @@ def _logit_quantities(
     Rows are padded to a multiple of ROW_MULTIPLE. use_bf16: log-probabilities and entropies by bf16 matmuls, as in the
     trunk, where a kernel does them.
     """
-    standard_head = trunk.plain_head and trunk.c.logit_cap is None and by_logits.keys() <= {"logp", "entropy"}
+    standard_head = trunk.plain_head and trunk.config.logit_cap is None and by_logits.keys() <= {"logp", "entropy"}
     kernel = bf16_matmul() if use_bf16 and standard_head and overrides.active and hidden.device.type == "cpu" else None
     if (
         kernel is not None
@@ -240,7 +241,7 @@ def _by_chunks(
     names = sorted(by_logits)
     if needs_grad and trunk.plain_head and by_logits.keys() <= {"logp", "entropy"}:
         logp_and_entropy: tuple[Tensor, Tensor] = TokenLogProb.apply(
-            hidden, weight, ids, temperature, trunk.c.logit_cap, step, "entropy" in by_logits
+            hidden, weight, ids, temperature, trunk.config.logit_cap, step, "entropy" in by_logits
         )  # type: ignore[assignment]
         return {n: v for n, v in zip(("logp", "entropy"), logp_and_entropy, strict=True) if n in by_logits}
     needs = set[str]().union(*(q.needs for q in by_logits.values()))

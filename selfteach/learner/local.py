@@ -41,7 +41,7 @@ class LocalLearner:
 
     start         the run's model, not to be changed: groups of source "start" are copies of it, made on first use
     frozen        groups that nothing will write to: they share the start's tensors
-    donate_start  nobody else needs the start: its only group may take its tensors
+    donate_start  the start is not used elsewhere: its only group may take its tensors
     seed          of adapters and their dropout (scalar heads begin at zero)
 
     The same inputs give the same bits on the same machine and number of threads; the split into micro-batches changes
@@ -152,7 +152,7 @@ class LocalLearner:
         return {"grad_norm": length, "lr": lr}
 
     def logprob_mismatch(self, batch: Batch) -> dict[str, float]:
-        """The log-prob mismatch of learner and engine: |logp - old_logp| over the rows that know both.
+        """The log-prob mismatch of learner and engine: |logp - old_logp| over the rows that have both.
 
         Returns mean, p99 and max (NaN without rows), and the number of rows. Call it before the first step, under the
         weights that sampled.
@@ -276,7 +276,7 @@ class LocalLearner:
         return {
             n: p
             for n, p in own.named_parameters().items()
-            if group not in skip or own.trunk is None or n not in own.trunk.names()
+            if group not in skip or own.trunk is None or n not in own.trunk.named_tensors()
         }
 
     def _base_fingerprints(self) -> dict[str, str]:
@@ -284,7 +284,7 @@ class LocalLearner:
         if self.groups.adapter is None:
             return {}
         roots = {self.groups.origin(g) for s in self.groups.models.values() for g in [s.trunk]}
-        return {root: files.fingerprint(self.groups.base(root).names()) for root in sorted(roots)}
+        return {root: files.fingerprint(self.groups.base(root).named_tensors()) for root in sorted(roots)}
 
     def _columns(self, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> dict[str, Tensor]:
         """Columns without a gradient, by micro-batches: [N] or [N, D], NaN on rows not in `want`."""

@@ -45,14 +45,16 @@ class ParamGroup:
         Those of the trunk under the Hub's names, or of its adapters alone; a head's as `value_head.weight` [1, width]
         and `value_head.bias` [1].
         """
-        own = {} if self.trunk is None or self.is_adapter_base else lora.factors(self.trunk) or self.trunk.names()
+        own = (
+            {} if self.trunk is None or self.is_adapter_base else lora.factors(self.trunk) or self.trunk.named_tensors()
+        )
         return {**own, **self._heads()}
 
     def merged_weights(self) -> Mapping[str, Tensor]:
         """All its weights under the Hub's names, adapters merged in."""
         if self.trunk is not None and lora.factors(self.trunk):
             return lora.MergedTensors(self.trunk, self._heads())
-        own = {} if self.trunk is None else self.trunk.names()
+        own = {} if self.trunk is None else self.trunk.named_tensors()
         return {n: p.detach() for n, p in {**own, **self._heads()}.items()}
 
     def _heads(self) -> dict[str, Tensor]:
@@ -73,7 +75,7 @@ class ParamGroups:
 
     models        model role -> ResolvedModel
     frozen        groups that nothing will write to; those of source "start" share the start's tensors
-    donate_start  nobody else needs the start: its only group may take its tensors
+    donate_start  the start is not used elsewhere: its only group may take its tensors
 
     With an `adapter`, groups of one origin are adapters over one base, which is the start itself (or a path's model,
     loaded once); a group in `frozen` is the base. Scalar heads are trained in full in any case.
@@ -240,7 +242,9 @@ class ParamGroups:
         for model in self.models.values():
             for head, home in model.heads.items():
                 if home == name and head not in group.heads:
-                    width = (trunk if model.trunk == name and trunk is not None else self.trunk(model.trunk)).c.width
+                    width = (
+                        trunk if model.trunk == name and trunk is not None else self.trunk(model.trunk)
+                    ).config.width
                     group.heads[head] = _zero_head(width, _dtype(self.start))
         for module in (group.trunk, *group.heads.values()):
             if module is not None:
@@ -281,10 +285,10 @@ class ParamGroups:
 
     def _load_model(self, origin: str) -> Model:
         trunk, _ = files.load(Path(origin))
-        if trunk.c.vocab != self.start.c.vocab:
+        if trunk.config.vocab != self.start.config.vocab:
             raise BadCheckpoint(
-                f"{origin}: its vocabulary has {trunk.c.vocab} ids, the run's model {self.start.c.vocab}; take a model "
-                "of the same tokenizer"
+                f"{origin}: its vocabulary has {trunk.config.vocab} ids, the run's model {self.start.config.vocab}; "
+                "take a model of the same tokenizer"
             )
         return trunk.to(_dtype(self.start))
 

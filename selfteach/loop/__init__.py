@@ -1,4 +1,4 @@
 """The loop: episodes, stages, history and replay, checkpoints, the event log of a run, evaluation.
 
-It knows no method by name.
+Nothing in it depends on a method's name.
 """

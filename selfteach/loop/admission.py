@@ -1,13 +1,14 @@
-"""Asynchrony is a number: how many groups may be asked for, given how stale their samples may be."""
+"""Admission of rollouts: the number of groups that may be requested under a bound on staleness."""
 
 from __future__ import annotations
 
 
 def admit(staleness: int, version: int, batch: int, accepted: int, running: int) -> int:
-    """Groups that may start now, so that none is learned from more than `staleness` versions after it began.
+    """The number of groups that may start now, so that none is learned from more than `staleness` versions after it
+    began.
 
-    That holds if they are learned from in the order they began; taken as they come in, one that dawdles can be of any
-    age.
+    That holds if groups are learned from in the order in which they began; in order of completion a slow one can be of
+    any age.
 
         (staleness + version + 1) * batch - accepted - running        (Fu et al. 2025, AReaL, eq. 3)
 

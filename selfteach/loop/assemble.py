@@ -1,6 +1,4 @@
-"""From a method and a source to a loop ready to run: only the weight groups that something reads, a learner, an engine,
-tools.
-"""
+"""Assembling a loop from a method and a task source: the weight groups that something reads, learner, engine, tools."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from ..model.base import Model
 from ..model.catalog import StartModel
 from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
-from .engine_roles import named_model_roles, speakers
+from .engine_roles import engine_model_roles, named_model_roles
 from .memory_plan import groups_of, plan_memory
 from .name_checks import check_names
 from .run import Loop, SafetyLimits
@@ -36,15 +34,12 @@ from .settings import RunSettings
 from .step_context import EpisodeLimits, Tool
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-LEARNING = (
-    24  # bytes for each number that is learned, which a GPU must have left: gradient, moments, and room for activations
-)
-CONTEXT = (
-    2048  # a context unless another is asked for: a cache for all that some models can hold would not fit this memory
-)
+# Bytes per trained parameter that the engine leaves free on a GPU: gradient, moments, activations.
+TRAINING_BYTES = 24
+MAX_CONTEXT = 2048  # tokens, unless another context is configured: the cache of some models' whole context is too large
 
 
-def parts_of(stage: Stage) -> list[Block]:
+def blocks_of(stage: Stage) -> list[Block]:
     """Every block of a stage, nested ones too."""
     top = [stage.select, *stage.programs.values(), *stage.reward, *stage.credit]
     top += [t.fn for u in stage.updates for t in u.terms]
@@ -55,20 +50,20 @@ def parts_of(stage: Stage) -> list[Block]:
         if p is not None
     ]
     out = list(top)
-    for part in top:
-        out += nested(part)
+    for block in top:
+        out += nested(block)
     return out
 
 
 def needed(method: Method) -> Method:
-    """The method with only the members and weight groups that something reads: the reference, say, only if a block
+    """The method with only the models and weight groups that something reads: the reference model, say, only if a block
     names `ref_...`.
     """
     model_roles = {"policy"} | {m for m in method.models if m != "ref"}
     for stage in method.stages:
-        for part in parts_of(stage):
-            model_roles |= {v for v in part.hyper_parameters.values() if isinstance(v, str) and v in method.models}
-            for column in part.columns:
+        for block in blocks_of(stage):
+            model_roles |= {v for v in block.hyper_parameters.values() if isinstance(v, str) and v in method.models}
+            for column in block.columns:
                 name = parse(column, method.models)
                 model_roles |= {name.model_role} if name and name.model_role else set()
     models = {m: method.models[m] for m in method.models if m in model_roles}
@@ -83,7 +78,7 @@ def needed(method: Method) -> Method:
 
 
 def trainable_groups(method: Method) -> set[str]:
-    """The weight groups that change at any time: by an optimiser, following another, or copied as a stage begins."""
+    """The weight groups that ever change: by an optimiser, following another, or copied as a stage begins."""
     out = {g for s in method.stages for u in s.updates for g in u.params} | {g for s in method.stages for g in s.enter}
     return out | {n for n, w in method.weights.items() if w.follow}
 
@@ -114,7 +109,7 @@ def adapter_for(settings: RunSettings, base: Model) -> lora.Adapter | None:
 
 
 def check(method: Method, source: TaskSource) -> None:
-    """Say before any work why a method cannot run: on this task, or at all. Raises BadValue or UnknownName."""
+    """Check before any work that a method can run on this task. Raises BadValue or UnknownName."""
     for stage in method.stages:
         if stage.staleness:
             raise BadValue(
@@ -125,62 +120,58 @@ def check(method: Method, source: TaskSource) -> None:
             raise BadValue(
                 f"method {method.name} on task {source.name}: it learns from demonstrations, and this task has none"
             )
-        for part in stage.reward:
-            if "state" in part.needs and "groups" not in part.needs:
+        for block in stage.reward:
+            if "state" in block.needs and "groups" not in block.needs:
                 raise BadValue(
-                    f"method {method.name}: reward {part.name} remembers, so it must name `groups`: single groups"
+                    f"method {method.name}: reward {block.name} is stateful, so it must name `groups`: single groups"
                     " come in any order"
                 )
-            for inner in nested(part):
+            for inner in nested(block):
                 if "state" in inner.needs:
                     raise BadValue(
-                        f"method {method.name}: reward {inner.name} remembers, so it must stand by itself, not"
-                        f" inside {part.name}"
+                        f"method {method.name}: reward {inner.name} is stateful, so it cannot be inside {block.name}"
                     )
-        for part in stage.programs.values():
-            if (wanted := lacking(part, method, source)) is not None:
+        for block in stage.programs.values():
+            if (wanted := lacking(block, method, source)) is not None:
                 raise BadValue(
-                    f"method {method.name} on task {source.name}: its program asks {wanted!r}, and there is no"
-                    " such tool or member here"
+                    f"method {method.name} on task {source.name}: its program names {wanted!r}, and there is no"
+                    " such tool or model here"
                 )
     check_names(method)
 
 
 def lacking(program: Block, method: Method, source: TaskSource) -> str | None:
-    """What a program asks that is neither a tool of task or method nor a member of the cast; None where it can run."""
+    """The first name that a program needs and that is no tool of task or method and no model; None where it can run."""
     known = {**source.tools, **method.tools, **method.models, "own memory": None}
     wanted = [program.hyper_parameters.get(name) for name in ("answerer", "tool")]
     return next((w for w in wanted if isinstance(w, str) and w not in known), None)
 
 
 def memory(method: Method, start: StartModel, settings: RunSettings) -> str | None:
-    """What a run will hold and what is free, in a line; None for a model that is not our own.
+    """The memory plan of a run and the free memory, in a line; None for a model that runs through transformers.
 
-    Raises BadValue where it cannot fit.
+    Raises BadValue where it does not fit.
     """
     if not isinstance(start.model, Transformer):
         return None
     method = needed(method)
-    trunks, trained, speaking = groups_of(method)
+    trunks, trained, sampled = groups_of(method)
     device = devices.resolve_device(settings.device)
     bf16, moments_8bit = devices.resolve_dtype(settings.dtype, device) == "bfloat16", settings.optimiser == "adamw8bit"
     engine_bytes = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)].itemsize
     plan = plan_memory(
-        start.model.c,
+        start.model.config,
         trunks & trainable_groups(method),
         trained,
-        speaking,
+        sampled,
         tokens=settings.micro_tokens,
         slots=settings.slots,
         length=context_of(settings, start),
         bf16=bf16,
         recompute=settings.recompute,
         moments_8bit=moments_8bit,
-        start=bool(
-            trunks & frozen_groups(method)
-        ),  # what stands still shares the start's tensors; what moves took them over, or copied them
-        rank=settings.lora_rank
-        or (16 if settings.adapter else 0),  # of a stored adapter the usual one: it hardly weighs
+        start=bool(trunks & frozen_groups(method)),  # trainable groups took the start's tensors over, or copied them
+        rank=settings.lora_rank or (16 if settings.adapter else 0),  # for a stored adapter a usual rank: it is small
         engine_bytes=engine_bytes,
         # On a CPU the engine keeps the weights in float32, and packed for its kernel besides.
         engine_weight_bytes=engine_bytes if device.startswith("cuda") else 4 + engine_bytes,
@@ -196,25 +187,33 @@ def loop(
     start: StartModel,
     settings: RunSettings,
     find: Callable[[str], Any] | None = None,
-    speak: bool = True,
-    given: bool = False,
-    teach: bool = True,
+    with_engine: bool = True,
+    donate_start: bool = False,
+    trains: bool = True,
 ) -> Loop:
-    """Build learner, engine (unless nobody is to speak) and tools, deliver the first weights, and give the loop.
+    """The loop of a method on a task source: learner, engine and tools built, the first weights delivered.
 
-    `given`: the start's weights are the loop's from then on; otherwise they stay as they are. `teach`: steps will be
-    made, so that the weights that move are copied beforehand.
+    with_engine   False for methods that only read data
+    donate_start  the loop may take over the start's tensors; otherwise they are not changed
+    trains        False: no step will be made, so no weight needs to be copied
     """
     check(method, source)
-    source = spoken(source, start.tokenizer)
+    source = with_chat_prompts(source, start.tokenizer)
     method = needed(method)
     fixed = frozen_groups(method)
     adapter = adapter_for(settings, start.model)
-    held = fixed if teach else method.weights
+    never_written = fixed if trains else method.weights
     learner = LocalLearner(
-        method.weights, method.models, start.model, settings.seed, settings, adapter, held, given and not start.mapped
+        method.weights,
+        method.models,
+        start.model,
+        settings.seed,
+        settings,
+        adapter,
+        never_written,
+        donate_start and not start.mapped,
     )
-    engine = engine_for(method, learner, start, settings, fixed) if speak else None
+    engine = engine_for(method, learner, start, settings, fixed) if with_engine else None
     made = Loop(
         method=method,
         source=source,
@@ -227,7 +226,7 @@ def loop(
         seed=settings.seed,
         max_tokens=settings.max_tokens or source.defaults.get("max_tokens", 256),
         limits=EpisodeLimits(tool_seconds=settings.tool_seconds),
-        bounds=SafetyLimits(settings.max_unscored, settings.max_logprob_mismatch, settings.reward_seconds),
+        safety_limits=SafetyLimits(settings.max_unscored, settings.max_logprob_mismatch, settings.reward_seconds),
         find=find,
         budget=settings.budget,
     )
@@ -236,53 +235,56 @@ def loop(
 
 
 def engine_for(
-    method: Method, learner: LocalLearner, start: StartModel, settings: RunSettings, frozen_groups: Collection[str] = ()
+    method: Method, learner: LocalLearner, start: StartModel, settings: RunSettings, frozen: Collection[str] = ()
 ) -> BuiltinEngine | EqualLengthEngine:
-    """The engine, holding its own copy of every group that a member uses who speaks or is asked for what its scalar
-    heads say (with adapters merged in: why, says model/lora.py), but for those that stay as they are: the built-in one,
-    or where a model's attention cannot be handed in, the one of cohorts.
+    """The engine: the built-in one, or the equal-length one where a model does not support custom attention.
+
+    It holds its own copy (adapters merged in) of the groups of all models that are sampled, or whose scalar heads are
+    read in episodes. Groups in `frozen` share the learner's tensors.
     """
-    seats, named = learner.groups.models, named_model_roles(method)
-    speaking = {name: seats[name].trunk for name in speakers(method)}
-    trunks = {group: learner.groups[group].trunk for group in sorted(set(speaking.values()))}
-    models = {group: _spoken_by(trunk, group in frozen_groups) for group, trunk in trunks.items() if trunk is not None}
+    resolved, named = learner.groups.models, named_model_roles(method)
+    sampled = {name: resolved[name].trunk for name in engine_model_roles(method)}
+    trunks = {group: learner.groups[group].trunk for group in sorted(set(sampled.values()))}
+    models = {group: _engine_copy(trunk, group in frozen) for group, trunk in trunks.items() if trunk is not None}
     device = devices.resolve_device(settings.device)
-    asked = {name: dict(seats[name].heads) for name in speaking if seats[name].heads and name in named}
-    homes = {g for own in asked.values() for g in own.values()} | {g for g in models if learner.groups[g].heads}
+    model_heads = {name: dict(resolved[name].heads) for name in sampled if resolved[name].heads and name in named}
+    head_groups = {g for own in model_heads.values() for g in own.values()} | {
+        g for g in models if learner.groups[g].heads
+    }
     heads = {
         group: {h: copy.deepcopy(layer).to(device) for h, layer in learner.groups[group].heads.items()}
-        for group in sorted(homes)
+        for group in sorted(head_groups)
     }
     more: dict[str, Any] = {
         "slots": settings.slots,
         "length": context_of(settings, start),
         "heads": heads,
-        "model_heads": asked,
+        "model_heads": model_heads,
     }
     if not all(model.supports_custom_attention for model in models.values()):
-        return EqualLengthEngine(models, speaking, start.tokenizer, device=device, **more)
+        return EqualLengthEngine(models, sampled, start.tokenizer, device=device, **more)
     dtype = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)]
-    off_context = {g for s in method.stages for u in s.updates for g in u.params}
-    learned = sum(p.numel() for g in off_context for p in learner.groups[g].named_parameters().values())
+    updated = {g for s in method.stages for u in s.updates for g in u.params}
+    n_trained = sum(p.numel() for g in updated for p in learner.groups[g].named_parameters().values())
     return BuiltinEngine(
-        models, speaking, start.tokenizer, device=device, dtype=dtype, reserve=LEARNING * learned, **more
+        models, sampled, start.tokenizer, device=device, dtype=dtype, reserve=TRAINING_BYTES * n_trained, **more
     )
 
 
-def _spoken_by(trunk: Model, frozen_groups: bool) -> Model:
+def _engine_copy(trunk: Model, frozen: bool) -> Model:
     if isinstance(trunk, Transformer) and lora.factors(trunk):
         return lora.merged_copy(trunk)
-    return shared_copy(trunk) if frozen_groups else copy.deepcopy(trunk)
+    return shared_copy(trunk) if frozen else copy.deepcopy(trunk)
 
 
 def context_of(settings: RunSettings, start: StartModel) -> int:
-    """Tokens of a whole context. Raises BadCheckpoint where the model has fewer than were asked for."""
-    most = start.model.c.max_length
-    length = settings.context or min(most, CONTEXT)
-    if length > most:
+    """The engine's context length in tokens. Raises BadCheckpoint where the model's is shorter than the setting."""
+    longest = start.model.config.max_length
+    length = settings.context or min(longest, MAX_CONTEXT)
+    if length > longest:
         raise BadCheckpoint(
-            f"config.json: the model's context (max_position_embeddings) is {most} tokens, not {length}; ask for a"
-            f" context of at most {most}"
+            f"config.json: the model's context (max_position_embeddings) is {longest} tokens, not {length}; ask for a"
+            f" context of at most {longest}"
         )
     if settings.max_tokens and settings.max_tokens >= length:
         raise BadValue(
@@ -292,12 +294,12 @@ def context_of(settings: RunSettings, start: StartModel) -> int:
     return length
 
 
-def spoken(source: TaskSource, tokenizer: Tokenizer) -> TaskSource:
-    """The source as its tasks are put to a model: as messages where it has a chat template, otherwise as they are."""
+def with_chat_prompts(source: TaskSource, tokenizer: Tokenizer) -> TaskSource:
+    """The source with prompts as messages where the tokenizer has a chat template, otherwise as it is."""
     if tokenizer.chat is None:
         return source
 
-    def ask(task: Task) -> Task:
+    def as_messages(task: Task) -> Task:
         if not isinstance(task.prompt, str):
             return task
         return replace(
@@ -307,15 +309,15 @@ def spoken(source: TaskSource, tokenizer: Tokenizer) -> TaskSource:
     demos = source.demos
     return replace(
         source,
-        train=lambda i: ask(source.train(i)),
-        test=[ask(t) for t in source.test],
-        demos=None if demos is None else lambda i: ask(demos(i)),
+        train=lambda i: as_messages(source.train(i)),
+        test=[as_messages(t) for t in source.test],
+        demos=None if demos is None else lambda i: as_messages(demos(i)),
     )
 
 
 def tools_for(method: Method, source: TaskSource) -> Mapping[str, Tool]:
     """The task's tools and the method's, built."""
     out: dict[str, Tool] = {}
-    for name, part in {**source.tools, **method.tools}.items():
-        out[name] = part(source=source) if "source" in part.needs else part()
+    for name, block in {**source.tools, **method.tools}.items():
+        out[name] = block(source=source) if "source" in block.needs else block()
     return out

@@ -1,9 +1,8 @@
-"""Checkpoints: everything a run must know to go on as if nothing had happened. Written aside, synced, renamed; kept by
-count.
+"""Checkpoints: all that a run needs to continue with the same bits. Written under a temporary name, synced, renamed.
 
 RUN/config.json              the resolved configuration
 RUN/checkpoints/000040/      model.safetensors config.json tokenizer.json, other weight groups, the optimiser,
-                             state.json of adapters: adapter/ in place of the model, which is written where the run is
+                             state.json; with LoRA adapter/ in place of the model, which is written when the run is
                              done
 RUN/last                     a link to the newest
 """
@@ -29,7 +28,7 @@ FORMAT = 2  # raise it with what a checkpoint or config.json holds, or what its 
 
 
 def pack_state(value: Any, arrays: dict[str, np.ndarray], at: str = "") -> Any:
-    """A state as JSON, its arrays put aside into `arrays` under the path where they stood."""
+    """A state as JSON, with its arrays moved into `arrays` under their path in the state."""
     if isinstance(value, np.ndarray):
         arrays[at] = np.array(value, order="C")  # not ascontiguousarray, which gives a number a dimension
         return {"array": at}
@@ -64,21 +63,21 @@ def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path],
     arrays: dict[str, np.ndarray] = {}
     packed = pack_state(dict(state), arrays)
     try:
-        with atomic_folder(folder) as aside:
-            fill(aside)
-            save_file(arrays, str(aside / "state.safetensors"))
-            (aside / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, "state": packed}) + "\n")
+        with atomic_folder(folder) as temporary:
+            fill(temporary)
+            save_file(arrays, str(temporary / "state.safetensors"))
+            (temporary / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, "state": packed}) + "\n")
         link = run / f".last-{os.getpid()}"
         link.unlink(missing_ok=True)
         link.symlink_to(Path("checkpoints") / folder.name)
         os.replace(link, run / "last")
     except OSError as error:
         raise disk_error(error, folder) from error
-    there = sorted((run / "checkpoints").iterdir())
+    written = sorted((run / "checkpoints").iterdir())
     for old in [
-        *[p for p in there if p.name.isdigit()][:-keep],
-        *(p for p in there if p.name.startswith(".")),
-    ]:  # "." : cut off by a kill
+        *[p for p in written if p.name.isdigit()][:-keep],
+        *(p for p in written if p.name.startswith(".")),
+    ]:  # ".": left unfinished by a kill
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
@@ -116,13 +115,13 @@ def check_format(file: Path, written: Any) -> None:
     """Raises BadCheckpoint where a file was written under another format than FORMAT."""
     if written != FORMAT:
         raise BadCheckpoint(
-            f"{file}: checkpoint format {written}, this selfteach reads {FORMAT}; go on with the version that wrote it,"
-            " or train anew"
+            f"{file}: checkpoint format {written}, this selfteach reads {FORMAT}; resume with the version that "
+            "wrote it, or train again"
         )
 
 
 def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
-    """Make the run's folder and write its configuration, or check that what stands there is the same one.
+    """Make the run's folder and write its configuration, or check that the folder holds the same one.
 
     Raises BadValue for a folder that holds another run, or something else.
     """
@@ -139,14 +138,14 @@ def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
                     f"--out, or --resume {run}"
                 )
             if not resume:
-                raise BadValue(f"{run}: holds this very run already; go on with --resume {run}, or give another --out")
+                raise BadValue(f"{run}: holds this run already; continue with --resume {run}, or give another --out")
             return
         if run.exists() and any(run.iterdir()):
             raise BadValue(f"{run}: is not empty and holds no run; give another --out")
         run.mkdir(parents=True, exist_ok=True)
-        aside = run / ".config.json.new"
-        aside.write_text(text)
-        os.replace(aside, file)
+        temporary = run / ".config.json.new"
+        temporary.write_text(text)
+        os.replace(temporary, file)
     except json.JSONDecodeError as error:
         raise BadCheckpoint(f"{file}: not JSON ({error})") from None
     except OSError as error:
@@ -157,7 +156,7 @@ def disk_error(error: OSError, at: Path) -> SelfteachError:
     """One clear line for a full disk or a folder that cannot be written."""
     if error.errno == errno.ENOSPC:
         return SelfteachError(
-            f"{at}: the disk is full; free some room and go on with --resume (the last checkpoint is whole)"
+            f"{at}: the disk is full; free some space and continue with --resume (the last checkpoint is complete)"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return SelfteachError(f"{at}: cannot be written to ({error.strerror}); give another --out")

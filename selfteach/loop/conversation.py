@@ -1,6 +1,4 @@
-"""Conversations over an episode's tree: which messages stand up to a place, and where one that was written anew parts
-from what stood.
-"""
+"""Conversations over an episode's tree: the messages up to a place, and where a re-rendered one leaves the path."""
 
 from __future__ import annotations
 
@@ -13,23 +11,20 @@ import numpy as np
 from ..core.task import Ref
 from ..core.tree import Tree
 
-ANEW = (
-    "re_rendered"  # the span of what a chat template wrote anew, and how an episode's cost counts it: rewritten/<cause>
-)
+# The span of tokens that a chat template re-rendered; an episode's cost counts re_rendered/<cause>.
+RE_RENDERED = "re_rendered"
 
 
 class Conversation(NamedTuple):
-    """A conversation up to the node that ends it: its messages, and the places at which it was written anew
-    (Trajectory.before).
-    """
+    """The messages up to a node, and the places at which the conversation was re-rendered (Trajectory.before)."""
 
     messages: tuple[Mapping[str, Any], ...]
-    left: tuple[Ref, ...] = ()
+    re_rendered_at: tuple[Ref, ...] = ()
 
 
 def conversation_at(tree: Tree, at: Ref, conversations: Mapping[int, Conversation]) -> tuple[Conversation | None, int]:
-    """The conversation up to the last message before a place, and how many tokens stand up to there; None where it is
-    not known.
+    """The conversation up to the last message before a place, and the number of tokens up to there; None where there is
+    none.
     """
     path = tree.path(at.node, at.offset)
     for n in reversed(range(len(path))):
@@ -40,9 +35,9 @@ def conversation_at(tree: Tree, at: Ref, conversations: Mapping[int, Conversatio
     return None, 0
 
 
-def parting(tree: Tree, at: Ref, new: np.ndarray) -> tuple[int, int, int]:
-    """(n, node, offset): the first n ids of `new` stand on the path to a place, the last of them at this place; node
-    -1: none does.
+def common_prefix(tree: Tree, at: Ref, new: np.ndarray) -> tuple[int, int, int]:
+    """(n, node, offset): the first n ids of `new` are those of the path to `at`, the last of them at this node and
+    offset; node -1: none is.
     """
     ids = tree.id[tree.places(at.node, at.offset)]
     short = min(len(ids), len(new))
@@ -55,11 +50,11 @@ def parting(tree: Tree, at: Ref, new: np.ndarray) -> tuple[int, int, int]:
     return same, node, offset
 
 
-def rewrites(costs: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """How often chat templates wrote anew what episodes with these costs had said, by cause: rewritten/thinking
-    stripped ...
+def re_render_counts(costs: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """How often chat templates re-rendered conversations in episodes with these costs, by cause:
+    re_rendered/<cause>.
     """
     out: Counter[str] = Counter()
     for cost in costs:
-        out.update({k: v for k, v in cost.items() if k.startswith(f"{ANEW}/")})
+        out.update({k: v for k, v in cost.items() if k.startswith(f"{RE_RENDERED}/")})
     return dict(sorted(out.items()))

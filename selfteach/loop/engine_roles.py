@@ -1,4 +1,4 @@
-"""Who of a method's cast an engine must hold."""
+"""The models of a method that an engine must hold."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from ..core.scoring import nested
 
 
 def named_model_roles(method: Method) -> set[str]:
-    """The members that a program, a select, a reward or a way to decode names: those whose scalar heads may be asked in
-    an episode.
-    """
+    """The models that a program, select, reward or decode program names: their scalar heads may be read in episodes."""
     parts = [*method.decode.values(), *(p for s in method.stages for p in (s.select, *s.programs.values(), *s.reward))]
     parts += [n for p in parts for n in nested(p)]
     return {v for p in parts for v in p.hyper_parameters.values() if isinstance(v, str) and v in method.models}
 
 
-def speakers(method: Method) -> list[str]:
-    """The members that an engine holds: those with a vocabulary, and the named.
+def engine_model_roles(method: Method) -> list[str]:
+    """The models that an engine holds: those with a vocabulary head, and the named ones.
 
-    The reference is read by the learner, unless it is named.
+    The reference model is computed by the learner, unless it is named.
     """
     named = named_model_roles(method)
     return [name for name, m in method.models.items() if name in named or ("vocab" in m.heads and name != "ref")]

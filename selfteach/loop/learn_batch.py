@@ -1,4 +1,4 @@
-"""What a step learns: scored groups to a batch of columns (`compose_batch`), a batch to new weights (`learn_batch`)."""
+"""From scored groups to a batch of columns (`compose_batch`), and from a batch to new weights (`learn_batch`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.batch import Batch, Example, collate
+from ..core.batch import Batch, Example
 from ..core.blocks import Block
+from ..core.collate import collate
 from ..core.method import Stage, Update
 from ..core.protocols import Learner
 from ..core.quantity import parse
@@ -37,19 +38,21 @@ def compose_batch(
     groups: Sequence[RolloutGroup],
     stage: Stage,
     learner: Learner,
-    table: StepContext,
+    context: StepContext,
     state: RunState,
     source: TaskSource | None = None,
 ) -> Composed:
-    """The batch that the credit blocks of a stage make of scored groups: composed, assigned, dropped rows taken out."""
-    examples = _examples(groups, stage, table, state, source)
-    batch = collate(examples, table.tree)
+    """The batch that the credit blocks of a stage make of scored groups: composed, with assigned columns, without
+    dropped rows.
+    """
+    examples = _examples(groups, stage, context, state, source)
+    batch = collate(examples, context.tree)
     composed = dict(zip(batch.names, batch.lengths().tolist(), strict=True))
     assigners = [(i, p) for i, p in enumerate(stage.credit) if "groups" not in p.needs]
     _add_forward_columns(batch, [p for _, p in assigners], learner)
     reasons: dict[str, str] = {}  # why a sequence was dropped
-    for number, part in assigners:
-        batch = _assign(batch, part, state, f"{stage.name}/credit.{number}", reasons)
+    for number, block in assigners:
+        batch = _assign(batch, block, state, f"{stage.name}/credit.{number}", reasons)
     if "adv" in batch.columns:
         batch = without(batch, np.isnan(batch.get("adv")), "no advantage", reasons)
     names: dict[str, list[str]] = {}
@@ -58,9 +61,9 @@ def compose_batch(
     counts = Counter(account(groups, examples, names))
     sampled, learned = counts.pop("sampled"), counts.pop("learned")
     kept = zip(batch.names, batch.lengths().tolist(), strict=True)
-    if cut := sum(composed[name] - left for name, left in kept if name.rsplit(":", 1)[0] in table.trees):
-        counts["dropped/rows"] += cut  # single tokens of sequences that stay
-        learned -= cut
+    if dropped_rows := sum(composed[name] - left for name, left in kept if name.rsplit(":", 1)[0] in context.trees):
+        counts["dropped/rows"] += dropped_rows  # single tokens of sequences that stay
+        learned -= dropped_rows
     assert sampled == learned + sum(counts.values()), (
         f"tokens unaccounted for: {sampled} sampled, {learned} learned, {dict(counts)} dropped"
     )
@@ -81,7 +84,7 @@ def learn_batch(
     epoch and minibatch the loss weights, `learner.backward` and `learner.step`. Metrics (loop/metrics.py) are means
     over minibatches, under the weight group that the update trains: policy/loss, rm/grad_norm.
 
-    state  step, history and blocks' states, which schedules and stateful blocks read; None: those of a first step
+    state  the run's state, which schedules and stateful blocks read; None: that of a first step
     lr     the run's learning rate, or a function of the step; an update with a rate of its own does not read it
     seed   of the shuffling into minibatches
     """
@@ -92,15 +95,16 @@ def learn_batch(
     for number, update in enumerate(stage.updates):
         if update.when is not None and not state.call(f"{stage.name}/when.{number}", update.when, {}):
             continue
-        ready = _prepared(batch, update, learner, state, f"{stage.name}/update.{number}")
-        found = _optimise(ready, update, learner, state, rate, (seed, "deal", state.step, number))
+        prepared = _prepared(batch, update, learner, state, f"{stage.name}/update.{number}")
+        found = _optimise(prepared, update, learner, state, rate, (seed, "deal", state.step, number))
         names = sorted({k for m in found for k in m})
         metrics |= {f"{prefixes[number]}/{k}": float(np.mean([m[k] for m in found if k in m])) for k in names}
     return metrics
 
 
 def metric_prefixes(stage: Stage) -> list[str]:
-    """The first part of the names of each update's metrics: `policy` where it trains the policy, else its weight group.
+    """The first block of the names of each update's metrics: `policy` where it trains the policy, else its weight
+    group.
 
     A second update of the same group in a stage is `policy/2`, a third `policy/3`.
     """
@@ -110,13 +114,13 @@ def metric_prefixes(stage: Stage) -> list[str]:
 
 
 def _examples(
-    groups: Sequence[RolloutGroup], stage: Stage, table: StepContext, state: RunState, source: TaskSource | None
+    groups: Sequence[RolloutGroup], stage: Stage, context: StepContext, state: RunState, source: TaskSource | None
 ) -> list[Example]:
     examples: list[Example] = []
-    for number, part in enumerate(stage.credit):
-        if "groups" in part.needs:
-            given = {"groups": groups, "context": table, "source": source}
-            made: list[Example] = state.call(f"{stage.name}/credit.{number}", part, given)
+    for number, block in enumerate(stage.credit):
+        if "groups" in block.needs:
+            given = {"groups": groups, "context": context, "source": source}
+            made: list[Example] = state.call(f"{stage.name}/credit.{number}", block, given)
             first = len(examples)
             examples += [
                 replace(e, preferred_over=tuple(b + first for b in e.preferred_over)) if e.preferred_over else e
@@ -125,36 +129,36 @@ def _examples(
     return examples
 
 
-def _add_forward_columns(batch: Batch, parts: Sequence[Block], learner: Learner) -> None:
-    """Columns from forward passes that these blocks name and nobody else gives."""
-    absent = {c for p in parts for c in p.columns if c not in batch and c not in ASSIGNED}
+def _add_forward_columns(batch: Batch, blocks: Sequence[Block], learner: Learner) -> None:
+    """Add the columns that these blocks read and a forward pass gives."""
+    absent = {c for b in blocks for c in b.columns if c not in batch and c not in ASSIGNED}
     want = sorted(c for c in absent if parse(c, learner.models, batch.prefixes))
     if want and batch.size("token"):
         learner.forward(batch, want)
 
 
-def _assign(batch: Batch, part: Block, state: RunState, place: str, reasons: dict[str, str]) -> Batch:
+def _assign(batch: Batch, block: Block, state: RunState, place: str, reasons: dict[str, str]) -> Batch:
     """The batch with an assigner's columns, without the rows that it does not keep."""
     if not batch.size("token"):
         return batch
-    columns = state.call(place, part, _columns_of(part, batch))
+    columns = state.call(place, block, _columns_of(block, batch))
     for name, (unit, values) in columns.items():
         batch.put(name, unit, values)
     if "keep" in columns:
-        batch = without(batch, np.asarray(batch.get("keep")) == 0, part.name, reasons)
+        batch = without(batch, np.asarray(batch.get("keep")) == 0, block.name, reasons)
         batch.columns.pop("keep")
     return batch
 
 
-def _columns_of(part: Block, batch: Batch) -> dict[str, np.ndarray]:
-    return {n: batch.get(part.reads.get(n, n), u) for n, u in part.needs.items() if n not in ("state", "history")}
+def _columns_of(block: Block, batch: Batch) -> dict[str, np.ndarray]:
+    return {n: batch.get(block.reads.get(n, n), u) for n, u in block.needs.items() if n not in ("state", "history")}
 
 
 def _prepared(batch: Batch, update: Update, learner: Learner, state: RunState, place: str) -> Batch:
     """The rows that an update learns from, with the columns that it takes before its first optimiser step."""
     _add_forward_columns(batch, update.assign, learner)
-    for i, part in enumerate(update.assign):
-        batch = _assign(batch, part, state, f"{place}.{i}", {})
+    for i, block in enumerate(update.assign):
+        batch = _assign(batch, block, state, f"{place}.{i}", {})
     if update.where is not None:
         batch = batch.take(np.asarray(update.where(**_columns_of(update.where, batch)), bool))
     prox = sorted({c for t in update.terms for c in t.fn.columns if c.startswith("prox_")})
@@ -171,10 +175,10 @@ def _optimise(
     rate = rate if update.lr is None else state.scheduled(update.lr)
     found: list[Mapping[str, float]] = []
     for epoch in range(update.epochs):
-        for part in split_minibatches(batch, update, (*key, epoch)):
+        for minibatch in split_minibatches(batch, update, (*key, epoch)):
             for t, term in enumerate(update.terms):
-                part.put(f"w{t}", term.fn.unit, loss_weights(part, term))
-            live = drop_zero_advantage(part, update)
-            if live.size("token"):
-                found.append({**learner.backward(live, update), **learner.step(update, rate)})
+                minibatch.put(f"w{t}", term.fn.unit, loss_weights(minibatch, term))
+            nonzero = drop_zero_advantage(minibatch, update)
+            if nonzero.size("token"):
+                found.append({**learner.backward(nonzero, update), **learner.step(update, rate)})
     return found

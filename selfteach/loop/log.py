@@ -25,6 +25,7 @@ from ..core.tree import RolloutGroup, Tree
 from .checkpoint import disk_error
 
 TOKENS = ("id", "action_mask", "logp", "version", "span")
+METADATA = "told"  # the array that holds the JSON, by its name in files written so far
 NODES = ("parent", "cut", "begin", "by", "sampling")
 
 
@@ -32,8 +33,8 @@ class RunLog:
     """Writes the log of one run folder."""
 
     def __init__(self, folder: Path, offset: int | None = None) -> None:
-        """`offset`: cut the events back to where a checkpoint left them, so that steps played again are not told twice;
-        None: whole lines stay.
+        """`offset`: truncate the events to their size at a checkpoint, so that repeated steps are logged once; None:
+        keep all complete lines.
         """
         self.folder = folder
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
@@ -59,24 +60,24 @@ class RunLog:
     def rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:
         """Write a step's episodes, whole or not at all."""
         file = self.folder / "rollouts" / f"{step:06d}.npz"
-        aside = file.with_suffix(".new")
+        temporary = file.with_suffix(".new")
         packed = pack(groups, batch)
         try:
-            with aside.open("wb") as f:
+            with temporary.open("wb") as f:
                 f.write(packed)
-            os.replace(aside, file)
+            os.replace(temporary, file)
         except OSError as error:
             raise disk_error(error, file) from error
 
-    def forget(self, step: int) -> None:
-        """Remove the rollouts of `step` and later ones, which are about to be played again."""
+    def remove_from(self, step: int) -> None:
+        """Remove the rollouts of `step` and later ones, which are about to be repeated."""
         for file in (self.folder / "rollouts").glob("*.npz"):
             if int(file.stem) >= step:
                 file.unlink()
 
 
 def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
-    """The episodes of some groups as one npz: token and node tables end to end, and what is not an array as JSON."""
+    """The episodes of some groups as one npz: token and node arrays end to end, and all else as JSON."""
     episodes = [(g, e) for g in groups for e in g.episodes]
     arrays: dict[str, np.ndarray] = {
         "token_start": np.cumsum([0] + [len(e.tree) for _, e in episodes]),
@@ -94,7 +95,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
         for name in ("adv", "returns", "reward"):
             if name in batch.columns:
                 arrays[f"learned/{name}"] = np.asarray(batch.get(name), np.float32)
-    told = {
+    metadata = {
         "groups": [
             {"key": g.key, "request": _request(g), "episodes": len(g.episodes), "scores": _scores(g)} for g in groups
         ],
@@ -116,7 +117,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
         ],
         "learned": list(batch.names) if batch is not None else [],
     }
-    arrays["told"] = np.frombuffer(json.dumps(plain(told), default=str).encode(), np.uint8)
+    arrays[METADATA] = np.frombuffer(json.dumps(plain(metadata), default=str).encode(), np.uint8)
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, **arrays)
     return out.getvalue()
@@ -125,7 +126,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
 def _request(group: RolloutGroup) -> Any:
     try:
         return to_json(group.request)
-    except TypeError:  # a task may hold anything; the log of it is for people
+    except TypeError:  # a task may hold any value; the log of it is for people
         return str(group.request)
 
 
@@ -145,10 +146,10 @@ class Rollouts:
         try:
             with np.load(file, allow_pickle=False) as data:
                 self.arrays = {n: data[n] for n in data.files}
-            self.told = json.loads(self.arrays["told"].tobytes())
+            self.metadata = json.loads(self.arrays[METADATA].tobytes())
         except (OSError, ValueError, KeyError) as error:
             raise BadCheckpoint(f"{file}: not a rollout file of this run ({error})") from error
-        self.index = {e["id"]: n for n, e in enumerate(self.told["episodes"])}
+        self.index = {e["id"]: n for n, e in enumerate(self.metadata["episodes"])}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index)
@@ -156,7 +157,7 @@ class Rollouts:
     def tree(self, episode: str) -> Tree:
         """The tree of an episode, equal to the one that was written."""
         n = self.index[episode]
-        about, tree = self.told["episodes"][n], Tree()
+        about, tree = self.metadata["episodes"][n], Tree()
         (a, z), (i, j) = self.arrays["token_start"][n : n + 2], self.arrays["node_start"][n : n + 2]
         tree.adopt_arrays(
             {name: self.arrays[name][a:z] for name in TOKENS},
@@ -174,7 +175,7 @@ class Rollouts:
 
 
 class RolloutArchive:
-    """Finds the trees of earlier steps in a run's log: what replay asks for."""
+    """The trees of earlier steps, read from a run's log for replay."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

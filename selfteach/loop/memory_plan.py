@@ -12,11 +12,11 @@ from ..kernels import matmul_bf16
 from ..kernels.decode import PAGE
 from ..learner.columns import CHUNK_LOGITS, MAX_KEPT_LOGITS, ROW_MULTIPLE
 from ..model.transformer import Config
-from .engine_roles import speakers
+from .engine_roles import engine_model_roles
 
 MEGA = 1 << 20
-# What lowers each part, as the command line calls it.
-LEVERS = {
+# The option that lowers each part.
+REMEDIES = {
     "weights": "a smaller --model, or a method without a second model",
     "gradients": "a smaller --model",
     "moments": "--optimiser adamw8bit",
@@ -41,7 +41,7 @@ class MemoryPlan:
         return sum(self.parts.values())
 
     def line(self, free: int | None) -> str:
-        """One short line for people."""
+        """The plan in one line."""
         more = {"activations": f" ({self.tokens:,} tokens)", "engine": f" ({self.slots} x {self.length:,} tokens)"}
         parts = ", ".join(f"{name} {size_of(n)}{more.get(name, '')}" for name, n in self.parts.items() if n >= MEGA)
         return f"about {size_of(self.total)}{'' if free is None else f' of {size_of(free)} free'}: {parts}"
@@ -55,12 +55,12 @@ class MemoryPlan:
             return
         worst = max(self.parts, key=lambda n: self.parts[n])
         done = {"moments": "--optimiser adamw8bit", "activations": "--recompute"}.get(worst)
-        lever = LEVERS[worst]
+        remedy = REMEDIES[worst]
         if done and done in options:
-            lever = "a lower --micro-tokens" if worst == "activations" else "a smaller --model"
+            remedy = "a lower --micro-tokens" if worst == "activations" else "a smaller --model"
         raise BadValue(
             f"memory: this run needs about {size_of(self.total)} and {size_of(free)} are free; "
-            f"most is for {worst} ({size_of(self.parts[worst])}): take {lever}"
+            f"most is for {worst} ({size_of(self.parts[worst])}): take {remedy}"
         )
 
 
@@ -83,8 +83,8 @@ def activation_bytes(c: Config, tokens: int, bf16: bool, recompute: bool) -> int
     A token keeps in each layer, with D the width, Q and K the widths of queries and keys, F the MLP's, s = 2 in bf16
     and else 4 bytes: the residual before both norms (8 D), what the norms gave (2 s D), q, k, v and the attention's
     output (s (2 Q + 2 K)), log-sums (4 per head), gate, up and their product (3 s F). Recomputed, it keeps the layer's
-    input alone (4 D), and all the rest for one layer. Before and behind the layers stand three more residuals (12 D).
-    The backward holds the gradients of all that in one layer: s (2 D + 2 Q + 2 K + 3 F) + 8 D.
+    input alone (4 D), and all the rest for one layer. Before and after the layers there are three more residuals (12
+    D). The backward holds the gradients of all that in one layer: s (2 D + 2 Q + 2 K + 3 F) + 8 D.
     """
     s, q, k = 2 if bf16 else 4, c.heads * c.head_dim, c.kv_heads * c.head_dim
     layer = 8 * c.width + s * (2 * c.width + 2 * q + 2 * k + 3 * c.hidden)
@@ -132,25 +132,26 @@ def plan_memory(
     sampled    groups of which the engine holds a copy, each with a cache of `slots` sequences of `length` tokens
     bf16       matmuls in bf16: the linear layers packed both ways in 2 bytes each;  moments_8bit: one scale per 256
     start      the model that the run began from is held beside the groups
-    rank       of adapters on every linear layer, which then alone move, over one base that is the start itself; 0: none
+    rank       of adapters on every linear layer, over one base that is the start itself; 0: none, all weights are
+               trained
     engine_bytes, engine_weight_bytes
                of a number in the engine's cache, and of all its copies of a weight
     """
     every, linear = parameter_counts(c)
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    sides = c.layers * (
+    adapter_width = c.layers * (
         4 * c.width + 2 * q + 2 * kv + 3 * (c.width + c.hidden)
     )  # in and out of each linear layer, added up
-    size, held = (rank * sides, 1) if rank else (every, len(models) + start)
-    moving = [len(set(groups) & set(models)) * size for groups in {tuple(sorted(g)) for g in trained}]
+    size, held = (rank * adapter_width, 1) if rank else (every, len(models) + start)
+    trainable = [len(set(groups) & set(models)) * size for groups in {tuple(sorted(g)) for g in trained}]
     tokens = max(tokens, min(length, c.max_length))
     cache = 2 * c.layers * slots * c.kv_heads * (math.ceil(length / PAGE) * PAGE) * c.head_dim * engine_bytes
     parts = {
         "weights": held * every * 4
-        + rank * sides * 4 * len(models)
+        + rank * adapter_width * 4 * len(models)
         + (linear * 4 * (1 if rank else len(models)) if bf16 else 0),
-        "gradients": 4 * max(moving, default=0),
-        "moments": sum((2 * n + 8 * n // 256) if moments_8bit else 8 * n for n in moving),
+        "gradients": 4 * max(trainable, default=0),
+        "moments": sum((2 * n + 8 * n // 256) if moments_8bit else 8 * n for n in trainable),
         "activations": activation_bytes(c, tokens, bf16, recompute),
         "vocabulary": logits_bytes(c, tokens, bf16),
         "engine": len(sampled) * (every * engine_weight_bytes + cache),
@@ -159,10 +160,10 @@ def plan_memory(
 
 
 def groups_of(method: Method) -> tuple[set[str], list[tuple[str, ...]], set[str]]:
-    """(groups with a trunk, groups that each update moves, groups that speak) of a method that holds only what is
-    needed.
+    """(groups with a trunk, groups that each update trains, groups that are sampled) of a method as `assemble.needed`
+    gives it.
     """
     trunks = {name for name, w in method.weights.items() if w.source != "new:head"}
     trained = [u.params for stage in method.stages for u in stage.updates]
-    speaking = {method.models[name].weights[0] for name in speakers(method)}
-    return trunks, trained, speaking
+    sampled = {method.models[name].weights[0] for name in engine_model_roles(method)}
+    return trunks, trained, sampled

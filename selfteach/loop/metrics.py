@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 # `<x>` stands for a name: of a reward's part, a drop's reason, a term, a weight group ... A metric that does not apply
-# to a step (no reward asked, no update done) is absent from it.
+# to a step (no reward, no update) is absent from it.
 METRICS: Mapping[str, str] = {
     "reward/mean": "mean reward of the trajectories that have one",
     "reward/<part>": "mean of a reward's named part (Score.parts)",

@@ -1,4 +1,4 @@
-"""A step's numbers: metrics for people, and the history that selects, schedules and filters read."""
+"""The metrics of a step, and the history that selects, schedules and filters read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from ..core.batch import Batch
 from ..core.protocols import History
 from ..core.tree import Episode, RolloutGroup
-from .conversation import rewrites
+from .conversation import re_render_counts
 
 
 def record_step(
     history: History, step: int, groups: Sequence[RolloutGroup], batch: Batch, metrics: Mapping[str, Any]
 ) -> None:
-    """Enter a step in the books: by task what `History.tasks` says, and every number of the metrics."""
+    """Add a step to the history: its rewards by task (`History.tasks`), and every numeric metric."""
     visits: dict[str, list[float]] = {}
-    for g in told(groups):
+    for g in training_groups(groups):
         known = [s.value for s in g.scores.get("reward", {}).values() if s.value is not None]
         visits.setdefault(g.request.task.id, []).extend(known)
     for task, values in visits.items():
@@ -50,29 +50,32 @@ def _sizes(batch: Batch) -> dict[str, float]:
     return {task: sum(values) / len(values) for task, values in found.items()}
 
 
-def _surprise(episodes: Sequence[Episode]) -> np.ndarray:
-    """-logp of every token drawn: its mean is an unbiased estimate of the policy's entropy per token, in nats."""
+def _negative_logp(episodes: Sequence[Episode]) -> np.ndarray:
+    """f64[n]: -logp of every sampled token; its mean is an unbiased estimate of the policy's entropy per token, in
+    nats.
+    """
     drawn = [-e.tree.logp[e.tree.action_mask & np.isfinite(e.tree.logp)] for e in episodes]
     return np.concatenate(drawn).astype(np.float64) if drawn else np.zeros(0)
 
 
-def told(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
-    """The groups that are asked to learn from: what pilots, judges and checkers do is not the figure."""
+def training_groups(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+    """The groups with a trajectory that is learned, or with none at all: without those of judges, pilots and
+    checkers.
+    """
     closed = [[t.learn for e in g.episodes for t in e.trajectories] for g in groups]
     return [g for g, loss_streams in zip(groups, closed, strict=True) if any(loss_streams) or not loss_streams]
 
 
 def summary(groups: Sequence[RolloutGroup]) -> dict[str, Any]:
-    """Figures of a step's episodes for people: rewards and their parts, lengths, calls, how many groups carry a
-    difference.
+    """Metrics of a step's episodes (loop/metrics.py): rewards and their parts, lengths, calls, mixed groups.
 
-    Rounds of requests that share a key are one group. groups/mixed: the share of groups whose rewards differ;
-    episodes/mixed: of the episodes, those in such a group, which is what teaches where groups differ in size.
+    Rounds of requests that share a key are one group. mixed_group_fraction: the share of groups in which rewards
+    differ; mixed_episode_fraction: the share of episodes in such a group, which differs where group sizes do.
     """
-    groups = told(groups)
+    groups = training_groups(groups)
     groups = [
         g for g in groups if any(e.cost.get("turns") for e in g.episodes)
-    ] or groups  # nor are demonstrations that stand beside rollouts
+    ] or groups  # without demonstrations beside rollouts
     scores = [s for g in groups for s in g.scores.get("reward", {}).values()]
     known = [s.value for s in scores if s.value is not None]
     episodes = [e for g in groups for e in g.episodes]
@@ -92,11 +95,11 @@ def summary(groups: Sequence[RolloutGroup]) -> dict[str, Any]:
         out |= {"reward/mean": mean(known), "rollout/unscored": len(scores) - len(known)}
     out |= {f"reward/{p}": mean([s.parts[p] for s in scores if p in s.parts]) for p in parts}
     out["rollout/length_mean"] = mean([e.cost.get("tokens", 0) for e in episodes])
-    if len(surprise := _surprise(episodes)):
-        out["policy/entropy_estimate"] = mean(surprise)
+    if len(negative_logp := _negative_logp(episodes)):
+        out["policy/entropy_estimate"] = mean(negative_logp)
     out["rollout/turns_mean"] = mean([e.cost.get("turns", 0) for e in episodes])
     out["rollout/tool_calls_mean"] = mean([e.cost.get("calls", 0) for e in episodes])
     statuses = Counter(t.status for e in episodes for t in e.trajectories)
     out["rollout/truncated_fraction"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
     out["rollout/failed_episodes"] = sum(e.status == "error" for e in episodes)
-    return out | {f"rollout/{name}": times for name, times in rewrites(e.cost for e in episodes).items()}
+    return out | {f"rollout/{name}": times for name, times in re_render_counts(e.cost for e in episodes).items()}

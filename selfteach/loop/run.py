@@ -1,4 +1,4 @@
-"""One loop for every method: select, roll out, score, compose, assign, weigh, learn, deliver."""
+"""One loop for every method: select, roll out, score, compose, assign, learn, deliver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..core.batch import Batch
-from ..core.blocks import Block, first_state, start_delay, state_key
+from ..core.blocks import Block, initial_state, start_delay, state_key
 from ..core.errors import BadValue, EngineMismatch, NoTrainingData, ScoringFailed
 from ..core.method import Method, Stage
 from ..core.protocols import Engine, Learner
@@ -25,22 +25,22 @@ from .metrics_history import record_step, summary
 from .state import RunState
 from .step_context import EpisodeLimits, StepContext, Tool
 
-ROUNDS = 64  # a select that asks more often than this in one step will never have enough
+MAX_ROUNDS = 64  # rounds of requests of a select in one step
 
 
 @dataclass(frozen=True)
 class SafetyLimits:
-    """What a run will not put up with."""
+    """Bounds at which a run stops."""
 
-    unscored: float = 0.1  # share of trajectories without a verdict in one step
-    gap: float = 0.1  # mean |log-probability of the sampler - of the learner| in nats
-    seconds: float = 60.0  # a reward's deadline
-    starved: int = 20  # steps in a row in which no group carries a gradient
+    unscored: float = 0.1  # share of trajectories without a score in one step
+    logprob_mismatch: float = 0.1  # mean |log-probability of the engine - of the learner| in nats
+    reward_seconds: float = 60.0  # a reward's deadline
+    starved: int = 20  # steps in a row without a learned token
 
 
 @dataclass
 class Loop:
-    """A method at work on a source: what the five slots of its stages say, done step by step."""
+    """A method run on a task source, step by step."""
 
     method: Method
     source: TaskSource
@@ -53,14 +53,13 @@ class Loop:
     seed: int = 0
     max_tokens: int | None = None
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
-    bounds: SafetyLimits = field(default_factory=SafetyLimits)
+    safety_limits: SafetyLimits = field(default_factory=SafetyLimits)
     find: Callable[[str], Tree] | None = None
     budget: int | None = None  # sampled tokens after which the run is done
     state: RunState = field(default_factory=RunState)
-    under_way: tuple[list[RolloutGroup], Batch | None] = field(
-        default=([], None), init=False
-    )  # of the step that is being learned from
-    told: dict[str, float] = field(default_factory=dict, init=False)  # numbers that select told in this step
+    # Groups and batch of the step that is being learned from.
+    current_step: tuple[list[RolloutGroup], Batch | None] = field(default=([], None), init=False)
+    select_metrics: dict[str, float] = field(default_factory=dict, init=False)  # what select logged in this step
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -83,25 +82,27 @@ class Loop:
         state, stage, started = self.state, self.stage, time.perf_counter()
         if state.stage_step == 0:
             self._enter(stage)
-        table = self._table(stage)
-        groups = await self._collect(stage, table)
+        context = self._stage_context(stage)
+        groups = await self._collect(stage, context)
         rolled = time.perf_counter()
-        self._verdicts(groups)
-        batch, dropped, sampled = self._compose(stage, table, groups)
-        metrics = summary(groups) | {f"select/{name}": value for name, value in self.told.items()} | dict(dropped)
-        self.under_way = groups, batch
+        self._check_scores(groups)
+        batch, dropped, sampled = self._compose(stage, context, groups)
+        metrics = (
+            summary(groups) | {f"select/{name}": value for name, value in self.select_metrics.items()} | dict(dropped)
+        )
+        self.current_step = groups, batch
         metrics |= {"tokens/sampled": sampled, "tokens/learned": sampled - sum(dropped.values())}
         metrics["tokens/generated"] = sum(
             e.cost.get("tokens", 0) for g in groups for e in g.episodes
         )  # less than sampled where drafts were adopted
         state.starved = (
             0 if batch.size("token") or not stage.updates else state.starved + 1
-        )  # a stage that only measures teaches nothing
-        if state.starved >= self.bounds.starved + sum(start_delay(p) for p in stage.credit):
+        )  # a stage without updates has nothing to learn
+        if state.starved >= self.safety_limits.starved + sum(start_delay(p) for p in stage.credit):
             why = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items()) or "nothing was sampled"
             raise NoTrainingData(
-                f"step {state.step}: {state.starved} steps in a row taught nothing (last: {why}); are all "
-                "rewards of a group alike?"
+                f"step {state.step}: {state.starved} steps in a row had nothing to learn (last: {why}); are all "
+                "rewards of a group equal?"
             )
         if batch.size("token"):
             metrics |= self._learn(stage, batch)
@@ -121,14 +122,12 @@ class Loop:
 
     @property
     def settled(self) -> bool:
-        """True where the sampler holds what the learner holds, so that a checkpoint of the learner's weights is one of
-        the run.
-        """
+        """True where the engine holds the learner's weights, so that a checkpoint of the learner is one of the run."""
         return self.state.delivered == self.state.version
 
     # ---- rollouts
 
-    def table(
+    def step_context(
         self,
         programs: Mapping[str, Block],
         sampling: Sampling,
@@ -136,7 +135,9 @@ class Loop:
         engine: Engine | None,
         find: Callable[[str], Tree] | None = None,
     ) -> StepContext:
-        """What programs run with: the run's models, tools and limits. `where`: the RNG key of their episodes."""
+        """A context for programs: the run's models, tools and limits. `where`: words of the RNG key of their
+        episodes.
+        """
         return StepContext(
             engine=engine,
             tokenizer=self.tokenizer,
@@ -150,24 +151,24 @@ class Loop:
             find=find,
         )
 
-    def _table(self, stage: Stage) -> StepContext:
+    def _stage_context(self, stage: Stage) -> StepContext:
         sampling = replace(stage.sampling, temperature=self.state.scheduled(stage.sampling.temperature))
         if sampling.max_tokens is None:
             sampling = replace(sampling, max_tokens=self.max_tokens)
         where = ("train", self.state.step)
-        return self.table(stage.programs, sampling, where, None if stage.data else self.engine, self.find)
+        return self.step_context(stage.programs, sampling, where, None if stage.data else self.engine, self.find)
 
-    async def _collect(self, stage: Stage, table: StepContext) -> list[RolloutGroup]:
-        """Rounds of requests, until select asks for nothing more; rewards as each group comes in, those of the whole
-        step last.
+    async def _collect(self, stage: Stage, context: StepContext) -> list[RolloutGroup]:
+        """The groups of a step: rounds of requests until select returns none, each group scored as it comes in, rewards
+        of the whole step last.
         """
         state, finished_rounds = self.state, list[list[RolloutGroup]]()
-        self.told = {}
+        self.select_metrics = {}
         early = [p for p in stage.reward if not whole_step(p)]
 
         async def scored(group: RolloutGroup) -> None:
-            for part in early:
-                await self._score(stage, part, [group], table)
+            for block in early:
+                await self._score(stage, block, [group], context)
 
         n = admit(stage.staleness, state.version, stage.groups, state.accepted, 0)
         while True:
@@ -178,30 +179,30 @@ class Loop:
                 "source": self.source,
                 "step": state.step,
                 "seed": self.seed,
-                "log_metrics": self.told.update,
+                "log_metrics": self.select_metrics.update,
             }
             requests: list[RolloutRequest] = self.state.call(f"{stage.name}/select", stage.select, given)
             if not requests:
                 break
-            if len(finished_rounds) >= ROUNDS:
+            if len(finished_rounds) >= MAX_ROUNDS:
                 raise NoTrainingData(
-                    f"step {state.step}: {stage.select.name} asked {ROUNDS} rounds of requests and wants more; "
+                    f"step {state.step}: {stage.select.name} asked for {MAX_ROUNDS} rounds of requests and wants more; "
                     "its filter may pass nothing"
                 )
-            finished_rounds.append(await play(table, requests, len(finished_rounds), scored))
+            finished_rounds.append(await play(context, requests, len(finished_rounds), scored))
         groups = [g for round_ in finished_rounds for g in round_]
         state.accepted += n
-        for part in (p for p in stage.reward if whole_step(p)):
-            await self._score(stage, part, groups, table)
+        for block in (p for p in stage.reward if whole_step(p)):
+            await self._score(stage, block, groups, context)
         return groups
 
-    async def _score(self, stage: Stage, part: Block, groups: Sequence[RolloutGroup], table: StepContext) -> None:
+    async def _score(self, stage: Stage, block: Block, groups: Sequence[RolloutGroup], context: StepContext) -> None:
         more: dict[str, Any] = {"history": self.state.history}
-        place = state_key(part, f"{stage.name}/reward.{stage.reward.index(part)}")
-        if "state" in part.needs:
-            more["state"] = [self.state.blocks.get(place, first_state(part))]
-        found = await score(part, groups, table, self.bounds.seconds, **more)
-        if "state" in part.needs:
+        place = state_key(block, f"{stage.name}/reward.{stage.reward.index(block)}")
+        if "state" in block.needs:
+            more["state"] = [self.state.blocks.get(place, initial_state(block))]
+        found = await score(block, groups, context, self.safety_limits.reward_seconds, **more)
+        if "state" in block.needs:
             self.state.blocks[place] = more["state"][0]
         owner = {e.id: g for g in groups for e in g.episodes}
         for column, places in found.items():
@@ -214,8 +215,8 @@ class Loop:
                     )
                 have[at] = verdict
 
-    def _verdicts(self, groups: Sequence[RolloutGroup]) -> None:
-        """Stop the run where too many trajectories have no score, or too many episodes failed, and say which."""
+    def _check_scores(self, groups: Sequence[RolloutGroup]) -> None:
+        """Raise ScoringFailed where too many trajectories have no score or too many episodes failed."""
         rewards = [(at, s) for g in groups for at, s in g.scores.get("reward", {}).items()]
         failed = {e.id: e.why for g in groups for e in g.episodes if e.status == "error"}
         unscored = [
@@ -223,57 +224,60 @@ class Loop:
             for at, s in rewards
             if s.value is None and at.episode not in failed
         ]
-        silent = {e.id for g in groups for e in g.episodes} - {at.episode for at, _ in rewards} - failed.keys()
+        without_scores = {e.id for g in groups for e in g.episodes} - {at.episode for at, _ in rewards} - failed.keys()
         bad, total = (
             len(failed) + len(unscored),
-            len(failed) + len(silent) + sum(at.episode not in failed for at, _ in rewards),
+            len(failed) + len(without_scores) + sum(at.episode not in failed for at, _ in rewards),
         )
-        if total and bad / total > self.bounds.unscored:
+        if total and bad / total > self.safety_limits.unscored:
             first = "\n  ".join(([f"{name}: {why}" for name, why in failed.items()] + unscored)[:5])
             raise ScoringFailed(
-                f"step {self.state.step}: {bad} of {total} trajectories have no verdict (limit "
-                f"{self.bounds.unscored:.0%})\n  {first}\n"
-                "mend the reward, tool or program, or allow more with --max-unscored"
+                f"step {self.state.step}: {bad} of {total} trajectories have no score (limit "
+                f"{self.safety_limits.unscored:.0%})\n  {first}\n"
+                "fix the reward, tool or program, or allow more with --max-unscored"
             )
 
     # ---- learning
 
-    def _compose(self, stage: Stage, table: StepContext, groups: list[RolloutGroup]) -> Composed:
-        return compose_batch(groups, stage, self.learner, table, self.state, self.source)
+    def _compose(self, stage: Stage, context: StepContext, groups: list[RolloutGroup]) -> Composed:
+        return compose_batch(groups, stage, self.learner, context, self.state, self.source)
 
     def _learn(self, stage: Stage, batch: Batch) -> dict[str, Any]:
         measured = self.engine is not None and not stage.data and self.settled
-        gap = self._gap(batch) if measured else {}
-        return gap | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed)
+        mismatch = self._logprob_mismatch(batch) if measured else {}
+        return mismatch | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed)
 
-    def _gap(self, batch: Batch) -> dict[str, float]:
-        """How far sampler and learner disagree, on one in sixteen sequences of every step, at most eight; above the
-        bound the run stops.
+    def _logprob_mismatch(self, batch: Batch) -> dict[str, float]:
+        """The log-prob mismatch of engine and learner, on one in sixteen sequences of a step, at most eight.
+
+        Raises EngineMismatch above the bound.
         """
-        same = batch.get("version") == self.state.version  # not what was replayed
-        if "off_context" in batch:  # nor what is learned in another context than it was drawn in
+        same = batch.get("version") == self.state.version  # without replayed tokens
+        if "off_context" in batch:  # nor what is learned in another context than it was sampled in
             same &= batch.get("off_context") != 1
         now = np.unique(batch.get("seq")[same])
         if not len(now):
             return {}
         few = batch.take_sequences(now[: min(8, -(-len(now) // 16))])
-        gap = {f"policy/logprob_mismatch_{k}": v for k, v in self.learner.logprob_mismatch(few).items() if k != "rows"}
-        if (mean := gap["policy/logprob_mismatch_mean"]) > self.bounds.gap:
+        mismatch = {
+            f"policy/logprob_mismatch_{k}": v for k, v in self.learner.logprob_mismatch(few).items() if k != "rows"
+        }
+        if (mean := mismatch["policy/logprob_mismatch_mean"]) > self.safety_limits.logprob_mismatch:
             raise EngineMismatch(
-                f"step {self.state.step}: sampler and learner differ by {mean:.3g} nats a token on "
-                f"average (bound {self.bounds.gap:g}); "
-                "the sampler may hold other weights or use another precision"
+                f"step {self.state.step}: engine and learner differ by {mean:.3g} nats a token on "
+                f"average (bound {self.safety_limits.logprob_mismatch:g}); "
+                "the engine may hold other weights or use another precision"
             )
-        return gap
+        return mismatch
 
     def deliver_all(self) -> None:
-        """Hand the engine every group it holds, as the learner has them now: at the start and after a checkpoint is
+        """Deliver every group that the engine holds, as the learner has it: at the start and after a checkpoint is
         read.
         """
-        self._hand_over(() if self.engine is None else self.engine.groups, keep=True)
+        self._deliver_groups(() if self.engine is None else self.engine.groups, keep=True)
 
-    def _hand_over(self, names: Collection[str], keep: bool = False) -> None:
-        """Deliver groups under the version of now, or (keep) under the one that they had, and call it settled."""
+    def _deliver_groups(self, names: Collection[str], keep: bool = False) -> None:
+        """Deliver groups under the current version, or (keep) under the one that they had."""
         state = self.state
         if self.engine is not None:
             for group in sorted(set(names) & set(self.engine.groups)):
@@ -282,31 +286,28 @@ class Loop:
         state.delivered = state.version
 
     def _deliver(self, stage: Stage) -> None:
-        """Hand the engine the groups that moved, once in `sync` updates and at the stage's end, and compare what it
-        then holds.
-        """
+        """Deliver the updated groups, once in `sync` updates and at the end of the stage."""
         state = self.state
         state.version += 1
-        off_context = {g for u in stage.updates for g in u.params}
+        updated = {g for u in stage.updates for g in u.params}
         followed = {n: w for n, w in self.method.weights.items() if w.follow}
         for name, w in followed.items():
             if state.version % w.every == 0:
                 self.learner.copy(name, w.follow or "", w.rate)
         if (state.stage_step + 1) % stage.sync:
             return
-        self._hand_over(
-            off_context | {n for n, w in followed.items() if stage.sync > 1 or state.version % w.every == 0}
+        self._deliver_groups(
+            updated | {n for n, w in followed.items() if stage.sync > 1 or state.version % w.every == 0}
         )
 
     # ---- state
 
     def _enter(self, stage: Stage) -> None:
-        self.state.accepted = (
-            self.state.version * stage.groups
-        )  # stages of other sizes: none is owed from before, none was had in advance
+        # As many as if all stages had this one's number of groups: none is missing, none was accepted in advance.
+        self.state.accepted = self.state.version * stage.groups
         for target, source in stage.enter.items():
             self.learner.copy(target, source, 1.0)
-        self._hand_over(stage.enter)
+        self._deliver_groups(stage.enter)
 
     def _proceed(self, stage: Stage) -> None:
         state = self.state
@@ -320,7 +321,7 @@ class Loop:
             share = -(-self.steps // len(self.stages))
             over = state.stage_step >= (stage.until if stage.until is not None else self.steps if last else share)
         if (over or self.done) and not self.settled:
-            self._hand_over(
+            self._deliver_groups(
                 {g for u in stage.updates for g in u.params} | {n for n, w in self.method.weights.items() if w.follow}
             )
         if over:
@@ -329,9 +330,9 @@ class Loop:
 
 
 def deliver(learner: Learner, engine: Engine, group: str, version: int) -> None:
-    """Hand over a weight group and prove it. Raises EngineMismatch where the engine then holds something else."""
+    """Deliver a weight group to the engine. Raises EngineMismatch where its fingerprint then differs."""
     held, ours = engine.load(group, learner.weights(group), version), learner.fingerprint(group)
     if held != ours:
         raise EngineMismatch(
-            f"weights {group!r}, version {version}: the sampler holds {held}, the learner {ours}; the delivery failed"
+            f"weights {group!r}, version {version}: the engine holds {held}, the learner {ours}; the delivery failed"
         )

@@ -1,4 +1,4 @@
-"""A run folder at work: the loop with its log, its checkpoints, its measurements, and a clean end on Ctrl-C."""
+"""A loop in a run folder: with its log, checkpoints, evaluations, and a clean stop on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Session:
     eval_tasks: int = 64
     rollouts: bool = True
     observer: Observer = lambda event: None
-    base: str = ""  # what adapters are over, as their files say it
+    base: str = ""  # the adapters' base model, for their config
     log: RunLog | None = field(default=None, init=False)
     stopping: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         for part in (self.loop.learner, self.loop.engine):
             if hasattr(part, "warn"):
-                part.warn = lambda text: self._tell("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
+                part.warn = lambda text: self._emit("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
 
     @property
     def model(self) -> Model:
@@ -60,7 +60,7 @@ class Session:
         return bool(lora.lora_layers(self.model))
 
     def open(self) -> bool:
-        """Take up the folder where its newest checkpoint left it; True where there was one."""
+        """Load the folder's newest checkpoint; True where there was one."""
         if self.folder is None:
             return False
         found = checkpoint.read(self.folder)
@@ -70,7 +70,7 @@ class Session:
             if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
                 raise BadCheckpoint(
                     f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids "
-                    "would mean other words"
+                    "would mean other tokens"
                 )
             if self.adapted:
                 self.loop.learner.put("policy", lora.read_factors(at / "adapter"), str(at / "adapter" / lora.WEIGHTS))
@@ -78,60 +78,56 @@ class Session:
                 self.loop.learner.put("policy", files.load_weights(at, self.model), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
-            offset = (
-                None if self.loop.done else state["log"]
-            )  # what a run that is done told after its last checkpoint is no repetition
+            # Events of a finished run after its last checkpoint are its evaluation, which is not repeated.
+            offset = None if self.loop.done else state["log"]
             self.loop.deliver_all()
         self.log = RunLog(self.folder / "log", 0 if found is None else offset)
-        self.log.forget(self.loop.state.step)
+        self.log.remove_from(self.loop.state.step)
         if found is None:
             self.save()
         return found is not None
 
     def save(self) -> None:
-        """A checkpoint of this moment.
-
-        Of adapted weights it holds the adapters, and the merged model where the run is done.
-        """
+        """Write a checkpoint; with LoRA it holds the adapters, and the merged model where the run is done."""
         if self.folder is None:
             return
         loop = self.loop
 
-        def fill(aside: Path) -> None:
-            loop.tokenizer.save(aside)
+        def fill(folder: Path) -> None:
+            loop.tokenizer.save(folder)
             if self.adapted:
-                lora.save(aside / "adapter", self.model, self.base)
+                lora.save(folder / "adapter", self.model, self.base)
             if loop.done or not self.adapted:
-                files.save(aside, lora.merged_copy(self.model) if self.adapted else self.model, loop.tokenizer)
-            loop.learner.save(aside, skip=("policy",))
+                files.save(folder, lora.merged_copy(self.model) if self.adapted else self.model, loop.tokenizer)
+            loop.learner.save(folder, skip=("policy",))
 
         state = {**asdict(loop.state), "log": self.log.offset if self.log else 0}
         checkpoint.write(self.folder, loop.state.step, state, fill, self.keep)
 
     async def run(self) -> None:
-        """Step until the method is done or somebody asks to stop; always ends with a checkpoint, but for an error."""
+        """Step until the method is done or a stop is requested; ends with a checkpoint, except on an error."""
         loop, started = self.loop, time.monotonic()
         first, due = loop.state.step, False
-        with self._listening():
+        with self._stop_on_interrupt():
             while not loop.done and not (self.stopping and loop.settled):
                 step = loop.state.step
                 try:
                     metrics, groups, batch = await loop.advance()
                 except NotFinite as error:
-                    if self.log:  # whatever the settings: these are the culprits
-                        self.log.rollouts(step, *loop.under_way)
-                    self._tell("not_finite", step=step, why=str(error))
+                    if self.log:  # whatever the settings: the error names these samples
+                        self.log.rollouts(step, *loop.current_step)
+                    self._emit("not_finite", step=step, why=str(error))
                     raise
                 if self.log and self.rollouts:
                     self.log.rollouts(step, groups, batch)
-                self._tell(
+                self._emit(
                     "step", step=step, steps=loop.steps, first=first, seconds=time.monotonic() - started, **metrics
                 )
                 if self.eval_every and loop.state.step % self.eval_every == 0 and not loop.done:
                     result = await self.measure(
                         k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step)
                     )
-                    self._tell("eval", step=loop.state.step, **result.figures())
+                    self._emit("eval", step=loop.state.step, **result.figures())
                 due = due or loop.done or self.stopping or loop.state.step % self.checkpoint_every == 0
                 if self.folder and due and loop.settled:
                     self.save()
@@ -147,7 +143,7 @@ class Session:
         where: tuple[object, ...] = ("eval",),
         wave: int = 256,
     ) -> Result:
-        """Play a program (the stage's own unless given) on the first held-out tasks."""
+        """Evaluate a program (the stage's own unless given) on the first held-out tasks."""
         return await self.measure_tasks(
             self.loop.source.test[:tasks], k=k, greedy=greedy, program=program, where=where, wave=wave
         )
@@ -161,30 +157,30 @@ class Session:
         program: Block | None = None,
         where: tuple[object, ...] = ("eval",),
         wave: int = 256,
-        told: Callable[[int, int], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> Result:
-        """Play a program k times on each of these tasks, `wave` episodes at once; `told(done, total)` is progress."""
+        """Evaluate a program on tasks, `k` samples each, about `wave` episodes at a time."""
         loop = self.loop
         stage = loop.stages[min(loop.state.place, len(loop.stages) - 1)]
         sampling = Sampling(temperature=0.0 if greedy else 1.0, max_tokens=loop.max_tokens)
-        main = program or loop.method.measured(stage)
+        main = program or loop.method.eval_program(stage)
         return await evaluate(
-            loop.table({"main": main}, sampling, where, loop.engine),
+            loop.step_context({"main": main}, sampling, where, loop.engine),
             list(tasks),
             self.judge,
             k,
             max(1, wave // k),
-            told,
+            on_progress,
         )
 
-    def _tell(self, event: str, **values: Any) -> None:
+    def _emit(self, event: str, **values: Any) -> None:
         if self.log:
             self.log.event(event, **values)
         self.observer({"event": event, **values})
 
     @contextmanager
-    def _listening(self) -> Any:
-        """Ctrl-C asks for a stop after the step under way; a second one stops at once."""
+    def _stop_on_interrupt(self) -> Any:
+        """Ctrl-C requests a stop after the current step; a second one stops at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

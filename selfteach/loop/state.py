@@ -1,4 +1,4 @@
-"""What a run remembers between steps, and how a block is run on it."""
+"""The state of a run between steps, and calling blocks on it."""
 
 from __future__ import annotations
 
@@ -6,40 +6,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.blocks import Block, first_state, state_key
+from ..core.blocks import Block, initial_state, state_key
 from ..core.protocols import History
 
 
 @dataclass
 class RunState:
-    """Everything a run remembers between steps besides weights and optimisers."""
+    """The state of a run between steps, besides weights and optimisers; checkpoints hold it.
+
+    place      index in the sequence of stages; stage_step: steps done in this stage
+    version    updates done; delivered: that of the newest delivery; versions: of each group that the engine holds
+    accepted   groups collected so far; tokens: sampled so far
+    starved    steps in a row without a learned token
+    blocks     states of stateful blocks, by `state_key`
+    """
 
     step: int = 0
-    place: int = 0  # in the sequence of stages
+    place: int = 0
     stage_step: int = 0
     version: int = 0
-    delivered: int = 0  # the version of the newest delivery
-    versions: dict[str, int] = field(default_factory=dict)  # of each group that the sampler holds
+    delivered: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
     accepted: int = 0
     tokens: int = 0
     starved: int = 0
     blocks: dict[str, Any] = field(default_factory=dict)
     history: History = field(default_factory=History)
 
-    def call(self, place: str, part: Block, given: Mapping[str, Any]) -> Any:
-        """The value of a block on what it names; a stateful one gets its state, and what it returns of it is kept."""
-        needs = part.needs
+    def call(self, place: str, block: Block, given: Mapping[str, Any]) -> Any:
+        """Call a block on its inputs, and return its value; a stateful one gets its state, and the next one is
+        stored.
+        """
+        needs = block.needs
         inputs = {n: given[n] for n in needs if n in given}
         if "history" in needs:
             inputs["history"] = self.history
         if "state" not in needs:
-            return part(**inputs)
-        name = state_key(part, place)
+            return block(**inputs)
+        name = state_key(block, place)
         if name not in self.blocks:
-            self.blocks[name] = first_state(part)
-        value, self.blocks[name] = part(**inputs, state=self.blocks[name])
+            self.blocks[name] = initial_state(block)
+        value, self.blocks[name] = block(**inputs, state=self.blocks[name])
         return value
 
     def scheduled(self, value: float | Block) -> float:
-        """A number, or what a schedule makes of the history."""
+        """A number, or the value of a schedule on the history."""
         return float(value(history=self.history)) if isinstance(value, Block) else float(value)

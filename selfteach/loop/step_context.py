@@ -1,6 +1,4 @@
-"""What episodes sit around: the limits they keep to, and the table of a step that holds engine, tokenizer, tools and
-trees.
-"""
+"""The context of a step's episodes: engine, tokenizer, tools, limits and trees."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ Tool = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class EpisodeLimits:
-    """What an episode may spend before it ends with the status `limit`; seconds are also each tool call's deadline."""
+    """Limits of an episode, which ends with the status `limit` where one is reached; tool_seconds: of one tool call."""
 
     tokens: int = 4096
     turns: int = 64
@@ -33,9 +31,7 @@ class EpisodeLimits:
 
 
 class PathView(NamedTuple):
-    """The tokens from a root to a place: ids i32[L], chosen bool[L], span name per token, how many belong to the
-    prompt, and logp f32[L].
-    """
+    """The tokens from a root to a place (core.protocols.TokenPath)."""
 
     ids: np.ndarray
     action_mask: np.ndarray
@@ -46,7 +42,15 @@ class PathView(NamedTuple):
 
 @dataclass
 class StepContext:
-    """What the episodes of one step sit around: engine, tokenizer, members, tools, and the address of the step."""
+    """What the episodes of one step share.
+
+    programs        program name -> block
+    where           words of the RNG key of its episodes, after the seed
+    max_concurrent  episodes that run at once
+    trees           episode id -> its tree
+    find            gives the tree of an earlier step's episode, from the log
+    shared          name -> a value that its episodes share (RolloutContext.once)
+    """
 
     engine: Engine | None
     tokenizer: Tokenizer
@@ -57,10 +61,10 @@ class StepContext:
     seed: int = 0
     where: tuple[object, ...] = ("train", 0)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
-    at_once: int = 1024
+    max_concurrent: int = 1024
     trees: dict[str, Tree] = field(default_factory=dict)
-    find: Callable[[str], Tree] | None = None  # trees of earlier steps, from the log
-    made: dict[str, asyncio.Future[Any]] = field(default_factory=dict)  # what its episodes share (Cast.once)
+    find: Callable[[str], Tree] | None = None
+    shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
 
     def tree(self, episode: str) -> Tree:
         """The tree of an episode, of this step or an earlier one. Raises UnknownName where there is none."""
@@ -71,7 +75,7 @@ class StepContext:
         return self.find(episode)
 
     def path(self, at: Ref) -> PathView:
-        """The tokens from the root to a place."""
+        """The tokens from a root to a place, of this step or an earlier one."""
         tree = self.tree(at.episode)
         places = tree.places(at.node, at.offset)
         nodes = tree.path(at.node, at.offset)

@@ -1,4 +1,4 @@
-"""Where every sampled token went: learned, or dropped for a counted reason. sampled = learned + the sum of dropped."""
+"""The account of every sampled token: learned, or dropped for a counted reason. sampled = learned + dropped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def account(
 ) -> dict[str, int]:
     """Count the distinct sampled tokens of the groups by what became of them.
 
-    A token is a place in an episode's arena that the policy chose; one that several examples learn counts once, since
+    A token is a place in an episode's tree under the action mask; one that several examples learn counts once, since
     it was sampled once. Examples of other episodes (replay) add nothing. later: reason -> names of examples that were
     dropped after they were made, as by a `keep` column. A token is counted under the first of these that holds:
 

@@ -42,7 +42,7 @@ def cache_key(
     depends = {
         "demonstrations": demonstrations,
         "tokenizer": start.tokenizer.fingerprint,
-        "weights": files.fingerprint(start.model.names()),
+        "weights": files.fingerprint(start.model.named_tensors()),
         "warm": asdict(warm),
         "device": device,
         "dtype": devices.resolve_dtype(settings.dtype, device),
@@ -80,7 +80,7 @@ async def warm_start(
         dtype=settings.dtype,
         recompute=settings.recompute,
     )
-    training = loop(method, source, start, supervised, speak=False, given=True)
+    training = loop(method, source, start, supervised, with_engine=False, donate_start=True)
     session = Session(
         training, judge, None, rollouts=False, observer=lambda e: observer({**e, "event": "warm_" + str(e["event"])})
     )

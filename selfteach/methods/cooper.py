@@ -131,7 +131,7 @@ async def appraise(*, request: RolloutRequest, rollout: RolloutContext, model_ro
     Note: worth, the sigmoid of the scalar head after the last token.
     """
     context = rollout.model_role(model_role).begin(request.task.prompt)
-    context.append(rollout.said(request.help["output"]))
+    context.append(rollout.response_ids(request.help["output"]))
     reference = reference_text(request.task)
     quantities = await context.score(reference, want=("scalar_after",))
     context.append(reference, span=REFERENCE)

@@ -34,7 +34,7 @@ from ..core import (
     provides,
     stateful,
 )
-from ..core.tagged_text import cuts, pieces_before
+from ..core.tagged_text import pieces_before, split_points
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
@@ -138,7 +138,7 @@ def necessary_tokens(
     thinking_pieces = pieces[:thinking]
     bounds = [
         0,
-        *cuts(thinking_pieces, rf"(?i)\b(?:{'|'.join(map(re.escape, reflection_words))})\b", before=True),
+        *split_points(thinking_pieces, rf"(?i)\b(?:{'|'.join(map(re.escape, reflection_words))})\b", before=True),
         thinking,
     ]
     statements = [re.compile(stated.replace("{gold}", re.escape(g))) for g in gold]

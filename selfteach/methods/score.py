@@ -116,7 +116,7 @@ async def two_attempts(
     prompt = request.task.prompt
     context = rollout.policy.begin(prompt)
     await context.sample(stop=stop)
-    if context.conversations:
+    if context.is_conversation:
         context.say("user", instruction, span="instruction")
     else:
         question = prompt if repeat_question and isinstance(prompt, str) else ""

@@ -125,7 +125,7 @@ async def from_draft(
         turn = await context.sample(stop=stop, shared_rng_key=shared_rng_key)
         context.close()
         return last_between(turn.text, "answer", turn.text.strip())
-    if rollout.sampling.temperature != 1 or not rollout.sampling.whole:
+    if rollout.sampling.temperature != 1 or not rollout.sampling.untruncated:
         raise BadValue(
             "from_draft: drafts can be verified only at temperature 1 and on the whole vocabulary; set temperature=1"
         )

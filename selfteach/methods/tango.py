@@ -161,7 +161,7 @@ async def verify(
     (`Task.judges["step"]`): caught and passed, the shares of wrong and of right steps that are marked so.
     """
     context = rollout.model_role(model_role).begin(request.task.prompt)
-    context.append(rollout.said(request.help["output"]))
+    context.append(rollout.response_ids(request.help["output"]))
     context.append("\n")
     turn = await context.sample(stop=("</answer>",))
     text = rollout.text(request.help["output"])

@@ -33,7 +33,7 @@ from ..core import (
     method,
     provides,
 )
-from ..core.tagged_text import cuts, last_between
+from ..core.tagged_text import last_between, split_points
 from ..credit import segments as seg
 from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
@@ -107,7 +107,7 @@ async def vines(
     starts = [context.at]
     turn = await context.sample(stop=stop)
     context.close()
-    places = cuts(context.pieces(turn), ends) if turn.text else []
+    places = split_points(context.pieces(turn), ends) if turn.text else []
     if len(places) > max_states:
         places = [places[(2 * i + 1) * len(places) // (2 * max_states)] for i in range(max_states)]
     starts += [Ref(turn.at.episode, turn.at.node, offset) for offset in places]

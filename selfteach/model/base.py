@@ -14,16 +14,16 @@ from .attention import AttentionFn, causal_attention
 class Model(nn.Module):
     """Token ids -> hidden states -> logits: our `transformer.Transformer`, or `hf_model.HFModel` by transformers.
 
-    c            the model's shape: vocab, width, max_length at least
+    config       the model's shape: vocab, width, max_length at least
     lm_head      output embedding, with a weight [vocab, width]
     supports_custom_attention
                  True: `attend` may be any AttentionFn, so that texts may be flattened, branch, or be in a KV cache;
                  False: each row is a whole text
-    plain_head   True: logits are hidden @ lm_head.weight.T, but for the soft-cap c.logit_cap
+    plain_head   True: logits are hidden @ lm_head.weight.T, but for the soft-cap config.logit_cap
     recompute    gradient checkpointing: layers are computed again in the backward (Transformer only)
     """
 
-    c: Any
+    config: Any
     lm_head: nn.Linear
     supports_custom_attention: ClassVar[bool]
     plain_head: bool
@@ -40,7 +40,7 @@ class Model(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., vocab] of hidden states [..., width]."""
 
-    def names(self) -> dict[str, Tensor]:
+    def named_tensors(self) -> dict[str, Tensor]:
         """Parameters by name, a tied head once: what engines receive and fingerprints are made of."""
         return dict(self.named_parameters())
 

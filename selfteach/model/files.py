@@ -63,8 +63,8 @@ def atomic_folder(folder: Path) -> Generator[Path]:
 
 def save(folder: Path, model: Model, tokenizer: Tokenizer) -> None:
     """Write a model and its tokenizer into an existing folder, in the layout of transformers and vLLM."""
-    ends = list(tokenizer.ends) if len(tokenizer.ends) > 1 else tokenizer.end
-    save_model(folder, model, bos_token_id=None, eos_token_id=ends, pad_token_id=tokenizer.end)
+    eos = list(tokenizer.eos_token_ids) if len(tokenizer.eos_token_ids) > 1 else tokenizer.eos_token_id
+    save_model(folder, model, bos_token_id=None, eos_token_id=eos, pad_token_id=tokenizer.eos_token_id)
     tokenizer.save(folder)
 
 
@@ -75,9 +75,9 @@ def save_model(folder: Path, model: Model, **more: Any) -> None:
     """
     if isinstance(model, hf_model.HFModel):
         return model.save(folder, **more)
-    config = {**config_to_json(model.c), "torch_dtype": DTYPES[model.lm_head.weight.dtype], **more}
+    config = {**config_to_json(model.config), "torch_dtype": DTYPES[model.lm_head.weight.dtype], **more}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    write_shards(folder, model.names())
+    write_shards(folder, model.named_tensors())
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False) -> tuple[Model, Tokenizer]:
@@ -93,7 +93,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, mapped: bool = False)
     tokenizer = Tokenizer.load(folder)
     if isinstance(config, str):
         model = hf_model.load(folder, config, dtype)
-        _check_vocab(folder, tokenizer, model.c.vocab)
+        _check_vocab(folder, tokenizer, model.config.vocab)
         return model, tokenizer
     _check_vocab(folder, tokenizer, config.vocab)  # before any weight is read
     return _load_transformer(folder, config, dtype, mapped), tokenizer
@@ -130,8 +130,8 @@ def _load_transformer(folder: Path, config: Config, dtype: torch.dtype, mapped: 
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
     for name in [n for n in files if n.endswith("rotary_emb.inv_freq")]:
         del files[name]  # old files hold these, which config.json determines
-    head_file = files.pop("lm_head.weight", None) if model.c.tied else None
-    needed = {name: tuple(p.shape) for name, p in model.names().items()}
+    head_file = files.pop("lm_head.weight", None) if model.config.tied else None
+    needed = {name: tuple(p.shape) for name, p in model.named_tensors().items()}
     _check_names(needed, files, where)
     for file in dict.fromkeys(files.values()):
         model.assign(_read(file, {n: s for n, s in needed.items() if files[n] == file}, dtype, mapped))
@@ -237,7 +237,7 @@ def read_config(file: Path) -> Config | str:
 def load_weights(folder: Path, like: Model) -> dict[str, Tensor]:
     """The weights that `save` wrote for a model like this one, by its parameter names."""
     if isinstance(like, hf_model.HFModel):
-        return hf_model.load(folder, like.c.kind, like.lm_head.weight.dtype).names()
+        return hf_model.load(folder, like.config.kind, like.lm_head.weight.dtype).named_tensors()
     return read_shards(folder)
 
 
@@ -310,7 +310,7 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor], limit: int | None 
 
 
 def read_shards(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's model.safetensors, or of its shards. Raises BadCheckpoint as `shards` does."""
+    """All tensors of a folder's model.safetensors, or of its shards. Raises BadCheckpoint as `shard_files` does."""
     return {name: t for file in dict.fromkeys(shard_files(folder).values()) for name, t in read_tensors(file).items()}
 
 
@@ -338,4 +338,4 @@ def fingerprint(tensors: Mapping[str, Any], whole: bool = False, dtype: torch.dt
 
 def describe(model: Model) -> dict[str, Any]:
     """The shape and the number of parameters, for reports."""
-    return {**asdict(model.c), "parameters": sum(p.numel() for p in model.names().values())}
+    return {**asdict(model.config), "parameters": sum(p.numel() for p in model.named_tensors().values())}

@@ -161,7 +161,7 @@ def _config(
         "mlp_bias": "model.layers.0.mlp.up_proj.bias" in tensors,
         "max_position_embeddings": int(need("context_length")),
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": list(tokenizer.ends) if len(tokenizer.ends) > 1 else tokenizer.end,
+        "eos_token_id": list(tokenizer.eos_token_ids) if len(tokenizer.eos_token_ids) > 1 else tokenizer.eos_token_id,
         "pad_token_id": metadata.get("tokenizer.ggml.padding_token_id"),
     }
 
@@ -198,7 +198,7 @@ def build_tokenizer(file: Path, metadata: Mapping[str, Any]) -> Tokenizer:
         )
     ends = [i for name in ("eos", "eot") if (i := get(f"{name}_token_id")) is not None]
     if not ends:
-        raise BadCheckpoint(f"{file}: it names no end token (tokenizer.ggml.eos_token_id); {ALTERNATIVE}")
+        raise BadCheckpoint(f"{file}: it names no EOS token (tokenizer.ggml.eos_token_id); {ALTERNATIVE}")
     config = {
         **named,
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -65,7 +65,7 @@ class HFModel(Model):
 
     def __init__(self, inner: Any, c: HFModelConfig) -> None:
         super().__init__()
-        self.c = c
+        self.config = c
         self.inner = inner
         self.lm_head = inner.get_output_embeddings()
         self.plain_head = c.scale == 1 and getattr(self.lm_head, "bias", None) is None
@@ -80,18 +80,18 @@ class HFModel(Model):
         """
         if attend is not causal_attention or positions is not None:
             raise BadValue(
-                f"model: {self.c.kind} runs through transformers, which takes whole rows and no custom attention"
+                f"model: {self.config.kind} runs through transformers, which takes whole rows and no custom attention"
             )
-        if ids.shape[1] > self.c.max_length:
-            raise BadValue(f"model: {ids.shape[1]} tokens do not fit its context of {self.c.max_length}")
+        if ids.shape[1] > self.config.max_length:
+            raise BadValue(f"model: {ids.shape[1]} tokens do not fit its context of {self.config.max_length}")
         return self.inner.base_model(input_ids=ids, use_cache=False).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., vocab] of hidden states [..., width]."""
         out = self.lm_head(hidden)
-        return soft_cap(out if self.c.scale == 1 else out * self.c.scale, self.c.logit_cap)
+        return soft_cap(out if self.config.scale == 1 else out * self.config.scale, self.config.logit_cap)
 
-    def names(self) -> dict[str, Tensor]:
+    def named_tensors(self) -> dict[str, Tensor]:
         """Parameters by name, a tied head once: what engines receive and fingerprints are made of."""
         return dict(self.inner.named_parameters())
 
@@ -229,8 +229,8 @@ def verify(model: HFModel, folder: Path) -> HFModel:
 
     Raises BadCheckpoint where it is not causal, or its logits are not its output embedding's.
     """
-    n = min(PROBE_TOKENS, model.c.max_length)
-    ids = (torch.arange(2 * n) * 7 + 3).remainder(model.c.vocab).view(2, n)
+    n = min(PROBE_TOKENS, model.config.max_length)
+    ids = (torch.arange(2 * n) * 7 + 3).remainder(model.config.vocab).view(2, n)
     tolerance = 1e-3 if model.lm_head.weight.dtype in (torch.float32, torch.float64) else 5e-2
 
     def same(a: Tensor, b: Tensor) -> bool:
@@ -241,17 +241,17 @@ def verify(model: HFModel, folder: Path) -> HFModel:
         short = model(ids[:, : n // 2])
     except Exception as error:
         raise BadCheckpoint(
-            f"{folder}: transformers loads this {model.c.kind}, but cannot run it here ({_line(error)})"
+            f"{folder}: transformers loads this {model.config.kind}, but cannot run it here ({_line(error)})"
         ) from error
     if not same(short, whole[:, : n // 2]):
         raise BadCheckpoint(
-            f"{folder}: this {model.c.kind} is not causal (what follows changes what comes before), so it cannot be "
-            "sampled from"
+            f"{folder}: this {model.config.kind} is not causal (what follows changes what comes before), "
+            "so it cannot be sampled from"
         )
     if not same(model.logits(whole), right):
         raise BadCheckpoint(
-            f"{folder}: the logits of this {model.c.kind} are not its output embedding of its last hidden states, so "
-            "it cannot be trained"
+            f"{folder}: the logits of this {model.config.kind} are not its output embedding of its last hidden "
+            "states, so it cannot be trained"
         )
     try:
         first, past = model.extend(ids[:, : n // 2])

@@ -211,7 +211,7 @@ class MergedTensors(Mapping[str, Tensor]):
     """
 
     def __init__(self, model: Model, more: Mapping[str, Tensor] | None = None) -> None:
-        own = {n: p for n, p in model.names().items() if n.rpartition(".")[2] not in ("lora_A", "lora_B")}
+        own = {n: p for n, p in model.named_tensors().items() if n.rpartition(".")[2] not in ("lora_A", "lora_B")}
         self.own = {n: p.detach() for n, p in {**own, **(more or {})}.items()}
         self.adapted = {f"{n}.weight": m for n, m in lora_layers(model).items()}
 
@@ -228,7 +228,7 @@ class MergedTensors(Mapping[str, Tensor]):
 def merged_copy(model: Model) -> Model:
     """A copy of a model in memory of its own, with its adapters merged in."""
     tensors = MergedTensors(model)
-    whole = Transformer.without_weights(model.c).assign(
+    whole = Transformer.without_weights(model.config).assign(
         (n, t if n in tensors.adapted else t.clone()) for n, t in tensors.items()
     )
     return whole.to(model.lm_head.weight.device)  # for the rotary tables
@@ -397,7 +397,7 @@ def check_base(file: Path, base: Model, root: str = "start") -> None:
         raise BadCheckpoint(
             f"{file}: does not name the base of its adapters ({type(error).__name__}: {error})"
         ) from None
-    if over != files.fingerprint(base.names()):
+    if over != files.fingerprint(base.named_tensors()):
         raise BadCheckpoint(
             f"{file}: its adapters are for other weights than {root} has now; give the model that the run started from"
         )

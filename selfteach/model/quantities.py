@@ -1,6 +1,6 @@
 """The quantities that any method may name: log-probabilities, entropies, hidden states, heads (core/quantity.py).
 
-A method's own quantity stands in its file.
+A method's own quantity is in the method's file.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,36 +14,35 @@ import numpy as np
 
 from ..core.errors import BadCheckpoint, BadValue
 from .chat import ChatTemplate, Message, drift_cause
+from .token_bytes import token_bytes
 
 END = "<|end|>"
-SPACE = "▁"  # a space, in SentencePiece's vocabularies
-BYTE = re.compile("<0x[0-9A-F]{2}>")  # a token that is a byte, in vocabularies with byte fallback
 SPLIT_MARK = "\ufdd0"  # a noncharacter, at which a text that spells a special token is split before encoding
 
 
 class Tokenizer:
     """Text to ids and back; the ids of any text decode to that text.
 
-    ends    ids that end a text or a turn (EOS)
-    end     the one of them that is appended to a text: the chat template's end of turn, or the first
-    config  the content of tokenizer_config.json, to be saved again; None: trained here
-    chat    the chat template, or None
+    eos_token_ids  ids that end a text or a turn
+    eos_token_id   the one of them that is appended to a text: the chat template's end of turn, or the first
+    config         the content of tokenizer_config.json, to be saved again; None: trained here
+    chat           the chat template, or None
     """
 
-    def __init__(self, inner: Any, ends: str | Sequence[int] = END, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, inner: Any, eos: str | Sequence[int] = END, config: Mapping[str, Any] | None = None) -> None:
         self.inner = inner
         self.config = None if config is None else dict(config)
-        if isinstance(ends, str):
-            if (one := inner.token_to_id(ends)) is None:
-                raise BadValue(f"tokenizer: it has no end token {ends!r}")
-            ends = [one]
+        if isinstance(eos, str):
+            if (eos_token_id := inner.token_to_id(eos)) is None:
+                raise BadValue(f"tokenizer: it has no EOS token {eos!r}")
+            eos = [eos_token_id]
         special = {t.content: i for i, t in inner.get_added_tokens_decoder().items() if t.special}
         self.chat = ChatTemplate.from_config(self.config or {}, special)
-        closing = [special[self.chat.end_of_turn]] if self.chat and self.chat.end_of_turn else []
-        self.ends = tuple(dict.fromkeys([*closing, *ends]))
-        if not self.ends:
-            raise BadValue("tokenizer: it has no end token")
-        self.end = self.ends[0]
+        end_of_turn = [special[self.chat.end_of_turn]] if self.chat and self.chat.end_of_turn else []
+        self.eos_token_ids = tuple(dict.fromkeys([*end_of_turn, *eos]))
+        if not self.eos_token_ids:
+            raise BadValue("tokenizer: it has no EOS token")
+        self.eos_token_id = self.eos_token_ids[0]
 
     def __len__(self) -> int:
         return self._size
@@ -63,14 +61,16 @@ class Tokenizer:
 
     @cached_property
     def _special_ids(self) -> set[int]:
-        """Ids that no text encodes to: special tokens and ends; the ends alone for a tokenizer trained here.
+        """Ids that no text encodes to: special and EOS tokens; EOS alone for a tokenizer trained here.
 
         The tags of the latter are words of its tasks.
         """
         model = json.loads(self.inner.to_str())["model"]
         unknown = {self.inner.token_to_id(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")}
         added = self.inner.get_added_tokens_decoder()
-        return {i for i, t in added.items() if i in self.ends or (t.special and self.config is not None)} - unknown
+        return {
+            i for i, t in added.items() if i in self.eos_token_ids or (t.special and self.config is not None)
+        } - unknown
 
     def encode(self, text: str) -> np.ndarray:
         """i32[n]: the ids of the text alone, as in the middle of a text.
@@ -87,9 +87,9 @@ class Tokenizer:
             piece = todo.pop()
             encoded = self._without_space.encode(piece, add_special_tokens=False)
             tokens = [] if self._special_ids.isdisjoint(encoded.ids) else zip(encoded.ids, encoded.offsets, strict=True)
-            cuts = [a + 1 for i, (a, z) in tokens if i in self._special_ids and z - a > 1]
-            if cuts:
-                todo += [piece[a:z] for a, z in itertools.pairwise([0, *cuts, len(piece)])][::-1]
+            split_at = [a + 1 for i, (a, z) in tokens if i in self._special_ids and z - a > 1]
+            if split_at:
+                todo += [piece[a:z] for a, z in itertools.pairwise([0, *split_at, len(piece)])][::-1]
             else:
                 out.append((piece, encoded.ids))
         return out
@@ -117,7 +117,7 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of ids, without end tokens and ids that only pad a model's vocabulary."""
+        """The text of ids, without EOS tokens and ids that only pad a model's vocabulary."""
         return b"".join(self.token_bytes(ids)).decode("utf-8", "replace")
 
     def token_bytes(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
@@ -148,7 +148,7 @@ class Tokenizer:
     def blank_prompt(self, prompt: Any) -> np.ndarray:
         """The ids of a prompt without content: messages with empty content but for the system's, or BOS.
 
-        An end token where that would have no ids.
+        An EOS token where that would have no ids.
         """
         empty = (
             [m if m["role"] == "system" else {**m, "content": ""} for m in prompt] if is_conversation(prompt) else ""
@@ -157,7 +157,7 @@ class Tokenizer:
             ids = self.render(empty)
         except BadValue:  # a template that refuses empty messages
             ids = self.render("")
-        return ids if len(ids) else np.array([self.end], np.int32)
+        return ids if len(ids) else np.array([self.eos_token_id], np.int32)
 
     @property
     def reserved_token(self) -> int:
@@ -176,7 +176,7 @@ class Tokenizer:
             for i, t in self.inner.get_added_tokens_decoder().items()
             if t.special and i in self._special_ids and t.content not in known
         }
-        free = {content: i for content, i in free.items() if i not in self.ends}
+        free = {content: i for content, i in free.items() if i not in self.eos_token_ids}
         named = sorted((not any(w in c.lower() for w in ("reserved", "unused", "extra")), i) for c, i in free.items())
         if named:
             return named[0][1]
@@ -231,7 +231,7 @@ class Tokenizer:
 
     def _encode_text_prompt(self, text: str) -> np.ndarray:
         plain = self._encode_whole(text)
-        # Around a text without tokens, ids added before it cannot be told from ids added after it.
+        # Around a text without tokens, ids added before it look like ids added after it.
         begin = self._added_before(text, plain) if plain else self._added_before("a", self._encode_whole("a"))
         has_special = not self._special_ids.isdisjoint(plain)
         ids = self._encode_template(self._insert_marks(text, mark := _mark(text)), mark) if has_special else plain
@@ -241,7 +241,7 @@ class Tokenizer:
         return self.inner.encode(text, add_special_tokens=False).ids
 
     def _added_before(self, text: str, plain: list[int]) -> list[int]:
-        """The ids that the tokenizer adds before a text (BOS) with ids `plain`; some tokenizers also add an end."""
+        """The ids that the tokenizer adds before a text (BOS) with ids `plain`; some tokenizers also add EOS."""
         whole = self.inner.encode(text, add_special_tokens=True).ids
         first = next((n for n in range(len(whole) - len(plain) + 1) if whole[n : n + len(plain)] == plain), 0)
         return whole[:first]
@@ -260,32 +260,16 @@ class Tokenizer:
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        """The bytes that each id adds to a text; those of the end tokens are empty.
+        """The bytes that each id adds to a text; those of EOS tokens are empty.
 
         Raises BadValue for a decoder under which that depends on the neighbours (CTC).
         """
-        added = {i: t.special for i, t in self.inner.get_added_tokens_decoder().items()}
-        tokens = [self.inner.id_to_token(i) for i in range(len(self))]
-        special = {i for i, t in enumerate(tokens) if i in self.ends or t is None or added.get(i)}
-        kind = decoder_kind(json.loads(self.inner.to_str())["decoder"])
-        if kind == "bytes":
-            text = {i: t.encode() if i in added else _bytes_of(t) for i, t in enumerate(tokens) if i not in special}
-        elif kind == "sentencepiece":
-            text = {
-                i: t.replace(SPACE, " ").encode() if i in added else _sentencepiece(t)
-                for i, t in enumerate(tokens)
-                if i not in special
-            }
-        else:
-            text = decoded_pieces(self.inner, {i: t for i, t in enumerate(tokens) if i not in special})
-        return [
-            text[i] if i in text else b"" if i in self.ends or t is None else t.encode() for i, t in enumerate(tokens)
-        ]
+        return token_bytes(self.inner, len(self), self.eos_token_ids)
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the tokenizer and its chat template."""
-        content = self.inner.to_str() + (json.dumps([self.ends, self.chat.template]) if self.chat else "")
+        content = self.inner.to_str() + (json.dumps([self.eos_token_ids, self.chat.template]) if self.chat else "")
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
     def save(self, folder: Path) -> None:
@@ -294,7 +278,7 @@ class Tokenizer:
         if self.config is not None:
             (folder / "tokenizer_config.json").write_text(json.dumps(self.config, indent=2, ensure_ascii=False) + "\n")
             (folder / "generation_config.json").write_text(
-                json.dumps({"eos_token_id": list(self.ends)}, indent=2) + "\n"
+                json.dumps({"eos_token_id": list(self.eos_token_ids)}, indent=2) + "\n"
             )
 
     @staticmethod
@@ -316,32 +300,32 @@ class Tokenizer:
         config = _read_json(folder / "tokenizer_config.json")
         if config is not None and (own := folder / "chat_template.jinja").is_file():
             config["chat_template"] = own.read_text()
-        ends = _end_ids(folder, inner, config or {})
-        if not ends:
+        eos = _eos_token_ids(folder, inner, config or {})
+        if not eos:
             raise BadCheckpoint(
-                f"{folder}: no end token is known; generation_config.json should name it as eos_token_id"
+                f"{folder}: no EOS token is known; generation_config.json should name it as eos_token_id"
             )
         try:
-            tokenizer = Tokenizer(inner, ends, config)
+            tokenizer = Tokenizer(inner, eos, config)
             _ = tokenizer.pieces  # so that a decoder which is not supported is refused here
             return tokenizer
         except BadValue as error:
             raise BadCheckpoint(f"{folder}: {error}") from error
 
 
-def _end_ids(folder: Path, inner: Any, config: Mapping[str, Any]) -> list[int]:
+def _eos_token_ids(folder: Path, inner: Any, config: Mapping[str, Any]) -> list[int]:
     """The EOS ids of generation_config.json, config.json and tokenizer_config.json, in this order."""
-    ends: list[int] = []
+    eos: list[int] = []
     for name in ("generation_config.json", "config.json"):
         value = (_read_json(folder / name) or {}).get("eos_token_id")
-        ends += [
+        eos += [
             i
             for i in (value if isinstance(value, list) else [value])
             if isinstance(i, int) and inner.id_to_token(i) is not None
         ]
     token = config.get("eos_token")
-    named = [token.get("content") if isinstance(token, Mapping) else token, *([] if ends or token else [END])]
-    return list(dict.fromkeys([*ends, *(i for t in named if t and (i := inner.token_to_id(t)) is not None)]))
+    named = [token.get("content") if isinstance(token, Mapping) else token, *([] if eos or token else [END])]
+    return list(dict.fromkeys([*eos, *(i for t in named if t and (i := inner.token_to_id(t)) is not None)]))
 
 
 def is_conversation(prompt: Any) -> bool:
@@ -391,44 +375,6 @@ def train_tokenizer(words: Iterable[str], tags: Sequence[str], size: int = 4096)
     return Tokenizer(inner)
 
 
-def decoder_kind(decoder: Mapping[str, Any] | None) -> str:
-    """The kind of a tokenizer.json's decoder: "bytes" (byte-level BPE), "sentencepiece", or "other"."""
-    steps = [] if decoder is None else decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-    kinds = {step["type"] for step in steps}
-    if "ByteLevel" in kinds:
-        return "bytes"
-    replaced = [(s["pattern"].get("String"), s["content"]) for s in steps if s["type"] == "Replace"]
-    metaspace = [(s["replacement"], " ") for s in steps if s["type"] == "Metaspace"]
-    if kinds <= {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"} and {*replaced, *metaspace} == {(SPACE, " ")}:
-        return "sentencepiece"
-    return "other"
-
-
-def decoded_pieces(inner: Any, tokens: Mapping[int, str]) -> dict[int, bytes]:
-    """The bytes that each id adds to a text between two others, by the tokenizer's own decoder.
-
-    A decoder may treat the first token of a text (WordPiece) or its last one (BPEDecoder) otherwise. Raises BadValue
-    where texts are not the concatenation of these pieces.
-    """
-    raw = {i: bytes([int(t[3:5], 16)]) for i, t in tokens.items() if BYTE.fullmatch(t)}
-    ids = [i for i in tokens if i not in raw]
-    decode = lambda rows: inner.decode_batch(rows, skip_special_tokens=False)  # noqa: E731
-    a, b = (ids * 2)[:2]
-    around, (both,) = decode([[a, i, b] for i in ids]), decode([[a, b]])
-    cuts = [n for n in range(len(both) + 1) if all(t.startswith(both[:n]) and t.endswith(both[n:]) for t in around)]
-    if cuts:
-        head, tail = both[: cuts[0]], both[cuts[0] :]
-        pieces = {i: t[len(head) : len(t) - len(tail)] for i, t in zip(ids, around, strict=True)}
-        texts = [[*ids[n : n + 64], *ids[n : n + 64 : 2]] for n in range(0, len(ids), 64)] + [[i, i] for i in ids]
-        if decode([[a, *t, b] for t in texts]) == [head + "".join(pieces[i] for i in t) + tail for t in texts]:
-            return {**{i: t.encode() for i, t in pieces.items()}, **raw}
-    kind = (json.loads(inner.to_str())["decoder"] or {"type": "none"})["type"]
-    raise BadValue(
-        f"tokenizer: under its decoder ({kind}) what a token adds to a text depends on its neighbours, which is not "
-        "supported; byte-level, SentencePiece, WordPiece and BPE decoders are"
-    )
-
-
 def _remove_space_prefix(data: Any) -> bool:
     """Remove from a tokenizer's JSON whatever adds a space before a text. True where there was something."""
     steps = []
@@ -448,26 +394,3 @@ def _remove_space_prefix(data: Any) -> bool:
         if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
             step["add_prefix_space"], changed = False, True
     return changed
-
-
-def _sentencepiece(token: str) -> bytes:
-    """The bytes of a SentencePiece token: <0xE2> is a byte, ▁ a space."""
-    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-        return bytes([int(token[3:5], 16)])
-    return token.replace(SPACE, " ").encode()
-
-
-def _byte_of_character() -> dict[str, int]:
-    """Character -> byte of byte-level vocabularies (Radford et al. 2019)."""
-    own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    table = {chr(b): b for b in own}
-    rest = [b for b in range(256) if b not in own]
-    return table | {chr(256 + n): b for n, b in enumerate(rest)}
-
-
-BYTE_OF_CHARACTER = _byte_of_character()
-
-
-def _bytes_of(token: str) -> bytes:
-    """The bytes of a token of a byte-level vocabulary."""
-    return bytes(BYTE_OF_CHARACTER[c] for c in token) if all(c in BYTE_OF_CHARACTER for c in token) else token.encode()

@@ -172,7 +172,7 @@ class Attention(nn.Module):
 
     def __init__(self, c: Config, layer: int) -> None:
         super().__init__()
-        self.c = c
+        self.config = c
         self.spec = c.attention_spec(layer)
         bias = c.attention_bias or c.qkv_bias
         self.q_proj = Linear(c.width, c.heads * c.head_dim, bias=bias)
@@ -188,8 +188,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """The output for x [B, T, width], added to `residual` where that is given."""
         b, t, _ = x.shape
-        q, k, v = (y.view(b, t, -1, self.c.head_dim) for y in linears(x, self.q_proj, self.k_proj, self.v_proj))
-        if self.c.qk_norm:
+        q, k, v = (y.view(b, t, -1, self.config.head_dim) for y in linears(x, self.q_proj, self.k_proj, self.v_proj))
+        if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         out = attend(self.spec, rotate(q, rotary), rotate(k, rotary), v)
         return add_linear(residual, out.reshape(b, t, -1), self.o_proj)
@@ -258,7 +258,7 @@ class Transformer(Model):
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.c = c
+        self.config = c
         self.model = Trunk(c)
         self.lm_head = Linear(c.width, c.vocab, bias=False)
         if c.tied:
@@ -286,7 +286,7 @@ class Transformer(Model):
         for name, tensor in tensors:
             module, _, leaf = name.rpartition(".")
             setattr(self.get_submodule(module), leaf, nn.Parameter(tensor))
-        if self.c.tied:
+        if self.config.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
         return self
 
@@ -297,17 +297,17 @@ class Transformer(Model):
 
         Raises BadValue for a position beyond the model's context.
         """
-        if positions is None and ids.shape[1] > self.c.max_length:
-            raise BadValue(f"model: {ids.shape[1]} tokens do not fit its context of {self.c.max_length}")
+        if positions is None and ids.shape[1] > self.config.max_length:
+            raise BadValue(f"model: {ids.shape[1]} tokens do not fit its context of {self.config.max_length}")
         rotary: dict[str | None, tuple[Tensor, Tensor] | None] = {None: None}
         for name in {table for table in self.rotary_tables if table is not None}:
             cos, sin = self.get_buffer(f"{name}cos"), self.get_buffer(f"{name}sin")
             at = slice(ids.shape[1]) if positions is None else positions
             rotary[name] = (cos[None, at], sin[None, at]) if positions is None else (cos[at], sin[at])
         x = self.model.embed_tokens(ids)
-        if self.c.scaled_embedding:
+        if self.config.scaled_embedding:
             # The factor is rounded to the weights' type, as the model was trained.
-            x = x * torch.tensor(self.c.width**0.5).to(x.dtype)
+            x = x * torch.tensor(self.config.width**0.5).to(x.dtype)
         for table, layer in zip(self.rotary_tables, self.model.layers, strict=True):
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(layer, x, rotary[table], attend, use_reentrant=False, preserve_rng_state=False)
@@ -317,7 +317,7 @@ class Transformer(Model):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., vocab] of hidden states [..., width]."""
-        return soft_cap(self.lm_head(hidden), self.c.logit_cap)
+        return soft_cap(self.lm_head(hidden), self.config.logit_cap)
 
     @torch.no_grad()
     def initialise(self, seed: int) -> Transformer:
@@ -329,9 +329,11 @@ class Transformer(Model):
 
         for name, p in sorted(self.named_parameters()):
             if p.ndim < 2:
-                p.fill_(0.0 if name.endswith("bias") or self.c.centred_norms else 1.0)
+                p.fill_(0.0 if name.endswith("bias") or self.config.centred_norms else 1.0)
                 continue
-            std = 0.02 / (2 * self.c.layers) ** 0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
+            std = (
+                0.02 / (2 * self.config.layers) ** 0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
+            )
             draw = random_keys.generator(seed, "init", name).standard_normal(tuple(p.shape), dtype="float32")
             p.copy_(torch.from_numpy(draw) * std)
         return self

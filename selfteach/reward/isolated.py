@@ -93,7 +93,7 @@ async def _call(worker: Worker, first: str, arguments: dict[str, Any], seconds: 
             return from_json(json.loads(await _request(worker.process, line, seconds)))
         except TimeoutError:
             _kill(worker)
-            return Score(None, error=f"reward {name}: no verdict within {seconds:g} s; its process was killed")
+            return Score(None, error=f"reward {name}: no score within {seconds:g} s; its process was killed")
         except (OSError, ValueError) as error:
             _kill(worker)
             return Score(None, error=f"reward {name}: its process ended without an answer ({error})")

@@ -77,7 +77,7 @@ async def append_information(
         results = (await other.sample(stop=("</information>",))).text.removesuffix("</information>")
     else:
         results = await rollout.tool(answerer)(query)
-    information = f"{' ' if context.conversations else ''}<information>{results}</information>"
+    information = f"{' ' if context.is_conversation else ''}<information>{results}</information>"
     beyond = query_turn.text.rpartition("</search>")[2]
     information = information[len(beyond) :] if information.startswith(beyond) else information
     if teach:

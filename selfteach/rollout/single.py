@@ -57,7 +57,7 @@ def conclusion(text: str) -> str:
 async def read(
     *, request: RolloutRequest, rollout: RolloutContext, model_role: str = "policy", learn: str = "main"
 ) -> str:
-    """A demonstration: the prompt, the task's own completion and the end token, learned as the loss stream `learn`.
+    """A demonstration: the prompt, the task's own completion and the EOS token, learned as the loss stream `learn`.
 
     The completion's tokens were not sampled, so their log-probability at sampling is unknown.
     """

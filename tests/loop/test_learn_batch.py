@@ -38,7 +38,7 @@ def test_a_gradient_is_by_finite_differences_what_it_should_be():
                 total -= adv * sum(float(logp[t - 1, ids[t]]) for t in sampled) / 12
         return total
 
-    name, p = next((n, p) for n, p in model.names().items() if "q_proj" in n)
+    name, p = next((n, p) for n, p in model.named_tensors().items() if "q_proj" in n)
     for place in ((0, 0), (3, 5)):
         ends = []
         for step in (1e-5, -2e-5):
@@ -93,5 +93,5 @@ def test_the_weights_move_by_the_rate_that_is_given():
         learner = LocalLearner(method.weights, method.models, start(), 0, LearnerSettings())
         metrics = learn_batch(batch, method.stage, learner, RunState(step), lr)
         name, now = next((n, p) for n, p in learner.weights("policy").items() if "q_proj" in n)
-        moved = (now - start().names()[name]).abs().max()
+        moved = (now - start().named_tensors()[name]).abs().max()
         assert float(moved) == pytest.approx(want, rel=1e-3) and metrics["policy/lr"] == pytest.approx(want)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.battery import of
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.loops import advance, bandit, equal, loop_of, weights_of
 
 from selfteach.core import BadValue
@@ -16,7 +16,10 @@ from selfteach.methods.a_star_po import remember_rewards, soft_advantage, soft_v
 
 
 def test_values_from_remembered_rewards_by_hand():
-    groups = [said_group([(5,), (6,)], [1.0, 0.0], key="a"), said_group([(5,), (6,)], [None, 0.0], key="b")]
+    groups = [
+        single_turn_group([(5,), (6,)], [1.0, 0.0], key="a"),
+        single_turn_group([(5,), (6,)], [None, 0.0], key="b"),
+    ]
     made, state = remember_rewards()(groups=groups, state={"a": [1.0]})
     assert made == [] and state == {"a": [1.0, 1.0, 0.0], "b": [0.0]}
     # a: 1/2 log((2 e^2 + 1) / 3) = 0.8303; b: 0; c was never measured
@@ -51,7 +54,7 @@ def test_a_star_po_measures_first_and_then_draws_one_answer_a_prompt(letters):
         begin, weights_of(loop)
     )
     assert loop.state.blocks["shared/rewards"] == known
-    _, batch = loop.under_way
+    _, batch = loop.current_step
     assert batch is not None
     want = [
         r - soft_value(known[t], 0.5) for r, t in zip(batch.get("reward", "seq"), batch.get("task", "seq"), strict=True)

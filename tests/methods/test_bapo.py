@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.battery import of
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.loops import advance, bandit, loop_of
 from support.tensors import columns, f64, slope
 
@@ -42,7 +42,7 @@ def test_bounds_are_searched_until_the_good_have_their_share():
 def test_what_an_unlikely_good_token_may_add_is_what_the_good_need():
     # A = +-1/sqrt(2), ratios 2 and 1.5. From 1.2 the upper bound goes up by 0.05 until the good have half, at 1.5: the
     # good token at 2 lies beyond and has no gradient; the bad one has its ratio times A over two tokens.
-    group, live = [said_group([(5,), (6,)], [1.0, 0.0])], [math.log(2) - 1, math.log(1.5) - 1]
+    group, live = [single_turn_group([(5,), (6,)], [1.0, 0.0])], [math.log(2) - 1, math.log(1.5) - 1]
     assert token_gradient(of("bapo"), group, live) == pytest.approx([0, 1.5 * math.sqrt(0.5) / 2], rel=1e-5)
     # For a share of 0.55 it must count up to 1.5 * 11/9 = 1.83: the bound 1.85 leaves a ratio of 1.84 inside.
     live = [math.log(1.84) - 1, math.log(1.5) - 1]

@@ -16,9 +16,9 @@ def test_stale_samples_by_late_deliveries_and_by_late_batches(name, letters):
     told = []
     for _ in range(4):
         told += advance(loop)
-        stored |= {e.id: e.tree for g in loop.under_way[0] for e in g.episodes}
+        stored |= {e.id: e.tree for g in loop.current_step[0] for e in g.episodes}
     assert ["policy/loss" in m for m in told] == [False, False, True, True]
-    _, batch = loop.under_way
+    _, batch = loop.current_step
     assert batch is not None and set(batch.get("version").tolist()) == {1}, (
         "the fourth step learns what the second drew"
     )

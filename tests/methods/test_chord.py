@@ -11,7 +11,7 @@ from support.loops import advance, equal, loop_of, weights_of
 from support.tensors import f64, slope
 
 from selfteach.core import Method, registry
-from selfteach.core.blocks import first_state
+from selfteach.core.blocks import initial_state
 from selfteach.core.protocols import History
 from selfteach.curriculum.select import first_task_index
 from selfteach.methods.chord import uncertain_nll, with_experts
@@ -21,7 +21,7 @@ from selfteach.objective.likelihood import nll
 def test_experts_stand_beside_the_tasks_that_are_asked():
     part = with_experts(batch=2)
     found, state = part(
-        n=2, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=first_state(part)
+        n=2, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=initial_state(part)
     )
     assert [(r.task.id, r.n, r.program) for r in found] == [
         (f"train/{first_task_index(3)}", 4, "main"),
@@ -34,7 +34,7 @@ def test_experts_stand_beside_the_tasks_that_are_asked():
     # the first two right ones in the terse style are 0 and 3; a pool of two begins again
     part = with_experts(batch=3, pool=2, style="terse")
     found, _ = part(
-        n=0, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=first_state(part)
+        n=0, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=initial_state(part)
     )
     assert [r.task.id for r in found] == ["demo/0", "demo/3", "demo/0"]
 

@@ -7,12 +7,12 @@ import math
 import pytest
 from support.battery import of, same, with_weigh
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 
 def test_every_token_keeps_a_gradient_of_its_clipped_ratio():
     # A = +-1/sqrt(2), N = 4. Ratios 8 -> 5, 2, 0.01 (no lower bound), 1; no derivative of the ratio itself.
-    group = [said_group([(5, 6), (7, 8)], [1.0, 0.0])]
+    group = [single_turn_group([(5, 6), (7, 8)], [1.0, 0.0])]
     live = [math.log(r) - 1 for r in (8.0, 2.0, 0.01, 1.0)]
     a = math.sqrt(0.5) / 4
     assert token_gradient(of("cispo"), group, live) == pytest.approx([-5 * a, -2 * a, 0.01 * a, a], rel=1e-5)

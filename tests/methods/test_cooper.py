@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.battery import same
-from support.episodes import table_of
+from support.episodes import scripted_context
 
 from selfteach.core import (
     Episode,
@@ -85,7 +85,7 @@ def test_a_pair_is_preferred_by_the_difference_at_the_last_tokens():
 
 def answered(tokenizer: Any, texts: list[str], rule: list[float]) -> tuple[list[RolloutGroup], Any]:
     """A group of answers, and the appraisals of each as `appraise` leaves them."""
-    table = table_of(single(), lambda *_: "", tokenizer)
+    context = scripted_context(single(), lambda *_: "", tokenizer)
     episodes, scores, reviews = [], {}, []
     for n, text in enumerate(texts):
         tree = Tree()
@@ -113,15 +113,18 @@ def answered(tokenizer: Any, texts: list[str], rule: list[float]) -> tuple[list[
                 f"r{n}",
             )
         )
-        table.trees.update({at.episode: tree, end.episode: other})
-    return [RolloutGroup(RolloutRequest(SUM, len(texts), key="k"), episodes, {"reward": scores}, "k"), *reviews], table
+        context.trees.update({at.episode: tree, end.episode: other})
+    return [
+        RolloutGroup(RolloutRequest(SUM, len(texts), key="k"), episodes, {"reward": scores}, "k"),
+        *reviews,
+    ], context
 
 
 def test_a_certified_answer_and_its_corruption_are_a_pair_that_weighs_nothing_in_the_policy(tags):
-    groups, table = answered(tags, [WORDED, TERSE], [0.0, 1.0])
-    win, lose = certified_pairs(wrong=exact_match())(groups=groups, context=table)
+    groups, context = answered(tags, [WORDED, TERSE], [0.0, 1.0])
+    win, lose = certified_pairs(wrong=exact_match())(groups=groups, context=context)
     assert win.preferred_over == (1,) and lose.preferred_over == () and win.model_role == lose.model_role == "rm"
-    batch = collate([win, lose], table.tree)
+    batch = collate([win, lose], context.tree)
     text = [tags.decode(batch.ids[a:z]) for a, z in zip(batch.start, batch.start[1:], strict=False)]
     assert (
         text[0] == f"{SUM.prompt}{TERSE}\n 9" and text[1] != text[0] and text[1].endswith("\n 9")
@@ -131,20 +134,20 @@ def test_a_certified_answer_and_its_corruption_are_a_pair_that_weighs_nothing_in
         0.0,
         0.0,
     ]
-    assert certified_pairs(wrong=exact_match())(groups=answered(tags, [WORDED], [0.0])[0], context=table) == []
+    assert certified_pairs(wrong=exact_match())(groups=answered(tags, [WORDED], [0.0])[0], context=context) == []
 
 
 def test_the_reward_of_an_answer_is_what_its_appraisal_noted(tags):
-    groups, table = answered(tags, [WORDED, TERSE], [0.0, 1.0])
+    groups, context = answered(tags, [WORDED, TERSE], [0.0, 1.0])
     for e in groups[0].episodes:
         e.answer = "9"
     part = reward_model_score(other_rewards=(("rule", terse_match()), ("right", exact_match())))
-    found = asyncio.run(score(part, groups, table))["reward"]
+    found = asyncio.run(score(part, groups, context))["reward"]
     worded, terse = (found[e.trajectories[0].leaf] for e in groups[0].episodes)
     assert (worded.value, terse.value) == (0.25, 0.5)
     assert worded.parts == {"rule": 0.0, "right": 1.0, "agreed": 0.0} and terse.parts["rule"] == 1.0
     assert found[groups[1].episodes[0].trajectories[0].leaf].value == 0.25
-    lost = asyncio.run(score(part, groups[:1], table))["reward"]
+    lost = asyncio.run(score(part, groups[:1], context))["reward"]
     assert all(s.value is None and "note worth" in (s.error or "") for s in lost.values())
 
 

@@ -7,21 +7,21 @@ import math
 import pytest
 from support.battery import of, same, with_weigh
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 from selfteach.curriculum.select import refill
 
 
 def test_the_upper_clip_is_wider_and_tokens_count_alike():
     # A = +-1/sqrt(2) for two answers; N = 4. Good: 1.27 is within 1.28, 1.29 not. Bad: 0.81 is within 0.8, 0.79 not.
-    group = [said_group([(5, 6), (7, 8)], [1.0, 0.0])]
+    group = [single_turn_group([(5, 6), (7, 8)], [1.0, 0.0])]
     live = [math.log(r) - 1 for r in (1.27, 1.29, 0.81, 0.79)]
     a = math.sqrt(0.5) / 4
     assert token_gradient(of("dapo"), group, live) == pytest.approx([-1.27 * a, 0, 0.81 * a, 0], rel=1e-5)
 
 
 def test_groups_of_equal_rewards_are_left_out_of_the_mean():
-    groups = [said_group([(5,), (6,)], [1.0, 0.0]), said_group([(5,), (6,)], [1.0, 1.0], key="flat")]
+    groups = [single_turn_group([(5,), (6,)], [1.0, 0.0]), single_turn_group([(5,), (6,)], [1.0, 1.0], key="flat")]
     assert token_gradient(of("dapo"), groups, [-1.0, -1.0]) == pytest.approx(
         [-math.sqrt(0.5) / 2, math.sqrt(0.5) / 2], rel=1e-5
     )
@@ -31,7 +31,7 @@ def test_groups_of_equal_rewards_are_left_out_of_the_mean():
 def test_answers_near_the_limit_are_worth_less():
     # limit 4, cache 2: 3 tokens cost 1/2, so right answers of 1 and 3 tokens are worth 1 and 1/2, the wrong one 0.
     # mean 1/2, std 1/2: A = 1, 0, -1; N = 5. Rewards alone would leave 1, 1, 0: two equal answers.
-    group = [said_group([(5,), (6, 7, 8), (9,)], [1.0, 1.0, 0.0])]
+    group = [single_turn_group([(5,), (6, 7, 8), (9,)], [1.0, 1.0, 0.0])]
     assert token_gradient(of("dapo", limit=4, cache=2), group, [-1.0] * 5) == pytest.approx(
         [-0.2, 0, 0, 0, 0.2], abs=1e-6
     )

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 from support.battery import of, same
-from support.episodes import table_of
+from support.episodes import scripted_context
 
 from selfteach.core import RolloutRequest, Task
 from selfteach.core.scoring import score
@@ -47,9 +47,9 @@ def test_the_chunk_that_first_states_the_answer_ends_what_was_necessary():
 
 def test_the_reward_counts_sampled_tokens(tags):
     replies = ["<think>=7 so 7</think><answer>7</answer>", "<think>=8</think><answer>8</answer>"]
-    table = table_of(single(), replies, tags)
-    group = asyncio.run(play(table, [RolloutRequest(Task("t", "Q: ", "7"), 2, key="k")]))[0]
-    found = asyncio.run(score(necessary_prefix(), [group], table))
+    context = scripted_context(single(), replies, tags)
+    group = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: ", "7"), 2, key="k")]))[0]
+    found = asyncio.run(score(necessary_prefix(), [group], context))
     right, wrong = (e.trajectories[0].leaf for e in group.episodes)
     # <think> and each letter are a token: <think> = 7 _ | s o _ 7
     assert [found[c][right].value for c in ("reward", "necessary", "thinking")] == [1.0, 4.0, 8.0] and found["reward"][

@@ -7,11 +7,11 @@ import math
 import pytest
 from support.battery import of
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 # One winner of four; the second answer has two tokens. mean 1/4, std over n - 1: sqrt((9/16 + 3/16) / 3) = 1/2, so A is
 # 3/2 and -1/2. S = 4, N = 5.
-GROUP = [said_group([(5,), (6, 7), (8,), (9,)], [1.0, 0.0, 0.0, 0.0])]
+GROUP = [single_turn_group([(5,), (6, 7), (8,), (9,)], [1.0, 0.0, 0.0, 0.0])]
 ON_POLICY = [-1.0] * 5
 
 
@@ -48,7 +48,7 @@ def test_beta_pulls_each_token_to_the_reference():
 
 
 def test_a_group_of_equal_rewards_gives_no_gradient():
-    equal = [said_group([(5,), (6,)], [0.3, 0.3])]
+    equal = [single_turn_group([(5,), (6,)], [0.3, 0.3])]
     assert token_gradient(of("grpo"), equal, [-1.0, -1.0]) == [0.0, 0.0]
 
 
@@ -62,7 +62,7 @@ def test_verl_clips_a_third_time_and_keeps_the_reward_of_a_group_of_one():
     # bad answers beyond a ratio of 3 are held
     want = [-1.5 / 5, 0.5 / 5, 0.0, 2.9 * 0.5 / 5, 0.5 / 5]
     assert token_gradient(of("grpo_verl"), GROUP, ratios(1, 1, 3.1, 2.9, 1)) == pytest.approx(want, rel=1e-5)
-    alone = [said_group([(5,)], [0.7])]
+    alone = [single_turn_group([(5,)], [0.7])]
     assert token_gradient(of("grpo_verl"), alone, [-1.0]) == [-0.7] and token_gradient(of("grpo"), alone, [-1.0]) == [0]
 
 

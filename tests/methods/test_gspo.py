@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.battery import of
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
-GROUP = [said_group([(5, 6), (7, 8)], [1.0, 0.0])]
+GROUP = [single_turn_group([(5, 6), (7, 8)], [1.0, 0.0])]
 A = 0.5**0.5  # of two answers: 1/2 over sqrt(1/2)
 
 

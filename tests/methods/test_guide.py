@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.curriculum import answered, asked
-from support.episodes import said_group, table_of
+from support.episodes import scripted_context, single_turn_group
 from support.models import mini
 
 from selfteach.core import RolloutRequest, Score, Task, collate, registry
@@ -38,8 +38,8 @@ def test_only_what_failed_altogether_is_asked_again_with_a_hint():
 
 
 def test_failed_and_guided_answers_are_one_group():
-    plain = said_group([(5,)] * 4, [0.0] * 4, key="k")
-    guided = said_group([(6,)] * 4, [1.0, 0.0, 0.0, 0.0], key="k")
+    plain = single_turn_group([(5,)] * 4, [0.0] * 4, key="k")
+    guided = single_turn_group([(6,)] * 4, [1.0, 0.0, 0.0, 0.0], key="k")
     episodes = [replace_id(e, f"g{i}") for i, e in enumerate(guided.episodes)]
     scores = dict(zip([e.trajectories[0].leaf for e in episodes], guided.scores["reward"].values(), strict=True))
     both = [plain, guided._replace(episodes=episodes, scores={"reward": scores})]
@@ -52,7 +52,10 @@ def test_failed_and_guided_answers_are_one_group():
         and summary(both)["rollout/groups"] == 1
         and summary([plain])["rollout/mixed_group_fraction"] == 0.0
     )
-    alone = [said_group([(5,)] * 2, [1.0, 1.0], key="two"), said_group([(5,)] * 6, [1.0] * 5 + [0.0], key="six")]
+    alone = [
+        single_turn_group([(5,)] * 2, [1.0, 1.0], key="two"),
+        single_turn_group([(5,)] * 6, [1.0] * 5 + [0.0], key="six"),
+    ]
     assert (summary(alone)["rollout/mixed_group_fraction"], summary(alone)["rollout/mixed_episode_fraction"]) == (
         1 / 2,
         6 / 8,
@@ -68,8 +71,8 @@ def replace_id(episode: Any, name: str) -> Any:
 def test_the_ratio_is_plain_over_guided(letters):
     """numerator: the policy without the hint, by a forward pass of its own; denominator: what drew the answer."""
     request = RolloutRequest(Task("t", "q?"), 2, help={"hint": "HINT"})
-    table = table_of(single(stop=()), ["xyz"], letters, logp=-2.0)
-    (group,) = asyncio.run(play(table, [request]))
+    context = scripted_context(single(stop=()), ["xyz"], letters, logp=-2.0)
+    (group,) = asyncio.run(play(context, [request]))
     group.scores["reward"] = {e.trajectories[0].leaf: Score(float(i)) for i, e in enumerate(group.episodes)}
     method = registry.methods.get("guide")()
     loop = assemble.loop(
@@ -78,12 +81,12 @@ def test_the_ratio_is_plain_over_guided(letters):
         StartModel(mini(264), letters, False, {}),
         assemble.RunSettings(steps=1, max_tokens=5),
     )
-    batch, _, _ = loop._compose(method.stage, table, [group])
-    assert (batch.get("off_context", "seq") == 1).all() and loop._gap(batch) == {}, (
+    batch, _, _ = loop._compose(method.stage, context, [group])
+    assert (batch.get("off_context", "seq") == 1).all() and loop._logprob_mismatch(batch) == {}, (
         "drawn elsewhere is not the sampler's fault"
     )
     loop.learner.forward(batch, ["logp"])
-    text = torch.tensor(letters.encode("q?xyz").tolist() + [letters.end])
+    text = torch.tensor(letters.encode("q?xyz").tolist() + [letters.eos_token_id])
     model = mini(264)
     with torch.no_grad():
         plain = model.logits(model(text[None], causal_attention))[0].log_softmax(-1)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.answers import spoken
+from support.answers import answered_group
 from support.battery import VOCAB, Study, groups_of, of, same_gradient, start
-from support.episodes import said_group, table_of
+from support.episodes import scripted_context, single_turn_group
 from support.tensors import f64, slope
 
 from selfteach.core import (
@@ -43,8 +43,8 @@ def test_the_policy_s_word_on_its_own_answer(letters):
     # levels -12 after "7" and -19 after "8", c_ref -20, beta 0.1: 0.8 and 0.1. Of "7", right, it accepts; of "8",
     # wrong, it rejects.
     say = lambda text: [-12.0] if "7" in text else [-19.0]  # noqa: E731
-    group, table, _ = spoken(["7", "8", "7"], "7", letters, say)
-    found = asyncio.run(score(probed(reward=exact_match(), beta=0.1, c_ref=-20.0), [group], table, 5.0))
+    group, context, _ = answered_group(["7", "8", "7"], "7", letters, say)
+    found = asyncio.run(score(probed(reward=exact_match(), beta=0.1, c_ref=-20.0), [group], context, 5.0))
     assert [s.value for s in found["reward"].values()] == [1, 0, 1] and [
         s.value for s in found["self_reward"].values()
     ] == pytest.approx([0.8, 0.1, 0.8])
@@ -55,12 +55,14 @@ def test_the_policy_s_word_on_its_own_answer(letters):
         and second.parts["rejects"] == 1
         and second.parts["level"] == -19
     )
-    cut, table, engine = spoken(["7"], "7", letters, say, status="length")
-    assert asyncio.run(score(probed(reward=exact_match()), [cut], table, 5.0))["self_reward"] == {} and not engine.asked
+    cut, context, engine = answered_group(["7"], "7", letters, say, status="length")
+    assert (
+        asyncio.run(score(probed(reward=exact_match()), [cut], context, 5.0))["self_reward"] == {} and not engine.asked
+    )
 
 
 def test_one_token_more_after_what_ended_by_itself():
-    whole, cut = said_group([(5, 6), (7,)], [1.0, 0.0]), said_group([(8,)], [0.0], "c")
+    whole, cut = single_turn_group([(5, 6), (7,)], [1.0, 0.0]), single_turn_group([(8,)], [0.0], "c")
     (t,) = cut.episodes[0].trajectories
     cut.episodes[0].trajectories[0] = replace(t, status="length")
     whole.scores["self_reward"] = {whole.episodes[1].trajectories[0].leaf: Score(0.7)}
@@ -102,7 +104,7 @@ def test_laser_before_its_warm_up_is_grpo_and_after_it_has_the_regression_beside
         level = model.logits(model(ids[None], causal_attention))[0, -1].log_softmax(-1)[VOCAB - 1]
         loss = loss + 0.5 * (0.1 * (level + 3.0) - r) ** 2 / (2 * (right if r >= 0.5 else 12 - right))
     loss.backward()
-    for name, p in model.names().items():
+    for name, p in model.named_tensors().items():
         assert torch.allclose(early.gradient[f"policy/{name}"] - plain.gradient[f"policy/{name}"], p.grad, atol=1e-9), (
             name
         )
@@ -126,14 +128,14 @@ def test_a_vote_in_which_each_sample_has_the_weight_of_its_own_word(tags):
     replies = ["<answer> 4</answer>", "<answer> 5</answer>", "<answer>4</answer>"]
 
     def won(**hyper_parameters: Any) -> tuple[Any, Episode]:
-        table = table_of(sampled_vote(k=3, **hyper_parameters), replies, tags)
+        context = scripted_context(sampled_vote(k=3, **hyper_parameters), replies, tags)
 
         async def levels(model_role: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str]) -> Any:
             assert tokens.tolist() == [tags.reserved_token]
             return {n: np.array([-11.0 if "5" in tags.decode(context) else -18.0]) for n in want}
 
-        table.engine.score = levels  # type: ignore[union-attr, method-assign]
-        (group,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q", ("5",)))]))
+        context.engine.score = levels  # type: ignore[union-attr, method-assign]
+        (group,) = asyncio.run(play(context, [RolloutRequest(Task("t", "q", ("5",)))]))
         return group.episodes[0].answer, group.episodes[0]
 
     assert won()[0] == "4"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.loops import advance, bandit, loop_of
 
 from selfteach.core import Block, RolloutGroup, Score, registry
-from selfteach.core.blocks import first_state
+from selfteach.core.blocks import initial_state
 from selfteach.core.scoring import score
 from selfteach.core.tree import Trajectory
 from selfteach.methods.laser_d import adapted, difficulty, fewest_right, length_bonus, tokens_of
@@ -80,18 +80,18 @@ def two_groups() -> list[RolloutGroup]:
     """An easy prompt (right answers of 2, 4 and 9 tokens, a wrong one of 9) and a hard one (right with 8 tokens, wrong
     with 3, 3 and 9).
     """
-    said = lambda sizes, key: said_group([(5,) * n for n in sizes], [0.0] * len(sizes), key)  # noqa: E731
+    said = lambda sizes, key: single_turn_group([(5,) * n for n in sizes], [0.0] * len(sizes), key)  # noqa: E731
     return [said((2, 4, 9, 9), "e"), said((8, 3, 3, 9), "h")]
 
 
 def test_each_class_has_a_target_of_its_own_which_is_kept_until_the_next_time():
     part = length_bonus(reward=Block(told), every=2, min_target=1, target_step=1)
-    paid, state, scores = rewarded(part, two_groups(), first_state(part))
+    paid, state, scores = rewarded(part, two_groups(), initial_state(part))
     # easy: 4 rollouts have floor(8/3) = 2 right at least, so half of (2, 4, 9) must be within: 4. hard: all of (8): 8.
     assert state["targets"] == {"hard": 8, "medium": None, "easy": 4}
     assert list(paid.values()) == [1.5, 1.5, 1.0, 0.0, 1.5, 0.0, 0.0, 0.0]
     assert scores[0].parts == {"short": 1.0, "target/easy": 4.0} and scores[4].parts["target/hard"] == 8.0
-    shorter = [said_group([(5,) * n for n in (1, 1, 1, 9)], [0.0] * 4, "e")]
+    shorter = [single_turn_group([(5,) * n for n in (1, 1, 1, 9)], [0.0] * 4, "e")]
     _, state, _ = rewarded(part, shorter, state)
     assert state["targets"]["easy"] == 4 and state["lengths"]["easy"] == [1, 1, 1]  # the second step only gathers
     _, state, _ = rewarded(part, shorter, state)
@@ -100,13 +100,13 @@ def test_each_class_has_a_target_of_its_own_which_is_kept_until_the_next_time():
 
 def test_the_first_answers_of_all_are_judged_by_what_they_show():
     part = length_bonus(reward=Block(told), every=20, min_target=1, target_step=1, bonus=0.25)
-    paid, _, _ = rewarded(part, two_groups()[:1], first_state(part))
+    paid, _, _ = rewarded(part, two_groups()[:1], initial_state(part))
     assert list(paid.values()) == [1.25, 1.25, 1.0, 0.0]
 
 
 def test_a_fixed_target_and_the_bonus_for_exploring():
     fixed = length_bonus(reward=Block(told), target=3)
-    assert list(rewarded(fixed, two_groups(), first_state(fixed))[0].values()) == [
+    assert list(rewarded(fixed, two_groups(), initial_state(fixed))[0].values()) == [
         1.5,
         1.0,
         1.0,
@@ -117,21 +117,30 @@ def test_a_fixed_target_and_the_bonus_for_exploring():
         0.0,
     ]
     part = length_bonus(reward=Block(told), target=3, explore=True)
-    assert list(rewarded(part, two_groups(), first_state(part))[0].values()) == [1.5, 1.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.5]
+    assert list(rewarded(part, two_groups(), initial_state(part))[0].values()) == [
+        1.5,
+        1.0,
+        1.0,
+        0.5,
+        1.0,
+        0.0,
+        0.0,
+        0.5,
+    ]
 
 
 def test_what_is_unknown_stays_so_and_counts_in_no_accuracy(monkeypatch):
     monkeypatch.setitem(RIGHT, "train/0/0/e/2", None)
     monkeypatch.setitem(RIGHT, "train/0/0/e/3", None)
     part = length_bonus(reward=Block(told), every=1, min_target=1, target_step=1)
-    paid, state, _ = rewarded(part, two_groups()[:1], first_state(part))
+    paid, state, _ = rewarded(part, two_groups()[:1], initial_state(part))
     assert (
         list(paid.values()) == [1.5, 1.5, None, None] and state["targets"]["easy"] == 4
     )  # 2 of 2; one right at the least: 4
 
 
 def test_length_is_what_the_policy_chose():
-    group = said_group([(5, 5, 5)], [1.0])
+    group = single_turn_group([(5, 5, 5)], [1.0])
     episode = group.episodes[0]
     more = episode.tree.add(episode.trajectories[0].leaf.node, (7, 7), span="information")
     last = episode.tree.add(more, (8,), action_mask=True, logp=np.zeros(1), version=0)
@@ -141,7 +150,7 @@ def test_length_is_what_the_policy_chose():
 
 def test_mistakes_are_named():
     for part, what in ((length_bonus(), "needs reward="), (length_bonus(reward=Block(told), every=0), "at least 1")):
-        _, _, scores = rewarded(part, two_groups(), first_state(part))
+        _, _, scores = rewarded(part, two_groups(), initial_state(part))
         assert all(what in (s.error or "") for s in scores)
 
 

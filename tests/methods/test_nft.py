@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.battery import Study, groups_of, of, same_gradient
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.tensors import f64, slope
 
 from selfteach.core import BadValue
@@ -54,8 +54,8 @@ def test_the_floor_is_straight_through():
 def test_on_policy_the_gradient_is_the_centred_reward():
     # q = 1/4: right 1 - q = 3/4 up, wrong (1 - q) q / (1 - q) = 1/4 down; S = 4, limit 10. The group of equals is out.
     groups = [
-        said_group([(5,), (6, 7), (8,), (9,)], [1.0, 0.0, 0.0, 0.0]),
-        said_group([(5,)] * 2, [1.0, 1.0], key="flat"),
+        single_turn_group([(5,), (6, 7), (8,), (9,)], [1.0, 0.0, 0.0, 0.0]),
+        single_turn_group([(5,)] * 2, [1.0, 1.0], key="flat"),
     ]
     got = token_gradient(of("nft", limit=10), groups, [-1.0] * 5)
     assert got == pytest.approx([-0.75 / 40, *[0.25 / 40] * 4])

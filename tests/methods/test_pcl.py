@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.curriculum import answered, asked, source
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.models import mini
 
 from selfteach.core import BadValue, History, collate, registry
@@ -39,7 +39,10 @@ def test_the_prompts_of_predicted_success_nearest_the_target_are_selected():
 
 
 def test_the_value_target_is_the_success_rate_at_the_prompts_last_token():
-    groups = [said_group([(5, 6), (7,)], [1.0, 0.0], key="a"), said_group([(8,), (9, 9, 9)], [1.0, 1.0], key="b")]
+    groups = [
+        single_turn_group([(5, 6), (7,)], [1.0, 0.0], key="a"),
+        single_turn_group([(8,), (9, 9, 9)], [1.0, 1.0], key="b"),
+    ]
     batch = collate(per_trajectory()(groups=groups), {e.id: e.tree for g in groups for e in g.episodes}.__getitem__)
     target = group_mean(reward=batch.get("reward", "seq"), group=batch.get("group", "seq"))["target"].values
     assert target.tolist() == [0.5, 0.5, 1.0, 1.0]
@@ -63,7 +66,7 @@ def test_the_prediction_is_the_value_that_the_update_trains(letters):
     means = []
     for _ in range(2):
         asyncio.run(loop.advance())
-        table = loop._table(method.stage)
+        table = loop._stage_context(method.stage)
         groups = asyncio.run(loop._collect(method.stage, table))
         predicted = {g.request.task.id: g.episodes[0].answer for g in groups if g.request.program == "predict"}
         batch, _, _ = loop._compose(method.stage, table, groups)

@@ -7,10 +7,10 @@ import math
 import pytest
 from support.battery import of
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 # One answer of two tokens with the reward 1; V = 1/2, 1/4.
-GROUP = [said_group([(5, 6)], [1.0])]
+GROUP = [single_turn_group([(5, 6)], [1.0])]
 VALUE = [0.5, 0.25]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.battery import groups_of, of, start
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 from selfteach.credit.advantages import leave_one_out
 from selfteach.learner.local import LocalLearner
@@ -39,7 +39,7 @@ def test_process_and_outcome_have_their_own_baselines():
 def test_the_policy_gradient_is_of_the_whitened_sum():
     # Outcomes 1, 0 alone: A = 1, -1, whose std over n - 1 is sqrt(2). Log-ratios 0 and 2 a token, beta 1/2: r = 0, 1,
     # others' means 1, 0, so A = 1 + (0 - 1) and -1 + (1 - 0): nothing is left. w = 1/2.
-    group, on_policy = [said_group([(5,), (6,)], [1.0, 0.0])], [-1.0, -1.0]
+    group, on_policy = [single_turn_group([(5,), (6,)], [1.0, 0.0])], [-1.0, -1.0]
     given = {"prm_logp": [-1.0, 1.0], "ref_logp": [-1.0, -1.0]}
     got = token_gradient(of("prime", process=0.0), group, on_policy, **given)
     assert got == pytest.approx([-math.sqrt(0.5) / 2, math.sqrt(0.5) / 2])
@@ -66,11 +66,11 @@ def test_cross_entropy_of_a_log_ratio_by_hand():
 def test_the_reward_model_is_updated_before_it_scores():
     method = needed(of("prime"))
     learner = LocalLearner(method.weights, method.models, start(), 0, LearnerSettings())
-    table = StepContext(None, None, tuple(method.models), {}, None, {}, limits=EpisodeLimits())  # type: ignore[arg-type]
+    context = StepContext(None, None, tuple(method.models), {}, None, {}, limits=EpisodeLimits())  # type: ignore[arg-type]
     groups = groups_of()
-    table.trees.update({e.id: e.tree for g in groups for e in g.episodes})
+    context.trees.update({e.id: e.tree for g in groups for e in g.episodes})
     state = RunState()
-    batch = compose_batch(groups, method.stage, learner, table, state).batch
+    batch = compose_batch(groups, method.stage, learner, context, state).batch
     learn_batch(batch, method.stage, learner, state, lr=1e-3)
     rewards = batch.get("prm_logp") - batch.get("ref_logp")
     assert np.abs(rewards).max() > 1e-4  # before its first update the two models are equal

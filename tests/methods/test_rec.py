@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.battery import Study, groups_of, of, same_gradient, with_weigh
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.tensors import columns, f64, slope
 
 from selfteach.core import BadValue
@@ -124,20 +124,20 @@ def test_red_weight_is_exponential_in_the_advantage():
     assert exponentially_weighted(adv=[0.5, -0.5])["adv"].values == pytest.approx(
         [0.5 * math.exp(0.5), -0.5 * math.exp(-0.5)]
     )
-    group = [said_group([(5,), (6,)], [1.0, 0.0])]
+    group = [single_turn_group([(5,), (6,)], [1.0, 0.0])]
     got = token_gradient(of("rec", mask="none", temperature=2.0), group, [-1.0, -1.0])
     assert got == pytest.approx([-0.25 * math.exp(0.25), 0.25 * math.exp(-0.25)])
 
 
 def test_asymre_by_hand():
     # A = 1/2 + 0.1, -1/2 + 0.1, over two tokens; no ratio
-    group = [said_group([(5,), (6,)], [1.0, 0.0])]
+    group = [single_turn_group([(5,), (6,)], [1.0, 0.0])]
     assert token_gradient(of("asymre"), group, [-3.0, -3.0]) == pytest.approx([-0.3, 0.2])
 
 
 def test_opmd_by_hand():
     # S = 2, A = +-1/2, tau 0.1. d / dlogp = (-A + tau d) / S with d the answer's log-ratio, 1/2 - 1/4 and 1.
-    group = [said_group([(5, 6), (7,)], [1.0, 0.0])]
+    group = [single_turn_group([(5, 6), (7,)], [1.0, 0.0])]
     got = token_gradient(of("opmd"), group, [-0.5, -1.25, 0.0])
     assert got == pytest.approx([(-0.5 + 0.025) / 2] * 2 + [(0.5 + 0.1) / 2])
 

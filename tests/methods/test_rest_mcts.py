@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from support.episodes import table_of
+from support.episodes import scripted_context
 
 from selfteach.core import RolloutRequest, Score, Task, collate, registry
 from selfteach.core.scoring import score
@@ -49,7 +49,7 @@ def test_selection_is_by_uct_and_backup_is_the_visit_weighted_mean():
 
 
 class Scripted(ScriptedEngine):
-    """Writes lines from a table of continuations; its value model gives a higher value to each `2`."""
+    """Writes lines from a context of continuations; its value model gives a higher value to each `2`."""
 
     NEXT: ClassVar = {
         "": ["<think> 1 + 1 = 2.", "<think> 1 + 1 = 3."],
@@ -84,20 +84,20 @@ class Endless(Scripted):
 
 
 def searched(program, tokenizer, n=1, engine=Scripted):
-    table = table_of(program, [], tokenizer, model_roles=("policy", "vm"))
-    table.engine = engine(tokenizer)
-    groups = asyncio.run(play(table, [RolloutRequest(TASK, n)]))
-    groups[0].scores.update(asyncio.run(score(answered(), groups, table)))
+    context = scripted_context(program, [], tokenizer, model_roles=("policy", "vm"))
+    context.engine = engine(tokenizer)
+    groups = asyncio.run(play(context, [RolloutRequest(TASK, n)]))
+    groups[0].scores.update(asyncio.run(score(answered(), groups, context)))
     assert {e.status for e in groups[0].episodes} == {"done"}, groups[0].episodes[0].why
-    return table, groups
+    return context, groups
 
 
 def test_a_search_stops_at_an_answer_of_a_high_value(tags):
-    table, groups = searched(line_search(lookahead=1), tags, engine=Endless)
+    context, groups = searched(line_search(lookahead=1), tags, engine=Endless)
     (episode,) = groups[0].episodes
     assert episode.answer == "2"
     whole, _ = searched(line_search(lookahead=1, stop_early=False), tags, engine=Endless)
-    assert len(whole.trees[episode.id]) > len(table.trees[episode.id]), "without early stopping the tree is larger"
+    assert len(whole.trees[episode.id]) > len(context.trees[episode.id]), "without early stopping the tree is larger"
 
 
 def test_an_expansion_samples_as_many_lines_as_branch(tags):
@@ -118,7 +118,7 @@ def test_search_and_best_of_keep_to_their_token_budget(tags):
 
 
 def test_every_line_is_a_value_target_once_and_the_policy_imitates_right_answers(tags):
-    table, groups = searched(line_search(lookahead=1, stop_early=False), tags)
+    context, groups = searched(line_search(lookahead=1, stop_early=False), tags)
     (episode,) = groups[0].episodes
     values = line_values(groups=groups)
     targets = {}
@@ -133,7 +133,7 @@ def test_every_line_is_a_value_target_once_and_the_policy_imitates_right_answers
         {right: 0.5, f"{right}</think><answer> 2</answer>": 1.0, wrong: 0.0, f"{wrong}</think><answer> 3</answer>": 0.0}
     )
     examples = [*per_trajectory()(groups=groups), *values]
-    batch = collate(examples, table.tree)
+    batch = collate(examples, context.tree)
     for example, row in zip(values, range(len(groups[0].episodes[0].trajectories), len(examples)), strict=True):
         leaf = example.parts[-1].source
         whole = episode.tree.id[episode.tree.places(leaf.node)]

@@ -6,11 +6,11 @@ import pytest
 import torch
 from support.battery import Study, groups_of, of
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 from selfteach.credit.advantages import center
 
-GROUP = [said_group([(5,), (6, 7), (8,)], [1.0, 0.0, 0.0])]
+GROUP = [single_turn_group([(5,), (6, 7), (8,)], [1.0, 0.0, 0.0])]
 
 
 def test_each_answer_is_compared_with_its_siblings_and_its_tokens_summed():

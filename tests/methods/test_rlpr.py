@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.answers import paid, spoken
+from support.answers import answered_group, paid
 
 from selfteach.methods.rlpr import keep_spread, reference_probability
 from selfteach.reward.answer import exact_match
@@ -24,8 +24,8 @@ def test_the_reference_is_scored_with_and_without_the_reasoning(tags, letters):
 
     texts = ["<think>a</think><answer> 5</answer>", "<think>b</think><answer> 71</answer>", "<think>a</think> 71"]
     for tokenizer in (tags, letters):  # a tag is a token, or many
-        group, table, engine = spoken(texts, "71", tokenizer, say)
-        scores = paid(reference_probability(judge=exact_match()), group, context=table)
+        group, context, engine = answered_group(texts, "71", tokenizer, say)
+        scores = paid(reference_probability(judge=exact_match()), group, context=context)
         assert [s.value for s in scores] == pytest.approx(
             [0.4, 0.0, 0.0]
         )  # .6 - .2; .1 - .2 is clipped to 0; no answer tag
@@ -41,9 +41,9 @@ def test_the_reference_is_scored_with_and_without_the_reasoning(tags, letters):
             scores[1].parts["right"] == 1 and scores[0].parts["right"] == 0 and scores[2].parts["auc"] == 0.5
         )  # above one, below one
         assert group.episodes[0].cost["scored"] == 6  # and the three of the group
-    by_product = paid(reference_probability(by="product"), group, context=table)
+    by_product = paid(reference_probability(by="product"), group, context=context)
     assert by_product[0].value == pytest.approx(0.162 - 0.008)
-    assert [s.value for s in paid(reference_probability(debias=False), group, context=table)] == pytest.approx(
+    assert [s.value for s in paid(reference_probability(debias=False), group, context=context)] == pytest.approx(
         [0.6, 0.1, 0.0]
     )
 

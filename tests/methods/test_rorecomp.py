@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.battery import Study, groups_of, of, same_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.loops import loop_of
 
 from selfteach.core import BadValue, RolloutGroup, Score, registry
@@ -23,7 +23,7 @@ from selfteach.objective import cosine, sequence_mean
 
 def ranked() -> RolloutGroup:
     """Right answers of 5, 2 and 3 tokens, wrong ones of 4, 6 and 1."""
-    return said_group([(5,) * n for n in (5, 2, 3, 4, 6, 1)], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    return single_turn_group([(5,) * n for n in (5, 2, 3, 4, 6, 1)], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 
 
 EMPTY: dict[str, Any] = {"store": [], "owed": 0.0}
@@ -64,7 +64,7 @@ def test_compensation_replays_the_oldest_with_their_advantages_in_a_stream_of_it
 
 
 def renamed(group: RolloutGroup, step: int) -> RolloutGroup:
-    return said_group(
+    return single_turn_group(
         [(5,) * n for n in (5, 2, 3, 4, 6, 1)], [s.value for s in group.scores["reward"].values()], f"s{step}"
     )
 
@@ -86,7 +86,7 @@ def test_compensation_follows_its_schedule():
 
 
 def test_the_buffer_drops_the_oldest_and_answers_of_zero_advantage():
-    flat = said_group([(5,) * n for n in (5, 2, 3)], [1.0, 1.0, 1.0])
+    flat = single_turn_group([(5,) * n for n in (5, 2, 3)], [1.0, 1.0, 1.0])
     made, state = recompose(groups=[flat], history=History(), state=EMPTY)
     assert len(made) == 2 and state["store"] == []
     for step in range(5):
@@ -97,7 +97,7 @@ def test_the_buffer_drops_the_oldest_and_answers_of_zero_advantage():
 
 
 def test_length_may_be_counted_in_turns():
-    many = said_group([(5,), (5, 5, 5)], [1.0, 1.0])
+    many = single_turn_group([(5,), (5, 5, 5)], [1.0, 1.0])
     episode = many.episodes[0]
     last = episode.tree.add(episode.trajectories[0].leaf.node, (6,), action_mask=True, logp=np.zeros(1), version=0)
     leaf = episode.trajectories[0].leaf._replace(node=last)

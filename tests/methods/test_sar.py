@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.answers import plain_logp
 from support.battery import Study, groups_of, of, same
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 from selfteach.core import registry
 from selfteach.methods.sar import per_trajectory_blind
@@ -36,8 +36,12 @@ def test_the_reward_by_a_plain_forward_pass():
 
 
 def test_the_blind_view_has_a_prompt_without_a_question(tags, letters):
-    assert letters.blank_prompt("compute: 1 + 1").tolist() == [letters.end] == letters.blank_prompt((1, 2)).tolist()
-    group = said_group([(5,), (6,)], [1.0, 0.0])
+    assert (
+        letters.blank_prompt("compute: 1 + 1").tolist()
+        == [letters.eos_token_id]
+        == letters.blank_prompt((1, 2)).tolist()
+    )
+    group = single_turn_group([(5,), (6,)], [1.0, 0.0])
     examples = per_trajectory_blind(groups=[group], context=type("Context", (), {"tokenizer": tags}))
-    assert [e.views for e in examples] == [{"blind": (tags.end,)}] * 2
+    assert [e.views for e in examples] == [{"blind": (tags.eos_token_id,)}] * 2
     assert [e.parts for e in examples] == [e.parts for e in registry.blocks.get("per_trajectory")(groups=[group])]

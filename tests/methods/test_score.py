@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.battery import of
-from support.episodes import table_of
+from support.episodes import scripted_context
 
 from selfteach.core import Ref, RolloutRequest, Task
 from selfteach.core.scoring import score
@@ -16,12 +16,12 @@ from selfteach.loop.episode import play
 from selfteach.methods.score import center_by_turn, progress, two_attempts
 
 
-def played(table: Any, task: Task, n: int = 1) -> Any:
-    return asyncio.run(play(table, [RolloutRequest(task, n, key="k")]))[0]
+def played(context: Any, task: Task, n: int = 1) -> Any:
+    return asyncio.run(play(context, [RolloutRequest(task, n, key="k")]))[0]
 
 
-def scored(reward: Any, group: Any, table: Any) -> Any:
-    return asyncio.run(score(reward, [group], table))
+def scored(reward: Any, group: Any, context: Any) -> Any:
+    return asyncio.run(score(reward, [group], context))
 
 
 def test_the_bonus_for_progress_goes_to_the_second_attempt(tags):
@@ -33,17 +33,17 @@ def test_the_bonus_for_progress_goes_to_the_second_attempt(tags):
         ("5", [1.0, 0 + 10 * (0 - 1)], -1),
         ("9", [0.0, 0.0], 0),
     ):
-        table = table_of(two_attempts(), reply, tags)
-        group = played(table, Task("t", "Q: ", gold))
+        context = scripted_context(two_attempts(), reply, tags)
+        group = played(context, Task("t", "Q: ", gold))
         (episode,) = group.episodes
-        scores = scored(progress(), group, table)["reward"]
+        scores = scored(progress(), group, context)["reward"]
         nodes = [n for n, _ in episode.tree.path(episode.trajectories[0].leaf.node) if episode.tree.sampling[n] >= 0]
         assert (
             episode.answer == "7"
             and [scores[at].value for at in sorted(scores)] == want
             and [at.node for at in sorted(scores)] == nodes
         )
-        assert scored(progress(first=0.0, alpha=0.0), group, table)["reward"][Ref(episode.id, nodes[0])].value == 0.0
+        assert scored(progress(first=0.0, alpha=0.0), group, context)["reward"][Ref(episode.id, nodes[0])].value == 0.0
         leaf = scores[episode.trajectories[0].leaf]
         assert (leaf.parts["gain"], leaf.parts["fixed"], leaf.parts["broken"]) == (gain, gain == 1, gain == -1)
         (example,) = per_trajectory(loss_stream=("first", "second"), steps=("reward",))(

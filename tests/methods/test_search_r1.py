@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 from support.battery import Study, groups_of, of, same, same_gradient, with_weigh
-from support.episodes import table_of
+from support.episodes import scripted_context
 
 from selfteach.core import RolloutRequest, Task
 from selfteach.loop.episode import play
@@ -24,8 +24,10 @@ def test_retrieved_tokens_are_learned_only_without_the_mask(tags, mask):
     The policy sampled 6 of the 9 tokens after the prompt; the mask leaves these, the ablation learns all 9.
     """
     program = of("search_r1", mask=mask).stage.programs["main"]
-    table = table_of(program, ["<search>q</search>", "<answer>7</answer>"], tags, tools={"search": lambda q: "a"})
-    (episode,) = asyncio.run(play(table, [RolloutRequest(Task("t", "Q: ", "7"))]))[0].episodes
+    context = scripted_context(
+        program, ["<search>q</search>", "<answer>7</answer>"], tags, tools={"search": lambda q: "a"}
+    )
+    (episode,) = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: ", "7"))]))[0].episodes
     tree = episode.tree
     places = tree.places(episode.trajectories[0].leaf.node)
     assert episode.answer == "7" and int(tree.action_mask[places].sum()) == (6 if mask else 9)

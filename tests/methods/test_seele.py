@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.curriculum import Metrics, answered, asked
-from support.episodes import table_of
+from support.episodes import scripted_context
 
 from selfteach.core import RolloutGroup, RolloutRequest, Task
 from selfteach.loop.episode import play
@@ -85,6 +85,6 @@ def test_rounds_converge_to_the_rate_of_the_target_accuracy():
 
 
 def test_a_hint_may_begin_the_answer(letters):
-    table = table_of(single(), ["12</answer>"], letters)
-    (group,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q?"), 1, help={"hint": "<answer> "})]))
+    context = scripted_context(single(), ["12</answer>"], letters)
+    (group,) = asyncio.run(play(context, [RolloutRequest(Task("t", "q?"), 1, help={"hint": "<answer> "})]))
     assert group.episodes[0].answer == "12"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.battery import of
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 from selfteach.core import collate
 from selfteach.credit.composers import per_trajectory
@@ -13,7 +13,7 @@ from selfteach.loop.loss_weights import loss_weights
 
 
 def test_the_loss_is_the_mean_negative_log_likelihood_over_tokens():
-    groups = [said_group([(5, 6, 7), (8,)], [1.0, 1.0])]
+    groups = [single_turn_group([(5, 6, 7), (8,)], [1.0, 1.0])]
     batch = collate(per_trajectory()(groups=groups), {e.id: e.tree for g in groups for e in g.episodes}.__getitem__)
     (update,) = of("sft").stage.updates
     (term,) = update.terms

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.battery import of
 from support.by_hand import token_gradient
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.tensors import f64
 
 from selfteach.core import BadValue
@@ -83,7 +83,7 @@ def test_every_residual_is_zero_at_the_soft_optimum_and_nowhere_else(seed):
 def test_the_gradient_of_the_method_by_hand():
     # beta 1/2; the numbers of the next test, two tokens of one answer, reward 1: residuals 0.4 and 0.3, w = 1/2.
     # Each falls by beta with its own logp and those after it: 2 w residual (-1/2): first 0.4 alone, last 0.4 + 0.3.
-    group = [said_group([(5, 6)], [1.0])]
+    group = [single_turn_group([(5, 6)], [1.0])]
     given = {"ref_raw_logp": f64(-1.2, -1.4), "lse": f64(2.6, 3), "ref_lse": f64(2, 2)}
     got = token_gradient(of("shiq", beta=0.5), group, [-1.0, -1.0], name="raw_logp", **given)
     assert got == pytest.approx([-0.2, -0.35])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.episodes import table_of
+from support.episodes import scripted_context
 from support.models import mini
 from support.runs import run_config_of, same_run
 
@@ -31,20 +31,20 @@ ANSWERS = list(itertools.product(range(3), repeat=2))
 PROMPT = "say"  # three bytes
 
 
-def probabilities(table: np.ndarray) -> np.ndarray:
+def probabilities(context: np.ndarray) -> np.ndarray:
     """f64[9]: the probability of each answer."""
-    p = np.exp(table) / np.exp(table).sum(1, keepdims=True)
+    p = np.exp(context) / np.exp(context).sum(1, keepdims=True)
     return np.array([p[0, a] * p[1 + a, b] for a, b in ANSWERS])
 
 
 class Enumerable:
-    """An engine over the bytes 0, 1, 2 whose policy is a table, so that the probability of every answer is known."""
+    """An engine over the bytes 0, 1, 2 whose policy is a context, so that the probability of every answer is known."""
 
-    def __init__(self, table: np.ndarray):
-        self.table, self.sampled = table, 0
+    def __init__(self, context: np.ndarray):
+        self.context, self.sampled = context, 0
 
     def _logits(self, ids: np.ndarray) -> np.ndarray:
-        return self.table[0 if not len(ids) else 1 + ids[-1]]
+        return self.context[0 if not len(ids) else 1 + ids[-1]]
 
     async def generate(self, model_role, context, sampling, at):
         ids, logp = list(context[len(PROMPT) :]), []
@@ -71,24 +71,24 @@ class Enumerable:
 def visit(engine, tokenizer, lenience, n, drafts=(), find=None, step=0, sampling=None):
     """One request of n episodes: their ids and Refs, the step's context, the group."""
     programs = {"main": from_draft(lenience=lenience, stop=())}
-    table = StepContext(
+    context = StepContext(
         engine, tokenizer, ("policy",), {}, sampling or Sampling(max_tokens=2), programs, where=("train", step)
     )
-    table.find = find
+    context.find = find
     (group,) = asyncio.run(
-        play(table, [RolloutRequest(Task("t", PROMPT), n, help={"shared_rng_key": "t/0", "drafts": drafts})])
+        play(context, [RolloutRequest(Task("t", PROMPT), n, help={"shared_rng_key": "t/0", "drafts": drafts})])
     )
     assert {e.status for e in group.episodes} == {"done"}, group.episodes[0].why
     refs = [e.trajectories[0].leaf for e in group.episodes]
-    paths = [table.path(r) for r in refs]
-    return [tuple(p.ids[p.prompt :].tolist()) for p in paths], refs, table, group
+    paths = [context.path(r) for r in refs]
+    return [tuple(p.ids[p.prompt :].tolist()) for p in paths], refs, context, group
 
 
 def revisited(tokenizer, lenience, n):
     first, now = Enumerable(THEN), Enumerable(NOW)
     _, refs, old, _ = visit(first, tokenizer, lenience, n)
-    ids, _, table, group = visit(now, tokenizer, lenience, n, refs, old.tree, step=1)
-    return ids, now.sampled, table, group
+    ids, _, context, group = visit(now, tokenizer, lenience, n, refs, old.tree, step=1)
+    return ids, now.sampled, context, group
 
 
 N = 2000
@@ -138,10 +138,10 @@ def test_the_papers_rule_is_biased_and_is_the_one_used_above_one(letters):
 
 
 def test_accepted_tokens_have_their_new_log_probability_and_are_not_sampled(letters):
-    ids, sampled, table, group = revisited(letters, 1.0, 50)
+    ids, sampled, context, group = revisited(letters, 1.0, 50)
     p, kept = probabilities(NOW), 0
     for y, e in zip(ids, group.episodes, strict=True):
-        path = table.path(e.trajectories[0].leaf)
+        path = context.path(e.trajectories[0].leaf)
         assert path.action_mask[path.prompt :].all() and path.logp[path.prompt :].sum() == pytest.approx(
             np.log(p[ANSWERS.index(y)]), abs=1e-6
         )
@@ -158,7 +158,7 @@ def test_a_real_engine_continues_after_the_accepted_part(letters):
 
         model = mini(264)
         with torch.no_grad():
-            for i, p in enumerate(model.names().values()):
+            for i, p in enumerate(model.named_tensors().values()):
                 p.add_(0.15 * seed * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
         return BuiltinEngine({"policy": model}, dict.fromkeys(model_roles, "policy"), letters, slots=8)
 
@@ -191,7 +191,7 @@ def test_drafts_at_another_temperature_are_refused(letters):
     with pytest.raises(BadValue):
         asyncio.run(
             from_draft(lenience=0.5)(
-                request=RolloutRequest(Task("t", "p")), rollout=table_of(from_draft(), ["a"], letters)
+                request=RolloutRequest(Task("t", "p")), rollout=scripted_context(from_draft(), ["a"], letters)
             )
         )
 

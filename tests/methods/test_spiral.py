@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from support.episodes import table_of
+from support.episodes import scripted_context
 
 from selfteach.core import BadValue, registry
 from selfteach.core.task import RolloutRequest, Task
@@ -107,17 +107,17 @@ def test_exploitability_of_a_policy_is_that_of_its_move_probabilities(letters):
             self.asked += 1
             return {"logp": np.full(len(tokens), -0.5, np.float32)}
 
-    table = table_of(exploitability(), [], letters)
-    table.engine = Counting([], letters)
-    table.tools = {"situations": lambda task: exploit.information_sets()}
-    (group,) = asyncio.run(episodes(table, [RolloutRequest(Task("t", "play"), 3)]))
+    context = scripted_context(exploitability(), [], letters)
+    context.engine = Counting([], letters)
+    context.tools = {"situations": lambda task: exploit.information_sets()}
+    (group,) = asyncio.run(episodes(context, [RolloutRequest(Task("t", "play"), 3)]))
     assert {e.status for e in group.episodes} == {"done"}, group.episodes[0].why
     bold = dict.fromkeys("JQK", 1 / (1 + np.exp(-1.0)))
     half = dict.fromkeys("JQK", 0.5)
     want = exploit.information_sets().exploitability(probabilities_of(bold, half, bold, half))
     for e in group.episodes:
         assert e.tree.notes[e.trajectories[0].leaf.node]["payoff"] == pytest.approx(-want)
-    assert table.engine.asked == 24, "computed once for all episodes"
+    assert context.engine.asked == 24, "computed once for all episodes"
 
 
 @needs_games
@@ -127,9 +127,11 @@ def test_the_roles_that_play_and_the_roles_that_learn(opponent, roles, letters):
     method = registry.methods.get("spiral")(opponent=opponent)
     assert method.models.keys() == {"policy", "ref"} | ({"past"} if opponent == "past" else set())
     source = games(n_test=4)
-    table = table_of(method.stage.programs["main"], lambda *_: "[check]", letters, model_roles=tuple(method.models))
-    table.tools = {"match": match()()}
-    groups = asyncio.run(episodes(table, [RolloutRequest(source.train(i)) for i in range(12)]))
+    context = scripted_context(
+        method.stage.programs["main"], lambda *_: "[check]", letters, model_roles=tuple(method.models)
+    )
+    context.tools = {"match": match()()}
+    groups = asyncio.run(episodes(context, [RolloutRequest(source.train(i)) for i in range(12)]))
     seats = set()
     for e in (e for g in groups for e in g.episodes):
         assert e.status == "done", e.why

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.episodes import table_of, told
+from support.episodes import full_text, scripted_context
 
 from selfteach import api
 from selfteach.core import BadValue, Score, Task, collate, registry
@@ -82,10 +82,10 @@ def test_demonstrations_hold_what_the_engine_retrieves_and_no_test_question(sour
 
 def test_retrieved_text_of_a_demonstration_is_masked(tags):
     data = "<search>home is Ulm</search><information>the home of Ann is Ulm.</information><question> q?</question>"
-    table = table_of(shown(), [], tags)
-    (group,) = asyncio.run(play(table, [RolloutRequest(Task("t", "propose\n", data=(data,)))]))
+    context = scripted_context(shown(), [], tags)
+    (group,) = asyncio.run(play(context, [RolloutRequest(Task("t", "propose\n", data=(data,)))]))
     tree = group.episodes[0].tree
-    assert data in told(group.episodes[0], tags)
+    assert data in full_text(group.episodes[0], tags)
     assert tags.decode(tree.id[tree.action_mask]).startswith("<search>home is Ulm</search><question> q?</question>")
 
 
@@ -119,8 +119,8 @@ def rounds(tags, check=True, pool=(), tests=()):
     )
     programs = {"main": search_agent(), "propose": propose(), "check": from_evidence()}
     found = {"home is Ulm": "the home of Ann is Ulm.", "home is Bo": "the guild of Cid is Dom."}
-    table = table_of(programs["main"], answers, tags, tools={"search": found.__getitem__})
-    table.programs = programs
+    context = scripted_context(programs["main"], answers, tags, tools={"search": found.__getitem__})
+    context.programs = programs
     back, state = [], {"asked": 0, "pool": list(pool)}
     while True:
         requests, state = propose_check_solve(
@@ -139,19 +139,19 @@ def rounds(tags, check=True, pool=(), tests=()):
         )
         if not requests:
             break
-        back.append(asyncio.run(play(table, requests, len(back))))
+        back.append(asyncio.run(play(context, requests, len(back))))
     groups = [g for r in back for g in r]
     assert {e.status for g in groups for e in g.episodes} == {"done"}, [e.why for g in groups for e in g.episodes]
-    scores = asyncio.run(score(proposer_and_solver(), groups, table))["reward"]
+    scores = asyncio.run(score(proposer_and_solver(), groups, context))["reward"]
     for g in groups:
         g.scores["reward"] = {at: s for at, s in scores.items() if at.episode in {e.id for e in g.episodes}}
-    return back, state, scores, table
+    return back, state, scores, context
 
 
 def test_a_step_proposes_checks_and_solves(tags):
     back, state, _, _ = rounds(tags, pool=[["what is the old one?", ["Ulm"]]])
     assert [g.request.program for r in back for g in r] == ["propose"] * 3 + ["check"] * 2 + ["main"] * 2
-    evidence = [told(g.episodes[0], tags) for g in back[1]]
+    evidence = [full_text(g.episodes[0], tags) for g in back[1]]
     assert all("home of Ann is Ulm." in t and "guild of Cid is Dom." in t for t in evidence), (
         "the other proposal's evidence is the noise"
     )
@@ -195,7 +195,7 @@ def test_the_proposers_reward_is_the_solvers_failure_rate(tags):
 
 def test_each_role_has_its_own_normalisation_and_stream(tags):
     """The proposer's advantage is its reward; the solver's is over its group: with k right of 4, (1 - k/4) / std."""
-    back, _, _, table = rounds(tags)
+    back, _, _, context = rounds(tags)
     groups = [g for r in back for g in r]
     solver = back[2][0]
     # rewards that differ, whatever was sampled: 1, 0, 0, 0 -> mean 1/4, std 1/2: 1.5, -0.5, ...; the proposer has
@@ -204,7 +204,7 @@ def test_each_role_has_its_own_normalisation_and_stream(tags):
         solver.scores["reward"][at] = Score(float(n == 0))
     at = next(iter(back[0][0].scores["reward"]))
     back[0][0].scores["reward"][at] = Score(0.75)
-    batch = collate(per_trajectory()(groups=groups), table.tree)
+    batch = collate(per_trajectory()(groups=groups), context.tree)
     adv = norm(reward=batch.get("reward", "seq"), group=batch.get("group", "seq"), singleton="raw")["adv"].values
     role = batch.get("role", "seq")
     assert sorted(adv[role == "proposer"]) == pytest.approx([0, 0, 0.75])

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support.battery import Study, groups_of, of, same, same_gradient
-from support.episodes import table_of
+from support.episodes import scripted_context
 
 from selfteach.core import Block, RolloutRequest, Task
 from selfteach.loop.episode import play
 from selfteach.methods.ssrl import entropy_guided, query_uncertainty, search_format
 
 
-def episode(table: Any) -> Any:
-    return asyncio.run(play(table, [RolloutRequest(Task("t", "Q: "))]))[0].episodes[0]
+def episode(context: Any) -> Any:
+    return asyncio.run(play(context, [RolloutRequest(Task("t", "Q: "))]))[0].episodes[0]
 
 
 def form(text: str) -> float:
@@ -98,8 +98,8 @@ def test_uncertainty_of_a_query_by_hand(tags):
         context.tree.logp[rows] = np.log([0.01, 1 / 2, 1 / 4, 1 / 8, 1.0])
         return query_uncertainty(context, turn)
 
-    table = table_of(Block(main), ["x<search>ab</search>"], tags)
-    e = episode(table)
+    context = scripted_context(Block(main), ["x<search>ab</search>"], tags)
+    e = episode(context)
     assert e.why == "" and e.answer == pytest.approx((1 / 2 + 1 / 2 + 3 / 8 + 0) / 4, abs=1e-6)
 
 
@@ -122,16 +122,18 @@ def test_entropy_guided_uses_the_engine_where_uncertainty_rose(tags, chances, as
         queries["n"] += 1
         return f"<search>{'abc'[queries['n'] - 1]}</search>" if queries["n"] <= len(chances) else "<answer>z</answer>"
 
-    table = table_of(entropy_guided(turns=5), reply, tags, tools={"search": lambda q: outside.append(q) or "tool"})
-    generate = table.engine.generate
+    context = scripted_context(
+        entropy_guided(turns=5), reply, tags, tools={"search": lambda q: outside.append(q) or "tool"}
+    )
+    generate = context.engine.generate
 
     async def with_chance(model_role, context, sampling, rng_key):
         done = await generate(model_role, context, sampling, rng_key)
         p = chances[min(queries["n"], len(chances)) - 1]
         return done._replace(logp=np.full(len(done.ids), np.log(p), np.float32))
 
-    table.engine.generate = with_chance
-    e = episode(table)
+    context.engine.generate = with_chance
+    e = episode(context)
     assert e.why == "" and e.answer == "z"
     assert outside == ["abc"[n - 1] for n in asked]
     assert e.cost["calls"] == len(asked)

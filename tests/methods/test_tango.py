@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.battery import Study, groups_of
-from support.episodes import said_group, table_of
+from support.episodes import scripted_context, single_turn_group
 
 from selfteach import api
 from selfteach.core import (
@@ -46,7 +46,7 @@ def test_a_second_round_requests_verdicts_on_each_answer():
     select = reviewed(program="verify", times=4, every=3)
     first, state = select(**give, finished_rounds=[], step=0)
     assert [r.n for r in first] == [2, 2] and state == 2
-    back = [[said_group(((1,), (2,)), [1.0, 0.0], key=r.task.id) for r in first]]
+    back = [[single_turn_group(((1,), (2,)), [1.0, 0.0], key=r.task.id) for r in first]]
     again, state = select(**{**give, "state": state}, finished_rounds=back, step=3)
     assert len(again) == 4 and {r.n for r in again} == {4} and {r.program for r in again} == {"verify"} and state == 2
     assert [r.help["reward"] for r in again[:2]] == [1.0, 0.0]
@@ -68,20 +68,20 @@ def judged(
 ) -> tuple[list[RolloutGroup], Any]:
     """An answer's group with `replies` as the verdicts on it."""
     said = iter([text, *replies])
-    table = table_of(single(), lambda *_: next(said), tokenizer, model_roles=("policy", "verifier"))
-    table = replace(table, programs={"main": single(), "verify": verify()})
-    answer = asyncio.run(play(table, [RolloutRequest(SUM, 1)]))[0]
+    context = scripted_context(single(), lambda *_: next(said), tokenizer, model_roles=("policy", "verifier"))
+    context = replace(context, programs={"main": single(), "verify": verify()})
+    answer = asyncio.run(play(context, [RolloutRequest(SUM, 1)]))[0]
     leaf = answer.episodes[0].trajectories[0].leaf
     answer.scores["reward"] = {leaf: Score(reward)}
     help_ = {"output": leaf, "reward": reward}
-    verdicts = asyncio.run(play(table, [RolloutRequest(SUM, len(replies), "verify", help=help_, cause=answer.key)], 1))[
-        0
-    ]
+    verdicts = asyncio.run(
+        play(context, [RolloutRequest(SUM, len(replies), "verify", help=help_, cause=answer.key)], 1)
+    )[0]
     part = by_program(
         parts=(("main", exact_match()), ("verify", payoff_from_notes(parts=("agreed", "formed", "caught", "passed"))))
     )
-    verdicts.scores.update(asyncio.run(score(part, [verdicts], table)))
-    return [answer, verdicts], table
+    verdicts.scores.update(asyncio.run(score(part, [verdicts], context)))
+    return [answer, verdicts], context
 
 
 def test_a_verifier_is_rewarded_for_its_verdict_and_its_format_alone(tags):
@@ -107,11 +107,11 @@ def test_a_verifier_is_rewarded_for_its_verdict_and_its_format_alone(tags):
 
 
 def test_marks_are_at_the_last_tokens_of_steps(tags):
-    groups, table = judged(
+    groups, context = judged(
         tags, ["<think> + -</think><answer> 1</answer>", "<think> - -</think><answer> 0</answer>", "?"]
     )
-    examples = with_verdicts()(groups=groups, context=table)
-    batch = collate(examples, table.tree)
+    examples = with_verdicts()(groups=groups, context=context)
+    batch = collate(examples, context.tree)
     first = batch.get("seq") == 0
     process = batch.get("process")[first]
     rows = np.flatnonzero(~np.isnan(process))
@@ -123,11 +123,11 @@ def test_marks_are_at_the_last_tokens_of_steps(tags):
 
 
 def test_a_reserved_token_does_not_shift_the_marks(tags):
-    groups, table = judged(tags, ["<think> + -</think><answer> 1</answer>"])
+    groups, context = judged(tags, ["<think> + -</think><answer> 1</answer>"])
     tree = groups[0].episodes[0].tree
     first = int(np.flatnonzero(tree.action_mask)[0])
     tree.id[first] = len(tags.pieces)  # "<think>" was said, or what it begins with
-    batch = collate(with_verdicts()(groups=groups, context=table), table.tree)
+    batch = collate(with_verdicts()(groups=groups, context=context), context.tree)
     said = batch.get("id")[batch.get("seq") == 0]
     rows = np.flatnonzero(~np.isnan(batch.get("process")[: len(said)]))
     assert [tags.decode(said[: r + 1])[-6:] for r in rows] == ["3 = 5.", "4 = 9."]

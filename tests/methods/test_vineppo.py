@@ -11,13 +11,13 @@ import pytest
 import torch
 from support.battery import of
 from support.by_hand import token_gradient
-from support.episodes import said_group, table_of
+from support.episodes import scripted_context, single_turn_group
 from support.models import mini
 
 from selfteach.core import RolloutRequest, Sampling, Score, Task, collate
 from selfteach.core.answers import normalise
 from selfteach.core.scoring import score
-from selfteach.core.tagged_text import cuts
+from selfteach.core.tagged_text import split_points
 from selfteach.credit.composers import per_trajectory
 from selfteach.engine.builtin import BuiltinEngine
 from selfteach.loop.episode import play
@@ -28,12 +28,12 @@ from selfteach.model.attention import causal_attention
 NAN = float("nan")
 
 
-def played(table: Any, task: Task, n: int = 1) -> Any:
-    return asyncio.run(play(table, [RolloutRequest(task, n, key="k")]))[0]
+def played(context: Any, task: Task, n: int = 1) -> Any:
+    return asyncio.run(play(context, [RolloutRequest(task, n, key="k")]))[0]
 
 
-def scored(part: Any, group: Any, table: Any) -> Any:
-    return asyncio.run(score(part, [group], table))
+def scored(part: Any, group: Any, context: Any) -> Any:
+    return asyncio.run(score(part, [group], context))
 
 
 def test_the_advantage_of_a_step_is_the_change_of_value():
@@ -53,7 +53,7 @@ def test_the_gradient_of_the_method_by_hand():
     # One answer of three tokens with the reward 1: V 1/4 -> 1/2 after the first -> 1. A = 1/4, 1/2, 1/2; mean 5/12,
     # std over n - 1 sqrt((1/36 + 2/144) / 2) = 0.1443: -1.1547, 0.5774, 0.5774. w = 1/3, and the pull to a reference
     # that is the policy itself is 0.
-    group = said_group([(5, 6, 7)], [1.0])
+    group = single_turn_group([(5, 6, 7)], [1.0])
     (leaf,) = group.scores["reward"]
     values = {"start_value": {leaf: Score(0.25)}, "step_value": {leaf._replace(offset=1): Score(0.5)}}
     got = token_gradient(of("vineppo"), [group._replace(scores=group.scores | values)], [-1.0] * 3, ref_logp=[-1.0] * 3)
@@ -61,13 +61,13 @@ def test_the_gradient_of_the_method_by_hand():
 
 
 def test_cuts_fall_between_tokens():
-    assert cuts([b"a.", b" b", b". c", b"<x>"], SENTENCES) == [
+    assert split_points([b"a.", b" b", b". c", b"<x>"], SENTENCES) == [
         1,
         3,
     ]  # the second full stop is in the token with c, which belongs to the step before
-    assert cuts([b"3.14", b"\n\n", b"d."], SENTENCES) == [2]
-    assert cuts([b"", b"a. ", b""], SENTENCES) == [2] and cuts([], SENTENCES) == []
-    assert cuts([b"so ", b"wai", b"t, x", b" but"], r"wait|but", before=True) == [1, 3]
+    assert split_points([b"3.14", b"\n\n", b"d."], SENTENCES) == [2]
+    assert split_points([b"", b"a. ", b""], SENTENCES) == [2] and split_points([], SENTENCES) == []
+    assert split_points([b"so ", b"wai", b"t, x", b" but"], r"wait|but", before=True) == [1, 3]
 
 
 def test_vines_start_at_the_ends_of_steps_and_are_never_learned(letters):
@@ -81,12 +81,12 @@ def test_vines_start_at_the_ends_of_steps_and_are_never_learned(letters):
         right = text.endswith("2.") or seen[text] % 2 == 0
         return f" <answer>{7 if right else 5}</answer>"
 
-    table = table_of(vines(k=4), reply, letters)
-    group = played(table, Task("t", "Q:", "7"))
+    context = scripted_context(vines(k=4), reply, letters)
+    group = played(context, Task("t", "Q:", "7"))
     (episode,) = group.episodes
     assert seen == {"Q:": 5, "Q:1.": 4, "Q:1. 2.": 4} and episode.answer == "7"
     assert [(t.learn, t.role) for t in episode.trajectories] == [("main", "policy")] + [(None, "vine")] * 12
-    found = scored(vine_values(), group, table)
+    found = scored(vine_values(), group, context)
     leaf = episode.trajectories[0].leaf
     assert {at.offset: s.value for at, s in found["step_value"].items()} == {2: 0.5, 5: 1.0} and all(
         at.node == leaf.node for at in found["step_value"]
@@ -95,7 +95,7 @@ def test_vines_start_at_the_ends_of_steps_and_are_never_learned(letters):
 
     group = group._replace(scores=found)
     (example,) = per_trajectory(tokens=("step_value",))(groups=[group])
-    batch = collate([example], table.tree)
+    batch = collate([example], context.tree)
     adv = step_values(**{n: batch.get(n, u) for n, u in step_values().needs.items()})["adv"].values
     assert adv[:2].tolist() == [0, 0] and adv[2:5].tolist() == [0.5] * 3 and (adv[5:] == 0).all()
     assert (
@@ -107,10 +107,10 @@ def test_vines_start_at_the_ends_of_steps_and_are_never_learned(letters):
 
 
 def test_states_are_thinned_out_evenly(letters):
-    table = table_of(
+    context = scripted_context(
         vines(k=1, max_states=2), lambda text, _: "1. 2. 3. 4. 5. 6. 7. 8. 9." if text == "Q:" else "x", letters
     )
-    (episode,) = played(table, Task("t", "Q:", "7")).episodes
+    (episode,) = played(context, Task("t", "Q:", "7")).episodes
     assert sorted(episode.tree.cut[t.leaf.node] for t in episode.trajectories[2:]) == [
         8,
         20,
@@ -123,7 +123,7 @@ def test_vines_estimate_the_exact_value_of_a_state(letters):
     """
     folder_model = mini(264)
     engine = BuiltinEngine({"policy": folder_model}, {"policy": "policy"}, letters, slots=64, length=64)
-    table = StepContext(
+    context = StepContext(
         engine,
         letters,
         ("policy",),
@@ -132,8 +132,8 @@ def test_vines_estimate_the_exact_value_of_a_state(letters):
         {"main": vines(k=2000)},
         limits=EpisodeLimits(turns=10**4, tokens=10**4),
     )
-    group = played(table, Task("t", "Q:", tuple("bcdefghijklmnop")))
-    found = scored(vine_values(), group, table)
+    group = played(context, Task("t", "Q:", tuple("bcdefghijklmnop")))
+    found = scored(vine_values(), group, context)
     ids = torch.from_numpy(letters.render("Q:").astype(np.int64))
     with torch.no_grad():
         probs = folder_model.logits(folder_model(ids[None], causal_attention))[0, -1].softmax(-1)

@@ -26,11 +26,11 @@ from selfteach.loop.step_context import StepContext
 from selfteach.model.attention import causal_attention
 from selfteach.model.tokenizer import Tokenizer
 from support.battery import start
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 
 def answered(answers: Sequence[Any], gold: str, key: str = "k", **tags: Any) -> RolloutGroup:
-    group = said_group([(5 + i,) for i in range(len(answers))], [None] * len(answers), key)
+    group = single_turn_group([(5 + i,) for i in range(len(answers))], [None] * len(answers), key)
     for episode, answer in zip(group.episodes, answers, strict=True):
         episode.answer = answer
     task = Task(key, "p", (gold,), tags=tags)
@@ -64,12 +64,12 @@ class Knows:
         return {n: np.asarray(self.say(self.asked[-1][0]), np.float64) for n in want}
 
 
-def spoken(
+def answered_group(
     texts: Sequence[str], gold: str, tokenizer: Tokenizer, say: Any, status: str = "stop"
 ) -> tuple[RolloutGroup, StepContext, Knows]:
-    """A group whose answers are these texts, at a table with an engine that knows."""
+    """A group whose answers are these texts, and a context with an engine that scores."""
     engine = Knows(tokenizer, say)
-    table = StepContext(engine, tokenizer, ("policy",), {}, Sampling(), {})  # type: ignore[arg-type]
+    context = StepContext(engine, tokenizer, ("policy",), {}, Sampling(), {})  # type: ignore[arg-type]
     episodes = []
     for n, text in enumerate(texts):
         tree = Tree()
@@ -82,7 +82,11 @@ def spoken(
             version=0,
             sampling=Sampling(),
         )
-        table.trees[f"e{n}"] = tree
+        context.trees[f"e{n}"] = tree
         answer = text.rsplit("<answer>", 1)[-1].removesuffix("</answer>").strip()
         episodes.append(Episode(f"e{n}", tree, [Trajectory(Ref(f"e{n}", leaf), "policy", "k", status=status)], answer))
-    return RolloutGroup(RolloutRequest(Task("k", "q?", (gold,)), len(texts), key="k"), episodes, {}, "k"), table, engine
+    return (
+        RolloutGroup(RolloutRequest(Task("k", "q?", (gold,)), len(texts), key="k"), episodes, {}, "k"),
+        context,
+        engine,
+    )

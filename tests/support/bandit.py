@@ -33,9 +33,9 @@ def bandit(n_test: int = 4) -> TaskSource:
 
 @block
 def evens(*, path: Any) -> Score:
-    """The share of even token ids in what was said."""
-    said = path.ids[path.prompt :]
-    return Score(float((said % 2 == 0).mean()) if len(said) else 0.0)
+    """The share of even token ids in the response."""
+    ids = path.ids[path.prompt :]
+    return Score(float((ids % 2 == 0).mean()) if len(ids) else 0.0)
 
 
 @block
@@ -46,16 +46,16 @@ def alike(*, path: Any) -> float:
 
 @block
 def spread(*, path: Any) -> Score:
-    """A number made of what was said, so that the rewards of a group differ."""
+    """A number made of the response, so that the rewards of a group differ."""
     value = float(uniform(key("spread", *path.ids.tolist()), 0))
     return Score(value, {"spread": value})
 
 
 @block
 def spread_out(*, reward: Seq, id: Token, seq: Token) -> dict[str, Column]:
-    """Rewards made to differ by what was said, for what scores whole steps."""
+    """Rewards that differ by response, for what scores whole steps."""
     ids = np.split(np.asarray(id), np.flatnonzero(np.diff(seq)) + 1)
-    more = [float(uniform(key("spread", *said.tolist()), 0)) for said in ids]
+    more = [float(uniform(key("spread", *response.tolist()), 0)) for response in ids]
     return {"reward": Column("seq", np.asarray(reward, np.float64) + more)}
 
 

@@ -154,14 +154,14 @@ class Study:
                 for p in learner.weights(name).values():
                     p.add_(away * torch.randn(p.shape, generator=gen, dtype=p.dtype))
         stage = learning_stage(method)
-        table = StepContext(None, Reserved, tuple(method.models), {}, Sampling(), {}, limits=EpisodeLimits())  # type: ignore[arg-type]
-        table.trees.update({e.id: e.tree for g in groups for e in g.episodes})
+        context = StepContext(None, Reserved, tuple(method.models), {}, Sampling(), {}, limits=EpisodeLimits())  # type: ignore[arg-type]
+        context.trees.update({e.id: e.tree for g in groups for e in g.episodes})
         state = RunState(step=busiest_step(stage))
         state.history.step = state.step
         for earlier in method.stages[: method.stages.index(stage)]:
             if not earlier.updates:
-                compose_batch(groups, earlier, learner, table, state)
-        self.batch, self.dropped, self.sampled = compose_batch(groups, stage, learner, table, state)
+                compose_batch(groups, earlier, learner, context, state)
+        self.batch, self.dropped, self.sampled = compose_batch(groups, stage, learner, context, state)
         once = replace(stage, updates=tuple(replace(u, epochs=1, minibatches=1) for u in stage.updates))
         self.metrics = learn_batch(self.batch, once, learner, state)
         self.gradient, self.batches = learner.gradient, learner.batches
@@ -222,7 +222,8 @@ def same_gradient(a: Study, b: Study, tol: float = 1e-9) -> None:
 
 
 def variants(name: str) -> list[Method]:
-    """A method as it is, and with a pull to the reference where it has that knob, which brings in the other terms."""
+    """A method as it is, and with a pull to the reference where it has that hyper-parameter,
+    which brings in the other terms."""
     entry = registry.methods.get(name)
     made = [entry()]
     if "beta" in entry.hyper_parameters and not entry.hyper_parameters["beta"].default:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from selfteach.core import Block, Method, RolloutGroup, collate
-from selfteach.core.blocks import first_state
+from selfteach.core.blocks import initial_state
 from selfteach.loop.loss_weights import loss_weights
 
 
@@ -25,7 +25,7 @@ def token_gradient(
     """d loss / d live of each learned token of one update: credit assigned, weights taken, terms summed.
 
     live: the values of the column `name` (the policy's log-probabilities) for the tokens that are left after `keep`;
-    given: other columns of a forward pass, by name. Sampled tokens of `said_group` have an old_logp of -1.
+    given: other columns of a forward pass, by name. Sampled tokens of `single_turn_group` have an old_logp of -1.
     """
     stage = method.stage
     compose, *assigners = stage.credit
@@ -57,7 +57,7 @@ def assigned(part: Block, batch: Any, given: dict[str, Any]) -> Any:
     columns = {n: given.get(n, batch_column(batch, part, n)) for n in part.needs if n != "state"}
     if "state" not in part.needs:
         return part(**columns)
-    return part(**columns, state=first_state(part))[0]
+    return part(**columns, state=initial_state(part))[0]
 
 
 def batch_column(batch: Any, part: Block, name: str) -> Any:

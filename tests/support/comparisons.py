@@ -8,7 +8,7 @@ from typing import Any
 from selfteach.core import Score, block
 from selfteach.core.scoring import score
 from selfteach.reward.pairwise import Schedule, run_schedule
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 
 def settle(rounds: Schedule, share: Any) -> tuple[Any, list[tuple[int, int]]]:
@@ -33,7 +33,7 @@ def circle(*, first: Any, second: Any) -> float:
 
 def choices(*names: str) -> Any:
     """A group whose answers are these words."""
-    group = said_group(tuple((n,) for n in range(len(names))), [None] * len(names))
+    group = single_turn_group(tuple((n,) for n in range(len(names))), [None] * len(names))
     for episode, name in zip(group.episodes, names, strict=True):
         episode.answer = name
     return group

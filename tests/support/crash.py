@@ -12,15 +12,15 @@ import torch
 from selfteach import api
 
 
-def carry_on(run_config: str, out: Path, told: Callable[[str], None]) -> None:
+def carry_on(run_config: str, out: Path, report: Callable[[str], None]) -> None:
     """Begin a run (a RunConfig in JSON) or resume it; every event's name goes to a file, then DONE or STOPPED."""
     torch.set_num_threads(1)
-    hear = lambda event: told(event["event"])  # noqa: E731
+    observer = lambda event: report(event["event"])  # noqa: E731
     if (out / "config.json").exists():
-        run = api.resume(out, hear)
+        run = api.resume(out, observer)
     else:
-        run = api.train(api.RunConfig.from_json(json.loads(run_config)), out, hear)
-    told("DONE" if run.done else "STOPPED")
+        run = api.train(api.RunConfig.from_json(json.loads(run_config)), out, observer)
+    report("DONE" if run.done else "STOPPED")
 
 
 if __name__ == "__main__":

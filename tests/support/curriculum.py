@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfteach.core import History, RolloutGroup, RolloutRequest, Task, TaskSource
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 
 class Metrics(dict[str, float]):
@@ -59,7 +59,9 @@ def answered(
     request: RolloutRequest, rewards: Sequence[float | None], key: str | None = None, answer: Any = None
 ) -> RolloutGroup:
     """What comes back of a request."""
-    group = said_group([(5 + i,) for i in range(len(rewards))], rewards, key=key or request.key or request.task.id)
+    group = single_turn_group(
+        [(5 + i,) for i in range(len(rewards))], rewards, key=key or request.key or request.task.id
+    )
     for episode in group.episodes:
         episode.answer = answer
     return group._replace(request=replace(request, key=group.key))

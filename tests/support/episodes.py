@@ -1,4 +1,4 @@
-"""Hand-made episodes and groups, and a table that plays programs against scripted replies."""
+"""Hand-made episodes and groups, and a context that plays programs against scripted replies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from selfteach.loop.step_context import EpisodeLimits, StepContext
 from selfteach.model.tokenizer import Tokenizer
 
 
-def table_of(
+def scripted_context(
     program: Block, replies: Any, tokenizer: Tokenizer, *, logp: float = -0.5, length: int = 1024, **more: Any
 ) -> StepContext:
-    """A table with a scripted engine and one program."""
+    """A context with a scripted engine and one program."""
     engine = ScriptedEngine(replies, tokenizer, logp=logp, length=length)
     given: dict[str, Any] = {
         "model_roles": ("policy",),
@@ -28,7 +28,7 @@ def table_of(
     return StepContext(engine, tokenizer, programs={"main": program}, **given)
 
 
-def told(episode: Episode, tokenizer: Tokenizer, trajectory: int = -1) -> str:
+def full_text(episode: Episode, tokenizer: Tokenizer, trajectory: int = -1) -> str:
     """The whole text of a trajectory, prompt included."""
     leaf = episode.trajectories[trajectory].leaf
     return tokenizer.decode(episode.tree.id[episode.tree.places(leaf.node, leaf.offset)])
@@ -40,7 +40,7 @@ def spans(episode: Episode, tokenizer: Tokenizer, span: str) -> str:
     return tokenizer.decode(tree.id[[tree.spans[s] == span for s in tree.span]])
 
 
-def said_group(
+def single_turn_group(
     texts: Sequence[tuple[int, ...]],
     rewards: Sequence[float | None],
     key: str = "k",

@@ -30,7 +30,7 @@ SIZE = 0.02  # length of the step in the space of weights: small, so that the re
 def policy() -> Transformer:
     model = mini(VOCAB, width=16, head_dim=8, hidden=24).double()
     with torch.no_grad():
-        model.names()["model.embed_tokens.weight"].mul_(0.1)
+        model.named_tensors()["model.embed_tokens.weight"].mul_(0.1)
     return model
 
 
@@ -72,7 +72,7 @@ def groups_of(reward: Callable[[int], np.ndarray]) -> list[RolloutGroup]:
 def gradient(method: Method, reward: Callable[[int], np.ndarray]) -> dict[str, torch.Tensor]:
     """The gradient of the policy's weights, by name; zeros where nothing was learned."""
     study = Study(method, groups_of(reward), model=policy(), away=0.0)
-    names = policy().names()
+    names = policy().named_tensors()
     return {n: study.gradient.get(f"policy/{n}", torch.zeros_like(p)) for n, p in names.items()}
 
 
@@ -87,7 +87,7 @@ def gains(method: Method) -> tuple[float, float, float]:
     def gain(direction: dict[str, torch.Tensor]) -> float:
         model = copy.deepcopy(policy())
         with torch.no_grad():
-            for name, p in model.names().items():
+            for name, p in model.named_tensors().items():
                 p -= SIZE * direction[name] / length
         return expected_reward(model) - before
 

@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2Config", {"head_dim": 12, "tie_word_embeddings": True, "rope_theta": 1e6}),
     "qwen2 windows": ("Qwen2Config", SLIDING),
     "qwen2 yarn": ("Qwen2Config", {"rope_scaling": YARN, "rope_theta": 100.0}),
-    "qwen2 yarn told": (
+    "qwen2 yarn given": (
         "Qwen2Config",
         {"rope_scaling": {**YARN, "beta_fast": 8, "beta_slow": 2, "mscale": 1.2, "mscale_all_dim": 0.7}},
     ),

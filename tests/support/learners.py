@@ -120,7 +120,7 @@ def model(seed: int = 0, double: bool = True) -> Transformer:
 def learner(tokens: int = 4096, start: Transformer | None = None, **settings: Any) -> LocalLearner:
     out = LocalLearner(WEIGHTS, CAST, start or model(), 0, LearnerSettings(micro_tokens=tokens, **settings))
     other = model(5)
-    out.put("ref", {n: p.to(out.weights("ref")[n].dtype) for n, p in other.names().items()})
+    out.put("ref", {n: p.to(out.weights("ref")[n].dtype) for n, p in other.named_tensors().items()})
     with torch.no_grad():
         for name in ("value_head", "rm"):
             for n, p in out.weights(name).items():

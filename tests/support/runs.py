@@ -40,7 +40,7 @@ def run_config_of(model: Path, method: Method | None = None, **change: Any) -> a
 
 
 def same_run(one: Path, other: Path) -> None:
-    """Weights and optimiser bit for bit; the same told of every step."""
+    """Weights and optimiser bit for bit; the same metrics of every step."""
     for file in ("model.safetensors", "optimiser.safetensors"):
         a, b = load_file(one / "last" / file), load_file(other / "last" / file)
         assert a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a), file

@@ -7,11 +7,11 @@ from typing import Any
 
 from selfteach.core import Block, Ref, Score
 from selfteach.core.scoring import score
-from support.episodes import said_group
+from support.episodes import single_turn_group
 
 
 def group_of(n: int = 4) -> Any:
-    return said_group([(10 + i,) for i in range(n)], [None] * n)
+    return single_turn_group([(10 + i,) for i in range(n)], [None] * n)
 
 
 class Reader:

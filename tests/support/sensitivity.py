@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from selfteach.core import BadValue, Batch, Block, Example, History, Method, Segment, collate
-from selfteach.core.blocks import first_state
+from selfteach.core.blocks import initial_state
 from selfteach.core.method import MethodEntry
 
 STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 40, 79, 150)
@@ -196,7 +196,7 @@ _outcomes: dict[tuple[Any, str, bool], str] = {}
 
 def _outcome(part: Block, term: bool) -> str:
     found = hashlib.blake2b(digest_size=8)
-    state = first_state(part) if "state" in part.needs else None
+    state = initial_state(part) if "state" in part.needs else None
     for step in STEPS:
         given = _inputs(part, step)
         if term:

@@ -192,5 +192,5 @@ def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def said(text: str) -> dict[str, str]:
+def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}

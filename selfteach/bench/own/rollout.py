@@ -43,7 +43,10 @@ class EngineBench:
         folder = Path(workload["folder"])
         tokenizer = Tokenizer.load(folder)
         model = files.load_model(folder)
-        tokenizer.ends, tokenizer.end = (model.c.vocab,), model.c.vocab  # an id that is never sampled
+        tokenizer.eos_token_ids, tokenizer.eos_token_id = (
+            (model.config.vocab,),
+            model.config.vocab,
+        )  # an id that is never sampled
         self.slots = workload["slots"] or min(workload["width"], RunSettings().slots)
         self.engine = BuiltinEngine(
             {"w": model},

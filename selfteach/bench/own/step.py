@@ -35,9 +35,9 @@ def prepare(workload: Json) -> tuple[dict[str, Any], Callable[[Json], dict[str, 
     source = TaskSource("bench", train=lambda i: Task(f"bench/{i}", list(prompts[i % len(prompts)])), test=[])
     start = build(workload["folder"], source)
     prompts = [start.tokenizer.encode(text).tolist() for text in texts]
-    vocab = start.model.c.vocab
+    vocab = start.model.config.vocab
     # An id that is never sampled, so all episodes are of one length.
-    start.tokenizer.ends, start.tokenizer.end = (vocab,), vocab
+    start.tokenizer.eos_token_ids, start.tokenizer.eos_token_id = (vocab,), vocab
     method = registry.methods.get("grpo_trl")(groups=workload["prompts"], rollouts=workload["rollouts"])
     method = method.replace(programs={"main": plain()}, reward=(bench_hash(),))
     settings = RunSettings(
@@ -49,7 +49,7 @@ def prepare(workload: Json) -> tuple[dict[str, Any], Callable[[Json], dict[str, 
         threads=workload["threads"],
         slots=workload["slots"] or RunSettings().slots,
     )
-    loop = make_loop(method, source, start, settings, given=True)
+    loop = make_loop(method, source, start, settings, donate_start=True)
     event_loop, spent = asyncio.new_event_loop(), dict[str, float]()
     for name, phase in {
         "forward": "log-probabilities",

@@ -43,7 +43,7 @@ def decode(model: Transformer, prompts: Tensor, new: int, generator: torch.Gener
     """prompts i64[B, L] -> i64[B, new]: one batch of equal lengths, without stop strings, scheduler or
     prefix cache.
     """
-    c = model.c
+    c = model.config
     b, length = prompts.shape
     k = torch.zeros(c.layers, b, c.kv_heads, length + new, c.head_dim, dtype=model.lm_head.weight.dtype)
     v = torch.zeros_like(k)

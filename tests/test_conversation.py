@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.models import mini
-from support.templates import FAMILIES, TOKENIZERS, said, user
+from support.templates import FAMILIES, TOKENIZERS, assistant, user
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Inner
 
@@ -51,7 +51,7 @@ CALL = {"type": "function", "function": {"name": "look", "arguments": {"sure": T
 CALLED = '<tool_call>{"name":"look","arguments":{"sure":true}}</tool_call>'
 SYSTEM = {"role": "system", "content": "Be brief."}
 
-# case -> family, the messages it begins with, replies, what is said between them (role, text, the reply as a message),
+# case -> family, the messages it begins with, replies, messages between them (role, text, the reply as a message),
 # causes in order
 TALKS: dict[str, tuple[str, list[Any], list[str], list[tuple[str, str, Any]], list[str]]] = {
     "thinking": (
@@ -87,7 +87,7 @@ TALKS: dict[str, tuple[str, list[Any], list[str], list[tuple[str, str, Any]], li
         "qwen3",
         [user("One?")],
         [CALLED, "Four."],
-        [("tool", "Three.", {**said(""), "tool_calls": [CALL]})],
+        [("tool", "Three.", {**assistant(""), "tool_calls": [CALL]})],
         [chat.TOOL_CALL_CHANGED],
     ),
     "system moved": (
@@ -125,8 +125,8 @@ def talked(case: str) -> tuple[RolloutGroup, Episode, Listening, Tokenizer]:
     family, head, replies, between, _ = TALKS[case]
     t = TOKENIZERS[family]
     engine = Listening(replies, t, logp=-0.5)
-    table = StepContext(engine, t, ("policy",), {}, Sampling(max_tokens=200), {"main": conversation()})
-    group = asyncio.run(play(table, [RolloutRequest(Task("t", head, data=between))]))[0]
+    context = StepContext(engine, t, ("policy",), {}, Sampling(max_tokens=200), {"main": conversation()})
+    group = asyncio.run(play(context, [RolloutRequest(Task("t", head, data=between))]))[0]
     episode = group.episodes[0]
     assert episode.status == "done", episode.why
     group.scores["reward"] = {x.leaf: Score(1.0) for x in episode.trajectories}
@@ -149,7 +149,7 @@ def test_each_turn_is_drawn_and_learned_in_the_context_that_the_template_writes(
     group, episode, engine, t = talked(case)
     messages = list(head)
     for n, (role, text, reply) in enumerate(between):
-        messages += [reply or said(replies[n]), {"role": role, "content": text}]
+        messages += [reply or assistant(replies[n]), {"role": role, "content": text}]
         assert engine.heard[n + 1] == t.render(messages).tolist()
     assert {k: v for k, v in episode.cost.items() if "/" in k} == {f"re_rendered/{c}": causes.count(c) for c in causes}
     assert {k: v for k, v in summary([group]).items() if k.startswith("rollout/re_rendered/")} == {
@@ -166,7 +166,9 @@ def test_each_turn_is_drawn_and_learned_in_the_context_that_the_template_writes(
     information = t.decode(tree.id[[tree.spans[s] in at for s in tree.span]])
     assert all(text in information for _, text, _ in between)
     batch = collate(per_trajectory()(groups=[group]), lambda _: tree)
-    assert texts_of(batch) == [(c, [*t.encode(r).tolist(), t.end]) for c, r in zip(engine.heard, replies, strict=True)]
+    assert texts_of(batch) == [
+        (c, [*t.encode(r).tolist(), t.eos_token_id]) for c, r in zip(engine.heard, replies, strict=True)
+    ]
     assert len(batch.texts) == 1 + len(causes) and batch.size("seq") == 1
     counts = account([group], per_trajectory()(groups=[group]))
     assert (
@@ -202,7 +204,7 @@ def test_the_gradient_is_that_of_each_turn_under_what_its_sampler_saw(case: str,
         logp = model.logits(model(torch.tensor([[*context, *learned]]), causal_attention))[0].log_softmax(-1)
         by_hand += [logp[len(context) + i - 1, token] for i, token in enumerate(learned)]
     np.testing.assert_allclose(batch.get("logp"), [x.item() for x in by_hand], atol=1e-9)
-    names = model.names()
+    names = model.named_tensors()
     want = torch.autograd.grad(-(torch.stack(by_hand) * torch.from_numpy(adv)).sum(), list(names.values()))
     for name, right in zip(names, want, strict=True):
         got = run.groups["policy"].named_parameters()[name].grad
@@ -265,18 +267,21 @@ def test_forks_know_the_conversation_at_their_place(tmp_path: Path) -> None:
         assert context.close().before == context.close().before
 
     t = TOKENIZERS["qwen3"]
-    table = StepContext(
+    context = StepContext(
         Listening([THOUGHT + "Two."], t), t, ("policy",), {}, Sampling(max_tokens=200), {"main": branching()}
     )
-    groups = asyncio.run(play(table, [RolloutRequest(Task("t", ""))]))
+    groups = asyncio.run(play(context, [RolloutRequest(Task("t", ""))]))
     episode = groups[0].episodes[0]
     assert episode.status == "done", episode.why
-    assert seen[0] == (t.render([user("One?"), said("So."), user("Why?")]).tolist(), 1)
-    assert seen[1] == (t.render([user("One?"), said("Two."), user("Three?"), said("So."), user("Why?")]).tolist(), 2)
+    assert seen[0] == (t.render([user("One?"), assistant("So."), user("Why?")]).tolist(), 1)
+    assert seen[1] == (
+        t.render([user("One?"), assistant("Two."), user("Three?"), assistant("So."), user("Why?")]).tolist(),
+        2,
+    )
     assert seen[2] == t.message_ids(user("Why?"), None).tolist()[-4:]
     (tmp_path / "x.npz").write_bytes(pack(groups, None))
     back = Rollouts(tmp_path / "x.npz")
-    assert [from_json(x).before for x in back.told["episodes"][0]["trajectories"]] == [
+    assert [from_json(x).before for x in back.metadata["episodes"][0]["trajectories"]] == [
         x.before for x in episode.trajectories
     ]
 
@@ -344,7 +349,7 @@ def spelling(family: str) -> st.SearchStrategy[str]:
 def spelled(t: Tokenizer, ids: Any) -> str:
     """The text of ids, with that of the ends."""
     return b"".join(
-        t.inner.id_to_token(i).encode() if i in t.ends else t.pieces[i] for i in np.asarray(ids).tolist()
+        t.inner.id_to_token(i).encode() if i in t.eos_token_ids else t.pieces[i] for i in np.asarray(ids).tolist()
     ).decode("utf-8", "replace")
 
 
@@ -364,7 +369,7 @@ def test_a_text_spells_no_special_token(family: str, data: Any) -> None:
     ids = t.render([user("x" + text + "y")])
     assert count(ids) == count(t.inner.encode(t.chat.render([user("xy")]), add_special_tokens=False).ids)
     assert bare(spelled(t, ids)) == bare(t.chat.render([user("x" + text + "y")]))
-    reply, after = said("x" + text + "y"), user("x" + text + "y")
+    reply, after = assistant("x" + text + "y"), user("x" + text + "y")
     new, _, why = t.continuation([user("a")], reply["content"], reply, after, None)
     if why is None:
         assert count(new) == count(t.message_ids(user("b"), None))
@@ -395,8 +400,8 @@ def test_an_episode_takes_nothing_from_outside_for_a_marker(tags: Tokenizer) -> 
         context.close()
 
     t = TOKENIZERS["chatml"]
-    table = StepContext(ScriptedEngine(["ok"], t), t, ("policy",), {}, Sampling(max_tokens=20), {"main": told_evil()})
-    episode = asyncio.run(play(table, [RolloutRequest(Task("t", ""))]))[0].episodes[0]
+    context = StepContext(ScriptedEngine(["ok"], t), t, ("policy",), {}, Sampling(max_tokens=20), {"main": told_evil()})
+    episode = asyncio.run(play(context, [RolloutRequest(Task("t", ""))]))[0].episodes[0]
     assert episode.status == "done", episode.why
     tree = episode.tree
     close, start = (t.inner.token_to_id(m) for m in ("<|im_end|>", "<|im_start|>"))
@@ -409,4 +414,4 @@ def test_an_episode_takes_nothing_from_outside_for_a_marker(tags: Tokenizer) -> 
     assert tags.encode("<search>a</search>").tolist() == [
         *(tags.inner.token_to_id(x) for x in ("<search>", "a", "</search>"))
     ]
-    assert tags.end not in tags.encode("a<|end|>") and tags.decode(tags.encode("a<|end|>")) == "a<|end|>"
+    assert tags.eos_token_id not in tags.encode("a<|end|>") and tags.decode(tags.encode("a<|end|>")) == "a<|end|>"
