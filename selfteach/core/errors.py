@@ -34,6 +34,10 @@ class EngineMismatch(SelfteachError, RuntimeError):
     """Sampler and learner disagree: about the weights they hold, or about the probabilities they compute."""
 
 
+class UserCodeFailed(SelfteachError, RuntimeError):
+    """A reward, tool, program or other code of a user's raised something that would have ended the process."""
+
+
 class NoTrainingData(SelfteachError, RuntimeError):
     """A batch that could not be filled: every group was filtered out, or nothing came back."""
 
@@ -50,3 +54,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """The error for a name that is not registered."""
     return UnknownName(f"no {kind} is called {name!r}; {nearest(name, known)}")
+
+
+def describe(error: BaseException, limit: int = 500) -> str:
+    """`TypeName: message` of any exception in one line of at most `limit` characters.
+
+    Also of one whose own `__str__` raises, and of one without a message.
+    """
+    try:
+        text = " ".join(str(error).split())
+    except BaseException as other:
+        text = f"(its message cannot be shown: __str__ raised {type(other).__name__})"
+    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if len(text) <= limit else text[: limit - 3] + "..."

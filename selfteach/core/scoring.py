@@ -12,16 +12,17 @@ A reward is a block. Its inputs decide when it is called:
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import typing
 from collections.abc import Sequence
 from typing import Any
 
 from .blocks import Block
-from .errors import BadValue
+from .errors import BadValue, UserCodeFailed, describe
 from .protocols import RewardContext
 from .task import Ref
-from .threads import run_in_thread
+from .threads import background, guarded, run_in_thread
 from .tree import Episode, RolloutGroup, Score, Scores, Trajectory
 
 
@@ -83,7 +84,11 @@ async def _score_each(reward: Block, group: RolloutGroup, context: RewardContext
     if inspect.iscoroutinefunction(reward.fn):
         for episode, trajectory in waiting:
             try:
-                value = await asyncio.wait_for(reward(**_inputs(reward, group, episode, trajectory, context)), deadline)
+                inputs = _inputs(reward, group, episode, trajectory, context)
+                if "context" in inputs:  # it may ask the engine, which lives on this event loop
+                    value = await asyncio.wait_for(guarded(reward(**inputs)), deadline)
+                else:
+                    value = await background.run(functools.partial(reward, **inputs), seconds=deadline)
                 out[trajectory.leaf] = Score.of(value)
             except Exception as error:
                 out[trajectory.leaf] = _failed(reward, error, deadline)
@@ -127,7 +132,7 @@ def _score_one(
 ) -> Score:
     try:
         return Score.of(reward(**_inputs(reward, group, episode, trajectory, context)))
-    except Exception as error:
+    except BaseException as error:  # in a thread of its own: also what exits costs this score only
         return _failed(reward, error, deadline)
 
 
@@ -136,7 +141,7 @@ async def _call(reward: Block, groups: Sequence[RolloutGroup], deadline: float, 
         own = {n: v for n, v in {**given, "deadline": deadline}.items() if n in reward.needs}
         if "state" in own:
             own["state"] = given["state"][0]
-        call = reward(**own) if inspect.iscoroutinefunction(reward.fn) else run_in_thread(reward, **own)
+        call = guarded(reward(**own)) if inspect.iscoroutinefunction(reward.fn) else run_in_thread(reward, **own)
         got = await asyncio.wait_for(call, None if "deadline" in own else deadline)
         if "state" in own:
             got, given["state"][0] = got
@@ -154,7 +159,8 @@ async def _call(reward: Block, groups: Sequence[RolloutGroup], deadline: float, 
         return {"reward": {at: _failed(reward, error, deadline) for at in leaves}}
 
 
-def _failed(reward: Block, error: Exception, deadline: float) -> Score:
-    if isinstance(error, TimeoutError) and not str(error):  # one with a message was raised by the reward
+def _failed(reward: Block, error: BaseException, deadline: float) -> Score:
+    if isinstance(error, TimeoutError) and describe(error) == "TimeoutError":  # one with a message is the reward's own
         return Score(None, error=f"reward {reward.name}: no score within {deadline:g} s")
-    return Score(None, error=f"reward {reward.name} raised {type(error).__name__}: {error}")
+    what = str(error) if isinstance(error, UserCodeFailed) else describe(error)
+    return Score(None, error=f"reward {reward.name} raised {what}")

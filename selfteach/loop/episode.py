@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..core import random_keys
-from ..core.errors import BadValue, SelfteachError, unknown
+from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.protocols import Completion, RolloutContext
 from ..core.task import Ref, RolloutRequest, Sampling
-from ..core.threads import run_in_thread
+from ..core.threads import background, guarded, run_in_thread
 from ..core.tree import Episode, RolloutGroup, Trajectory, Tree, Turn
 from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at
 from .step_context import PathView, StepContext
@@ -65,9 +65,11 @@ class EpisodeContext:
             if self._calls > self._step_context.limits.calls:
                 raise BadValue(f"tool {name}: more than {self._step_context.limits.calls} calls in one episode")
             deadline = self._step_context.limits.tool_seconds
-            result = tool(query) if inspect.iscoroutinefunction(tool) else run_in_thread(tool, query)
             try:
-                return await asyncio.wait_for(result, deadline)
+                if inspect.iscoroutinefunction(tool) and not hasattr(tool, "on_run_loop"):
+                    return await background.run(tool, query, seconds=deadline)
+                call = guarded(tool(query)) if inspect.iscoroutinefunction(tool) else run_in_thread(tool, query)
+                return await asyncio.wait_for(call, deadline)
             except TimeoutError:
                 raise SelfteachError(f"tool {name}: no answer within {deadline:g} s") from None
 
@@ -409,7 +411,7 @@ async def play(
             clock = asyncio.timeout(step_context.limits.seconds)
             try:
                 async with clock:
-                    episode.answer = await program(request=request, rollout=rollout)
+                    episode.answer = await guarded(program(request=request, rollout=rollout))
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock.expired():
                     episode.status, episode.why = (
@@ -417,6 +419,6 @@ async def play(
                         f"its time limit of {step_context.limits.seconds:g} s is reached",
                     )
                 else:
-                    episode.status, episode.why = "error", f"{type(error).__name__}: {error}"
+                    episode.status, episode.why = "error", describe(error)
 
     return list(await asyncio.gather(*(group(n, r) for n, r in enumerate(requests))))

@@ -15,6 +15,7 @@ from ..core.blocks import Block
 from ..core.errors import BadCheckpoint, NotFinite
 from ..core.protocols import History
 from ..core.task import Sampling
+from ..core.threads import guarded
 from ..model import files, lora
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
@@ -112,7 +113,7 @@ class Session:
             while not loop.done and not (self.stopping and loop.settled):
                 step = loop.state.step
                 try:
-                    metrics, groups, batch = await loop.advance()
+                    metrics, groups, batch = await guarded(loop.advance())
                 except NotFinite as error:
                     if self.log:  # whatever the settings: the error names these samples
                         self.log.rollouts(step, *loop.current_step)

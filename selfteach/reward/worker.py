@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from ..core import Block, Score, from_json, registry, to_json
+from ..core.errors import describe
 
 
 def main() -> None:
@@ -30,8 +31,8 @@ def main() -> None:
 def _score(reward: Block, arguments: dict[str, Any]) -> Score:
     try:
         return Score.of(reward(**arguments))
-    except Exception as error:
-        return Score(None, error=f"reward {reward.name} raised {type(error).__name__}: {error}")
+    except BaseException as error:  # one that exits costs its own score, not the process
+        return Score(None, error=f"reward {reward.name} raised {describe(error)}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from ..core.blocks import block
 from ..core.errors import BadValue, unknown
 from ..core.extras import optional
 from ..core.task import Task
+from ..core.threads import on_run_loop
 from . import kuhn, negotiation, tictactoe
 
 GAMES = {"kuhn": kuhn.GAME, "tictactoe": tictactoe.GAME, "negotiation": negotiation.GAME}
@@ -153,6 +154,7 @@ def match(*, full: bool = False) -> Callable[[Task], Awaitable[Match]]:
     full  observations in the engine's own words
     """
 
+    @on_run_loop  # matches swap the state of Python's global generator, so they take turns
     async def begin(task: Task) -> Match:
         return Match(task.tags["game"], task.tags["deal"], full)
 
