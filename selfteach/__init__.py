@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import EvalConfig, Run, RunConfig, evaluate, plan, resume, task_source, train
     from .core import Check, Claim, Method, Score, SelfteachError, Task, TaskSource, block, method, task
-    from .experiment import compare, reproduce
+    from .experiments import compare, reproduce
 
 _HOME = {
     ".api": ("RunConfig", "Run", "EvalConfig", "evaluate", "plan", "resume", "task_source", "train"),
     ".core": ("Check", "Claim", "Method", "Score", "SelfteachError", "TaskSource", "Task", "block", "method", "task"),
-    ".experiment": ("compare", "reproduce"),
+    ".experiments": ("compare", "reproduce"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 

@@ -26,6 +26,8 @@ from .core import registry
 from .core.blocks import Block
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, unknown
 from .core.method import Method, MethodEntry
+from .core.random_keys import generator
+from .core.regime import claim_home
 from .core.serial import from_json, plain, to_json
 from .core.task import TaskSource
 from .loop import assemble, checkpoint
@@ -114,8 +116,9 @@ class RunConfig:
 class Run:
     """A finished or stopped run: its folder, its figures, and whether it was finished.
 
-    figures  "before" and "after" -> figure -> value, as `final_eval` names them; "steps", "tokens", and "seconds"
-             ("all", "training"); of a stopped run "before" alone
+    figures  "before" and "after" -> figure -> value, as `final_eval` names them; "counts" of right answers by question
+             before and after; "steps", "tokens", and "seconds" ("all"; "training": of steps, also before a resume); of
+             a stopped run "before" alone
     seconds  wall-clock time of this call
     """
 
@@ -174,15 +177,16 @@ def plan(
     else:
         own, given = split_settings(entry, named, args or {}, settings or {})
         built, claim = entry(**own), entry.claim
-    task = task or (claim.task if claim else "atlas")
+    home, steps = claim_home(claim) if claim else ("atlas", 0)
+    task = task or home
     source = task_source(task, task_options or {})
     model = model or RunConfig.model
     suggested = suggested_settings(model)
     if given.get("lora_rank") or given.get("adapter"):  # adapters start at zero and take larger steps
         suggested = {n: 10 * v if n == "lr" else v for n, v in suggested.items()}
     defaults = {n: v for n, v in source.defaults.items() if n in SETTING_NAMES}
-    if claim and claim.task == task:
-        suggested["steps"] = claim.steps
+    if steps and home == task:
+        suggested["steps"] = steps
     groups = group_settings({"threads": torch.get_num_threads(), **defaults, **suggested, **given})
     return RunConfig(
         built,
@@ -298,16 +302,17 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
     before = _logged_evaluation(out, "start")
     if before is None:
         before = await final_eval(session, run_config.final_eval, "start")
-    training = time.monotonic()
     await session.run()
-    training = time.monotonic() - training
     if not session.loop.done:
         return Run(out, {"before": before or {}}, False, time.monotonic() - started)
     after = _logged_evaluation(out, "end") or await final_eval(session, run_config.final_eval, "end")
     figures: dict[str, Any] = {
         "before": before or {},
         "after": after,
-        "seconds": {"all": time.monotonic() - started, "training": training},
+        "counts": {
+            name: _logged_evaluation(out, when, "counts") for name, when in (("before", "start"), ("after", "end"))
+        },
+        "seconds": {"all": time.monotonic() - started, "training": session.loop.state.seconds},
         "steps": session.loop.state.step,
         "tokens": session.loop.state.tokens,
     }
@@ -346,15 +351,18 @@ def make_session(
         observer=observer,
         base=str(start.folder or run_config.model),
     )
-    session.eval_every, session.eval_tasks = s.eval_every, s.eval_tasks
+    session.eval_every, session.eval_tasks, session.eval_samples = s.eval_every, s.eval_tasks, s.eval_samples
+    if run_config.final_eval.seed is not None:
+        order = generator("test_tasks", run_config.final_eval.seed).permutation(len(source.test))
+        session.test_order = order.tolist()
     return session
 
 
-def _logged_evaluation(out: Path, when: str) -> dict[str, float] | None:
-    """The figures of the evaluation at `when` ("start" or "end"), where the run's log has it already."""
+def _logged_evaluation(out: Path, when: str, what: str = "figures") -> dict[str, Any] | None:
+    """What the evaluation at `when` ("start" or "end") found, where the run's log has it already."""
     for event in read_events(out / "log"):
         if event["event"] == "final_eval" and event["when"] == when:
-            return event["figures"]
+            return event.get(what)
     return None
 
 
@@ -368,10 +376,11 @@ async def final_eval(
     in its name: accuracy+search ...
     """
     method, source = session.loop.method, session.loop.source
-    tasks, tags = source.test, [source.defaults.get("by", "category")]
+    tasks, tags = session.test_tasks(), [source.defaults.get("by", "category")]
     last = method.stages[-1]
     main = method.eval_program(last)
     out: dict[str, float] = {}
+    counts: dict[str, Any] = {}
 
     def progress(what: str) -> Callable[[int, int], None]:
         return lambda done, total: session.observer(
@@ -388,6 +397,8 @@ async def final_eval(
             where=("final_eval", when, name, greedy),
             on_progress=progress(what),
         )
+        if not name and (greedy or k == config.decoder_samples):
+            counts.setdefault("greedy" if greedy else "sampled", result.counts())
         return result.figures([] if greedy else [2**i for i in range(11) if 2**i <= k], tags)
 
     requested = {name: program for name, program in method.decode.items() if decoders is None or name in decoders}
@@ -405,7 +416,9 @@ async def final_eval(
         tail = f"+{name}" if name else ""
         out |= {f"{k.replace('accuracy', 'greedy')}{tail}": v for k, v in greedy.items() if k.startswith("accuracy")}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
-    session._emit("final_eval", when=when, step=session.loop.state.step, figures=out)
+    questions = list(session.test_order or range(len(tasks)))[: config.tasks]
+    counts |= {"samples": config.decoder_samples, "questions": questions}
+    session._emit("final_eval", when=when, step=session.loop.state.step, figures=out, counts=counts)
     return out
 
 

@@ -20,10 +20,11 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [
     {"cli", "commands"},
     {"bench"},
-    {"experiment"},
+    {"experiments"},
     {"run_cache"},
     {"api"},
     {"methods"},
+    {"regimes"},
     {"tasks"},
     {"tools"},
     {"curriculum", "rollout", "reward", "credit", "objective"},
@@ -77,6 +78,18 @@ LONG = {  # files of methods above the bound, and why
     "ssp": "a proposer's, a checker's and a solver's programs",
     "tango": "a generator and a verifier, each with programs and credit of its own",
 }
+
+# Methods whose claims are of the first edition: on a task alone, with unsorted checks. To be decided again, each in a
+# regime; a method leaves this list when it is.
+# fmt: off
+NOT_DECIDED_AGAIN = {
+    "a_star_po", "arena_rl", "bapo", "chord", "chord_mu", "cispo", "co_reward", "cooper", "dapo", "decs", "dr_grpo",
+    "g_ra", "grpo", "gspo", "guide", "kdrl", "knapsack", "laser", "laser_d", "m2po", "nft", "pcl", "pointwise",
+    "ppo", "prime", "rec", "rest_mcts", "rloo", "rlpr", "rlsc", "rorecomp", "rover", "rule_only", "sar", "score",
+    "search_r1", "sec", "seele", "sft", "shiq", "spec_rl", "spiral", "spo", "ssp", "ssrl", "tango", "tempo", "thr",
+    "truthrl", "ttrl", "vineppo",
+}
+# fmt: on
 
 
 def name_of(file: Path) -> str:
@@ -285,6 +298,16 @@ def test_a_method_file_is_short_in_order_and_tested(file: Path):
     assert is_method and is_method == sorted(is_method, reverse=True), "first the method, then its blocks"
     claims = [n for n in body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]).endswith(".claim")]
     assert claims == [n for n in body[-len(claims) :] if claims], "its claim is last"
+
+
+def test_claims_that_have_no_regime_yet_are_listed():
+    without = {
+        name
+        for name, entry in methods.items()
+        if entry.claim and not entry.claim.regime and entry.build.__module__.startswith("selfteach.")
+    }
+    assert without - NOT_DECIDED_AGAIN == set(), "a new claim names its regime"
+    assert NOT_DECIDED_AGAIN - without == set(), "these have a regime now (or are gone): strike them off the list"
 
 
 def test_tests_do_not_import_tests():

@@ -45,6 +45,7 @@ from selfteach.core import (
 from selfteach.core import registry as registries
 from selfteach.core.batch import Batch
 from selfteach.core.blocks import _needs, initial_state
+from selfteach.core.claim import arm_parts
 from selfteach.core.errors import nearest
 from selfteach.core.random_keys import generator, key, uniform
 from selfteach.core.registry import Registry, blocks, load_file, methods
@@ -221,7 +222,7 @@ def test_every_method_says_what_it_is(name):
     assert entry.family and entry.paper and entry.doc
     assert all(p.default is not p.empty for p in entry.hyper_parameters.values())
     for arm in [] if entry.claim is None else entry.claim.arms.values():
-        arm, hyper_parameters = (arm, {}) if isinstance(arm, str) else arm
+        arm, hyper_parameters, _ = arm_parts(arm)
         methods.get(arm)(**hyper_parameters)  # an arm that cannot be built is no arm
 
 

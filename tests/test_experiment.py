@@ -1,158 +1,29 @@
-"""Intervals, verdicts, tables, pictures and the ledger, by hand-worked numbers; and the bookkeeping of experiments on
-runs that are made up.
-"""
+"""Tables, pictures and the ledger by hand-worked numbers; the bookkeeping of experiments on runs that are made up."""
 
 from __future__ import annotations
 
 import doctest
 import json
-import math
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from selfteach import api, experiment, run_cache
-from selfteach.analysis import bootstrap, comparison, curves, figures, ledger, verdict
-from selfteach.analysis.verdict import FAILS, HOLDS, UNDECIDED
-from selfteach.core import Check, Claim, Method, SelfteachError, registry
+from selfteach import api, experiments, run_cache
+from selfteach.analysis import comparison, curves, figures, ledger
+from selfteach.analysis.verdict import HOLDS, UNDECIDED
+from selfteach.core import Claim, Method, SelfteachError, registry, unsorted
 from selfteach.core.method import MethodEntry
+from selfteach.experiments import arms
 from selfteach.loop.log import read_events
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("module", [bootstrap, verdict, figures])
+@pytest.mark.parametrize("module", [figures])
 def test_the_examples_in_the_docstrings_are_true(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
-
-
-# ---- intervals
-
-
-def test_an_interval_of_equal_values_is_that_value():
-    assert bootstrap.interval([0.25] * 5) == (0.25, 0.25)
-
-
-def test_an_interval_of_three_values_reaches_from_the_least_to_the_largest():
-    low, high = bootstrap.interval([0.1, 0.4, 0.2])
-    assert low == pytest.approx(0.1) and high == pytest.approx(0.4)
-
-
-def test_an_interval_is_the_same_each_time_and_moves_with_its_values():
-    values = [0.1, 0.5, 0.2, 0.9, 0.4, 0.3]
-    assert bootstrap.interval(values) == bootstrap.interval(list(values))
-    off_context = bootstrap.interval([v + 1 for v in values])
-    assert off_context == pytest.approx([v + 1 for v in bootstrap.interval(values)])
-
-
-def test_one_value_has_no_interval():
-    assert all(math.isnan(v) for v in bootstrap.interval([1.0]))
-    assert bootstrap.summary([1.0]) == {"mean": 1.0, "interval": None}
-    assert bootstrap.summary([None, float("nan")]) == {"mean": None, "interval": None}
-
-
-def test_resampled_means_have_the_mean_and_spread_that_theory_gives():
-    values = np.arange(8.0)
-    means = bootstrap.bootstrap_means(values)
-    assert means.mean() == pytest.approx(3.5, abs=0.03)
-    assert means.std() == pytest.approx(values.std() / 8**0.5, rel=0.03)
-
-
-def test_tails_are_those_of_students_t():
-    # n = 5: Phi(-sqrt(5 / 4) * 2.776) = Phi(-3.1037) = 0.00096
-    assert bootstrap.tail_probability(5) == pytest.approx(0.00096, rel=0.01)
-    assert bootstrap.tail_probability(1000) == pytest.approx(0.025, rel=0.01)
-    assert all(bootstrap.tail_probability(n) < bootstrap.tail_probability(n + 1) for n in range(2, 60))
-
-
-def test_an_interval_covers_the_truth_about_as_often_as_it_says():
-    draw = np.random.default_rng(0)
-    missed = sum(not low <= 0 <= high for low, high in (bootstrap.interval(draw.normal(size=8)) for _ in range(300)))
-    assert 0.01 <= missed / 300 <= 0.10
-
-
-# ---- verdicts
-
-
-@pytest.mark.parametrize(
-    ("relation", "by", "low", "high", "said"),
-    [
-        (">", 0.0, 0.01, 0.02, HOLDS),
-        (">", 0.0, -0.02, -0.01, FAILS),
-        (">", 0.0, 0.0, 0.0, FAILS),
-        (">", 0.0, -0.01, 0.01, UNDECIDED),
-        (">", 0.05, 0.04, 0.06, UNDECIDED),
-        (">", 0.05, 0.051, 0.06, HOLDS),
-        (">", 0.05, 0.01, 0.05, FAILS),
-        (">", -0.05, -0.04, 0.01, HOLDS),
-        ("<", 0.2, -0.3, -0.21, HOLDS),
-        ("<", 0.2, -0.3, -0.1, UNDECIDED),
-        ("<", 0.2, -0.2, 0.1, FAILS),
-        ("~", 0.03, -0.03, 0.03, HOLDS),
-        ("~", 0.03, -0.04, 0.0, UNDECIDED),
-        ("~", 0.03, 0.031, 0.05, FAILS),
-        ("~", 0.03, -0.05, -0.031, FAILS),
-    ],
-)
-def test_a_check_is_judged_by_its_whole_interval(relation, by, low, high, said):
-    assert verdict.interval_verdict(Check("accuracy", by=by, relation=relation), low, high) == said
-
-
-def seeds(*pairs, measure="accuracy", other="accuracy"):
-    """Figures of seeds with an arm `self` and an arm `other`."""
-    return [
-        {"self": {"before": {measure: 0.1}, "after": {measure: a}}, "other": {"before": {}, "after": {other: b}}}
-        for a, b in pairs
-    ]
-
-
-def test_a_difference_is_taken_within_each_seed():
-    # the seeds differ by far more than the arms, and every seed agrees on the difference
-    found = verdict.evaluate_check(
-        Check("accuracy", "self", "other", by=0.04), seeds((0.2, 0.15), (0.6, 0.55), (0.9, 0.85))
-    )
-    assert found.effect == pytest.approx(0.05) and found.interval == pytest.approx((0.05, 0.05))
-    assert found.verdict == HOLDS
-
-
-def test_fewer_than_three_seeds_decide_nothing():
-    found = verdict.evaluate_check(Check("accuracy", "self", "other"), seeds((0.9, 0.1), (0.9, 0.1)))
-    assert found.verdict == UNDECIDED and "2 seeds" in found.why and found.effect == pytest.approx(0.8)
-
-
-def test_the_right_side_may_be_the_start_a_number_or_another_measure():
-    runs = [{"self": {"before": {"accuracy": 0.1}, "after": {"accuracy": 0.4, "pass@8": 0.6}}}] * 3
-    assert verdict.evaluate_check(Check("accuracy"), runs).effect == pytest.approx(0.3)
-    assert verdict.evaluate_check(Check("accuracy", right=0.25), runs).effect == pytest.approx(0.15)
-    assert verdict.evaluate_check(Check("pass@8", right="accuracy of self"), runs).effect == pytest.approx(0.2)
-    assert verdict.evaluate_check(Check("pass@8", right="accuracy of start"), runs).effect == pytest.approx(0.5)
-    assert verdict.evaluate_check(Check("accuracy", right="start", scale="ratio"), runs).effect == pytest.approx(3.0)
-
-
-def test_what_was_not_measured_leaves_a_check_open_and_says_so():
-    found = verdict.evaluate_check(Check("calls", "self", "other"), seeds((0.9, 0.1), (0.9, 0.1), (0.9, 0.1)))
-    assert found.verdict == UNDECIDED and found.why == "calls of self was not measured" and found.effect is None
-    ratio = verdict.evaluate_check(
-        Check("accuracy", "self", "other", scale="ratio"), seeds((0.9, 0.0), (0.9, 0.1), (0.9, 0.1))
-    )
-    assert ratio.verdict == UNDECIDED and "ratio" in ratio.why
-
-
-def test_a_claim_holds_if_all_checks_do():
-    assert verdict.overall([HOLDS, HOLDS]) == HOLDS
-    assert verdict.overall([HOLDS, UNDECIDED]) == UNDECIDED
-    assert verdict.overall([UNDECIDED, FAILS, HOLDS]) == FAILS
-    assert verdict.overall([]) == UNDECIDED
-
-
-def test_checks_read_as_sentences():
-    assert verdict.describe(Check("accuracy", by=0.05)) == "accuracy of self is above that before training by 0.05"
-    check = Check("calls+search", "self", "calls of self", by=0.2, relation="<", scale="ratio")
-    assert verdict.describe(check) == "calls+search of self is below calls of self by 20 %"
-    assert verdict.describe(Check("accuracy", right=0.5, by=-0.1)) == "accuracy of self is at most 0.1 below 0.5"
 
 
 # ---- figures, tables, pictures
@@ -291,7 +162,7 @@ def claimed(monkeypatch):
 
 
 CLAIM = Claim(
-    (Check("accuracy", by=0.1), Check("accuracy", "self", "low", by=0.05)),
+    (unsorted("accuracy", by=0.1), unsorted("accuracy", "self", "low", by=0.05)),
     arms={"low": ("grpo", {"clip": 0.1})},
     steps=3,
     because="so",
@@ -299,13 +170,13 @@ CLAIM = Claim(
 
 
 def test_a_claim_is_run_judged_and_written(tmp_path, pretended, claimed):
-    result = experiment.reproduce(claimed(CLAIM), seeds=3, out=tmp_path / "results", store=tmp_path / "store")
-    assert result["verdict"] == HOLDS and result["seeds"] == [100, 101, 102] and len(pretended) == 6
-    assert [c["effect"] for c in result["checks"]] == pytest.approx([0.301, 0.1])
+    result = experiments.reproduce(claimed(CLAIM), seeds=8, out=tmp_path / "results", store=tmp_path / "store")
+    assert result["verdict"] == HOLDS and result["seeds"] == list(range(200, 208)) and len(pretended) == 16
+    assert [c["effect"] for c in result["checks"]] == pytest.approx([0.4035, 0.1])
     assert json.loads((tmp_path / "results" / "claimed.json").read_text()) == json.loads(json.dumps(result))
-    assert result["arms"]["low"]["args"] == {"clip": "0.1"} and result["arms"]["low"]["seeds"]["101"]["after"][
+    assert result["arms"]["low"]["args"] == {"clip": "0.1"} and result["arms"]["low"]["seeds"]["201"]["after"][
         "accuracy"
-    ] == pytest.approx(0.701)
+    ] == pytest.approx(0.801)
 
 
 def test_runs_are_kept_by_content_and_shared(tmp_path, pretended, claimed):
@@ -313,10 +184,16 @@ def test_runs_are_kept_by_content_and_shared(tmp_path, pretended, claimed):
     heard: list[bool] = []
     for seeds, fresh in ((2, 4), (2, 0), (3, 2)):
         before = len(pretended)
-        experiment.reproduce(name, seeds=seeds, out=None, store=tmp_path, observer=lambda e: heard.append(e["reused"]))
+        experiments.reproduce(
+            name,
+            seeds=seeds,
+            out=None,
+            store=tmp_path,
+            observer=lambda e: heard.append(e["reused"]) if e["event"] == "arm" else None,
+        )
         assert len(pretended) - before == fresh
-    assert heard == [False] * 4 + [True] * 8 + [False] * 2
-    experiment.reproduce(name, seeds=1, out=None, store=tmp_path, settings={"lr": 1e-5})
+    assert sorted(heard) == [False] * 6 + [True] * 8
+    experiments.reproduce(name, seeds=1, out=None, store=tmp_path, settings={"lr": 1e-5})
     assert len(pretended) == 8
 
 
@@ -328,8 +205,8 @@ def test_the_name_of_a_method_is_no_part_of_its_content():
 
 
 def test_with_equal_tokens_the_others_stop_where_self_did(tmp_path, pretended, claimed):
-    claim = Claim((Check("accuracy", "self", "low"),), arms=dict(CLAIM.arms), steps=3, equal="tokens")
-    experiment.reproduce(claimed(claim), seeds=1, out=None, store=tmp_path)
+    claim = Claim((unsorted("accuracy", "self", "low"),), arms=dict(CLAIM.arms), steps=3, equal="tokens")
+    experiments.reproduce(claimed(claim), seeds=1, out=None, store=tmp_path)
     assert [j.settings.budget for j in pretended] == [None, 700] and pretended[1].settings.steps > 3
 
 
@@ -342,9 +219,9 @@ def test_an_experiment_that_was_stopped_goes_on(tmp_path, pretended, claimed, mo
 
     monkeypatch.setattr(run_cache.api, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
-        experiment.reproduce(claimed(CLAIM), seeds=1, out=None, store=tmp_path)
+        experiments.reproduce(claimed(CLAIM), seeds=1, out=None, store=tmp_path)
     assert (
-        experiment.reproduce("claimed", seeds=1, out=None, store=tmp_path)["verdict"] == UNDECIDED and len(calls) == 3
+        experiments.reproduce("claimed", seeds=1, out=None, store=tmp_path)["verdict"] == UNDECIDED and len(calls) == 3
     )
 
 
@@ -352,30 +229,30 @@ def test_an_experiment_that_was_stopped_goes_on(tmp_path, pretended, claimed, mo
     ("claim", "said"),
     [
         (None, "makes no claim"),
-        (Claim((Check("accuracy", "self", "nobody"),)), "names an arm 'nobody'"),
+        (Claim((unsorted("accuracy", "self", "nobody"),)), "names an arm 'nobody'"),
     ],
 )
 def test_a_claim_that_cannot_be_run_is_refused_at_once(claim, said, claimed, tmp_path, pretended):
     with pytest.raises(SelfteachError, match=said):
-        experiment.reproduce(claimed(claim), out=None, store=tmp_path)
+        experiments.reproduce(claimed(claim), out=None, store=tmp_path)
     assert not pretended
 
 
 def test_samples_are_drawn_deep_only_where_a_check_asks():
-    assert experiment.samples_per_task(Claim((Check("accuracy"),))) == 0
-    assert experiment.samples_per_task(Claim((Check("accuracy", right="pass@8 of self"),))) == 64
-    assert experiment.samples_per_task(Claim((Check("pass@256"),))) == 256
+    assert arms.samples_per_task(Claim((unsorted("accuracy"),))) == 0
+    assert arms.samples_per_task(Claim((unsorted("accuracy", right="pass@8 of self"),))) == 64
+    assert arms.samples_per_task(Claim((unsorted("pass@256"),))) == 256
 
 
 def test_compare_writes_a_table_and_a_chart(tmp_path, pretended):
     pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
-    arms = [experiment.Arm(f"clip{c}", api.plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
-    result = experiment.compare(arms, range(3), tmp_path)
+    sides = [experiments.Arm(f"clip{c}", api.plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
+    result = experiments.compare(sides, range(3), tmp_path)
     assert result["arms"]["clip0.2"]["against_first"]["mean"] == pytest.approx(0.1)
     assert Path(result["chart"]).is_file() and json.loads(Path(result["file"]).read_text())["seeds"] == [0, 1, 2]
-    other = experiment.Arm("more", api.plan("grpo", "chain_sum", steps=4))
+    other = experiments.Arm("more", api.plan("grpo", "chain_sum", steps=4))
     with pytest.raises(SelfteachError, match="budget"):
-        experiment.compare([*arms, other], range(1), tmp_path)
+        experiments.compare([*sides, other], range(1), tmp_path)
 
 
 # ---- the ledger
@@ -386,9 +263,9 @@ def test_the_ledger_is_what_the_committed_results_make():
 
 
 def test_the_ledger_shows_effect_interval_and_verdict(tmp_path, pretended, claimed):
-    experiment.reproduce(claimed(CLAIM), seeds=3, out=tmp_path / "results", store=tmp_path / "store")
+    experiments.reproduce(claimed(CLAIM), seeds=8, out=tmp_path / "results", store=tmp_path / "store")
     text = ledger.page(ledger.read_results(tmp_path / "results"))
-    assert "| accuracy of self is above that before training by 0.1 | +30.1 [+30.0, +30.2] | holds |" in text
+    assert "| accuracy of self is above that before training by 0.1 | +40.3 [+40.1, +40.6] | holds |" in text
     assert "[2402.03300](https://arxiv.org/abs/2402.03300)" in text and "1 claim run: 1 holds" in text
     assert ledger.verdicts([tmp_path / "none", tmp_path / "results"]) == {"claimed": HOLDS}
     (tmp_path / "results" / "bad.json").write_text("{}")
@@ -398,13 +275,13 @@ def test_the_ledger_shows_effect_interval_and_verdict(tmp_path, pretended, claim
 
 def test_compare_without_matplotlib_has_no_chart(tmp_path, pretended, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    arms = [experiment.Arm(f"clip{c}", api.plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
-    result = experiment.compare(arms, range(3), tmp_path)
+    sides = [experiments.Arm(f"clip{c}", api.plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
+    result = experiments.compare(sides, range(3), tmp_path)
     assert result["chart"] is None and Path(result["file"]).is_file()
 
 
 def test_every_claim_that_ships_can_be_planned():
     for _, entry in registry.methods.items():
         if entry.claim:
-            arms = experiment.claim_arms(entry)
-            assert next(iter(arms)) == "self" and all(isinstance(a.run_config.method, Method) for a in arms.values())
+            sides = experiments.claim_arms(entry)
+            assert next(iter(sides)) == "self" and all(isinstance(a.run_config.method, Method) for a in sides.values())

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .bootstrap import interval, summary
 from .curves import COLOURS, plot_style, save_figure
 from .figures import ReportTable, formatted, is_fraction
+from .statistics import interval, summary
 
 MEASURES = ("accuracy", "greedy", "length", "calls", "tokens", "seconds")
 

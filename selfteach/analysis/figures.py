@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..core.claim import is_fraction as is_fraction
+
 Figures = Mapping[str, float | None]
-FRACTIONS = ("accuracy", "greedy", "maj", "pass@", "stderr")
 
 
 class Name(NamedTuple):
@@ -35,11 +36,6 @@ def parse(name: str) -> Name:
     name, _, decoder = name.partition("+")
     measure, _, tag = name.partition("/")
     return Name(measure, tag, decoder)
-
-
-def is_fraction(measure: str) -> bool:
-    """Whether a measure lies between 0 and 1 and is shown in per cent."""
-    return measure.startswith(FRACTIONS)
 
 
 def formatted(measure: str, value: float | None) -> str:

@@ -72,8 +72,33 @@ def formatted_effect(check: Mapping[str, Any]) -> str:
 
 
 def formatted_verdict(check: Mapping[str, Any]) -> str:
-    """A check's verdict as text, with why it is undecided."""
-    return check["verdict"] + (f" ({check['why']})" if check["why"] else "")
+    """A check's verdict as text; where it is undecided, why or how large the effect may be."""
+    if check["why"]:
+        return f"{check['verdict']} ({check['why']})"
+    if check.get("smaller_than") is not None:
+        return f"{check['verdict']} (smaller than {formatted_difference(check, check['smaller_than']).lstrip('+')})"
+    return check["verdict"]
+
+
+def formatted_detectable(check: Mapping[str, Any]) -> str:
+    """The effect that the seeds of a check would have found with a probability of 80 %, as text."""
+    value = check.get("detectable")
+    return "-" if value is None else formatted_difference(check, value).lstrip("+")
+
+
+COSTS = {
+    "tokens": "sampled tokens",
+    "learned": "learned tokens",
+    "optimiser_steps": "optimiser steps",
+    "seconds": "seconds of training",
+}
+
+
+def formatted_cost(value: float | None) -> str:
+    """A cost as text, with about three digits: 1,230,000 tokens, 0.42 seconds."""
+    if value is None:
+        return "-"
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def page(results: Sequence[Mapping[str, Any]]) -> str:

@@ -1,36 +1,52 @@
 """Verdicts: a claim's checks against the figures that were measured.
 
 A check is a difference, measured once per seed: its two sides come from runs of the same seed, so what the seed does to
-both cancels. The 95 % bootstrap interval of its mean over seeds (`bootstrap.interval`) is held against the margin:
+both cancels. The paired t interval of its mean over seeds (`statistics.interval`, at the level of the look) is held
+against the smallest effect of interest, `by`. For "above" (and "below", turned round):
 
-    holds                the whole interval satisfies the relation
-    does not hold here   the whole interval violates it
-    undecided            it lies on both sides, there are fewer than three seeds, or a figure was not measured
+    holds                the interval lies above 0, and the mean is at least `by`
+    does not hold here   the interval lies below `by` (at or below 0 where `by` is 0)
+    undecided            neither; there are fewer than eight seeds; or a figure was not measured
+
+"Within" holds where the (1 - 2 alpha) interval lies inside (-by, by), which is two one-sided tests at alpha, and does
+not where it lies wholly outside. Outcome checks of one claim share their alpha by Holm's method.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ..core.method import Check, Claim
-from .bootstrap import interval
+from ..core.claim import Check, Claim, arm_parts, difference
+from ..core.regime import claim_home
+from . import statistics
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold here", "undecided"
-MIN_SEEDS = 3  # fewer decide nothing
+NOT_TESTED, NOT_SHOWN, SHOWN = "not tested here", "mechanism not shown", "mechanism shown"
+MIN_SEEDS = 8  # fewer decide nothing
 
 # The runs of one seed: arm -> "before", "after" or "logged" -> figure -> value.
 Arms = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 
-class CheckResult(NamedTuple):
-    """A check with its difference in each seed, their mean and interval, the verdict, and why where undecided."""
+@dataclass(frozen=True)
+class CheckResult:
+    """A check with what was measured.
+
+    per_seed    its difference in each seed; effect: their mean; interval: at 1 - alpha (of "within": 1 - 2 alpha)
+    detectable  the effect that this many seeds would have found with a probability of 80 %
+    p           of the check's null hypothesis; of outcomes after Holm's correction
+    why         why it is undecided
+    """
 
     check: Check
     per_seed: list[float | None]
     effect: float | None
     interval: tuple[float, float] | None
+    detectable: float | None
+    p: float | None
     verdict: str
     why: str = ""
 
@@ -58,32 +74,27 @@ def _figure(arms: Arms, arm: str, when: str, measure: str) -> float:
     return float(value)
 
 
-def difference(check: Check, left: float, right: float) -> float:
-    """The difference left - right, or left / right - 1 where the check's scale is a ratio (NaN where right is 0)."""
-    if check.scale == "abs":
-        return left - right
-    return left / right - 1 if right else math.nan
+def interval_verdict(check: Check, mean: float, low: float, high: float, rejected: bool = True) -> str:
+    """The verdict on a check whose difference has this mean and interval.
 
+    rejected  whether its null hypothesis is rejected after the correction for several checks
 
-def interval_verdict(check: Check, low: float, high: float) -> str:
-    """The verdict on a check whose difference has the interval [low, high].
-
-    >>> check = Check("accuracy", by=0.05)
-    >>> interval_verdict(check, 0.06, 0.09), interval_verdict(check, 0.01, 0.05), interval_verdict(check, 0.04, 0.09)
-    ('holds', 'does not hold here', 'undecided')
+    >>> check = Check("outcome", "accuracy", by=0.05)
+    >>> [interval_verdict(check, *x) for x in ((0.07, 0.02, 0.12), (0.02, 0.0, 0.04), (0.04, 0.01, 0.07))]
+    ['holds', 'does not hold here', 'undecided']
     """
     by = check.by
-    if check.relation == ">":
-        holds, fails = low > by, high <= by
-    elif check.relation == "<":
-        holds, fails = high < -by, low >= -by
+    if check.relation == "~":
+        holds, fails = -by < low and high < by, low >= by or high <= -by
     else:
-        holds, fails = -by <= low and high <= by, low > by or high < -by
-    return HOLDS if holds else FAILS if fails else UNDECIDED
+        if check.relation == "<":
+            mean, low, high = -mean, -high, -low
+        holds, fails = low > 0 and mean >= by, high < by or (by <= 0 and high <= 0)
+    return HOLDS if holds and rejected else FAILS if fails else UNDECIDED
 
 
 def evaluate_check(check: Check, seeds: Sequence[Arms]) -> CheckResult:
-    """A check evaluated on the runs of several seeds."""
+    """A check evaluated on the runs of several seeds, by itself (without a correction for others)."""
     values: list[float | None] = []
     why = ""
     for arms in seeds:
@@ -95,31 +106,83 @@ def evaluate_check(check: Check, seeds: Sequence[Arms]) -> CheckResult:
             value, why = None, "the right side is 0, and the check is of a ratio"
         values.append(value)
     known = [v for v in values if v is not None]
-    mean = math.fsum(known) / len(known) if known else None
-    span = interval(known) if len(known) > 1 else None
+    alpha = statistics.level(len(known))
+    mean = statistics.mean_and_error(known)[0] if known else None
+    if mean is None or len(known) < 2:
+        return CheckResult(check, values, mean, None, None, None, UNDECIDED, why or _too_few(known))
+    span = statistics.interval(known, 2 * alpha if check.relation == "~" else alpha)
+    found = CheckResult(
+        check, values, mean, span, statistics.detectable(known, alpha), null_p(check, known), UNDECIDED, why
+    )
     if len(known) < len(values):
-        return CheckResult(check, values, mean, span, UNDECIDED, why)
-    if span is None or len(known) < MIN_SEEDS:
-        return CheckResult(
-            check,
-            values,
-            mean,
-            span,
-            UNDECIDED,
-            f"{len(known)} seed{'s' if len(known) != 1 else ''}, and at least {MIN_SEEDS} are needed",
-        )
-    return CheckResult(check, values, mean, span, interval_verdict(check, *span))
+        return found
+    if len(known) < MIN_SEEDS:
+        return replace(found, why=_too_few(known))
+    return _decided(found, found.p or 0.0, alpha)
 
 
-def overall(verdicts: Sequence[str]) -> str:
-    """The verdict on a claim: it holds where all its checks do, and does not hold where one does not."""
-    return FAILS if FAILS in verdicts else HOLDS if verdicts and all(v == HOLDS for v in verdicts) else UNDECIDED
+def null_p(check: Check, values: Sequence[float]) -> float:
+    """The p-value of a check's null hypothesis: no difference in its direction, or one beyond the margin."""
+    if check.relation == "~":
+        return statistics.equivalence_p(values, check.by)
+    return statistics.difference_p(values if check.relation == ">" else [-v for v in values])
+
+
+def _too_few(known: Sequence[float]) -> str:
+    return f"{len(known)} seed{'s' if len(known) != 1 else ''}, and at least {MIN_SEEDS} are needed"
+
+
+def _decided(found: CheckResult, p: float, alpha: float) -> CheckResult:
+    """A check with its verdict at the p-value p."""
+    assert found.effect is not None and found.interval is not None
+    said = interval_verdict(found.check, found.effect, *found.interval, rejected=p <= alpha)
+    return replace(found, p=p, verdict=said)
+
+
+def largest_effect(check: Check, interval: Sequence[float]) -> float:
+    """The far end of an interval, in the direction of the check: an undecided effect is smaller than this."""
+    low, high = interval
+    return high if check.relation == ">" else -low if check.relation == "<" else max(abs(low), abs(high))
+
+
+def evaluate_claim(checks: Sequence[Check], seeds: Sequence[Arms]) -> list[CheckResult]:
+    """Every check evaluated on the runs of several seeds, the outcomes with Holm's correction for their number."""
+    found = [evaluate_check(c, seeds) for c in checks]
+    outcomes = [i for i, c in enumerate(checks) if c.kind == "outcome"]
+    adjusted = statistics.holm([math.nan if (p := found[i].p) is None else p for i in outcomes])
+    for i, p in zip(outcomes, adjusted, strict=True):
+        known = [v for v in found[i].per_seed if v is not None]
+        if len(known) == len(found[i].per_seed) >= MIN_SEEDS:
+            found[i] = _decided(found[i], p, statistics.level(len(known)))
+    return found
+
+
+def overall(results: Sequence[CheckResult]) -> str:
+    """The verdict on a claim from those on its checks.
+
+    A premise that does not hold (or is open): not tested here. A mechanism that fails or is open: mechanism not shown.
+    Else it holds where all outcomes do, and does not hold here where one does not; where that is open it is
+    `mechanism shown`, or `undecided` for a claim without a mechanism check.
+    """
+    said = {
+        k: [r.verdict for r in results if r.check.kind == k] for k in ("premise", "mechanism", "outcome", "unsorted")
+    }
+    if any(v != HOLDS for v in said["premise"]):
+        return NOT_TESTED
+    if any(v != HOLDS for v in said["mechanism"]):
+        return NOT_SHOWN
+    outcomes = said["outcome"] + said["unsorted"]
+    if FAILS in outcomes:
+        return FAILS
+    if outcomes and all(v == HOLDS for v in outcomes):
+        return HOLDS
+    return SHOWN if said["mechanism"] else UNDECIDED
 
 
 def describe(check: Check) -> str:
     """A check in words.
 
-    >>> describe(Check("accuracy", "self", "grpo", by=0.03, relation="~"))
+    >>> describe(Check("outcome", "accuracy", "self", "grpo", by=0.03, relation="~"))
     'accuracy of self is within 0.03 of that of grpo'
     """
     right = check.right
@@ -139,17 +202,29 @@ def describe(check: Check) -> str:
 
 
 def claim_json(claim: Claim) -> dict[str, Any]:
-    """A claim as plain values: its checks in words, its arms, its budget, and the paper's reason."""
-    arms = {
-        n: a if isinstance(a, str) else f"{a[0]}({', '.join(f'{k}={v!r}' for k, v in a[1].items())})"
-        for n, a in claim.arms.items()
-    }
+    """A claim as plain values: its checks in words, its arms, where it is measured, and the paper's reason."""
+    task, steps = claim_home(claim)
+    arms = {n: arm_text(a) for n, a in claim.arms.items()}
     return {
         "checks": [describe(c) for c in claim.checks],
+        "kinds": [c.kind for c in claim.checks],
         "because": claim.because,
-        "task": claim.task,
+        "regime": claim.regime,
+        "task": task,
         "task_options": dict(claim.task_options),
-        "steps": claim.steps,
+        "steps": steps,
         "equal": claim.equal,
         "arms": arms,
+        "differs": dict(claim.differs),
     }
+
+
+def arm_text(arm: Any) -> str:
+    """An arm in words.
+
+    >>> arm_text(("grpo", {"beta": 0.1}, {"lr": 0.001}))
+    'grpo(beta=0.1) with lr=0.001'
+    """
+    method, args, settings = arm_parts(arm)
+    call = f"({', '.join(f'{k}={v!r}' for k, v in args.items())})" if args else ""
+    return method + call + (f" with {', '.join(f'{k}={v!r}' for k, v in settings.items())}" if settings else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.errors import BadValue
+from ..core.regime import claim_home
 from .arguments import Parser
 from .common import (
     add_model,
@@ -28,7 +29,7 @@ EXAMPLES = """examples:
   selfteach compare grpo rloo dr_grpo --task chain_sum --seeds 5
   selfteach compare grpo grpo:beta=0.04 grpo:clip=0.1 --task chain_sum --set terms=2,3 --steps 60 --seeds 3
 
-what comes out: a table with the mean over seeds and its 95 % interval (bootstrap), the difference of each method's
+what comes out: a table with the mean over seeds and its 95 % interval (Student's t), the difference of each method's
 accuracy to the first's (paired by seed), a chart OUT/TASK-METHODS.png and all figures in OUT/TASK-METHODS.json. With
 --json that JSON is the one line of stdout. Seeds are 0, 1, ...; every method starts from the same warm start."""
 
@@ -44,6 +45,7 @@ def parser() -> Parser:
     add_task(made)
     add_model(made)
     made.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: 3)")
+    made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: 1)")
     made.add_argument("--out", metavar="DIR", help="folder of runs and results (default: runs/compare)")
     add_run_options(made)
     return made
@@ -56,7 +58,7 @@ def run(command: str, words: Sequence[str]) -> int:
         raise BadValue("selfteach compare: takes --seeds N (seeds 0 to N-1), not --seed")
     if given.get("seeds", 3) < 1:
         raise BadValue(f"selfteach compare: --seeds must be 1 or more, not {given['seeds']}")
-    from .. import api, experiment
+    from .. import api, experiments
     from ..analysis import comparison
     from .progress import show_progress
     from .show import print_tables
@@ -64,19 +66,20 @@ def run(command: str, words: Sequence[str]) -> int:
     used = load_files(given.get("use", ()))
     methods = [(word, *read_method(word)) for word in given["methods"]]
     first = methods[0][1]
-    task = given.get("task") or (first.claim.task if first.claim else "atlas")
+    task = given.get("task") or (claim_home(first.claim)[0] if first.claim else "atlas")
     task_options = read_task_options(task, given.get("set", ()))
     if "steps" not in settings_of(given):
         given["run.steps"] = api.plan(first.name, task, task_options).settings.steps
-    arms: list[experiment.Arm] = []
+    arms: list[experiments.Arm] = []
     for word, entry, args, files in methods:
         settings = {"final_eval_k": 0, **settings_of(given, entry)}
         run_config = api.plan(
             entry.name, task, task_options, args=args, settings=settings, model=given.get("model"), use=(*used, *files)
         )
-        arms.append(experiment.Arm(arm_name(word), run_config))
+        arms.append(experiments.Arm(arm_name(word), run_config))
     with show_progress() as progress:
-        result = experiment.compare(arms, range(given.get("seeds", 3)), given.get("out", "runs/compare"), progress)
+        seeds, out = range(given.get("seeds", 3)), given.get("out", "runs/compare")
+        result = experiments.compare(arms, seeds, out, progress, given.get("jobs", 1))
     if given.get("json"):
         print_json(result)
     else:

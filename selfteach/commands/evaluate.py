@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core import registry
 from ..core.errors import BadValue, nearest
+from ..core.regime import claim_home
 from ..loop.settings import EvalConfig, RunSettings
 from .arguments import Parser, add_fields
 from .common import add_model, add_task, load_files, print_json, print_note, read_method, read_task_options, settings_of
@@ -43,7 +43,7 @@ def parser() -> Parser:
         metavar="NAME",
         help="of the method's decoders measure this one alone (search ...), besides its own program",
     )
-    add_fields(made, EvalConfig, of="")
+    add_fields(made, EvalConfig, only=MEASURED, of="")
     add_task(made)
     add_fields(made, RunSettings, only=("threads",))
     group = made.add_argument_group("for a METHOD alone")
@@ -52,6 +52,7 @@ def parser() -> Parser:
     return made
 
 
+MEASURED = ("tasks", "pass_at_k_tasks", "k", "decoder_samples")  # fields of EvalConfig that are options
 OF_A_METHOD = ("model", "use", "seed", "max_tokens", "slots")  # options that a run's folder does not take
 
 
@@ -63,7 +64,7 @@ def run(command: str, words: Sequence[str]) -> int:
     from .progress import show_progress
     from .show import print_tables
 
-    config = EvalConfig(**{f.name: given[f.name] for f in fields(EvalConfig) if f.name in given})
+    config = EvalConfig(**{name: given[name] for name in MEASURED if name in given})
     if not config.tasks:
         raise BadValue("selfteach eval: --tasks must be 1 or more, not 0")
     target, title = _target(given)
@@ -115,7 +116,7 @@ def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
             f" {nearest(given['run'], registry.methods)}"
         )
     entry, args, more = read_method(given["run"])
-    task = given.get("task") or (entry.claim.task if entry.claim else "atlas")
+    task = given.get("task") or (claim_home(entry.claim)[0] if entry.claim else "atlas")
     run_config = api.plan(
         entry.name,
         task,

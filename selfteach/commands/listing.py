@@ -150,8 +150,9 @@ def _method(given: Mapping[str, Any], verdicts: Mapping[str, str]) -> None:
         )
     if claim := about["claim"]:
         arms = "".join(f"\n  arm {n}: {a}" for n, a in claim["arms"].items())
-        print(f"claim    {claim['because']} ({claim['task']}, {claim['steps']} steps){arms}")
-        print("\n".join(f"  - {c}" for c in claim["checks"]))
+        print(f"claim    {claim['because']} ({claim['regime'] or claim['task']}, {claim['steps']} steps){arms}")
+        kinds = [f"{k}: " if k != "unsorted" else "" for k in claim["kinds"]]
+        print("\n".join(f"  - {k}{c}" for k, c in zip(kinds, claim["checks"], strict=True)))
         print(f"verdict  {about['verdict'] or f'not run yet: selfteach reproduce {entry.name}'}")
 
 

@@ -42,6 +42,8 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Show one event, by the method named `_` and its kind; an event without such a method is not shown."""
+        if "run" in event:  # one of several at once
+            self.arm = f"{event['run']}: "
         show = getattr(self, f"_{event['event']}", None)
         if show:
             show(event)
@@ -53,6 +55,22 @@ class Progress:
             f"[{e['number']}/{e['total']}] {e['arm']}, seed"
             f" {e['seed']}{': finished before, read back' if e['reused'] else ''}"
         )
+
+    def _differences(self, e: Event) -> None:
+        for arm, rows in e["arms"].items():
+            for d in rows:
+                why = {"idea": "the idea", "explained": d["because"], "unexplained": "not explained"}[d["kind"]]
+                self.view.line(f"{arm} differs in {d['row']}: {d['other']}; self: {d['own']} ({why})")
+
+    def _look(self, e: Event) -> None:
+        self.arm = ""
+        self.view.line(f"after {e['seeds']} seeds: {e['verdict']}")
+
+    def _out_of_time(self, e: Event) -> None:
+        self.view.line(f"{e['hours']:g} hours are spent; the same command goes on from here")
+
+    def _worker_died(self, e: Event) -> None:
+        self.view.line(f"{e['run']}: its process died ({e['why']}){'; it is tried once more' if e['again'] else ''}")
 
     def _waiting(self, e: Event) -> None:
         self.view.line(f"waiting for another process that does the same run ({e['folder']})")

@@ -13,19 +13,26 @@ from .common import add_model, add_run_options, print_json, print_note, read_met
 
 ABOUT = """Run a method's claim as an experiment, and judge each of its checks: holds, does not hold here, or undecided.
 
-A claim names its arms (the method itself and its baselines), the task, the budget, which is the same for every arm, and
-checks: differences between figures with a margin. All arms run with every seed. A check holds where the whole 95 %
-interval (bootstrap over seeds, paired by seed) satisfies it, does not hold where the whole interval violates it, and is
-undecided otherwise and with fewer than three seeds.
+A claim names its regime (a task with a model, a warm start and a tuned baseline), its arms (the method itself and its
+baselines) and its checks, which are of three kinds. A premise asks whether the situation is there that the paper is
+about; a mechanism, whether the idea does directly what it is for; an outcome, whether that helps. The verdict is that
+of the outcomes, and is given only where premises and mechanisms hold.
+
+All arms run with every seed; a seed decides a run's randomness, its warm start and its test questions. A check is a
+difference, paired by seed, with its t interval and a smallest effect of interest. After 8, 12, 16 and 24 seeds the
+checks are looked at, each time at a level such that all looks together err in 5 % of cases; when every one is decided
+it stops. What the arms differ in beside the idea is printed first, and refused where the claim does not explain it.
 """
 EXAMPLES = """examples:
-  selfteach reproduce grpo --seeds 5
-  selfteach reproduce ssrl --seeds 3 --out results
+  selfteach reproduce grpo                              # looks at 8, 12, 16 and 24 seeds, until all is decided
+  selfteach reproduce ssrl --jobs 8 --hours 2           # eight runs at once; stops, and can go on, after two hours
+  selfteach reproduce grpo --seeds 3 --first-seed 0     # three tuning seeds, to see what it takes; decides nothing
 
-what comes out: a table of checks with effect, interval and verdict, and OUT/METHOD.json, from which `selfteach ledger`
-makes its page. With --json the one line of stdout is that JSON. Runs are cached by
-configuration and code, so that claims share their baselines and an interrupted reproduce continues. Reported seeds
-start at 100: tune on 0 to 99. Settings that differ from the claim's are noted in the result."""
+what comes out: a table of checks with effect, interval, the effect that so many seeds could have found, and verdict;
+what a run of each arm costs; and OUT/METHOD.json, from which `selfteach ledger` makes its page, with the counts of
+right answers by question. With --json the one line of stdout is that JSON. Runs are cached by configuration and code,
+so that claims share their baselines and an interrupted reproduce continues. Reported seeds start at 200: tune on 0 to
+99. Settings that differ from the claim's are noted in the result. Needs the extra selfteach[claims]."""
 LEDGER = """Write the ledger: a page with every method whose claim was run, its verdict, and each check with its effect
 and interval.
 
@@ -43,8 +50,11 @@ def parser() -> Parser:
     """The options of `reproduce`."""
     made = Parser("reproduce", usage="selfteach reproduce METHOD [options]", description=ABOUT, epilog=EXAMPLES)
     made.add_argument("method", metavar="METHOD", help="a method's name, or path/to/file.py:name")
-    made.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: 3)")
-    made.add_argument("--first-seed", type=int, metavar="N", help="the first of them (default: 100)")
+    made.add_argument("--seeds", type=int, metavar="N", help="look once, after N seeds (default: at 8, 12, 16, 24)")
+    made.add_argument("--max-seeds", type=int, metavar="N", help="the most seeds to look at (default: 24)")
+    made.add_argument("--first-seed", type=int, metavar="N", help="the first of them (default: 200)")
+    made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: as many as cores)")
+    made.add_argument("--hours", type=float, metavar="H", help="begin no run after this many hours of wall-clock time")
     made.add_argument("--out", metavar="DIR", help="where METHOD.json is written (default: results)")
     add_model(made)
     add_run_options(made)
@@ -63,7 +73,7 @@ def _reproduce(words: Sequence[str]) -> int:
             "selfteach reproduce: takes --seeds N and --first-seed N, and a claim has its own budget; leave --seed"
             " and --budget out"
         )
-    from .. import experiment
+    from .. import experiments
     from .common import load_files
     from .progress import show_progress
 
@@ -76,15 +86,18 @@ def _reproduce(words: Sequence[str]) -> int:
         )
     out = given.get("out", "results")
     with show_progress() as progress:
-        result = experiment.reproduce(
+        result = experiments.reproduce(
             entry.name,
-            given.get("seeds", 3),
+            given.get("seeds"),
             out,
-            given.get("first_seed", experiment.FIRST_SEED),
+            given.get("first_seed", experiments.FIRST_SEED),
             progress,
             settings=settings_of(given, entry),
             model=given.get("model"),
             use=(*used, *files),
+            jobs=given.get("jobs"),
+            hours=given.get("hours"),
+            **({"max_seeds": given["max_seeds"]} if "max_seeds" in given else {}),
         )
     if given.get("json"):
         print_json(result)
@@ -97,15 +110,24 @@ def _reproduce(words: Sequence[str]) -> int:
 def show_result(result: Mapping[str, Any]) -> None:
     """Print the checks of a claim with what was measured, and the verdict."""
     from ..analysis.figures import ReportTable
-    from ..analysis.ledger import formatted_effect, formatted_verdict
+    from ..analysis.ledger import COSTS, formatted_cost, formatted_detectable, formatted_effect, formatted_verdict
     from .show import format_seconds, print_tables
 
-    rows = [[c["text"], formatted_effect(c), formatted_verdict(c)] for c in result["checks"]]
+    rows = [
+        [c["kind"], c["text"], formatted_effect(c), formatted_detectable(c), formatted_verdict(c)]
+        for c in result["checks"]
+    ]
     seeds = result["seeds"]
-    about = f"{result['steps']} steps, seeds {seeds[0]} to {seeds[-1]}"
-    title = f"{result['method']} ({result['paper']}) on {result['task']}: {about}"
+    about = f"{result['steps']} steps, " + (f"seeds {seeds[0]} to {seeds[-1]}" if seeds else "no seed complete")
+    title = f"{result['method']} ({result['paper']}) on {result['regime'] or result['task']}: {about}"
+    costs = [[name, *(formatted_cost(arm["cost"][c]) for c in COSTS)] for name, arm in result["arms"].items()]
     print()
-    print_tables([ReportTable(title, ["check", "difference [95 %]", "verdict"], rows)])
+    print_tables(
+        [
+            ReportTable(title, ["", "check", "difference [interval]", "could have found", "verdict"], rows),
+            ReportTable("a run of each arm, median over seeds", ["", *COSTS.values()], costs),
+        ]
+    )
     print(f"claim: {result['verdict']}   ({result['claim']['because']})")
     print(f"{len(result['arms'])} arms, {format_seconds(result['seconds'])} of runs on {result['cores']} cores")
 

@@ -5,6 +5,7 @@ NumPy only; no torch, no I/O, nothing from the packages above.
 
 from .batch import Batch, Column, Example, Segment
 from .blocks import Block, Epi, Grp, Pair, Seq, Step, Token, Unit, block, delayed_start, provides, stateful, zero_when
+from .claim import Check, Claim, mechanism, outcome, premise, unsorted
 from .collate import collate
 from .errors import (
     BadCheckpoint,
@@ -16,7 +17,7 @@ from .errors import (
     SelfteachError,
     UnknownName,
 )
-from .method import Check, Claim, Method, MethodEntry, ModelRole, Stage, Term, Update, WeightSpec, method
+from .method import Method, MethodEntry, ModelRole, Stage, Term, Update, WeightSpec, method
 from .protocols import (
     Completion,
     Engine,
@@ -29,6 +30,7 @@ from .protocols import (
     TokenPath,
 )
 from .quantity import GroupRows, Quantity, quantity
+from .regime import Regime, regime
 from .registry import task
 from .serial import from_json, to_json
 from .task import Composed, Document, Questions, Ref, RolloutRequest, Sampling, Task, TaskSource
@@ -65,6 +67,7 @@ __all__ = [
     "Quantity",
     "Questions",
     "Ref",
+    "Regime",
     "RewardContext",
     "RolloutContext",
     "RolloutGroup",
@@ -94,11 +97,16 @@ __all__ = [
     "collate",
     "delayed_start",
     "from_json",
+    "mechanism",
     "method",
+    "outcome",
+    "premise",
     "provides",
     "quantity",
+    "regime",
     "stateful",
     "task",
     "to_json",
+    "unsorted",
     "zero_when",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Generic, Literal, ParamSpec, cast
 
 from .blocks import Block
+from .claim import Claim
 from .errors import BadValue, unknown
 from .registry import methods
 from .task import Sampling
@@ -199,12 +200,16 @@ class Method:
         }
         return replace(self, **merged)
 
-    def table(self) -> list[tuple[str, str]]:
-        """(place, value) rows, in reading order: what `print` shows and what a diff compares."""
+    def table(self, full: bool = False) -> list[tuple[str, str]]:
+        """(place, value) rows, in reading order: what `print` shows and what a diff compares.
+
+        full: with the stage and the number of the update named also where there is one alone.
+        """
         rows: list[tuple[str, str]] = []
         for stage in self.stages:
             rows += [
-                (f"{stage.name}.{place}" if len(self.stages) > 1 else place, value) for place, value in _rows(stage)
+                (f"{stage.name}.{place}" if full or len(self.stages) > 1 else place, value)
+                for place, value in _rows(stage, full)
             ]
         for name in ("weights", "models", "tools", "decode"):
             rows += [(f"{name}.{k}", _text(v)) for k, v in getattr(self, name).items()]
@@ -224,13 +229,13 @@ class Method:
         return "\n".join(f"{place:<{wide}}  {value}" for place, value in rows)
 
 
-def _rows(stage: Stage) -> list[tuple[str, str]]:
+def _rows(stage: Stage, full: bool = False) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = [("select", str(stage.select))]
     rows += [(f"program.{name}", str(block)) for name, block in stage.programs.items()]
     rows += [(f"reward.{i}", str(block)) for i, block in enumerate(stage.reward)]
     rows += [(f"credit.{i}", str(block)) for i, block in enumerate(stage.credit)]
     for u, update in enumerate(stage.updates):
-        at = f"update.{u}" if len(stage.updates) > 1 else "update"
+        at = f"update.{u}" if full or len(stage.updates) > 1 else "update"
         rows.append((f"{at}.params", ", ".join(update.params)))
         for t, term in enumerate(update.terms):
             coef = "" if term.coef == 1.0 else f"{term.coef} * "
@@ -259,54 +264,6 @@ def _text(value: Any) -> str:
 
 def _default(f: Any) -> Any:
     return f.default_factory() if callable(f.default_factory) else f.default
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing a paper says will happen, as a number: measure(left) - measure(right) against a margin.
-
-    measure   a figure of a finished run (accuracy, pass@32, length, accuracy+search ...), read at its end, or of its
-              steps: early:, late:, mean: or sum: and a logged number (late:reward/mean, sum:tokens/sampled,
-              late:policy/entropy, sum:time/step_s)
-    left      an arm; right: an arm, "start" (the same arm before training), a number, or "other measure of arm"
-    relation  ">" : the difference is above `by`; "<" : below -`by`; "~" : within `by`
-    scale     "abs" compares differences, "ratio" compares left / right - 1
-    """
-
-    measure: str
-    left: str = "self"
-    right: str | float = "start"
-    by: float = 0.0
-    relation: Literal[">", "<", "~"] = ">"
-    scale: Literal["abs", "ratio"] = "abs"
-
-    def __str__(self) -> str:
-        rel = {">": "above", "<": "below", "~": "within"}[self.relation]
-        by = f"{self.by:g}" + (" (as a share)" if self.scale == "ratio" else "")
-        return f"{self.measure} of {self.left} {rel} that of {self.right} by {by}"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What the paper says will happen, small enough for two CPU cores. It holds if all checks do; each is reported.
-
-    arms  name -> a method's name, or (name, hyper-parameters); "self" is the method itself
-    task  the task, with `hyper_parameters`; `steps` of RL in each arm; equal: what every arm gets the same of
-    """
-
-    checks: tuple[Check, ...]
-    arms: Mapping[str, str | tuple[str, Mapping[str, Any]]] = field(
-        default_factory=dict[str, "str | tuple[str, Mapping[str, Any]]"]
-    )
-    task: str = "chain_sum"
-    task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    steps: int = 40
-    equal: Literal["tokens", "steps"] = "steps"
-    because: str = ""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.checks, Check):
-            object.__setattr__(self, "checks", (self.checks,))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Registries by name: of methods, tasks, blocks and quantities.
+"""Registries by name: of methods, tasks, regimes, blocks and quantities.
 
 A third party adds an entry from a file of its own (importing the file registers it) or through an entry point of the
 group `selfteach`, whose value is a module to import. The library's own modules are imported when a registry is
@@ -93,6 +93,7 @@ def _where(value: Any) -> str:
 
 methods: Registry[Any] = Registry("method", ("methods",))
 tasks: Registry[Any] = Registry("task", ("tasks",))
+regimes: Registry[Any] = Registry("regime", ("regimes",))
 blocks: Registry[Any] = Registry("block")
 quantities: Registry[Any] = Registry("quantity")
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from .batch import Segment
 from .blocks import Block
+from .claim import Check, Claim
 from .errors import BadCheckpoint, unknown
-from .method import Check, Claim, Method, ModelRole, Stage, Term, Update, WeightSpec
+from .method import Method, ModelRole, Stage, Term, Update, WeightSpec
 from .registry import blocks
 from .task import Ref, RolloutRequest, Sampling, Task
 from .tree import Score, Trajectory

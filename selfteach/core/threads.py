@@ -131,11 +131,8 @@ class BackgroundLoop:
     async def _answers(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether a loop still takes turns: whether it does something within a second."""
         ping = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop)
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(ping), 1.0)
-        except TimeoutError:
-            return False
-        return True
+        done, _ = await asyncio.wait([asyncio.wrap_future(ping)], timeout=1.0)
+        return bool(done)
 
 
 async def _awaited(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:

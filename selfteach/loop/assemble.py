@@ -229,6 +229,7 @@ def loop(
         safety_limits=SafetyLimits(settings.max_unscored, settings.max_logprob_mismatch, settings.reward_seconds),
         find=find,
         budget=settings.budget,
+        max_seconds=settings.max_seconds,
     )
     made.deliver_all()
     return made

@@ -19,6 +19,8 @@ from .conversation import re_render_counts
 from .episode import play
 from .step_context import StepContext
 
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
 
 @dataclass
 class Result:
@@ -80,6 +82,12 @@ class Result:
         for tag in tags:
             out |= {f"accuracy/{tag}={v}": a for v, a in self.by(tag).items()}
         return out
+
+    def counts(self) -> str:
+        """Right samples of each task as one base-36 digit; "-" where there are 36, or one has no score."""
+        most = max(self.scored, default=0)
+        pairs = zip(self.right, self.scored, strict=True)
+        return "".join(DIGITS[c] if n == most and c < len(DIGITS) else "-" for c, n in pairs)
 
 
 def pass_at(k: int, n: int, c: int) -> float:

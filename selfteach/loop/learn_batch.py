@@ -99,6 +99,7 @@ def learn_batch(
         found = _optimise(prepared, update, learner, state, rate, (seed, "deal", state.step, number))
         names = sorted({k for m in found for k in m})
         metrics |= {f"{prefixes[number]}/{k}": float(np.mean([m[k] for m in found if k in m])) for k in names}
+        metrics[f"{prefixes[number]}/optimiser_steps"] = float(len(found))
     return metrics
 
 

@@ -36,6 +36,7 @@ METRICS: Mapping[str, str] = {
     "<group>/grad_norm": "global norm of the gradient before clipping",
     "<group>/lr": "learning rate",
     "<group>/rows": "learned tokens in an optimiser step",
+    "<group>/optimiser_steps": "optimiser steps in a step of the loop",
     "<group>/approx_kl": "mean of r - 1 - log r, r = p / p_old: the k3 estimate of the KL from the sampling policy",
     "<group>/ratio_max": "the largest p / p_old",
     "<group>/entropy": "exact entropy of the next-token distribution, nats per token, where a term reads it",

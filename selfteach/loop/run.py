@@ -56,6 +56,7 @@ class Loop:
     safety_limits: SafetyLimits = field(default_factory=SafetyLimits)
     find: Callable[[str], Tree] | None = None
     budget: int | None = None  # sampled tokens after which the run is done
+    max_seconds: float | None = None  # seconds of training after which it is done
     state: RunState = field(default_factory=RunState)
     # Groups and batch of the step that is being learned from.
     current_step: tuple[list[RolloutGroup], Batch | None] = field(default=([], None), init=False)
@@ -75,6 +76,7 @@ class Loop:
     def done(self) -> bool:
         """True once steps, stages or the token budget are used up."""
         spent = self.budget is not None and self.state.tokens >= self.budget
+        spent = spent or (self.max_seconds is not None and self.state.seconds >= self.max_seconds)
         return spent or self.state.step >= self.steps or self.state.place >= len(self.stages)
 
     async def advance(self) -> tuple[dict[str, Any], list[RolloutGroup], Batch | None]:
@@ -117,6 +119,7 @@ class Loop:
             "tokens_per_s": sampled / max(rolled - started, 1e-9),
         }
         metrics |= {"stage": stage.name, "tokens/total": state.tokens}
+        state.seconds += metrics["time/step_s"]
         self._proceed(stage)
         return metrics, groups, batch if batch.size("token") else None
 

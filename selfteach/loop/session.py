@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from ..core.blocks import Block
 from ..core.errors import BadCheckpoint, NotFinite
 from ..core.protocols import History
-from ..core.task import Sampling
+from ..core.task import Sampling, Task
 from ..core.threads import guarded
 from ..model import files, lora
 from ..model.base import Model
@@ -39,6 +39,8 @@ class Session:
     keep: int = 2
     eval_every: int = 0
     eval_tasks: int = 64
+    eval_samples: int = 0
+    test_order: Sequence[int] | None = None  # of the held-out tasks, where they are not taken from the first
     rollouts: bool = True
     observer: Observer = lambda event: None
     base: str = ""  # the adapters' base model, for their config
@@ -128,11 +130,24 @@ class Session:
                     result = await self.measure(
                         k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step)
                     )
-                    self._emit("eval", step=loop.state.step, **result.figures())
+                    self._emit("eval", step=loop.state.step, **await self._with_samples(result))
                 due = due or loop.done or self.stopping or loop.state.step % self.checkpoint_every == 0
                 if self.folder and due and loop.settled:
                     self.save()
                     due = False
+
+    async def _with_samples(self, greedy: Result) -> dict[str, float]:
+        """The figures of a greedy evaluation; where samples are asked for, with `greedy` and `sampled` accuracy."""
+        if not self.eval_samples:
+            return greedy.figures()
+        where = ("eval_samples", self.loop.state.step)
+        result = await self.measure(k=self.eval_samples, tasks=self.eval_tasks, where=where)
+        return {**greedy.figures(), "greedy": greedy.accuracy, "sampled": result.accuracy}
+
+    def test_tasks(self) -> list[Task]:
+        """The held-out tasks, in the order in which they are taken."""
+        test = self.loop.source.test
+        return list(test) if self.test_order is None else [test[i] for i in self.test_order]
 
     async def measure(
         self,
@@ -144,9 +159,9 @@ class Session:
         where: tuple[object, ...] = ("eval",),
         wave: int = 256,
     ) -> Result:
-        """Evaluate a program (the stage's own unless given) on the first held-out tasks."""
+        """Evaluate a program (the stage's own unless given) on the first held-out tasks (`test_tasks`)."""
         return await self.measure_tasks(
-            self.loop.source.test[:tasks], k=k, greedy=greedy, program=program, where=where, wave=wave
+            self.test_tasks()[:tasks], k=k, greedy=greedy, program=program, where=where, wave=wave
         )
 
     async def measure_tasks(
@@ -163,7 +178,8 @@ class Session:
         """Evaluate a program on tasks, `k` samples each, about `wave` episodes at a time."""
         loop = self.loop
         stage = loop.stages[min(loop.state.place, len(loop.stages) - 1)]
-        sampling = Sampling(temperature=0.0 if greedy else 1.0, max_tokens=loop.max_tokens)
+        temperature = 0.0 if greedy else loop.state.scheduled(stage.sampling.temperature)
+        sampling = Sampling(temperature=temperature, max_tokens=loop.max_tokens)
         main = program or loop.method.eval_program(stage)
         return await evaluate(
             loop.step_context({"main": main}, sampling, where, loop.engine),

@@ -31,6 +31,9 @@ class RunSettings(LearnerSettings):
     )
     seed: int = setting(0, "random seed of the run; the same seed gives the same weights, bit for bit")
     budget: int | None = setting(None, "stop after this many sampled tokens", least=1)
+    max_seconds: float | None = setting(
+        None, "stop after this many seconds of training, evaluations not counted", above=0
+    )
     threads: int = setting(
         0,
         "threads of matmuls; the same number gives the same bits (default: as many as the machine has cores)",
@@ -48,6 +51,7 @@ class RunSettings(LearnerSettings):
     max_tokens: int | None = setting(None, "tokens of a turn, at most (default: the task's own)", least=1)
     eval_every: int = setting(10, "steps between evaluations on held-out tasks; 0: none", least=0)
     eval_tasks: int = setting(96, "held-out tasks in each of these evaluations", least=1)
+    eval_samples: int = setting(0, "samples of each of these tasks, besides the greedy answer", least=0)
     checkpoint_every: int = setting(10, "steps between checkpoints", least=1)
     keep: int = setting(2, "checkpoints to keep, the newest", least=1)
     max_unscored: float = setting(0.1, "fraction of trajectories without a reward above which the run stops", least=0)
@@ -122,6 +126,11 @@ class EvalConfig:
     k: int = setting(64, "samples of each of them for pass@k; 0: none", least=0)
     decoder_samples: int = setting(
         4, "samples of each task for the sampled accuracy, with the own program and each decoder; 0: none", least=0
+    )
+    seed: int | None = setting(
+        None,
+        "draw the tasks from all held-out ones by this seed, also those of evaluations during training (default:"
+        " the first)",
     )
 
 

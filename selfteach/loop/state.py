@@ -29,6 +29,7 @@ class RunState:
     versions: dict[str, int] = field(default_factory=dict)
     accepted: int = 0
     tokens: int = 0
+    seconds: float = 0.0  # of training, evaluations not counted
     starved: int = 0
     blocks: dict[str, Any] = field(default_factory=dict)
     history: History = field(default_factory=History)

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     Column,
     Example,
@@ -28,6 +27,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..core.blocks import Array
 from ..credit.advantages import center
@@ -124,10 +124,10 @@ def soft_value(rewards: Array, beta: float) -> float:
 
 a_star_po.claim = Claim(
     (
-        Check("accuracy", "self", "grpo", by=-0.02),
-        Check("sum:tokens/sampled", "self", "grpo", by=0.4, relation="<", scale="ratio"),
-        Check("sum:time/step_s", "self", "grpo", by=0.4, relation="<", scale="ratio"),
-        Check("accuracy", "self", "no_value", by=0.02),
+        unsorted("accuracy", "self", "grpo", by=-0.02),
+        unsorted("sum:tokens/sampled", "self", "grpo", by=0.4, relation="<", scale="ratio"),
+        unsorted("sum:time/step_s", "self", "grpo", by=0.4, relation="<", scale="ratio"),
+        unsorted("accuracy", "self", "no_value", by=0.02),
     ),
     arms={"grpo": "grpo", "no_value": ("a_star_po", {"value": False})},
     task="chain_sum",

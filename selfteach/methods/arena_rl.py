@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from ..core import BadValue, Block, Check, Claim, Method, RolloutGroup, Scores, block, method
+from ..core import BadValue, Block, Claim, Method, RolloutGroup, Scores, block, method, unsorted
 from ..reward.pairwise import Schedule, compare, win_rates
 from .grpo import grpo
 
@@ -152,9 +152,9 @@ def _ranked(players: Sequence[int], points: Sequence[Sequence[float]]) -> list[i
 
 arena_rl.claim = Claim(
     (
-        Check("score", "self", "pointwise", by=0.1, scale="ratio"),
-        Check("score", "self", "round_robin", by=-0.03),
-        Check("mean:reward/comparisons", "self", "round_robin", by=0.4, relation="<", scale="ratio"),
+        unsorted("score", "self", "pointwise", by=0.1, scale="ratio"),
+        unsorted("score", "self", "round_robin", by=-0.03),
+        unsorted("mean:reward/comparisons", "self", "round_robin", by=0.4, relation="<", scale="ratio"),
     ),
     arms={
         "pointwise": ("pointwise", {"judge": "coarse"}),

@@ -8,7 +8,7 @@ answers. The two bounds are raised, the lower first, until positive advantages h
 
 from __future__ import annotations
 
-from ..core import BadValue, Check, Claim, Method, Term, Token, block, method, zero_when
+from ..core import BadValue, Claim, Method, Term, Token, block, method, unsorted, zero_when
 from ..core.lazy import torch
 from ..credit.advantages import norm
 from ..objective.loss_weights import token_mean
@@ -127,10 +127,12 @@ def balanced_bounds(
 
 bapo.claim = Claim(
     (
-        Check("accuracy", "self", "grpo", by=0.05),
-        Check("late:policy/entropy_estimate", "self", "grpo", by=0.0),
-        Check("late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=-0.5, scale="ratio"),
-        Check("accuracy", "fresh", "fresh_grpo", by=0.03, relation="~"),
+        unsorted("accuracy", "self", "grpo", by=0.05),
+        unsorted("late:policy/entropy_estimate", "self", "grpo", by=0.0),
+        unsorted(
+            "late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=-0.5, scale="ratio"
+        ),
+        unsorted("accuracy", "fresh", "fresh_grpo", by=0.03, relation="~"),
     ),
     arms={"grpo": ("grpo", STALE), "fresh": ("bapo", {"sync": 1}), "fresh_grpo": ("grpo", {"minibatches": 4})},
     task="chain_sum",

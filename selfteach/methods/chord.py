@@ -9,7 +9,6 @@ from typing import Any
 
 from ..core import (
     Block,
-    Check,
     Claim,
     Method,
     RolloutGroup,
@@ -21,6 +20,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..curriculum.select import experts, uniform
 from ..objective.likelihood import nll
@@ -148,9 +148,9 @@ MIXED = ("chord", {"phi": False, "mu": 0.5})  # the control of both claims: phi 
 
 chord.claim = Claim(
     (
-        Check("accuracy", "self", "grpo", by=0.0),
-        Check("accuracy", "self", "mixed", by=0.0),
-        Check("length", "self", "mixed", by=0.0, relation="<", scale="ratio"),
+        unsorted("accuracy", "self", "grpo", by=0.0),
+        unsorted("accuracy", "self", "mixed", by=0.0),
+        unsorted("length", "self", "mixed", by=0.0, relation="<", scale="ratio"),
     ),
     arms={"grpo": "grpo", "mixed": MIXED},
     task="chain_sum",
@@ -159,7 +159,7 @@ chord.claim = Claim(
 )
 
 chord_mu.claim = Claim(
-    (Check("accuracy", "self", "grpo", by=0.0), Check("accuracy", "self", "mixed", by=0.0)),
+    (unsorted("accuracy", "self", "grpo", by=0.0), unsorted("accuracy", "self", "mixed", by=0.0)),
     arms={"grpo": "grpo", "mixed": MIXED},
     task="chain_sum",
     steps=40,

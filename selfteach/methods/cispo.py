@@ -6,7 +6,7 @@ clipped, so that every token keeps its gradient.
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, Term, method
+from ..core import Claim, Method, Term, method, unsorted
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
@@ -32,7 +32,7 @@ def cispo(groups: int = 16, rollouts: int = 8, low: float = 1.0, high: float = 4
 
 
 cispo.claim = Claim(
-    (Check("accuracy", "self", "grpo", by=0.0),),
+    (unsorted("accuracy", "self", "grpo", by=0.0),),
     arms={"grpo": ("grpo", {"minibatches": 4})},
     task="chain_sum",
     steps=40,

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from ..core import (
     BadValue,
     Block,
-    Check,
     Claim,
     Method,
     RewardContext,
@@ -28,6 +27,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..core.scoring import score
 from ..curriculum.select import first_task_index
@@ -123,9 +123,9 @@ async def cross_vote(
 
 co_reward.claim = Claim(
     (
-        Check("accuracy", "self", "gold", by=-0.03),
-        Check("accuracy", "self", "own", by=0.03),
-        Check("late:reward/label", "self", "own", by=0.0),
+        unsorted("accuracy", "self", "gold", by=-0.03),
+        unsorted("accuracy", "self", "own", by=0.03),
+        unsorted("late:reward/label", "self", "own", by=0.0),
     ),
     arms={"own": ("co_reward", {"labels": "own"}), "gold": ("co_reward", {"labels": "gold"})},
     task="chain_sum",

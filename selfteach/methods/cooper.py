@@ -17,7 +17,6 @@ from typing import Any
 
 from ..core import (
     Block,
-    Check,
     Claim,
     Example,
     Method,
@@ -41,6 +40,7 @@ from ..core import (
     block,
     method,
     provides,
+    unsorted,
 )
 from ..core.errors import BadValue
 from ..core.lazy import torch
@@ -344,10 +344,10 @@ def corrupted(text: str, task: Task, wrong: Block, rng_key: tuple[object, ...], 
 
 cooper.claim = Claim(
     (
-        Check("accuracy", "self", "static", by=0.02),
-        Check("accuracy", "self", "rule_only", by=0.02),
-        Check("late:reward/mean", "static", "late:reward/right of static", by=0.1),
-        Check("late:reward/agreed", "self", "early:reward/agreed of self", by=-0.01),
+        unsorted("accuracy", "self", "static", by=0.02),
+        unsorted("accuracy", "self", "rule_only", by=0.02),
+        unsorted("late:reward/mean", "static", "late:reward/right of static", by=0.1),
+        unsorted("late:reward/agreed", "self", "early:reward/agreed of self", by=-0.01),
     ),
     arms={"static": ("cooper", {"update": False}), "rule_only": "rule_only"},
     task="chain_sum",
@@ -359,7 +359,7 @@ cooper.claim = Claim(
 )
 
 rule_only.claim = Claim(
-    (Check("accuracy", "self", "grpo", by=0.0, relation="<"),),
+    (unsorted("accuracy", "self", "grpo", by=0.0, relation="<"),),
     arms={"grpo": "grpo"},
     task="chain_sum",
     steps=40,

@@ -6,7 +6,7 @@ token-level loss instead of a mean over sequences, and soft overlong punishment.
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, Term, method
+from ..core import Claim, Method, Term, method, unsorted
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..credit.keep import drop_zero_variance_groups
@@ -45,7 +45,7 @@ def dapo(
 
 
 dapo.claim = Claim(
-    (Check("accuracy", "self", "grpo", by=0.0),),
+    (unsorted("accuracy", "self", "grpo", by=0.0),),
     arms={"grpo": "grpo"},
     task="chain_sum",
     steps=40,

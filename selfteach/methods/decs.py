@@ -18,7 +18,6 @@ import numpy as np
 
 from ..core import (
     Block,
-    Check,
     Claim,
     Column,
     Method,
@@ -33,6 +32,7 @@ from ..core import (
     method,
     provides,
     stateful,
+    unsorted,
 )
 from ..core.tagged_text import pieces_before, split_points
 from ..credit import segments as seg
@@ -269,9 +269,9 @@ def _positions(seq: np.ndarray) -> np.ndarray:
 
 decs.claim = Claim(
     (
-        Check("length", "self", "grpo", by=0.05, relation="<", scale="ratio"),
-        Check("accuracy", "self", "grpo", by=-0.02),
-        Check("late:reward/necessary", "self", "grpo_judged", by=0.0),
+        unsorted("length", "self", "grpo", by=0.05, relation="<", scale="ratio"),
+        unsorted("accuracy", "self", "grpo", by=-0.02),
+        unsorted("late:reward/necessary", "self", "grpo_judged", by=0.0),
     ),
     arms={"grpo": "grpo", "grpo_judged": ("decs", {"redundant_reward": 1.1, "rate": 0.0})},
     task="chain_sum",

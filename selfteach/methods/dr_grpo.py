@@ -6,7 +6,7 @@ answers. Without either the policy gradient is unbiased.
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, Term, method
+from ..core import Claim, Method, Term, method, unsorted
 from ..credit.advantages import center
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import constant_length
@@ -32,7 +32,7 @@ def dr_grpo(groups: int = 16, rollouts: int = 8, clip: float = 0.2, limit: int =
 
 
 dr_grpo.claim = Claim(
-    (Check("accuracy", "self", "grpo", by=0.03, relation="~"), Check("length", "self", "grpo", relation="<")),
+    (unsorted("accuracy", "self", "grpo", by=0.03, relation="~"), unsorted("length", "self", "grpo", relation="<")),
     arms={"grpo": "grpo"},
     task="chain_sum",
     steps=40,

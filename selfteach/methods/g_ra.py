@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from ..core import BadValue, Block, Check, Claim, Method, RewardContext, RolloutGroup, Score, Scores, block, method
+from ..core import BadValue, Block, Claim, Method, RewardContext, RolloutGroup, Score, Scores, block, method, unsorted
 from ..core.scoring import score
 from ..reward.answer import exact_match
 from ..reward.combine import join_scores, weighted
@@ -118,12 +118,12 @@ def action_score(
 
 g_ra.claim = Claim(
     (
-        Check("accuracy", "self", "direct", by=0.0),
-        Check("accuracy", "self", "start", by=0.0),
+        unsorted("accuracy", "self", "direct", by=0.0),
+        unsorted("accuracy", "self", "start", by=0.0),
         # nearly all episodes are completed from the start here, so that completing can only fall
-        Check("late:reward/completed", "self", "early:reward/completed of self", by=-0.02),
-        Check("late:reward/completed", "direct", "early:reward/completed of direct", by=0.0, relation="<"),
-        Check("late:reward/steps", "direct", "late:reward/steps of self", by=0.0),
+        unsorted("late:reward/completed", "self", "early:reward/completed of self", by=-0.02),
+        unsorted("late:reward/completed", "direct", "early:reward/completed of direct", by=0.0, relation="<"),
+        unsorted("late:reward/steps", "direct", "late:reward/steps of self", by=0.0),
     ),
     arms={"direct": ("g_ra", {"gate": False})},
     task="factworld",

@@ -7,7 +7,7 @@ The mean and standard deviation of a group of answers to one prompt replace PPO'
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, Term, Update, method
+from ..core import Claim, Method, Term, Update, method, unsorted
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.kl import kl
@@ -76,7 +76,7 @@ def grpo_sum(groups: int = 16, rollouts: int = 8) -> Method:
 
 
 grpo.claim = Claim(
-    (Check("accuracy", "self", "start", by=0.05),),
+    (unsorted("accuracy", "self", "start", by=0.05),),
     task="chain_sum",
     steps=40,
     because="the group's mean reward suffices as a baseline: no critic is trained",

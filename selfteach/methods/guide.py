@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..core import Check, Claim, Method, RolloutGroup, RolloutRequest, TaskSource, Term, Update, block, method, stateful
+from ..core import (
+    Claim,
+    Method,
+    RolloutGroup,
+    RolloutRequest,
+    TaskSource,
+    Term,
+    Update,
+    block,
+    method,
+    stateful,
+    unsorted,
+)
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..curriculum.hints import guidance
@@ -77,8 +89,8 @@ def hint_failures(
 
 guide.claim = Claim(
     (
-        Check("accuracy/depth=3", "self", "grpo", by=0.10),
-        Check("accuracy", "self", "uncorrected", by=0.0),
+        unsorted("accuracy/depth=3", "self", "grpo", by=0.10),
+        unsorted("accuracy", "self", "uncorrected", by=0.0),
     ),
     arms={"grpo": "grpo", "uncorrected": ("guide", {"corrected": False})},
     # one question in three is of a kind never shown, and a warm start on correct demonstrations follows hints

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     Column,
     Method,
@@ -24,6 +23,7 @@ from ..core import (
     WeightSpec,
     block,
     method,
+    unsorted,
 )
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -131,9 +131,9 @@ def mark_wrong(
 
 kdrl.claim = Claim(
     (
-        Check("accuracy", "self", "rl", by=0.02),
-        Check("accuracy", "self", "distilled", by=0.01),
-        Check("accuracy", "self", "k3", by=0.0),
+        unsorted("accuracy", "self", "rl", by=0.02),
+        unsorted("accuracy", "self", "distilled", by=0.01),
+        unsorted("accuracy", "self", "k3", by=0.0),
     ),
     arms={
         "rl": ("kdrl", {"beta": 0.0, "beta_min": 0.0}),

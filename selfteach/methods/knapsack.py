@@ -12,7 +12,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     History,
     Method,
@@ -22,6 +21,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..curriculum.select import pool_tasks
 from .grpo import grpo
@@ -146,9 +146,9 @@ def _in_turn(counts: list[int], some: Sequence[int], remaining: int, high: int) 
 
 knapsack.claim = Claim(
     (
-        Check("late:rollout/mixed_episode_fraction", "self", "uniform", by=0.20, scale="ratio"),
-        Check("accuracy", "self", "uniform", by=0.02),
-        Check("late:select/most", "self", 24.0),
+        unsorted("late:rollout/mixed_episode_fraction", "self", "uniform", by=0.20, scale="ratio"),
+        unsorted("accuracy", "self", "uniform", by=0.02),
+        unsorted("late:select/most", "self", 24.0),
     ),
     arms={"uniform": ("knapsack", {"low": 8, "high": 8})},
     task="chain_sum",

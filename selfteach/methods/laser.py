@@ -20,7 +20,6 @@ import numpy as np
 from ..core import (
     BadValue,
     Block,
-    Check,
     Claim,
     Column,
     Example,
@@ -39,6 +38,7 @@ from ..core import (
     block,
     method,
     provides,
+    unsorted,
 )
 from ..core.answers import canonical, majority
 from ..core.scoring import score
@@ -266,10 +266,10 @@ async def sampled_vote(
 
 laser.claim = Claim(
     (
-        Check("accuracy", "self", "grpo", by=-0.02),
-        Check("late:reward/accepts", "self", 0.5, by=0.1),
-        Check("late:reward/rejects", "self", 0.5, by=0.1),
-        Check("accuracy+weighted_vote", "self", "accuracy+vote of self", by=0.0),
+        unsorted("accuracy", "self", "grpo", by=-0.02),
+        unsorted("late:reward/accepts", "self", 0.5, by=0.1),
+        unsorted("late:reward/rejects", "self", 0.5, by=0.1),
+        unsorted("accuracy+weighted_vote", "self", "accuracy+vote of self", by=0.0),
     ),
     arms={"grpo": "grpo"},
     task="chain_sum",

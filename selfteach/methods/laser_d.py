@@ -18,7 +18,6 @@ import numpy as np
 from ..core import (
     BadValue,
     Block,
-    Check,
     Claim,
     Episode,
     Method,
@@ -31,6 +30,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..core.scoring import score
 from ..reward.answer import exact_match
@@ -188,10 +188,10 @@ laser_d.claim = Claim(
     (
         # the paper's is 0.4 to 0.6; here a terse answer is only a third shorter than the mixture that the policy
         # begins with
-        Check("length", "self", "grpo", by=0.20, relation="<", scale="ratio"),
-        Check("accuracy", "self", "grpo", by=-0.01),
-        Check("accuracy", "self", "fixed", by=0.0),
-        Check("length", "self", "fixed", by=0.0, relation="<", scale="ratio"),
+        unsorted("length", "self", "grpo", by=0.20, relation="<", scale="ratio"),
+        unsorted("accuracy", "self", "grpo", by=-0.01),
+        unsorted("accuracy", "self", "fixed", by=0.0),
+        unsorted("length", "self", "fixed", by=0.0, relation="<", scale="ratio"),
     ),
     arms={"grpo": "grpo", "fixed": ("laser_d", {"target": 24})},
     task="chain_sum",

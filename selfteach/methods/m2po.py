@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ..core import BadValue, Check, Claim, Method, Term, Token, block, method, zero_when
+from ..core import BadValue, Claim, Method, Term, Token, block, method, unsorted, zero_when
 from ..core.lazy import torch
 from ..credit.advantages import norm
 from ..objective.loss_weights import token_mean
@@ -111,9 +111,9 @@ def moment_threshold(squares: torch.Tensor, budget: float, form: str = "remove")
 
 m2po.claim = Claim(
     (
-        Check("accuracy", "self", "fresh", by=-0.02),
-        Check("accuracy", "self", "grpo", by=0.05),
-        Check("accuracy", "self", "unbounded", by=0.05),
+        unsorted("accuracy", "self", "fresh", by=-0.02),
+        unsorted("accuracy", "self", "grpo", by=0.05),
+        unsorted("accuracy", "self", "unbounded", by=0.05),
     ),
     arms={"fresh": ("m2po", {"sync": 1}), "grpo": ("grpo", STALE), "unbounded": ("m2po", {"budget": 1e9})},
     task="chain_sum",

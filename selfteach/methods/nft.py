@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..core import BadValue, Check, Claim, Column, Method, Seq, Term, Token, block, method, provides
+from ..core import BadValue, Claim, Column, Method, Seq, Term, Token, block, method, provides, unsorted
 from ..core.lazy import torch
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
@@ -113,9 +113,9 @@ def implicit_negative(
 
 nft.claim = Claim(
     (
-        Check("accuracy", "self", "rft", by=0.03),
-        Check("accuracy", "self", "grpo", by=-0.02),
-        Check("late:policy/entropy_estimate", "self", "rft", by=0.0),
+        unsorted("accuracy", "self", "rft", by=0.03),
+        unsorted("accuracy", "self", "grpo", by=-0.02),
+        unsorted("late:policy/entropy_estimate", "self", "rft", by=0.0),
     ),
     arms={"rft": ("nft", {"neg_weight": 0.0}), "grpo": ("grpo", {"minibatches": 4})},
     task="chain_sum",

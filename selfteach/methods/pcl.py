@@ -13,7 +13,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     Column,
     History,
@@ -32,6 +31,7 @@ from ..core import (
     method,
     provides,
     stateful,
+    unsorted,
 )
 from ..credit import segments as seg
 from ..credit.advantages import center
@@ -174,10 +174,10 @@ def first_rows(*, seq: Token) -> Token:
 
 pcl.claim = Claim(
     (
-        Check("mean:rollout/mixed_group_fraction", "self", "uniform", by=0.30, scale="ratio"),
-        Check("accuracy", "self", "uniform", by=0.0),
-        Check("late:select/off", "self", "early:select/off of self", by=0.0, relation="<"),
-        Check("late:select/difficulty", "self", "early:select/difficulty of self", by=0.0),
+        unsorted("mean:rollout/mixed_group_fraction", "self", "uniform", by=0.30, scale="ratio"),
+        unsorted("accuracy", "self", "uniform", by=0.0),
+        unsorted("late:select/off", "self", "early:select/off of self", by=0.0, relation="<"),
+        unsorted("late:select/difficulty", "self", "early:select/difficulty of self", by=0.0),
     ),
     arms={"uniform": ("pcl", {"candidates": 1})},
     task="chain_sum",

@@ -6,7 +6,7 @@ ratio bounds how far several minibatch updates may move the policy.
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, ModelRole, Term, Update, WeightSpec, method
+from ..core import Claim, Method, ModelRole, Term, Update, WeightSpec, method, unsorted
 from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
 from ..credit.returns import gae
@@ -52,7 +52,7 @@ def ppo(
 
 
 ppo.claim = Claim(
-    (Check("accuracy", "self", "start", by=0.05),),
+    (unsorted("accuracy", "self", "start", by=0.05),),
     task="chain_sum",
     steps=40,
     because="a learned value is a baseline for every token",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import Check, Claim, Column, Method, ModelRole, Seq, Term, Token, Update, WeightSpec, block, method
+from ..core import Claim, Column, Method, ModelRole, Seq, Term, Token, Update, WeightSpec, block, method, unsorted
 from ..core.lazy import torch
 from ..credit import segments as seg
 from ..credit.advantages import leave_one_out, whiten
@@ -111,7 +111,7 @@ def implicit_process(
 
 
 prime.claim = Claim(
-    (Check("accuracy", "self", "outcome", by=0.0), Check("accuracy", "self", "start", by=0.05)),
+    (unsorted("accuracy", "self", "outcome", by=0.0), unsorted("accuracy", "self", "start", by=0.05)),
     arms={"outcome": ("prime", {"process": 0.0})},
     task="chain_sum",
     steps=40,

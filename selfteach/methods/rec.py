@@ -13,7 +13,6 @@ import numpy as np
 from ..core import (
     BadValue,
     Block,
-    Check,
     Claim,
     Column,
     Method,
@@ -23,6 +22,7 @@ from ..core import (
     block,
     method,
     random_keys,
+    unsorted,
     zero_when,
 )
 from ..core.lazy import torch
@@ -214,9 +214,9 @@ def baseline_shift(*, adv: Seq, by: float = 0.1) -> dict[str, Column]:
 
 rec.claim = Claim(
     (
-        Check("accuracy", "self", "importance", by=0.03, relation="~"),
-        Check("accuracy", "self", "unclipped", by=0.05),
-        Check("mean:reward/mean", "wide", "self", by=0.0),
+        unsorted("accuracy", "self", "importance", by=0.03, relation="~"),
+        unsorted("accuracy", "self", "unclipped", by=0.05),
+        unsorted("mean:reward/mean", "wide", "self", by=0.0),
     ),
     arms={
         "importance": ("rec", {"importance": True}),

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ..core import (
-    Check,
     Claim,
     Column,
     Episode,
@@ -37,6 +36,7 @@ from ..core import (
     block,
     method,
     provides,
+    unsorted,
 )
 from ..core.blocks import Array
 from ..core.tagged_text import last_between
@@ -385,11 +385,11 @@ def _tree(group: RolloutGroup, episode: Episode, bound: float) -> tuple[list[int
 
 rest_mcts.claim = Claim(
     (
-        Check("accuracy+answer", "self", "start", by=0.05),
-        Check("accuracy+answer", "self", "filtered", by=0.0),
-        Check("accuracy+mcts", "self", "accuracy+best_of of self", by=0.0),
-        Check("length+mcts", "self", "length+best_of of self", by=0.15, relation="~", scale="ratio"),
-        Check("late:vm/loss/success_loss", "self", "early:vm/loss/success_loss of self", by=0.0, relation="<"),
+        unsorted("accuracy+answer", "self", "start", by=0.05),
+        unsorted("accuracy+answer", "self", "filtered", by=0.0),
+        unsorted("accuracy+mcts", "self", "accuracy+best_of of self", by=0.0),
+        unsorted("length+mcts", "self", "length+best_of of self", by=0.15, relation="~", scale="ratio"),
+        unsorted("late:vm/loss/success_loss", "self", "early:vm/loss/success_loss of self", by=0.0, relation="<"),
     ),
     arms={"filtered": ("rest_mcts", {"search": False})},
     task="chain_sum",

@@ -8,7 +8,7 @@ answers with the leave-one-out baseline is unbiased and of low variance.
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, Term, method
+from ..core import Claim, Method, Term, method, unsorted
 from ..credit.advantages import center, moving_baseline
 from ..credit.composers import per_trajectory
 from ..credit.shaping import kl_in_reward
@@ -54,7 +54,7 @@ def reinforce(groups: int = 128, rollouts: int = 1, beta: float = 0.0) -> Method
 
 
 rloo.claim = Claim(
-    (Check("accuracy", "self", "ppo", by=0.0), Check("accuracy", "self", "reinforce", by=0.0)),
+    (unsorted("accuracy", "self", "ppo", by=0.0), unsorted("accuracy", "self", "reinforce", by=0.0)),
     arms={"ppo": ("ppo", {"groups": 128}), "reinforce": "reinforce"},
     task="chain_sum",
     steps=40,

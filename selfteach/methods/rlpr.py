@@ -16,7 +16,6 @@ import numpy as np
 from ..core import (
     BadValue,
     Block,
-    Check,
     Claim,
     Column,
     Method,
@@ -29,6 +28,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..core.scoring import score
 from ..core.tagged_text import pieces_before
@@ -206,10 +206,10 @@ def _tokens_before(ids: np.ndarray, start: int, opening: bytes, tokenizer: Any) 
 
 rlpr.claim = Claim(
     (
-        Check("accuracy", "self", "start", by=0.05),
-        Check("accuracy", "self", "grpo", by=-0.03),
-        Check("accuracy", "self", "likelihood", by=0.0),
-        Check("mean:reward/auc", "self", "mean:reward/auc_product of self", by=0.1),
+        unsorted("accuracy", "self", "start", by=0.05),
+        unsorted("accuracy", "self", "grpo", by=-0.03),
+        unsorted("accuracy", "self", "likelihood", by=0.0),
+        unsorted("mean:reward/auc", "self", "mean:reward/auc_product of self", by=0.1),
     ),
     arms={"likelihood": ("rlpr", {"by": "product"}), "grpo": "grpo"},
     task="strings",

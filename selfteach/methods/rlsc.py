@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..core import BadValue, Check, Claim, Column, Method, Sampling, Seq, Term, Token, block, method
+from ..core import BadValue, Claim, Column, Method, Sampling, Seq, Term, Token, block, method, unsorted
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
 from ..objective.likelihood import weighted_nll
@@ -86,10 +86,10 @@ def own_probability(
 
 rlsc.claim = Claim(
     (
-        Check("accuracy", "self", "start", by=0.05),
-        Check("accuracy", "self", "maj of start", by=-0.02),
-        Check("length", "self", "start", by=0.0, relation="<"),
-        Check("late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=0.0, relation="<"),
+        unsorted("accuracy", "self", "start", by=0.05),
+        unsorted("accuracy", "self", "maj of start", by=-0.02),
+        unsorted("length", "self", "start", by=0.0, relation="<"),
+        unsorted("late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=0.0, relation="<"),
     ),
     task="chain_sum",
     steps=20,

@@ -16,7 +16,6 @@ import numpy as np
 from ..core import (
     BadValue,
     Block,
-    Check,
     Claim,
     Example,
     History,
@@ -29,6 +28,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..credit import example_recipes
 from ..credit.advantages import norm
@@ -165,9 +165,9 @@ def _length(example: Example, trees: Mapping[str, Tree], by: str) -> int:
 
 rorecomp.claim = Claim(
     (
-        Check("length", "self", "grpo", by=0.20, relation="<", scale="ratio"),
-        Check("accuracy", "self", "grpo", by=-0.02),
-        Check("accuracy", "self", "uncompensated", by=0.0),
+        unsorted("length", "self", "grpo", by=0.20, relation="<", scale="ratio"),
+        unsorted("accuracy", "self", "grpo", by=-0.02),
+        unsorted("accuracy", "self", "uncompensated", by=0.0),
     ),
     arms={"grpo": "grpo", "uncompensated": ("rorecomp", {"rate": 0.0})},
     task="chain_sum",

@@ -6,7 +6,7 @@ and their softmax keeps every path that leads to a success. Q is parametrised by
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, Term, Token, block, method
+from ..core import Claim, Method, Term, Token, block, method, unsorted
 from ..credit.advantages import center
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
@@ -70,10 +70,10 @@ def uniform_bellman(
 
 rover.claim = Claim(
     (
-        Check("accuracy", "self", "grpo", by=-0.01),
-        Check("pass@64", "self", "grpo", by=0.0),
-        Check("distinct@64", "self", "grpo", by=0.0),
-        Check("late:policy/entropy_estimate", "self", "grpo", by=0.0),
+        unsorted("accuracy", "self", "grpo", by=-0.01),
+        unsorted("pass@64", "self", "grpo", by=0.0),
+        unsorted("distinct@64", "self", "grpo", by=0.0),
+        unsorted("late:policy/entropy_estimate", "self", "grpo", by=0.0),
     ),
     arms={"grpo": ("grpo", {"minibatches": 4})},
     task="countdown",

@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 
 from ..core import (
-    Check,
     Claim,
     Column,
     Example,
@@ -28,6 +27,7 @@ from ..core import (
     block,
     method,
     provides,
+    unsorted,
 )
 from ..credit import example_recipes
 from ..credit import segments as seg
@@ -95,8 +95,8 @@ def self_aligned(
 
 sar.claim = Claim(
     (
-        Check("length", "self", "grpo", by=0.25, relation="<", scale="ratio"),
-        Check("accuracy", "self", "grpo", by=-0.01),
+        unsorted("length", "self", "grpo", by=0.25, relation="<", scale="ratio"),
+        unsorted("accuracy", "self", "grpo", by=-0.01),
     ),
     arms={"grpo": "grpo"},
     task="chain_sum",

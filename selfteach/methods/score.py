@@ -12,7 +12,6 @@ import numpy as np
 
 from ..core import (
     Block,
-    Check,
     Claim,
     Column,
     Method,
@@ -29,6 +28,7 @@ from ..core import (
     Update,
     block,
     method,
+    unsorted,
 )
 from ..core.tagged_text import last_between
 from ..credit.advantages import leave_one_out
@@ -207,10 +207,10 @@ def _answer(at: Ref, group: RolloutGroup, context: RewardContext) -> str:
 
 score.claim = Claim(
     (
-        Check("accuracy", "self", "accuracy+first of self", by=0.0),
-        Check("late:reward/gain", "self", "plain", by=0.0),
-        Check("late:reward/gain", "self", "no_bonus", by=0.0),
-        Check("late:reward/gain", "self", "no_stage_one", by=0.0),
+        unsorted("accuracy", "self", "accuracy+first of self", by=0.0),
+        unsorted("late:reward/gain", "self", "plain", by=0.0),
+        unsorted("late:reward/gain", "self", "no_bonus", by=0.0),
+        unsorted("late:reward/gain", "self", "no_stage_one", by=0.0),
     ),
     arms={
         "plain": ("score", {"stage_one": False, "alpha": 0.0}),

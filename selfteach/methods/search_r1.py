@@ -7,7 +7,7 @@ RL with a real search engine in the rollouts. Retrieved text is masked out of th
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, Term, Update, method
+from ..core import Claim, Method, Term, Update, method, unsorted
 from ..objective.kl import kl
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
@@ -38,9 +38,9 @@ def search_r1(groups: int = 48, rollouts: int = 5, turns: int = 4, beta: float =
 
 search_r1.claim = Claim(
     (
-        Check("accuracy", "self", "answer_only", by=0.20),
-        Check("accuracy", "self", "no_mask", by=0.0),
-        Check("calls", "self", "start", by=0.0),
+        unsorted("accuracy", "self", "answer_only", by=0.20),
+        unsorted("accuracy", "self", "no_mask", by=0.0),
+        unsorted("calls", "self", "start", by=0.0),
     ),
     arms={"answer_only": "answer_only", "no_mask": ("search_r1", {"mask": False})},
     task="atlas",

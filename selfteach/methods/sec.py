@@ -13,7 +13,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     History,
     Method,
@@ -25,6 +24,7 @@ from ..core import (
     method,
     random_keys,
     stateful,
+    unsorted,
 )
 from ..curriculum.select import first_task_index, mean_difficulty
 from .grpo import grpo
@@ -149,9 +149,9 @@ def _next_of(source: TaskSource, by: str, arm: str, at: int) -> tuple[Task, int]
 
 sec.claim = Claim(
     (
-        Check("accuracy/terms=8", "self", "grpo", by=0.10, scale="ratio"),
-        Check("late:select/difficulty", "self", "early:select/difficulty of self", by=0.0),
-        Check("accuracy", "self", "grpo", by=0.0),
+        unsorted("accuracy/terms=8", "self", "grpo", by=0.10, scale="ratio"),
+        unsorted("late:select/difficulty", "self", "early:select/difficulty of self", by=0.0),
+        unsorted("accuracy", "self", "grpo", by=0.0),
     ),
     arms={"grpo": "grpo"},
     task="chain_sum",

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     Method,
     RolloutGroup,
@@ -25,6 +24,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..curriculum.select import known_rewards, pool_tasks
 from .grpo import grpo
@@ -170,10 +170,10 @@ def fit(points: Sequence[tuple[float, float, int]], prior: float = 0.1) -> Curve
 
 seele.claim = Claim(
     (
-        Check("late:reward/mean", "self", 0.5, by=0.15, relation="~"),
-        Check("accuracy/terms=8", "self", "grpo", by=0.10),
-        Check("late:select/hint", "self", "early:select/hint of self", by=0.0, relation="<"),
-        Check("accuracy", "self", "half", by=0.0),
+        unsorted("late:reward/mean", "self", 0.5, by=0.15, relation="~"),
+        unsorted("accuracy/terms=8", "self", "grpo", by=0.10),
+        unsorted("late:select/hint", "self", "early:select/hint of self", by=0.0, relation="<"),
+        unsorted("accuracy", "self", "half", by=0.0),
     ),
     arms={"grpo": "grpo", "half": ("seele", {"fixed": 0.5})},
     task="chain_sum",

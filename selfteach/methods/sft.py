@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core import Check, Claim, Method, Stage, Term, Update, method
+from ..core import Claim, Method, Stage, Term, Update, method, unsorted
 from ..credit.composers import per_trajectory
 from ..curriculum.select import demonstrations
 from ..objective.likelihood import nll
@@ -36,7 +36,7 @@ def sft(batch: int = 64) -> Method:
 
 
 sft.claim = Claim(
-    (Check("accuracy", "self", "start", by=0.0),),
+    (unsorted("accuracy", "self", "start", by=0.0),),
     task="chain_sum",
     steps=40,
     because="the baseline that every method here is compared with",

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..core import BadValue, Check, Claim, Column, Method, Seq, Step, Term, Token, block, method, provides
+from ..core import BadValue, Claim, Column, Method, Seq, Step, Term, Token, block, method, provides, unsorted
 from ..core.lazy import torch
 from ..credit.composers import per_trajectory
 from ..credit.returns import at_last_token
@@ -120,9 +120,9 @@ def _to_go(x: torch.Tensor, seq: torch.Tensor) -> torch.Tensor:
 
 shiq.claim = Claim(
     (
-        Check("accuracy", "self", "start", by=0.05),
-        Check("accuracy", "self", "one_step", by=0.0),
-        Check("mean:reward/mean", "self", "one_step", by=0.0),
+        unsorted("accuracy", "self", "start", by=0.05),
+        unsorted("accuracy", "self", "one_step", by=0.0),
+        unsorted("mean:reward/mean", "self", "one_step", by=0.0),
     ),
     arms={"one_step": ("shiq", {"steps": "one"})},
     task="chain_sum",

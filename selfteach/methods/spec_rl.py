@@ -13,7 +13,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     Method,
     Ref,
@@ -26,6 +25,7 @@ from ..core import (
     quantity,
     random_keys,
     stateful,
+    unsorted,
 )
 from ..core.blocks import Array
 from ..core.lazy import torch
@@ -187,11 +187,11 @@ def cdf_below(*, logprobs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 spec_rl.claim = Claim(
     (
-        Check("sum:tokens/generated", "self", "plain", by=0.5, relation="<", scale="ratio"),
-        Check("accuracy", "self", "plain", by=0.03, relation="~"),
-        Check("sum:time/rollout_s", "self", "plain", by=0.0, relation="<", scale="ratio"),
-        Check("sum:tokens/generated", "exact", "plain", by=0.0, relation="<", scale="ratio"),
-        Check("accuracy", "exact", "plain", by=0.03, relation="~"),
+        unsorted("sum:tokens/generated", "self", "plain", by=0.5, relation="<", scale="ratio"),
+        unsorted("accuracy", "self", "plain", by=0.03, relation="~"),
+        unsorted("sum:time/rollout_s", "self", "plain", by=0.0, relation="<", scale="ratio"),
+        unsorted("sum:tokens/generated", "exact", "plain", by=0.0, relation="<", scale="ratio"),
+        unsorted("accuracy", "exact", "plain", by=0.03, relation="~"),
     ),
     arms={"plain": ("spec_rl", {"reuse": False}), "exact": ("spec_rl", {"lenience": 1.0})},
     task="chain_sum",

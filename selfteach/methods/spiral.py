@@ -12,7 +12,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     Column,
     Method,
@@ -27,6 +26,7 @@ from ..core import (
     block,
     method,
     stateful,
+    unsorted,
 )
 from ..credit.composers import per_trajectory
 from ..curriculum.select import uniform
@@ -168,10 +168,10 @@ async def _logp(
 
 spiral.claim = Claim(
     (
-        Check("score+exploitability", "self", "start", by=0.05),
-        Check("score+exploitability", "self", "fixed", by=0.0),
-        Check("score+expert", "self", "fixed", by=0.0),
-        Check("mean:policy/grad_norm", "self", "shared", by=0.0, relation="<"),
+        unsorted("score+exploitability", "self", "start", by=0.05),
+        unsorted("score+exploitability", "self", "fixed", by=0.0),
+        unsorted("score+expert", "self", "fixed", by=0.0),
+        unsorted("mean:policy/grad_norm", "self", "shared", by=0.0, relation="<"),
     ),
     arms={"fixed": ("spiral", {"opponent": "random", "groups": 256}), "shared": ("spiral", {"roles": False})},
     task="games",

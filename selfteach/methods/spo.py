@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..core import Block, Check, Claim, Method, RewardContext, RolloutGroup, Scores, block, method
+from ..core import Block, Claim, Method, RewardContext, RolloutGroup, Scores, block, method, unsorted
 from ..core.scoring import score
 from ..reward.pairwise import compare, win_rates
 from .grpo import grpo
@@ -57,9 +57,9 @@ async def task_judge(*, group: RolloutGroup, context: RewardContext, deadline: f
 
 spo.claim = Claim(
     (
-        Check("score", "self", "start", by=0.05),
-        Check("score", "self", "proxy", by=0.05),
-        Check("score", "self", "oracle", by=-0.05),
+        unsorted("score", "self", "start", by=0.05),
+        unsorted("score", "self", "proxy", by=0.05),
+        unsorted("score", "self", "oracle", by=-0.05),
     ),
     arms={"proxy": ("pointwise", {"judge": "proxy"}), "oracle": "grpo"},
     task="preference",
@@ -71,7 +71,7 @@ spo.claim = Claim(
 )
 
 pointwise.claim = Claim(
-    (Check("score", "self", "oracle", by=0.05, relation="<"),),
+    (unsorted("score", "self", "oracle", by=0.05, relation="<"),),
     arms={"oracle": "grpo"},
     task="preference",
     steps=40,

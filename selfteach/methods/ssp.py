@@ -16,7 +16,6 @@ from typing import Any
 
 from ..core import (
     BadValue,
-    Check,
     Claim,
     Method,
     Questions,
@@ -35,6 +34,7 @@ from ..core import (
     method,
     random_keys,
     stateful,
+    unsorted,
 )
 from ..core.tagged_text import between, last_between
 from ..credit.advantages import norm
@@ -380,12 +380,12 @@ async def shown(*, request: RolloutRequest, rollout: RolloutContext) -> str:
 
 ssp.claim = Claim(
     (
-        Check("accuracy", "self", "start", by=0.0),
-        Check("accuracy", "self", "fixed", by=0.0),
-        Check("late:reward/true", "self", "no_check", by=0.0),
-        Check("accuracy", "self", "no_check", by=0.0),
-        Check("late:reward/hard", "self", 0.05),
-        Check("late:reward/hard", "self", 0.95, relation="<"),
+        unsorted("accuracy", "self", "start", by=0.0),
+        unsorted("accuracy", "self", "fixed", by=0.0),
+        unsorted("late:reward/true", "self", "no_check", by=0.0),
+        unsorted("accuracy", "self", "no_check", by=0.0),
+        unsorted("late:reward/hard", "self", 0.05),
+        unsorted("late:reward/hard", "self", 0.95, relation="<"),
     ),
     arms={"fixed": ("ssp", {"fixed_proposer": True}), "no_check": ("ssp", {"check": False})},
     task="factworld",

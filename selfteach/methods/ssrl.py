@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core import Check, Claim, Method, RolloutContext, RolloutRequest, Score, Turn, block, method
+from ..core import Claim, Method, RolloutContext, RolloutRequest, Score, Turn, block, method, unsorted
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..reward.answer import exact_match
@@ -153,14 +153,14 @@ def query_uncertainty(context: Any, turn: Turn) -> float:
 
 ssrl.claim = Claim(
     (
-        Check("accuracy", "self", "answer_only", by=0.0),
-        Check("accuracy", "self", "format_only", by=0.0),
-        Check("accuracy", "self", "no_mask", by=0.0),
-        Check("accuracy", "self", "no_format", by=0.0),
-        Check("accuracy+search", "self", "accuracy of self", by=0.05),
-        Check("accuracy+entropy_guided", "self", "accuracy+search of self", by=-0.05, scale="ratio"),
-        Check("calls+entropy_guided", "self", "calls+search of self", by=0.20, relation="<", scale="ratio"),
-        Check("pass@64", "self", "pass@8 of self", by=0.0),
+        unsorted("accuracy", "self", "answer_only", by=0.0),
+        unsorted("accuracy", "self", "format_only", by=0.0),
+        unsorted("accuracy", "self", "no_mask", by=0.0),
+        unsorted("accuracy", "self", "no_format", by=0.0),
+        unsorted("accuracy+search", "self", "accuracy of self", by=0.05),
+        unsorted("accuracy+entropy_guided", "self", "accuracy+search of self", by=-0.05, scale="ratio"),
+        unsorted("calls+entropy_guided", "self", "calls+search of self", by=0.20, relation="<", scale="ratio"),
+        unsorted("pass@64", "self", "pass@8 of self", by=0.0),
     ),
     arms={
         "answer_only": "answer_only",

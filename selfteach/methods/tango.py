@@ -20,7 +20,6 @@ import numpy as np
 from ..core import (
     BadValue,
     Block,
-    Check,
     Claim,
     Column,
     Example,
@@ -43,6 +42,7 @@ from ..core import (
     method,
     provides,
     stateful,
+    unsorted,
 )
 from ..core.scoring import score
 from ..core.tagged_text import last_between
@@ -344,11 +344,11 @@ def balance_classes(
 
 tango.claim = Claim(
     (
-        Check("accuracy", "self", "grpo", by=0.0),
-        Check("late:reward/caught", "self", "early:reward/caught of self", by=0.05),
-        Check("late:reward/passed", "self", "early:reward/passed of self", by=0.05),
-        Check("late:reward/agreed", "self", 0.6),
-        Check("late:reward/passed", "self", "unbalanced", by=0.0),
+        unsorted("accuracy", "self", "grpo", by=0.0),
+        unsorted("late:reward/caught", "self", "early:reward/caught of self", by=0.05),
+        unsorted("late:reward/passed", "self", "early:reward/passed of self", by=0.05),
+        unsorted("late:reward/agreed", "self", 0.6),
+        unsorted("late:reward/passed", "self", "unbalanced", by=0.0),
     ),
     arms={"grpo": "grpo", "unbalanced": ("tango", {"balance": False})},
     task="chain_sum",

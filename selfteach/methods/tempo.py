@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import BadValue, Check, Claim, Column, Method, Seq, Term, Token, block, method
+from ..core import BadValue, Claim, Column, Method, Seq, Term, Token, block, method, unsorted
 from ..core.blocks import Array
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -100,8 +100,8 @@ def prefix_values(id: Array, seq: Array, group: Array, reward: Array) -> Array:
 
 tempo.claim = Claim(
     (
-        Check("accuracy", "self", "grpo", by=0.0),
-        Check("mean:time/step_s", "self", "grpo", by=0.05, relation="~", scale="ratio"),
+        unsorted("accuracy", "self", "grpo", by=0.0),
+        unsorted("mean:time/step_s", "self", "grpo", by=0.05, relation="~", scale="ratio"),
     ),
     arms={"grpo": "grpo"},
     task="chain_sum",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import Check, Claim, Column, GroupRows, Method, Seq, Term, Token, block, method, quantity
+from ..core import Claim, Column, GroupRows, Method, Seq, Term, Token, block, method, quantity, unsorted
 from ..core.lazy import torch
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -101,10 +101,10 @@ def _error(logprobs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 thr.claim = Claim(
     (
-        Check("greedy", "self", "grpo", by=0.0),
-        Check("pass@32", "explore", "grpo", by=0.03),
-        Check("accuracy", "explore", "grpo", by=-0.02),
-        Check("accuracy", "dominant", "grpo", by=0.02, relation="~"),
+        unsorted("greedy", "self", "grpo", by=0.0),
+        unsorted("pass@32", "explore", "grpo", by=0.03),
+        unsorted("accuracy", "explore", "grpo", by=-0.02),
+        unsorted("accuracy", "dominant", "grpo", by=0.02, relation="~"),
     ),
     arms={"grpo": "grpo", "explore": ("thr", {"p": -0.1}), "dominant": ("thr", {"p": 0.0})},
     task="chain_sum",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core import Check, Claim, Method, Score, Task, block, method
+from ..core import Claim, Method, Score, Task, block, method, unsorted
 from ..core.answers import normalise
 from ..reward.answer import ABSTENTIONS, exact_match
 from ..rollout.search import self_search
@@ -59,10 +59,10 @@ def abstains(answer: Any) -> bool:
 
 truthrl.claim = Claim(
     (
-        Check("late:reward/wrong", "self", "binary", by=0.25, relation="<", scale="ratio"),
-        Check("late:reward/abstained", "self", "binary", by=0.05),
-        Check("late:reward/right", "self", "binary", by=-0.02),
-        Check("accuracy", "self", "binary", by=-0.02),
+        unsorted("late:reward/wrong", "self", "binary", by=0.25, relation="<", scale="ratio"),
+        unsorted("late:reward/abstained", "self", "binary", by=0.05),
+        unsorted("late:reward/right", "self", "binary", by=-0.02),
+        unsorted("accuracy", "self", "binary", by=-0.02),
     ),
     arms={"binary": ("truthrl", {"abstained": -1.0})},
     task="atlas",

@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from ..core import Check, Claim, Column, Method, Sampling, Seq, block, method
+from ..core import Claim, Column, Method, Sampling, Seq, block, method, unsorted
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..curriculum.select import pool
@@ -66,10 +66,10 @@ def keep_first(*, group: Seq, n: int = 32) -> dict[str, Column]:
 
 ttrl.claim = Claim(
     (
-        Check("accuracy", "self", "start", by=0.05),
-        Check("accuracy", "self", "maj of start", by=-0.01),
-        Check("accuracy", "self", "labelled", by=-0.02),
-        Check("mean:reward/hit", "self", "mean:reward/label of self", by=0.0),
+        unsorted("accuracy", "self", "start", by=0.05),
+        unsorted("accuracy", "self", "maj of start", by=-0.01),
+        unsorted("accuracy", "self", "labelled", by=-0.02),
+        unsorted("mean:reward/hit", "self", "mean:reward/label of self", by=0.0),
     ),
     arms={"labelled": ("ttrl", {"labels": True})},
     task="chain_sum",

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..core import (
     Block,
-    Check,
     Claim,
     Column,
     Method,
@@ -32,6 +31,7 @@ from ..core import (
     block,
     method,
     provides,
+    unsorted,
 )
 from ..core.tagged_text import last_between, split_points
 from ..credit import segments as seg
@@ -191,7 +191,7 @@ def step_values(*, reward: Seq, start_value: Seq, step_value: Token, seq: Token)
 
 
 vineppo.claim = Claim(
-    (Check("accuracy", "self", "ppo", by=0.0), Check("accuracy", "self", "one", by=0.0)),
+    (unsorted("accuracy", "self", "ppo", by=0.0), unsorted("accuracy", "self", "one", by=0.0)),
     arms={"ppo": "ppo", "one": ("vineppo", {"k": 1})},
     task="chain_sum",
     steps=40,

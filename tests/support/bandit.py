@@ -9,7 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from selfteach.core import Column, Method, Score, Seq, Task, TaskSource, Term, Token, block, method, task
+from selfteach.core import (
+    Column,
+    Method,
+    Regime,
+    Score,
+    Seq,
+    Task,
+    TaskSource,
+    Term,
+    Token,
+    block,
+    method,
+    regime,
+    task,
+)
 from selfteach.core.random_keys import key, uniform
 from selfteach.credit.advantages import center
 from selfteach.credit.composers import per_trajectory
@@ -69,3 +83,26 @@ def bandit_reinforce(groups: int = 4, rollouts: int = 4, paid: str = "evens") ->
         rollouts=rollouts,
     )
     return made.replace(reward=({"evens": evens, "alike": alike, "spread": spread}[paid](),))
+
+
+@regime
+def bandit_small() -> Regime:
+    """Four steps on questions that are all alike: seconds for many runs."""
+    return Regime(
+        task="bandit",
+        task_options={"n_test": 12},
+        settings={
+            "steps": 4,
+            "warm_steps": 2,
+            "warm_batch": 2,
+            "lr": 0.01,
+            "eval_every": 2,
+            "eval_tasks": 2,
+            "eval_samples": 2,
+            "final_eval_tasks": 4,
+            "final_eval_decoder_samples": 3,
+        },
+        args={"groups": 2, "rollouts": 3},
+        baseline="bandit_reinforce",
+        warm_seeds=2,
+    )

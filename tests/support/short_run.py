@@ -10,6 +10,7 @@ from typing import Any
 from selfteach import api
 from selfteach.core import Block, Method, registry
 from selfteach.core.errors import SelfteachError
+from selfteach.core.regime import claim_home
 from selfteach.core.scoring import whole_step
 from selfteach.loop.assemble import check
 from selfteach.reward.combine import weighted
@@ -44,7 +45,7 @@ def short_job(name: str, start: Callable[..., Path]) -> api.RunConfig:
 def task_of(name: str) -> tuple[str, dict[str, Any]]:
     """The task of a method's claim, or the first that it can run on; small."""
     entry = registry.methods.get(name)
-    for task in [entry.claim.task] if entry.claim else ["chain_sum", "factworld"]:
+    for task in [claim_home(entry.claim)[0]] if entry.claim else ["chain_sum", "factworld"]:
         task = STAND_IN.get(task, task)
         try:
             check(entry(), api.task_source(task, SMALL_TASKS.get(task, {})))

@@ -1,0 +1,21 @@
+"""Experiments of many runs: methods compared over seeds, and claims reproduced.
+
+arms: the two sides of an experiment, and what they differ in; runs: many runs at once, from the cache of finished ones;
+compare and reproduce: the two experiments. Finished runs are cached (`run_cache`), so that an interrupted experiment
+continues, and two claims with the same baseline share its runs.
+"""
+
+from .arms import Arm, ArmDifference, arm_differences, claim_arms, regime_config
+from .compare import compare
+from .reproduce import FIRST_SEED, reproduce
+
+__all__ = [
+    "FIRST_SEED",
+    "Arm",
+    "ArmDifference",
+    "arm_differences",
+    "claim_arms",
+    "compare",
+    "regime_config",
+    "reproduce",
+]

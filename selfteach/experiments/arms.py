@@ -1,0 +1,205 @@
+"""The arms of an experiment: configurations of runs that are to differ in one idea, and what they differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from .. import api
+from ..analysis.learning_curve import OF_CURVES
+from ..api import RunConfig
+from ..core import registry
+from ..core.claim import Check, Claim, arm_parts
+from ..core.errors import BadValue
+from ..core.method import MethodEntry
+from ..core.regime import Regime
+from ..loop.settings import SETTING_GROUPS
+
+# Settings of every run in a regime, unless the regime says otherwise.
+REGIME_DEFAULTS: Mapping[str, Any] = {
+    "threads": 1,
+    "eval_every": 0,
+    "final_eval_tasks": 400,
+    "final_eval_decoder_samples": 8,
+    "final_eval_k": 0,
+}
+EVALUATIONS = 5  # at least as many on the way, where a check is about the curve
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of an experiment: its name in tables, and the configuration of its runs."""
+
+    name: str
+    run_config: RunConfig
+
+    def seeded(self, seed: int, **change: Any) -> RunConfig:
+        """The configuration of the run with this seed, with other settings where given."""
+        settings: dict[str, Any] = {"seed": seed, **change}
+        return self.run_config.override(**settings)
+
+
+def regime_config(
+    regime: str | Regime,
+    method: str | MethodEntry[...],
+    args: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> RunConfig:
+    """The configuration of a method's run in a regime.
+
+    Of the regime's hyper-parameters the method gets those that it has, and `args` over them; its settings come from
+    REGIME_DEFAULTS, the regime, and `settings`, each over those before. more: model and use, as `api.plan` takes them.
+    """
+    home: Regime = registry.regimes.get(regime) if isinstance(regime, str) else regime
+    entry: MethodEntry[...] = registry.methods.get(method) if isinstance(method, str) else method
+    known = entry.hyper_parameters
+    own = {k: v for k, v in home.args.items() if k in known}
+    more["model"] = more.get("model") or home.model
+    return api.plan(
+        entry,
+        home.task,
+        home.task_options,
+        args={**own, **(args or {})},
+        settings={**REGIME_DEFAULTS, **home.settings, **(settings or {})},
+        **more,
+    )
+
+
+def claim_arms(entry: MethodEntry[...], settings: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Arm]:
+    """The arms of a method's claim, "self" first, each as the claim's regime (or its task and steps) says.
+
+    settings  of the runs, in place of the claim's
+    more      model and use, as `api.plan` takes them
+
+    Raises BadValue where the method makes no claim, where a check names an arm that is not there, and where a check is
+    about a curve of fewer than five evaluations.
+    """
+    claim = entry.claim
+    if claim is None:
+        raise BadValue(
+            f"method {entry.name}: makes no claim (a baseline or a variant), so there is nothing to reproduce; see"
+            " selfteach methods"
+        )
+    common = {"final_eval_k": samples_per_task(claim)}
+    if not claim.regime:
+        common |= {"steps": claim.steps, "eval_every": 0, "threads": 1}
+    out: dict[str, Arm] = {}
+    for name, arm in {"self": (entry.name, claim.args), **claim.arms}.items():
+        method, args, own = arm_parts(arm)
+        given = {**common, **claim.settings, **own, **(settings or {})}
+        of = entry if name == "self" else registry.methods.get(method)
+        if claim.regime:
+            out[name] = Arm(name, regime_config(claim.regime, of, args, given, **more))
+        else:
+            out[name] = Arm(name, api.plan(of, claim.task, claim.task_options, args=args, settings=given, **more))
+    for check in claim.checks:
+        _check_arm_names(entry.name, check, out)
+    if claim.regime:
+        _check_curves(entry.name, claim, out)
+    return out
+
+
+def _check_arm_names(method: str, check: Check, arms: Mapping[str, Arm]) -> None:
+    right = check.right.rpartition(" of ")[2] or check.right if isinstance(check.right, str) else "start"
+    for name in (check.left, right):
+        if name != "start" and name not in arms:
+            raise BadValue(f"method {method}: its claim names an arm {name!r}, and has only {', '.join(arms)}")
+
+
+def _check_curves(method: str, claim: Claim, arms: Mapping[str, Arm]) -> None:
+    measures = sorted(m for m in measures_of(claim) if m.startswith(OF_CURVES))
+    for arm in arms.values() if measures else ():
+        s = arm.run_config.settings
+        number = (s.steps - 1) // s.eval_every if s.eval_every else 0
+        if number < EVALUATIONS or not (s.eval_samples or all(m.endswith(":greedy") for m in measures)):
+            raise BadValue(
+                f"method {method}: its claim reads {measures[0]}, which needs at least {EVALUATIONS} evaluations on the"
+                f" way, with samples; {arm.name} has {number} with {s.eval_samples} samples: set eval_every and"
+                " eval_samples"
+            )
+
+
+def measures_of(claim: Claim) -> set[str]:
+    """The names of figures that a claim's checks read."""
+    return {w for c in claim.checks for w in (c.measure, str(c.right).partition(" of ")[0])}
+
+
+def samples_per_task(claim: Claim) -> int:
+    """How many samples of each task a claim's checks need (`final_eval_k`): 64, the largest k above, or 0.
+
+    0 where no check reads pass@k, a majority or distinct answers. Few different values, so that claims share runs.
+    """
+    words = measures_of(claim)
+    asked = [int(w.partition("@")[2].partition("+")[0].partition("/")[0]) for w in words if w.startswith("pass@")]
+    return max([64, *asked]) if asked or any(w.startswith(("maj", "distinct")) for w in words) else 0
+
+
+# ---- what arms differ in
+
+
+@dataclass(frozen=True)
+class ArmDifference:
+    """A row in which an arm differs from "self".
+
+    row   of the method's table (main.credit.0, main.update.0.term.1, main.groups), or task, task.KEY, model,
+          settings.NAME
+    kind  idea: by what the claim calls its idea; explained: for a reason that it gives; unexplained
+    """
+
+    row: str
+    own: str | None
+    other: str | None
+    kind: Literal["idea", "explained", "unexplained"]
+    because: str = ""
+
+
+def config_rows(run_config: RunConfig) -> dict[str, str]:
+    """A configuration as rows of text: the method's table with every stage and update named, task, model, settings."""
+    rows = dict(run_config.method.table(full=True)) | {"task": run_config.task, "model": run_config.model}
+    rows |= {f"task.{k}": str(v) for k, v in run_config.task_options.items()}
+    for group, (prefix, _) in SETTING_GROUPS.items():
+        rows |= {f"settings.{prefix}{k}": str(v) for k, v in asdict(getattr(run_config, group)).items()}
+    return rows
+
+
+def arm_differences(claim: Claim, arms: Mapping[str, Arm]) -> dict[str, list[ArmDifference]]:
+    """Per arm the rows in which it differs from "self", by idea, explained or not.
+
+    A pattern of the claim (`idea`, `differs`) fits a row that it matches, and all rows below one: "main.credit" fits
+    main.credit.0.
+    """
+    own = config_rows(arms["self"].run_config)
+    out: dict[str, list[ArmDifference]] = {}
+    for name, arm in arms.items():
+        if name == "self":
+            continue
+        other = config_rows(arm.run_config)
+        rows = [r for r in {**own, **other} if own.get(r) != other.get(r)]
+        out[name] = [_difference(claim, r, own.get(r), other.get(r)) for r in rows]
+    return out
+
+
+def _difference(claim: Claim, row: str, own: str | None, other: str | None) -> ArmDifference:
+    def fits(pattern: str) -> bool:
+        return fnmatchcase(row, pattern) or fnmatchcase(row, pattern + ".*")
+
+    if any(fits(p) for p in claim.idea):
+        return ArmDifference(row, own, other, "idea")
+    for pattern, because in claim.differs.items():
+        if fits(pattern):
+            return ArmDifference(row, own, other, "explained", because)
+    return ArmDifference(row, own, other, "unexplained")
+
+
+def refuse_unexplained(method: str, differences: Mapping[str, list[ArmDifference]]) -> None:
+    """Raise BadValue for the first row in which an arm differs without a reason."""
+    for arm, rows in differences.items():
+        for d in rows:
+            if d.kind == "unexplained":
+                raise BadValue(
+                    f"method {method}: arm {arm} differs from self in {d.row} ({d.other}, self: {d.own}), and the claim"
+                    " does not say why; make them equal, or add the row to `idea`, or to `differs` with the reason"
+                )

@@ -1,0 +1,233 @@
+"""A method's claim run as an experiment: all arms over seeds, looked at 8, 12, 16 and 24 seeds, and judged."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..analysis import statistics, verdict
+from ..analysis.statistics import LOOKS
+from ..api import Observer, ignore_events
+from ..core import registry
+from ..core.cache import cache_folder
+from ..core.claim import Claim
+from ..core.errors import BadValue
+from ..core.method import MethodEntry
+from ..core.regime import Regime
+from ..core.versions import version
+from ..run_cache import write_json
+from .arms import Arm, ArmDifference, arm_differences, claim_arms, measures_of, refuse_unexplained
+from .runs import OutOfTime, RunPool, RunRequest, available_cores
+
+FORMAT = 2
+FIRST_SEED = 200  # of reported runs; 0 to 99 are for tuning, and the first edition has seen 100 to 199
+MAX_STEP_FACTOR = 20  # where tokens or seconds are equal, an arm may take this many times the claim's steps
+
+
+def reproduce(
+    name: str,
+    seeds: int | None = None,
+    out: str | Path | None = "results",
+    first_seed: int = FIRST_SEED,
+    observer: Observer = ignore_events,
+    store: Path | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    use: Sequence[str] = (),
+    jobs: int | None = 1,
+    max_seeds: int = LOOKS[-1],
+    hours: float | None = None,
+) -> dict[str, Any]:
+    """Run a method's claim with several seeds and judge its checks; writes OUT/METHOD.json and returns its content.
+
+    Without `seeds` it looks at 8, 12, 16 and 24 seeds, at most `max_seeds`, and stops as soon as every check is decided
+    or `hours` of wall-clock time are spent; the result is written after each look. With equal="tokens" or "seconds" the
+    other arms stop at what "self" took with that seed.
+
+    seeds                 one look at this many
+    out                   the folder of results; None: nothing is written
+    store                 the folder of cached runs; None: that of selfteach's cache
+    settings, model, use  of all arms, in place of the claim's, as `api.plan` takes them; the result holds what was
+                          changed
+    jobs                  how many runs at once; None: as many as there are cores
+
+    Raises BadValue, before any run, where an arm differs from "self" in what the claim does not explain.
+    """
+    looks = _looks(seeds, max_seeds)
+    entry: MethodEntry[...] = registry.methods.get(name)
+    arms = claim_arms(entry, settings, model=model, use=use)
+    claim = entry.claim
+    assert claim is not None
+    differences = arm_differences(claim, arms)
+    if claim.regime:
+        refuse_unexplained(name, differences)
+    statistics.require_scipy()
+    observer({"event": "differences", "arms": {a: [asdict(d) for d in rows] for a, rows in differences.items()}})
+    change = {k: v for k, v in {**(settings or {}), "model": model}.items() if v is not None}
+    deadline = None if hours is None else time.monotonic() + 3600 * hours
+    cores = available_cores() if jobs is None else max(1, jobs)
+    result: dict[str, Any] | None = None
+    history: list[dict[str, Any]] = []
+    with RunPool(store or cache_folder("reproduce"), observer, cores, sorted(measures_of(claim)), deadline) as pool:
+        for n in looks:
+            numbers = list(range(first_seed, first_seed + n))
+            try:
+                run_look(pool, claim, arms, numbers)
+            except OutOfTime:
+                observer({"event": "out_of_time", "hours": hours})
+                if result is not None:
+                    break
+                numbers = [s for s in numbers if all(s in pool.results.get(a, {}) for a in arms)]
+            by_seed = [{a: pool.results[a][s] for a in arms} for s in numbers]
+            checks = verdict.evaluate_claim(claim.checks, by_seed)
+            history.append({"seeds": len(numbers), "verdicts": [c.verdict for c in checks]})
+            result = _result(entry, arms, numbers, pool, checks, change, differences) | {"looks": list(history)}
+            if out is not None:
+                write_json(Path(out) / f"{name}.json", result)
+            observer({"event": "look", "seeds": len(numbers), "verdict": result["verdict"]})
+            if len(numbers) < n or all(c.verdict != verdict.UNDECIDED for c in checks):
+                break
+    assert result is not None
+    return result
+
+
+def _looks(seeds: int | None, max_seeds: int) -> list[int]:
+    if seeds is not None:
+        if seeds < 1:
+            raise BadValue(f"reproduce: seeds must be 1 or more, not {seeds}")
+        return [seeds]
+    looks = [n for n in LOOKS if n <= max_seeds]
+    if not looks:
+        raise BadValue(
+            f"reproduce: a claim is looked at after {', '.join(map(str, LOOKS))} seeds, so max_seeds must be at least"
+            f" {LOOKS[0]}, not {max_seeds}; with `seeds` it is looked at once"
+        )
+    return looks
+
+
+def run_look(pool: RunPool, claim: Claim, arms: Mapping[str, Arm], seeds: Sequence[int]) -> None:
+    """Carry out every arm's run with every seed; where tokens or seconds are equal, those of "self" first."""
+
+    def request(arm: str, seed: int, **more: Any) -> RunRequest:
+        home: Regime | None = registry.regimes.get(claim.regime) if claim.regime else None
+        own = home.seeded(seed) if home else {"seed": seed}
+        return RunRequest(arm, seed, arms[arm].run_config.override(**own, **more))
+
+    others = [a for a in arms if a != "self"]
+    if claim.equal == "steps":
+        pool.run(request(a, s) for a in arms for s in seeds)
+        return
+    pool.run(request("self", s) for s in seeds)
+    limits: dict[int, dict[str, Any]] = {}
+    for s in seeds:
+        own = pool.results["self"][s]
+        name = "budget" if claim.equal == "tokens" else "max_seconds"
+        limits[s] = {name: own["tokens"] if claim.equal == "tokens" else (own.get("seconds") or {}).get("training")}
+    steps = {a: arms[a].run_config.settings.steps * MAX_STEP_FACTOR for a in others}
+    pool.run(request(a, s, **limits[s], steps=steps[a]) for a in others for s in seeds)
+
+
+# ---- the result
+
+
+def _result(
+    entry: MethodEntry[...],
+    arms: Mapping[str, Arm],
+    seeds: Sequence[int],
+    pool: RunPool,
+    checks: Sequence[verdict.CheckResult],
+    change: Mapping[str, Any],
+    differences: Mapping[str, Sequence[ArmDifference]],
+) -> dict[str, Any]:
+    claim = entry.claim
+    assert claim is not None
+    run_config = arms["self"].run_config
+    named = measures_of(claim)
+    by_arm: dict[str, dict[str, Any]] = {}
+    for name, arm in arms.items():
+        runs = [pool.results[name][s] for s in seeds]
+        by_arm[name] = {
+            "method": arm.run_config.method.name,
+            "args": {k: repr(v) for k, v in arm.run_config.method.args.items()},
+            "differs": [asdict(d) for d in differences.get(name, ())],
+            "cost": arm_cost(runs),
+            "seeds": {str(s): _run_json(r, named) for s, r in zip(seeds, runs, strict=True)},
+        }
+    questions = {s: ((pool.results["self"][s].get("counts") or {}).get("after") or {}).get("questions") for s in seeds}
+    return {
+        "format": FORMAT,
+        "method": entry.name,
+        "family": entry.family,
+        "paper": entry.paper,
+        "catalogue": list(entry.catalogue),
+        "claim": verdict.claim_json(claim),
+        "regime": claim.regime,
+        "verdict": verdict.overall(checks),
+        "checks": [check_json(c) for c in checks],
+        "task": run_config.task,
+        "task_options": dict(run_config.task_options),
+        "model": run_config.model,
+        "steps": run_config.settings.steps,
+        "samples": run_config.final_eval.decoder_samples,
+        "changed": dict(change),
+        "seeds": list(seeds),
+        "questions": {str(s): q for s, q in questions.items() if q},
+        "arms": by_arm,
+        "versions": versions(),
+        "cores": os.cpu_count(),
+        "seconds": sum((r["seconds"] or {}).get("all", 0.0) for a in by_arm.values() for r in a["seeds"].values()),
+    }
+
+
+def _run_json(run: Mapping[str, Any], named: set[str]) -> dict[str, Any]:
+    """What a result keeps of a run: figures, counts by question, the metrics that checks read, curves, its key."""
+    out = {k: run.get(k) for k in ("key", "before", "after", "steps", "tokens", "seconds", "curves")}
+    out["logged"] = {n: v for n, v in run["logged"].items() if n in named}
+    counts = run.get("counts") or {}
+    out["counts"] = {w: {k: v for k, v in (c or {}).items() if k != "questions"} for w, c in counts.items()}
+    return out
+
+
+def arm_cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What a run of an arm takes, as the median over seeds: tokens sampled and learned, optimiser steps, seconds."""
+    logged = [r["logged"].items() for r in runs]
+    steps = [[v for k, v in pairs if k.startswith("sum:") and k.endswith("/optimiser_steps")] for pairs in logged]
+    columns = {
+        "tokens": [r.get("tokens") for r in runs],
+        "learned": [r["logged"].get("sum:tokens/learned") for r in runs],
+        "optimiser_steps": [sum(s) if s else None for s in steps],
+        "seconds": [(r.get("seconds") or {}).get("training") for r in runs],
+    }
+    known = {k: [float(v) for v in values if v is not None] for k, values in columns.items()}
+    return {k: median(v) if v else None for k, v in known.items()}
+
+
+def check_json(result: verdict.CheckResult) -> dict[str, Any]:
+    """A check with what was measured, as plain values."""
+    is_open = result.verdict == verdict.UNDECIDED and result.interval is not None and not result.why
+    return {
+        "text": verdict.describe(result.check),
+        **asdict(result.check),
+        "per_seed": result.per_seed,
+        "effect": result.effect,
+        "interval": result.interval,
+        "level": statistics.level(len(result.per_seed)),
+        "detectable": result.detectable,
+        "p": result.p,
+        "verdict": result.verdict,
+        "why": result.why,
+        "smaller_than": verdict.largest_effect(result.check, result.interval or ()) if is_open else None,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that results depend on."""
+    libraries = {name: version(name) for name in ("selfteach", "torch", "numpy", "scipy")}
+    return {"python": platform.python_version(), **libraries}

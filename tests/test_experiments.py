@@ -1,0 +1,320 @@
+"""Claims run in a regime: what arms may differ in, looks, equal seconds, and many runs at once that are killed and
+resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.runs import BANDIT
+
+from selfteach import experiments, run_cache
+from selfteach.analysis.verdict import FAILS, HOLDS, NOT_TESTED, UNDECIDED
+from selfteach.core import BadValue, Claim, SelfteachError, mechanism, outcome, premise, registry
+from selfteach.core.method import MethodEntry
+from selfteach.experiments import runs as runs_module
+from selfteach.experiments.arms import arm_differences, claim_arms, config_rows, regime_config
+from selfteach.experiments.reproduce import arm_cost
+from selfteach.experiments.runs import RunPool, RunRequest
+
+CHECK = outcome("accuracy", "self", "other", by=0.05, fails_at=0.97)
+
+
+def entry_of(claim: Claim) -> MethodEntry[...]:
+    build = registry.methods.get("bandit_reinforce").build
+    return MethodEntry("claimed", build, "test", "none", claim=claim)
+
+
+@pytest.fixture
+def claimed(monkeypatch):
+    """A method with a claim, put in the registry for one test."""
+
+    def put(claim: Claim) -> str:
+        registry.load_all()
+        monkeypatch.setitem(registry.methods._entries, "claimed", entry_of(claim))
+        return "claimed"
+
+    return put
+
+
+# ---- arms
+
+
+def test_a_run_in_a_regime_has_its_task_model_settings_and_hyper_parameters():
+    made = regime_config("bandit_small", "bandit_reinforce", {"rollouts": 5}, {"lr": 0.5})
+    assert (made.task, made.task_options, made.model) == ("bandit", {"n_test": 12}, "tiny")
+    assert made.method.args == {"groups": 2, "rollouts": 5} and made.settings.lr == 0.5 and made.settings.threads == 1
+    assert made.warm.steps == 2 and made.final_eval.decoder_samples == 3 and made.settings.steps == 4
+    assert regime_config("bandit_small", "grpo", model="tiny-s").model == "tiny-s"
+
+
+def test_rows_name_stage_and_update_so_that_methods_can_be_compared():
+    rows = config_rows(regime_config("bandit_small", "grpo"))
+    assert rows["main.groups"] == "2" and "main.update.0.term.0" in rows and rows["settings.warm_steps"] == "2"
+    assert rows["task.n_test"] == "12" and rows["model"] == "tiny"
+
+
+def test_what_arms_differ_in_is_the_idea_explained_or_refused(claimed, tmp_path):
+    arms = {"other": ("bandit_reinforce", {"paid": "alike", "rollouts": 6}, {"lr": 0.02})}
+    bare = Claim((CHECK,), arms, regime="bandit_small")
+    found = arm_differences(bare, claim_arms(entry_of(bare)))["other"]
+    assert [(d.row, d.own, d.other, d.kind) for d in found] == [
+        ("main.reward.0", "evens()", "alike()", "unexplained"),
+        ("main.rollouts", "3", "6", "unexplained"),
+        ("settings.lr", "0.01", "0.02", "unexplained"),
+    ]
+    why = {"main.rollouts": "it needs twice as many", "settings.l?": "tuned"}
+    whole = Claim((CHECK,), arms, regime="bandit_small", idea=("main.reward",), differs=why)
+    found = arm_differences(whole, claim_arms(entry_of(whole)))["other"]
+    assert [(d.kind, d.because) for d in found] == [
+        ("idea", ""),
+        ("explained", "it needs twice as many"),
+        ("explained", "tuned"),
+    ]
+    part = Claim((CHECK,), arms, regime="bandit_small", idea=("main.reward",), differs={"settings.*": "tuned"})
+    with pytest.raises(BadValue, match=r"arm other differs from self in main\.rollouts \(6, self: 3\)"):
+        experiments.reproduce(claimed(part), store=tmp_path, out=None)
+    assert not list(tmp_path.iterdir())  # before any run
+
+
+def test_a_check_of_the_curve_needs_five_evaluations_on_the_way():
+    def claim(**settings):
+        check = outcome("auc", "self", "other", by=0.05, fails_at=0.97)
+        return Claim((check,), {"other": "grpo"}, regime="bandit_small", settings=settings)
+
+    with pytest.raises(BadValue, match=r"reads auc, which needs at least 5 evaluations on the way.* has 1 with 2"):
+        claim_arms(entry_of(claim()))
+    with pytest.raises(BadValue, match="with 0 samples"):
+        claim_arms(entry_of(claim(steps=12, eval_samples=0)))
+    assert claim_arms(entry_of(claim(steps=12)))
+
+
+# ---- looks, with runs that are made up
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """A function of arm and seed stands for training; what was asked for is collected."""
+    asked: list[tuple[str, int, Any]] = []
+    value: dict[str, Any] = {"accuracy": lambda arm, seed: 0.5}
+
+    def run_once(run_config, store, observer=None):
+        method, s = run_config.method, run_config.settings
+        name = "other" if method.args.get("paid") == "alike" else "self"
+        asked.append((name, s.seed, run_config))
+        folder = store / run_cache.run_key(run_config)
+        folder.mkdir(parents=True)
+        told = {
+            "before": {"accuracy": 0.1},
+            "after": {"accuracy": value["accuracy"](name, s.seed)},
+            "seconds": {"all": 2.0, "training": 1.5 if name == "self" else 1.0},
+            "steps": 4,
+            "tokens": 100 + s.seed,
+        }
+        (folder / "figures.json").write_text(json.dumps(told))
+        return folder
+
+    monkeypatch.setattr(runs_module, "run_once", run_once)
+    return SimpleNamespace(asked=asked, value=value)
+
+
+ARMS = {"other": ("bandit_reinforce", {"paid": "alike"})}
+
+
+def claim_of(*checks, **more: Any) -> Claim:
+    return Claim(checks or (CHECK,), ARMS, regime="bandit_small", idea=("main.reward",), because="so", **more)
+
+
+def noise(seed: int, size: float = 0.01) -> float:
+    return size if seed % 2 else -size
+
+
+def test_a_claim_that_is_clear_is_decided_at_the_first_look(claimed, pretended, tmp_path):
+    pretended.value["accuracy"] = lambda arm, seed: (0.8 if arm == "self" else 0.6) + noise(seed) * (arm == "self")
+    heard: list[Any] = []
+    name = claimed(claim_of())
+    result = experiments.reproduce(name, out=tmp_path / "out", store=tmp_path / "s", observer=heard.append)
+    assert result["verdict"] == HOLDS and result["seeds"] == list(range(200, 208)) and len(pretended.asked) == 16
+    assert result["checks"][0]["effect"] == pytest.approx(0.2) and result["checks"][0]["level"] == 0.0226
+    assert json.loads((tmp_path / "out" / "claimed.json").read_text()) == json.loads(json.dumps(result))
+    seeded = {(r.settings.seed, r.warm.seed, r.final_eval.seed) for _, _, r in pretended.asked}
+    assert seeded == {(s, s % 2, s) for s in range(200, 208)}
+    differences = next(e for e in heard if e["event"] == "differences")["arms"]["other"]
+    assert [d["row"] for d in differences] == ["main.reward.0"] and result["arms"]["other"]["differs"] == differences
+    assert result["arms"]["self"]["cost"]["seconds"] == 1.5 and result["arms"]["self"]["cost"]["tokens"] == 303.5
+
+
+def test_a_claim_that_is_open_is_looked_at_again_and_stops_when_decided(claimed, pretended, tmp_path):
+    # +0.06 with a spread of 0.1: too wide with eight seeds, and narrower with more
+    pretended.value["accuracy"] = lambda arm, seed: 0.5 if arm == "other" else 0.56 + noise(seed, 0.1)
+    result = experiments.reproduce(claimed(claim_of()), out=None, store=tmp_path)
+    assert [look["seeds"] for look in result["looks"]] == [8, 12, 16, 24] and result["verdict"] == HOLDS
+    first = experiments.reproduce("claimed", out=None, store=tmp_path, max_seeds=12)
+    assert [look["seeds"] for look in first["looks"]] == [8, 12] and len(pretended.asked) == 48
+    check = first["checks"][0]
+    assert check["verdict"] == UNDECIDED and check["smaller_than"] == check["interval"][1] > 0.06
+    with pytest.raises(BadValue, match="at least 8"):
+        experiments.reproduce("claimed", out=None, store=tmp_path, max_seeds=4)
+
+
+def test_without_its_premise_a_claim_is_not_tested(claimed, pretended, tmp_path):
+    pretended.value["accuracy"] = lambda arm, seed: 0.8 if arm == "self" else 0.95
+    low = premise("accuracy", "other", 0.9, relation="<", fails_at=0.95)
+    acts = mechanism("accuracy", "self", "start", by=0.1, fails_at=0.95)
+    result = experiments.reproduce(claimed(claim_of(low, acts, CHECK)), out=None, store=tmp_path)
+    assert result["verdict"] == NOT_TESTED and [c["verdict"] for c in result["checks"]] == [FAILS, HOLDS, FAILS]
+    assert [c["kind"] for c in result["checks"]] == ["premise", "mechanism", "outcome"]
+
+
+@pytest.mark.parametrize(("equal", "limit"), [("tokens", {"budget": 300}), ("seconds", {"max_seconds": 1.5})])
+def test_with_equal_tokens_or_seconds_the_others_get_what_self_took(claimed, pretended, tmp_path, equal, limit):
+    experiments.reproduce(claimed(claim_of(equal=equal)), seeds=2, out=None, store=tmp_path)
+    assert [(a, s) for a, s, _ in pretended.asked] == [("self", 200), ("self", 201), ("other", 200), ("other", 201)]
+    mine, other = pretended.asked[0][2].settings, pretended.asked[2][2].settings
+    assert {k: getattr(other, k) for k in limit} == limit and all(getattr(mine, k) is None for k in limit)
+    assert (mine.steps, other.steps) == (4, 80)
+
+
+def test_no_run_is_begun_after_the_time_is_spent(claimed, pretended, tmp_path, monkeypatch):
+    clock = iter(range(0, 100_000, 600))  # ten minutes between any two looks at the clock
+    monkeypatch.setattr(runs_module.time, "monotonic", lambda: next(clock))
+    heard: list[str] = []
+    name = claimed(claim_of())
+    result = experiments.reproduce(
+        name, out=None, store=tmp_path, hours=1.0, observer=lambda e: heard.append(e["event"])
+    )
+    assert "out_of_time" in heard and result["verdict"] == UNDECIDED and len(pretended.asked) < 16
+    monkeypatch.undo()
+
+
+def test_costs_are_medians_over_seeds():
+    def run(tokens, steps, seconds):
+        logged = {
+            "sum:tokens/learned": tokens / 2,
+            "sum:policy/optimiser_steps": steps,
+            "sum:critic/optimiser_steps": 1.0,
+        }
+        return {"tokens": tokens, "logged": logged, "seconds": {"training": seconds}}
+
+    assert arm_cost([run(10, 3.0, 1.0), run(30, 5.0, 9.0), run(20, 4.0, 2.0)]) == {
+        "tokens": 20.0,
+        "learned": 10.0,
+        "optimiser_steps": 5.0,
+        "seconds": 2.0,
+    }
+
+
+# ---- real runs, several at once
+
+
+def requests(count: int = 3, **change: Any) -> list[RunRequest]:
+    home = registry.regimes.get("bandit_small")
+    config = regime_config(home, "bandit_reinforce", None, {"steps": 4, **change}, use=(str(BANDIT),))
+    return [RunRequest("self", s, config.override(**home.seeded(s))) for s in range(count)]
+
+
+def test_runs_at_once_are_those_of_one_after_another(tmp_path: Path):
+    heard: list[Any] = []
+    with RunPool(tmp_path / "many", heard.append, jobs=2, measures=["auc"]) as many:
+        many.run(requests())
+        workers = {w.process.pid for w in many._workers}
+        many.run(requests())  # all read back
+        with pytest.raises(SelfteachError, match=r"self seed \d: .*differ by"):  # an error names its run
+            many.run(requests(2, max_logprob_mismatch=1e-30))
+    with RunPool(tmp_path / "one", jobs=1, measures=["auc"]) as one:
+        one.run(requests())
+    for seed in range(3):
+        a, b = many.results["self"][seed], one.results["self"][seed]
+        assert {k: a[k] for k in ("before", "after", "counts", "tokens", "key", "curves")} == {
+            k: b[k] for k in ("before", "after", "counts", "tokens", "key", "curves")
+        }
+        assert "auc" in a["logged"] and [s for s, _ in a["curves"]["sampled"]] == [0, 2, 4]
+    assert len(workers) == 2  # kept alive over runs
+    begun = [e for e in heard if e["event"] == "arm"]
+    assert [e["reused"] for e in begun[:6]] == [False] * 3 + [True] * 3
+    assert begun[5]["number"] == begun[5]["total"] == 6
+    assert {e["run"] for e in heard if e["event"] == "step"} == {"self seed 0", "self seed 1", "self seed 2"}
+
+
+def test_a_worker_that_is_killed_is_reported_and_its_run_tried_once_more(tmp_path: Path):
+    heard: list[Any] = []
+    killed: list[int] = []
+
+    def kill_first(event):
+        heard.append(event)
+        if event["event"] == "step" and event["step"] == 1 and not killed:
+            worker = next(w for w in pool._workers if w.request and w.request.name == event["run"])
+            killed.append(worker.process.pid)
+            os.kill(worker.process.pid, signal.SIGKILL)
+
+    with RunPool(tmp_path, kill_first, jobs=2) as pool:
+        pool.run(requests(2, checkpoint_every=1))
+    died = [e for e in heard if e["event"] == "worker_died"]
+    assert len(died) == 1 and died[0]["why"] == "killed by signal 9" and died[0]["again"]
+    assert set(pool.results["self"]) == {0, 1}
+    resumed = [e for e in heard if e["event"] == "start" and e["run"] == died[0]["run"]]
+    assert [e["resumed"] for e in resumed] == [False, True]
+
+
+def test_a_run_whose_process_dies_twice_stops_the_experiment(tmp_path: Path):
+    heard: list[Any] = []
+    pool = RunPool(tmp_path, heard.append, jobs=2)
+    request, queue = requests(1)[0], runs_module.deque()
+    process = SimpleNamespace(join=lambda seconds: None, exitcode=1)
+    tried = runs_module.Counter({"k": 1})
+    for again in (True, False):
+        worker = runs_module.Worker(process, None, request, "k")
+        pool._workers = [worker]
+        if again:
+            pool._bury(worker, queue, tried)
+            assert list(queue) == [(request, "k")] and not pool._workers
+            tried["k"] += 1
+        else:
+            with pytest.raises(SelfteachError, match=r"self seed 0: its process died 2 times \(exit status 1\)"):
+                pool._bury(worker, queue, tried)
+    assert [e["again"] for e in heard] == [True, False]
+
+
+def test_ctrl_c_stops_all_runs_and_they_go_on_where_they_were(tmp_path: Path):
+    heard: list[Any] = []
+
+    def interrupt(event):
+        heard.append(event)
+        if event["event"] == "step" and event["step"] == 3:
+            raise KeyboardInterrupt
+
+    long = requests(2, steps=60, eval_every=0, checkpoint_every=50)
+    with pytest.raises(KeyboardInterrupt), RunPool(tmp_path, interrupt, jobs=2) as pool:
+        pool.run(long)
+    again: list[Any] = []
+    with RunPool(tmp_path, again.append, jobs=2) as pool:
+        pool.run(long)
+    assert [e["resumed"] for e in again if e["event"] == "start"] == [True, True]
+    assert any(e["step"] > 3 for e in again if e["event"] == "start") and set(pool.results["self"]) == {0, 1}
+
+
+def test_a_claim_is_run_in_its_regime_from_end_to_end(claimed, tmp_path: Path):
+    claim = Claim(
+        (
+            mechanism("late:reward/mean", "self", "early:reward/mean of self", by=0.0, fails_at=1.0),
+            outcome("auc", "self", "other", by=0.01, fails_at=0.995),
+        ),
+        ARMS,
+        regime="bandit_small",
+        settings={"steps": 7, "eval_every": 1},
+        idea=("main.reward",),
+    )
+    name, out = claimed(claim), tmp_path / "out"
+    result = experiments.reproduce(name, seeds=2, out=out, store=tmp_path / "s", use=[str(BANDIT)])
+    assert result["verdict"] == "mechanism not shown" and "2 seeds" in result["checks"][0]["why"]
+    run = result["arms"]["self"]["seeds"]["201"]
+    assert len(run["counts"]["after"]["sampled"]) == 4 and len(result["questions"]["201"]) == 4
+    assert sum(int(c, 36) for c in run["counts"]["after"]["sampled"]) / 12 == pytest.approx(run["after"]["accuracy"])
+    assert result["arms"]["self"]["cost"]["optimiser_steps"] == 7 and result["samples"] == 3
+    assert run["logged"]["auc"] is not None and len(run["curves"]["sampled"]) == 8
