@@ -5,6 +5,7 @@ the composers.
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -229,6 +230,9 @@ def test_whiten_extremes():
     assert adv(whiten(adv=np.full(3, 0.1), batch=[0] * 3)).tolist() == [0.0] * 3
     kept = adv(whiten(adv=np.array([1.0, 3.0]), batch=[0, 0], shift=False, eps=0.0))  # v = 2
     assert kept == pytest.approx([1 / math.sqrt(2), 3 / math.sqrt(2)])
+    assert adv(whiten(adv=[1.0, 3.0], batch=[0, 0], eps=2.0)) == pytest.approx([-0.5, 0.5])  # 1 / sqrt(2 + 2)
+    small = adv(whiten(adv=[0.0, 2e-4], batch=[0, 0]))  # v = 2e-8, eps = 1e-8: 1e-4 / sqrt(3e-8)
+    assert small == pytest.approx([-1 / math.sqrt(3), 1 / math.sqrt(3)])
 
 
 def test_moving_baseline_over_three_batches():
@@ -255,12 +259,22 @@ def test_kl_in_reward_by_hand_and_as_a_sum_of_tokens():
     ].values
     assert tokens == pytest.approx([-0.05, 0.1 + 1.0, 2.0])
     assert seg.total(tokens, seq, 2) == pytest.approx(folded)
+    # at the price 0.05 that both begin with: 1 + 0.05 / 2; -0.05 / 2, 0.05 + 1
+    rows = {"reward": np.array([1.0, 2.0]), "old_logp": old, "ref_logp": ref, "seq": seq}
+    assert kl_in_reward(**rows)["reward"].values == pytest.approx([1.025, 2.0])
+    assert kl_per_token(**rows)["token_reward"].values == pytest.approx([-0.025, 1.05, 2.0])
 
 
 @pytest.mark.parametrize("length,price", [(1, 0.0), (12, 0.0), (13, -0.25), (16, -1.0), (17, -1.0), (40, -1.0)])
 def test_overlong(length, price):  # limit 16, cache 4: free up to 12, then -1/4 per token
     got = overlong(reward=np.array([1.0]), seq=np.zeros(length, int), limit=16, cache=4, scale=2.0)["reward"].values
     assert got == pytest.approx([1 + 2 * price])
+
+
+def test_the_last_128_of_512_tokens_are_overlong_unless_told_otherwise():
+    for length, price in ((384, 0.0), (416, -0.25), (448, -0.5), (512, -1.0), (513, -1.0)):  # free up to 384
+        got = overlong(reward=np.array([2.0]), seq=np.zeros(length, int))["reward"].values
+        assert got == pytest.approx([2 + price])
 
 
 def test_overlong_refuses_a_cache_beyond_its_limit():
@@ -296,6 +310,14 @@ def test_gae_equals_the_recursion(lengths, gamma, lam, seed):
     assert np.allclose(
         gae_shaped(critic_value=v, token_reward=r, seq=seq, gamma=gamma, lam=1.0)["returns"].values, togo
     )
+
+
+def test_gae_looks_to_the_end_and_mixes_by_0_95_unless_told_otherwise():
+    # gamma 1, lam 0.95; V = (1/2, 1/4), r = 2: delta_1 = 2 - 1/4 = 7/4; delta_0 = 1/4 - 1/2; A_0 = -1/4 + 0.95 * 7/4
+    rows = {"critic_value": np.array([0.5, 0.25]), "seq": np.zeros(2, int)}
+    assert adv(gae(**rows, reward=np.array([2.0]))) == pytest.approx([1.4125, 1.75])
+    # the same with 1 more at the first token
+    assert adv(gae_shaped(**rows, token_reward=np.array([1.0, 2.0]))) == pytest.approx([2.4125, 1.75])
 
 
 def test_gae_extremes():
@@ -627,3 +649,27 @@ def test_the_bounds_of_an_accuracy_filter_may_pass():
     given = {"reward": [1.0, 0, 0, 0, 0], "group": [0] * 5}
     assert drop_zero_variance_groups(**given, low=0.2, high=0.8)["keep"].values.max() == 0
     assert drop_zero_variance_groups(**given, low=0.2, high=0.8, closed=True)["keep"].values.min() == 1
+    given = {"reward": [1.0, 1, 1, 1, 0], "group": [0] * 5}
+    assert drop_zero_variance_groups(**given, low=0.2, high=0.8)["keep"].values.max() == 0
+    assert drop_zero_variance_groups(**given, low=0.2, high=0.8, closed=True)["keep"].values.min() == 1
+    for low, high in ((0.81, 0.9), (0.2, 0.79)):  # beyond a bound is beyond it
+        assert drop_zero_variance_groups(**given, low=low, high=high, closed=True)["keep"].values.max() == 0
+
+
+def test_a_buffer_holds_64_groups_and_gives_back_8():
+    state: dict[str, Any] = {"groups": []}
+    groups = [paid(1.0, 0.0, key=f"k{i}", prefix=f"s{i}-") for i in range(65)]
+    out, state = replay(groups=groups, state=state)
+    assert out == [] and len(state["groups"]) == 64  # the newest
+    assert [g["key"] for g in state["groups"]][:1] == ["k1@s1-0:3"]
+    out, rest = replay(groups=[], state=state)
+    assert [e.key for e in out[::2]] == [g["key"] for g in state["groups"][:8]] and len(rest["groups"]) == 56
+    # asked for more than there is: all of it, once
+    few = {"groups": state["groups"][:3]}
+    for order in ("oldest", "newest"):
+        out, rest = replay(groups=[], state=few, take=5, order=order)
+        assert len(out) == 6 and rest["groups"] == []
+    assert replay(groups=groups[:1], state={"groups": []}, size=0)[1] == {"groups": []}
+    assert replay(groups=[paid(1.0)], state={"groups": []})[1] == {"groups": []}  # a group of one is equal to itself
+    flat = paid(1.0, 1.0)
+    assert len(replay(groups=[flat], state={"groups": []}, drop_zero_variance=False)[1]["groups"]) == 1

@@ -14,7 +14,7 @@ from selfteach.core import BadValue, Task, collate, registry
 from selfteach.core.blocks import initial_state
 from selfteach.core.protocols import History
 from selfteach.curriculum.hints import guidance
-from selfteach.curriculum.select import experts
+from selfteach.curriculum.select import demonstrations, experts, first_task_index, reviewed
 from selfteach.loop.metrics_history import record_step, summary
 
 
@@ -99,3 +99,30 @@ def test_figures_of_a_step_that_only_reads_are_its_own():
     spoke = single_turn_group([(5, 5)], [0.0], "s")
     spoke.episodes[0].cost["turns"] = 1
     assert summary([group, spoke])["reward/mean"] == 0.0 and summary([group, spoke])["rollout/groups"] == 1
+
+
+def test_demonstrations_go_on_where_they_stopped():
+    given = {"rollouts": 4, "finished_rounds": [], "source": styled_demonstrations()}
+    found, state = demonstrations(n=2, state=7, **given)
+    assert numbers(found) == [7, 8] and state == 9 and [r.n for r in found] == [1, 1]
+    assert demonstrations(n=2, state=9, **{**given, "finished_rounds": [[]]}) == ([], 9)
+    assert demonstrations(n=2, state=9, **{**given, "source": source()}) == ([], 9)
+
+
+def test_an_expert_has_512_demonstrations():
+    state = {"taken": 512, "seen": 1024, "known": list(range(0, 1024, 2))}
+    found, _ = experts(n=2, finished_rounds=[], source=styled_demonstrations(), state=state)
+    assert numbers(found) == [0, 2]  # round again
+
+
+def test_one_review_of_each_answer_at_every_step_unless_told_otherwise():
+    give = {"n": 2, "rollouts": 2, "source": source(), "seed": 0}
+    found, state = reviewed(**give, finished_rounds=[], step=0, state=3)
+    assert [r.task.id for r in found] == [f"t{first_task_index(0) + i}" for i in (3, 4)] and state == 5
+    back = [[single_turn_group([(5,), (6,)], [1.0, None])]]
+    for step in (0, 1):
+        found, _ = reviewed(**give, finished_rounds=back, step=step, state=4)
+        assert [(r.n, r.program, r.help["reward"]) for r in found] == [(1, "review", 1.0), (1, "review", None)]
+    found, _ = reviewed(**give, finished_rounds=back, step=1, state=4, times=3)
+    assert [r.n for r in found] == [3, 3]
+    assert reviewed(**give, finished_rounds=[*back, []], step=1, state=4) == ([], 4)

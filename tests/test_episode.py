@@ -95,6 +95,8 @@ def test_turns_without_an_end_have_one_last_turn_to_answer_in(tags):
 def test_a_turn_that_neither_asks_nor_answers(tags):
     replies = ["hm", "<answer>a</answer>"]
     assert episode(scripted_context(search_agent(), replies, tags)).answer is None  # the end
+    asked = scripted_context(search_agent(), ["<search>a</search>"], tags, tools={"search": lambda q: "-"})
+    assert episode(asked).cost["turns"] == 4 + 1  # four queries, and a turn for the answer
     e = episode(scripted_context(search_agent(invalid="Try again. "), replies, tags))
     assert e.answer == "a" and full_text(e, tags) == "Q: hmTry again. <answer>a</answer>"
 

@@ -13,7 +13,7 @@ from itertools import product
 import pytest
 from support.episodes import full_text, scripted_context, spans
 
-from selfteach.core import RolloutRequest, Score, Task, extras
+from selfteach.core import Block, RolloutRequest, Score, Task, extras
 from selfteach.core.blocks import block
 from selfteach.core.errors import BadValue, UnknownName
 from selfteach.core.scoring import score
@@ -301,6 +301,19 @@ def test_older_selves_are_not_learned_and_seats_rotate(deals, letters):
     for e in group.episodes:  # king against queen, both check: the policy wins where it sits first
         (policy,) = [t for t in e.trajectories if t.learn]
         assert e.answer == ("win" if policy.role == "first" else "loss")
+
+
+def test_seats_are_swapped_where_the_draw_is_below_a_half(deals, letters):
+    draws: list[float] = []
+
+    async def main(*, request, rollout):
+        draws.append(rollout.random("seats").random())
+        return await play(request=request, rollout=rollout, second="past", rotate=True)
+
+    at = match_context(Block(main), ["[check]"], letters, model_roles=("policy", "past"))
+    (group,) = asyncio.run(episodes(at, [RolloutRequest(task_of("KQ", deals), 8, key="k")]))
+    first = [next(t.role for t in e.trajectories if t.learn) == "first" for e in group.episodes]
+    assert first == [u >= 0.5 for u in draws] and len(set(first)) == 2
 
 
 def test_a_spent_limit_forfeits(deals, letters):

@@ -40,6 +40,7 @@ from selfteach.objective import (
     value_loss,
     weighted_nll,
 )
+from selfteach.objective.loss_weights import class_balanced
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -89,6 +90,30 @@ def test_sequence_ratio_by_hand():
         assert got.tolist() == pytest.approx([want])
 
 
+def test_a_sequence_is_clipped_within_a_few_ten_thousandths_unless_told_otherwise():
+    # two tokens of equal gaps: s = 1.0005 > 1 + 4e-4 and 0.9995 < 1 - 3e-4; 1.00035 and 0.99975 are within
+    seq, zero = torch.tensor([0, 0]), torch.zeros(2, dtype=torch.float64)
+    for s, a, want in (
+        (1.0005, 1, -1.0004),
+        (1.00035, 1, -1.00035),
+        (0.9995, -1, 0.9997),
+        (0.99975, -1, 0.99975),
+        (1.0005, -1, 1.0005),
+        (0.9995, 1, -0.9995),
+    ):
+        gap = f64(math.log(s), math.log(s))
+        got = sequence_ratio(logp=gap, old_logp=zero, adv=f64(a), seq=seq)
+        assert got.tolist() == pytest.approx([want], abs=1e-12)
+
+
+def test_loss_weights_that_need_a_number_have_one():
+    length = np.array([1, 3])
+    assert constant_length(length=length) == pytest.approx([1 / 1024] * 2)  # two sequences of at most 512
+    # right from 1/2 on: one of three right. 1 / (2 * 1 * 1), 1 / (2 * 2 * len)
+    got = class_balanced(reward=np.array([0.5, 0.49, 0.0]), length=np.array([1, 1, 2]))
+    assert got == pytest.approx([1 / 2, 1 / 4, 1 / 8])
+
+
 def test_clipped_importance_by_hand():
     # r = 2 and 10 against a cap of 5: the weight is 2 and 5, the loss -w A logp, the gradient -w A.
     lp, old, a = f64(-1, -1), f64(-1 - math.log(2), -1 - math.log(10)), f64(0.5, 0.5)
@@ -124,6 +149,10 @@ def test_value_losses_by_hand():
     assert clipped(v, 0.2).tolist() == pytest.approx([0.64, 0.81, 7.84])
     assert slope(lambda x: clipped(x, 0.2), v).tolist() == pytest.approx([0.0, -1.8, 0.0])
     assert torch.equal(clipped(v, math.inf), value_loss(critic_value=v, returns=r))
+    # the bound is around the old value: 0.9 is within 0.2 of 1 and stays, 2 is held to 1.2; 0 to 0.8, which is nearer
+    # to 1, so that its own error counts
+    got = clipped_value_loss(critic_value=f64(0.9, 2, 0), prox_critic_value=f64(1, 1, 1), returns=f64(0, 3, 1))
+    assert got.tolist() == pytest.approx([0.81, 3.24, 1.0])
 
 
 def test_plain_ones():
@@ -138,6 +167,9 @@ def test_dpo_by_hand():
     assert got.tolist() == pytest.approx([math.log(1 + math.exp(-1)), math.log(1 + math.e)])
     far = dpo(logp=lp * 1e5, ref_logp=ref, seq=seq, win=torch.tensor([1]), lose=torch.tensor([0]), beta=1.0)
     assert torch.isfinite(far).all()
+    # beta 0.1 unless told otherwise: -log sigmoid(0.2)
+    got = dpo(logp=lp, ref_logp=ref, seq=seq, win=torch.tensor([0]), lose=torch.tensor([1]))
+    assert got.tolist() == pytest.approx([math.log(1 + math.exp(-0.2))])
 
 
 # ---- gradients against finite differences
@@ -417,6 +449,11 @@ def test_schedules():
     assert [at(wave, s) for s in (0, 4, 8)] == pytest.approx([1.0, 0.55, 0.1])
     assert [at(after(step=3), s) for s in (2, 3)] == [False, True] == [not at(before(step=3), s) for s in (2, 3)]
     assert [s for s in range(7) if at(every(steps=3), s)] == [0, 3, 6]
+    # as they are: from 1 to 0 over a hundred steps, the cosine at a quarter 1/2 (1 + cos 45 degrees); from step 0 on;
+    # never; every other step
+    assert [at(linear(), s) for s in (0, 1, 50, 100)] == [1.0, 0.99, 0.5, 0.0]
+    assert [at(cosine(), s) for s in (0, 25, 50, 100)] == pytest.approx([1.0, 0.5 + math.sqrt(0.125), 0.5, 0.0])
+    assert at(after(), 0) and not at(before(), 0) and [s for s in range(4) if at(every(), s)] == [0, 2]
     with pytest.raises(BadValue, match="steps"):
         at(linear(steps=0), 1)
 
@@ -477,6 +514,9 @@ def test_advantage_regression_by_hand():
     loss = lambda x: advantage_regression(logp=x, ref_logp=f64(-2, -3, -2), adv=f64(0.5, -1.0), seq=seq, beta=0.1)  # noqa: E731
     assert loss(lp).tolist() == pytest.approx([0.04, 0.81])
     assert slope(loss, lp).tolist() == pytest.approx([-0.04, -0.04, 0.18])
+    # beta 1/1000 unless told otherwise: (0.003 - 0.5)^2, (1 - 0.001)^2
+    plain = advantage_regression(logp=lp, ref_logp=f64(-2, -3, -2), adv=f64(0.5, -1.0), seq=seq)
+    assert plain.tolist() == pytest.approx([0.247009, 0.998001])
 
 
 def test_the_value_model_is_fitted_by_squares():

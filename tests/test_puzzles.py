@@ -404,3 +404,8 @@ def test_unknown_functions_are_answered_with_near_ones():
 def test_nothing_left_to_train_on_is_said():
     with pytest.raises(BadValue, match="no training question of 2 deep"):
         strings(depth=(2, 2), shown=2, held_out=1.0).train(0)
+
+
+def test_nothing_is_the_target_unless_told_otherwise():
+    assert makes(answer="3 - 3", numbers=(3, 3)).value == 1.0 and makes(answer="3 - 2", numbers=(3, 2)).value == 0.0
+    assert makes(answer="3 - 2", numbers=(3, 2)).parts["close"] == 0.5  # 1 / (1 + 1)

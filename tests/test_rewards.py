@@ -39,6 +39,19 @@ from selfteach.rollout.single import single
 # ---- answers
 
 
+def test_the_same_text_is_the_same_but_for_white_space():
+    for said, gold, value in (
+        ("a b  c", "abc", 1),
+        ("abc", ("xyz", "a bc"), 1),
+        ("Abc", "abc", 0),
+        ("abc.", "abc", 0),
+        (None, "None", 0),  # no answer is no text
+        ("None", "None", 1),
+    ):
+        got = same_text(answer=said, task=Task("t", "", gold))
+        assert got.value == got.parts["answer"] == value and bool(got.why) is not bool(value)
+
+
 @pytest.mark.parametrize(
     "answer,gold,value",
     [
@@ -123,6 +136,11 @@ def test_a_part_that_hangs_costs_its_sample_not_its_group():
     assert [s.value for s in got] == [2.0, None, 2.0, 2.0] and "no score within 0.2 s" in got[1].error
 
 
+def test_a_gate_is_open_above_zero_unless_told_otherwise():
+    part = gate(by=by_sample(0, 0.01, -1, 1), then=by_sample(2, 2, 2, 2))
+    assert [s.value for s in ask(part)] == [0, 2, 0, 2]
+
+
 def test_gate_and_clip():
     assert [s.value for s in ask(gate(by=by_sample(0, 1, 2, 0.5), then=by_sample(5, 6, 7, 8), above=0.5))] == [
         0,
@@ -130,7 +148,8 @@ def test_gate_and_clip():
         7,
         0,
     ]
-    assert [s.value for s in ask(clip(reward=by_sample(-1, 0.5, 2, 1), low=0.0, high=1.0))] == [0, 0.5, 1, 1]
+    for part in (clip(reward=by_sample(-1, 0.5, 2, 1), low=0.0, high=1.0), clip(reward=by_sample(-1, 0.5, 2, 1))):
+        assert [s.value for s in ask(part)] == [0, 0.5, 1, 1]
     assert all("BadValue: gate: it needs two rewards" in (s.error or "") for s in ask(gate(by=by_sample(1, 1, 1, 1))))
 
 

@@ -21,7 +21,7 @@ from selfteach.core.collate import collate
 from selfteach.core.task import RolloutRequest, Task
 from selfteach.credit.composers import per_trajectory
 from selfteach.credit.replay import delayed
-from selfteach.curriculum.select import pool, pool_tasks
+from selfteach.curriculum.select import first_task_index, pool, pool_tasks
 from selfteach.loop.episode import play
 from selfteach.loop.log import RunLog
 from selfteach.rollout.single import single
@@ -143,3 +143,23 @@ def test_figures_of_the_steps_for_claims(tmp_path: Path):
     found = logged_summaries(tmp_path)
     # quarters of two steps: (1 + 2) / 2, (7 + 8) / 2; all: 36 / 8
     assert [found[f"{cut}:reward"] for cut in ("early", "late", "mean", "sum")] == [1.5, 7.5, 4.5, 36.0]
+
+
+def test_a_batch_is_delayed_by_sixteen_updates_unless_told_otherwise():
+    part, state, found = delayed(), {"batches": []}, []
+    for step in range(18):
+        made, state = part(groups=[single_turn_group([(5,)], [1.0], key=f"k{step}")], state=state)
+        found.append([e.key for e in made])
+    assert found == [[]] * 16 + [["k0@late"], ["k1@late"]]
+
+
+def test_a_pool_has_128_tasks_unless_told_otherwise():
+    where = source()
+    give = {"rollouts": 2, "finished_rounds": [], "source": where, "seed": 0}
+    asked, state = pool()(n=130, state=0, **give)
+    ids = [r.task.id for r in asked]
+    assert state == 130 and len(set(ids[:128])) == 128 and set(ids[128:]) < set(ids[:128])
+    assert pool()(n=1, state=5, **{**give, "finished_rounds": [[]]}) == ([], 5)
+    with_labels = [r.task.id for r in pool(size=3, held_out=False)(n=3, state=0, **give)[0]]
+    assert sorted(with_labels) == sorted(where.train(first_task_index(0) + i).id for i in range(3))
+    assert sorted(with_labels) == sorted(r.task.id for r in pool(size=3)(n=3, state=0, **give)[0])

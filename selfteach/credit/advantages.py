@@ -101,7 +101,7 @@ def norm(
         index, n = _segments(group, by)
         with np.errstate(invalid="ignore", divide="ignore"):
             scaled: np.ndarray = adv / (seg.std(reward, index, n, ddof)[index] + eps)
-        scaled = np.where(seg.same(reward, index, n)[index], adv - adv, scaled)
+        scaled = np.where(seg.same(reward, index, n)[index], 0.0, scaled)
         adv = _with_singletons(scaled, reward, index, n, singleton)
     return {"adv": Column("seq", adv)}
 

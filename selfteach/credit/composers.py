@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Literal
 
 from ..core import BadValue, Example, RolloutGroup, block
@@ -72,9 +73,7 @@ def preference_pairs(
         value = {i: _value(examples[i], score) for i in rows}
         ranked = sorted((i for i in rows if value[i] == value[i]), key=lambda i: -value[i])
         extremes = [(ranked[0], min(rows_of_least(ranked, value)))] if ranked else []
-        candidates = (
-            extremes if choose == "extreme" else [(i, j) for a, i in enumerate(ranked) for j in ranked[a + 1 :]]
-        )
+        candidates = extremes if choose == "extreme" else combinations(ranked, 2)
         for win, lose in candidates:
             if value[win] - value[lose] > margin:
                 preferred_over.setdefault(win, []).append(lose)

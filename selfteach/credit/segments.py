@@ -71,3 +71,14 @@ def last(index: Array, n: int) -> Array:
     out = np.full(n, -1)
     out[index] = np.arange(len(index))
     return out
+
+
+def place(index: Array) -> Array:
+    """i64[N]: the number of each row in its segment, from 0; the rows of a segment stand together.
+
+    >>> place([0, 0, 0, 2, 2])
+    array([0, 1, 2, 0, 1])
+    """
+    rows = np.arange(len(index))
+    begins = np.diff(index, prepend=np.asarray(index)[:1]) != 0
+    return rows - np.maximum.accumulate(np.where(begins, rows, 0))

@@ -135,7 +135,9 @@ async def appraise(*, request: RolloutRequest, rollout: RolloutContext, model_ro
     reference = reference_text(request.task)
     quantities = await context.score(reference, want=("scalar_after",))
     context.append(reference, span=REFERENCE)
-    worth = 1 / (1 + math.exp(-max(min(float(quantities["scalar_after"][-1]), 50.0), -50.0)))
+    worth = (
+        1 + math.tanh(float(quantities["scalar_after"][-1]) / 2)
+    ) / 2  # the sigmoid, which this way cannot overflow
     context.note(worth=worth)
     context.close(learn=None)
     return worth

@@ -214,7 +214,7 @@ def pay_necessary(
     reward, seq, group = np.asarray(reward, np.float64), np.asarray(seq), np.asarray(group)
     length = np.bincount(seq, minlength=len(reward)).astype(np.float64)
     longest = seg.greatest(length, group, seg.count(group))[group]
-    number = _positions(seq) + 1
+    number = seg.place(seq) + 1
     redundant = (number > np.asarray(necessary)[seq]) & (number <= np.asarray(thinking)[seq])
     redundant_value = redundant_reward - (necessary_reward - redundant_reward) * length / longest
     return {"token_reward": Column("token", reward[seq] * np.where(redundant, redundant_value[seq], necessary_reward))}
@@ -238,13 +238,13 @@ def norm_by_position(
     array([ 0.   ,  0.707,  0.   , -0.707])
     """
     value, seq, group = np.asarray(token_reward, np.float64), np.asarray(seq), np.asarray(group)
-    number, out = _positions(seq), np.full(len(seq), np.nan)
+    number, out = seg.place(seq), np.full(len(seq), np.nan)
     for g in range(seg.count(group)):
         rows = np.flatnonzero(group[seq] == g)
         if not len(rows):
             continue
         answer, at = np.unique(seq[rows], return_inverse=True)[1], number[rows]
-        table = np.zeros((int(answer.max()) + 1, int(at.max()) + 1))
+        table = np.zeros((seg.count(answer), seg.count(at)))
         table[answer, at] = value[rows]
         present = np.zeros(table.shape, bool)
         present[answer, at] = True
@@ -259,12 +259,6 @@ def norm_by_position(
         all_equal = seg.same(counted, column, n) | (np.bincount(column, minlength=n) <= ddof)
         out[rows] = np.where(all_equal, 0.0, adv)[answer, at]
     return {"adv": Column("token", out)}
-
-
-def _positions(seq: np.ndarray) -> np.ndarray:
-    """Number of each row in its sequence, from 0."""
-    rows = np.arange(len(seq))
-    return rows - np.maximum.accumulate(np.where(np.append(True, np.diff(seq) != 0)[: len(seq)], rows, 0))
 
 
 decs.claim = Claim(

@@ -249,7 +249,7 @@ async def sampled_vote(
     contexts = [trunk.fork() for _ in range(k)]
     turns = await asyncio.gather(*(c.sample(stop=stop) for c in contexts))
     answers = [last_between(t.text, "answer", t.text.strip()) for t in turns]
-    weights = [1.0] * k
+    weights: list[float] | None = None
     if weighted:
         reserved = rollout.reserved_token if token is None else token
         levels = await asyncio.gather(*(c.score([reserved], want=("raw_logp",)) for c in contexts))

@@ -113,14 +113,14 @@ async def length_bonus(
     scores = (await score(reward, groups, context, deadline)).get("reward", {})
     length = {t.leaf: tokens_of(e, t) for g in groups for e in g.episodes for t in e.trajectories if t.leaf in scores}
     kinds: dict[Ref, str] = {}
-    rollouts = 1
+    answers = [_known(g, scores) for g in groups]
+    rollouts = len(max(answers, key=len, default=()))
     lengths: dict[str, list[int]] = {c: list(state["lengths"][c]) for c in CLASSES}
-    for at in (_known(g, scores) for g in groups):
+    for at in answers:
         good = [a for a in at if (scores[a].value or 0.0) >= right]
         kind = difficulty(len(good) / len(at)) if at else CLASSES[0]
         kinds |= dict.fromkeys(at, kind)
         lengths[kind] += [length[a] for a in good]
-        rollouts = max(rollouts, len(at))
     targets: dict[str, int | None] = state["targets"]
     if state["steps"] % every == 0:
         targets = {c: adapted(lengths[c], fewest_right(c, rollouts), min_target, target_step) for c in CLASSES}

@@ -141,7 +141,8 @@ async def predict(*, request: RolloutRequest, rollout: RolloutContext, model_rol
     Nothing is sampled or learned.
     """
     context = rollout.model_role(model_role).begin(request.task.prompt)
-    scored = await context.score([0], want=("value",))  # the value before a token does not depend on the token
+    # The value before a token does not depend on the token, so any will do.
+    scored = await context.score([rollout.reserved_token], want=("value",))
     context.close(learn=None)
     return 1.0 / (1.0 + math.exp(-float(scored["value"][0])))
 

@@ -31,6 +31,7 @@ from ..core import (
     unsorted,
 )
 from ..core.tagged_text import last_between
+from ..credit import segments as seg
 from ..credit.advantages import leave_one_out
 from ..credit.composers import per_trajectory
 from ..credit.returns import reward_to_go
@@ -193,10 +194,8 @@ def center_by_turn(*, reward: Step, seq: Step, group: Step, gamma: float = 0.0) 
     """
     seq = np.asarray(seq)
     returns = reward_to_go(np.nan_to_num(np.asarray(reward, np.float64)), seq, gamma)
-    rows = np.arange(len(seq))
-    number = rows - np.maximum.accumulate(np.where(np.append(True, np.diff(seq) != 0)[: len(seq)], rows, 0))
-    _, same = np.unique(np.stack([np.asarray(group), number]), axis=1, return_inverse=True)
-    return {"adv": Column("step", leave_one_out(returns, same.reshape(-1)))}
+    _, same = np.unique(np.stack([np.asarray(group), seg.place(seq)]), axis=1, return_inverse=True)
+    return {"adv": Column("step", leave_one_out(returns, same.ravel()))}
 
 
 def _answer(at: Ref, group: RolloutGroup, context: RewardContext) -> str:

@@ -85,7 +85,7 @@ def frontier_arms(
     draws = random_keys.uniform(random_keys.key(seed, "arms", step), np.arange(n))
     tasks: list[Task] = []
     asked: dict[str, str] = {}
-    for at in np.minimum(np.searchsorted(np.cumsum(probabilities), draws, "right"), len(names) - 1).tolist():
+    for at in np.searchsorted(np.cumsum(probabilities)[:-1], draws, "right").tolist():
         task, next_index[names[at]] = _next_of(source, by, names[at], next_index[names[at]])
         asked[task.id] = names[at]
         tasks.append(task)

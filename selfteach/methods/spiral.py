@@ -145,7 +145,9 @@ async def exploitability(
         probabilities: dict[tuple[int, str], list[float]] = {}
         for at in kuhn.situations:
             logp = [await _logp(request, rollout, model_role, at.texts, move) for move in at.moves]
-            probabilities.setdefault((at.seat, at.card), [0.0, 0.0])[at.called] = 1 / (1 + math.exp(logp[0] - logp[1]))
+            probabilities.setdefault((at.seat, at.card), [math.nan, math.nan])[at.called] = 1 / (
+                1 + math.exp(logp[0] - logp[1])
+            )
         return float(kuhn.exploitability(probabilities))
 
     value = await rollout.once(f"exploitability of {model_role}", compute)

@@ -9,6 +9,7 @@ rewarded for the solver's failures; a check that answers from the proposer's evi
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -147,7 +148,7 @@ def propose_check_solve(
     if last == SOLVE:
         return [], state
     if last == CHECK:
-        passed = {g.request.cause for g in finished_rounds[-1] if _answers_right(g)}
+        passed = {g.request.cause for g in finished_rounds[1] if _answers_right(g)}
         valid = [g for g in finished_rounds[0] if g.key in passed]
     else:
         tested = _questions(source).tested
@@ -267,7 +268,7 @@ async def propose(
     [...], "evidence": [documents retrieved]}.
     """
     context, out = rollout.policy.begin(request.task.prompt), dict[str, Any](question=None, queries=[], evidence=[])
-    for n in range(turns + 1):
+    for n in itertools.count():
         stop = ("</search>", "</question>") if n < turns else ("</question>",)
         turn = await context.sample(stop=stop, temperature=temperature)
         query, out["question"] = turn.between("search"), turn.between("question")

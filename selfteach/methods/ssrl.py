@@ -128,7 +128,7 @@ async def entropy_guided(
     The engine answers the first query, and later ones whose uncertainty is above that of the query before; the policy
     itself answers the others. answerer, turns: see `search_agent`.
     """
-    context, previous, answer = rollout.policy.begin(request.task.prompt), -1.0, None
+    context, previous, answer = rollout.policy.begin(request.task.prompt), -np.inf, None
     for _ in range(turns + 1):
         turn = await context.sample(stop=("</search>", "</answer>"))
         query, answer = turn.between("search"), turn.between("answer")

@@ -21,7 +21,7 @@ async def play(
 
     A player is a model role, or one that needs no model (random, expert).
 
-    rotate  swap the seats in half of the episodes, at random
+    rotate  swap the seats in half of the episodes: where a uniform draw is below 1/2
     stop    strings that end a move
 
     The trajectory of a seat has the seat's role (first, second), is compared within that role (its key), and has the

@@ -116,10 +116,12 @@ WAYS: dict[str, Way] = {f.__name__: f for f in (slowly, quickly, guess, twice, l
 class DigitSums:
     """Tasks and demonstrations.
 
-    shares  of the demonstrations, by way; they sum to 1
+    shares     of the demonstrations, by way; they sum to 1
+    practised  share of the demonstrations whose way is given, each equally often: they teach how to go it, not when
     """
 
     shares: dict[str, float]
+    practised: float = 0.0
     estimated: float = 0.0
     hinted: float = 0.0
     seed: int = 0
@@ -141,10 +143,14 @@ class DigitSums:
         """The i-th demonstration; tags: those of the task, and its way."""
         digits = questions.sample("demo", i)
         item, draw = self.to_task(digits, f"demo/{i}"), generator(self.seed, "write", i)
-        way = pick(self.shares, draw.random())
-        text = "".join(completion(way, *WAYS[way](Worker(draw, self.estimated), digits)))
+        practised = draw.random() < self.practised
+        way = str(draw.choice(list(self.shares))) if practised else pick(self.shares, draw.random())
+        first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated), digits))
         prompt = with_guidance(item, item.prompt, self.hinted, draw)
-        return Task(item.id, prompt, item.answer, (text,), {**item.tags, "kind": "demo", "way": way})
+        tags = {**item.tags, "kind": "practice" if practised else "demo", "way": way}
+        if practised:
+            return Task(item.id, prompt + first, item.answer, ("".join(rest),), tags)
+        return Task(item.id, prompt, item.answer, ("".join([first, *rest]),), tags)
 
 
 def completion(way: str, steps: Sequence[Any], answers: Sequence[int]) -> list[str]:
@@ -178,6 +184,7 @@ def digit_sum(
     twice: float = 0.0,
     looping: float = 0.0,
     skipping: float = 0.0,
+    practised: float = 0.5,
     estimated: float = 0.0,
     hinted: float = 0.0,
     pool: int = 0,
@@ -194,6 +201,8 @@ def digit_sum(
     twice      that write out every addition, and all of them again as a check: right, and long
     looping    that write the same addition again and again, and guess: wrong, and long
     skipping   that leave out the last digit: wrong, and all alike
+    practised  share of the demonstrations whose way is given with the question, each way equally often: what is well
+               practised is not for that often chosen
     estimated  chance that an addition in a demonstration is an estimate, which is marked and mostly wrong
     hinted     share of the demonstrations whose prompt gives the first additions
     pool       questions to train on, which come round again and again; 0: no end of them
@@ -207,7 +216,7 @@ def digit_sum(
     shares = {way: check_share("digit_sum", way, task_options[way]) for way in WAYS}
     if abs(sum(shares.values()) - 1) > 1e-6:
         raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
-    for name in ("estimated", "hinted"):
+    for name in ("practised", "estimated", "hinted"):
         check_share("digit_sum", name, task_options[name])
     for name, least in (("sums", 1), ("pool", 0), ("n_test", 1), ("seed", 0)):
         check_at_least("digit_sum", name, task_options[name], least)
@@ -215,7 +224,7 @@ def digit_sum(
     def draw_digits(draw: np.random.Generator, terms: int) -> Digits:
         return tuple(tuple(one) for one in draw.integers(0, MODULUS, (sums, terms)).tolist())
 
-    writer = DigitSums({way: share for way, share in shares.items() if share}, estimated, hinted, seed)
+    writer = DigitSums({way: share for way, share in shares.items() if share}, practised, estimated, hinted, seed)
     kinds = tuple(range(fewest, most + 1))
     questions = QuestionSampler("digit_sum", kinds, draw_digits, text_of, writer.to_task, "terms", n_test, seed)
     demo = partial(writer.demo, questions)

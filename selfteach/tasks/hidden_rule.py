@@ -41,11 +41,13 @@ def worked(rule: str, digits: Sequence[int]) -> list[str]:
 class HiddenRules:
     """Tasks and demonstrations.
 
-    right   how often each rule is the right one; shown: how often demonstrations follow it
+    right      how often each rule is the right one; shown: how often demonstrations follow it
+    practised  share of the demonstrations whose rule is given, each equally often: they teach how to follow it
     """
 
     right: dict[str, float]
     shown: dict[str, float]
+    practised: float = 0.0
     seed: int = 0
 
     def to_task(self, digits: tuple[int, ...], name: str) -> Task:
@@ -60,9 +62,14 @@ class HiddenRules:
         """The i-th demonstration: the question worked out by a random rule, which need not be its own."""
         digits = questions.sample("demo", i)
         item = self.to_task(digits, f"demo/{i}")
-        rule = pick(self.shown, generator(self.seed, "write", i).random())
-        text = "".join(worked(rule, digits))
-        return Task(item.id, item.prompt, item.answer, (text,), {**item.tags, "kind": "demo", "shown": rule})
+        draw = generator(self.seed, "write", i)
+        practised = draw.random() < self.practised
+        rule = str(draw.choice(list(RULES))) if practised else pick(self.shown, draw.random())
+        first, *rest = worked(rule, digits)
+        tags = {**item.tags, "kind": "practice" if practised else "demo", "shown": rule}
+        if practised:
+            return Task(item.id, item.prompt + first, item.answer, ("".join(rest),), tags)
+        return Task(item.id, item.prompt, item.answer, ("".join([first, *rest]),), tags)
 
 
 @task
@@ -70,6 +77,7 @@ def hidden_rule(
     terms: int = 5,
     right: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2),
     shown: tuple[float, ...] = (0.6, 0.3, 0.07, 0.02, 0.01),
+    practised: float = 0.5,
     n_test: int = 2000,
     seed: int = 0,
 ) -> TaskSource:
@@ -80,11 +88,12 @@ def hidden_rule(
     single answer follows the rule that is right most often, and many samples find more only if they differ: pass@k is
     known for every policy.
 
-    terms   digits in a question
-    right   how often each rule is the right one; sums to 1
-    shown   share of the demonstrations that follow each rule; sums to 1
-    n_test  test questions at most; a fifth of all questions are kept for the test
-    seed    of every random draw
+    terms      digits in a question
+    right      how often each rule is the right one; sums to 1
+    shown      share of the demonstrations that follow each rule; sums to 1
+    practised  share of the demonstrations whose rule is given with the question, each rule equally often
+    n_test     test questions at most; a fifth of all questions are kept for the test
+    seed       of every random draw
     """
     task_options = dict(locals())
     for name in ("right", "shown"):
@@ -97,12 +106,13 @@ def hidden_rule(
             raise BadValue(f"task hidden_rule: {name} must sum to 1, not {sum(shares):g}")
     if not 4 <= check_at_least("hidden_rule", "terms", terms, 4) <= 12:
         raise BadValue(f"task hidden_rule: terms must be from 4 to 12, not {terms}")
+    check_share("hidden_rule", "practised", practised)
     check_at_least("hidden_rule", "n_test", n_test, 1)
 
     def draw_digits(draw: np.random.Generator, terms: int) -> tuple[int, ...]:
         return tuple(draw.integers(0, MODULUS, terms).tolist())
 
-    rules = HiddenRules(dict(zip(RULES, right, strict=True)), dict(zip(RULES, shown, strict=True)), seed)
+    rules = HiddenRules(dict(zip(RULES, right, strict=True)), dict(zip(RULES, shown, strict=True)), practised, seed)
     questions = QuestionSampler("hidden_rule", (terms,), draw_digits, str, rules.to_task, "terms", n_test, seed)
     demo = partial(rules.demo, questions)
     return TaskSource(

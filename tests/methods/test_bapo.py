@@ -71,3 +71,20 @@ def test_a_run_reports_the_bounds_it_found(letters):
     (told,) = advance(loop_of(method, letters))
     assert 0 <= told["policy/clip_fraction"] < 1
     assert 0.6 <= told["policy/clip_low"] <= 0.9 and 0 < told["policy/good_share"] < 1
+
+
+def test_bounds_steps_and_the_dual_clip_as_they_are_unless_told_otherwise():
+    batch = torch.zeros(2, dtype=torch.long)
+
+    def found(ratios: list[float], adv: list[float]) -> tuple[list[float], list[bool], list[float]]:
+        l, kept, told = balanced_clip(logp=torch.log(f64(*ratios)), old_logp=f64(0, 0), adv=f64(*adv), batch=batch)
+        return l.tolist(), kept.tolist(), [round(float(told[n]), 6) for n in ("clip_low", "clip_high", "good_share")]
+
+    # good 2, bad 1.5: low up to 0.9 does nothing, high by 0.05 from 1.2 to 1.5, where the share is a half
+    assert found([2.0, 1.5], [1.0, -1.0]) == (pytest.approx([-2.0, 1.5]), [False, True], [0.9, 1.5, 0.5])
+    # bad 9 is out of reach: high ends at 3, the share is 3 / 12, and a ratio above 3 has no gradient where A < 0
+    assert found([5.0, 9.0], [1.0, -1.0]) == (pytest.approx([-5.0, 9.0]), [False, False], [0.9, 3.0, 0.25])
+    assert found([1.2, 0.6], [1.0, -1.0])[1:] == ([True, True], [0.6, 1.2, round(2 / 3, 6)])
+    # log-ratios end at 20 and -20
+    l, kept, _ = balanced_clip(logp=f64(25, -25), old_logp=f64(0, 0), adv=f64(1, 1), batch=batch)
+    assert l.tolist() == pytest.approx([-math.exp(20), -math.exp(-20)]) and kept.tolist() == [False, True]

@@ -31,6 +31,16 @@ def test_experts_stand_beside_the_tasks_that_are_asked():
     ]
     found, _ = part(n=1, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=state)
     assert [r.task.id for r in found] == [f"train/{first_task_index(3) + 2}", "demo/3", "demo/4"]
+    part = with_experts()
+    found, _ = part(
+        n=1, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=initial_state(part)
+    )
+    assert [r.program for r in found] == ["main"] + ["expert"] * 32
+    # of 512 that are known the next is the first again
+    known = {"asked": 0, "taken": 512, "seen": 1024, "known": list(range(0, 1024, 2))}
+    part = with_experts(batch=1)
+    found, _ = part(n=0, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=known)
+    assert [r.task.id for r in found] == ["demo/0"]
     # the first two right ones in the terse style are 0 and 3; a pool of two begins again
     part = with_experts(batch=3, pool=2, style="terse")
     found, _ = part(

@@ -11,6 +11,7 @@ from selfteach import api
 from selfteach.core import (
     BadValue,
 )
+from selfteach.curriculum.select import first_task_index
 from selfteach.methods.co_reward import cross_vote, reworded
 from selfteach.reward.answer import exact_match
 from selfteach.reward.vote import majority_vote
@@ -43,6 +44,9 @@ def test_tasks_are_asked_in_both_wordings():
     given = {"rollouts": 4, "finished_rounds": [], "source": source, "seed": 3}
     requests, state = reworded(n=5, state=0, **given)
     assert state == 2 and [r.n for r in requests] == [4] * 4
+    first = first_task_index(3)
+    assert [r.task.id for r in requests[::2]] == [source.train(first).id, source.train(first + 1).id]
+    assert [len(reworded(n=n, state=0, **given)[0]) for n in (1, 2, 3, 4)] == [2, 2, 2, 4]
     for first, other in zip(requests[::2], requests[1::2], strict=True):
         assert other.task.tags["same_as"] == first.task.id != other.task.id and other.task.answer == first.task.answer
         assert first.task.prompt.startswith("compute: ") and other.task.prompt == first.task.tags["paraphrase"]

@@ -7,12 +7,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.battery import same
-from support.episodes import scripted_context
+from support.episodes import full_text, scripted_context, single_turn_group
 
 from selfteach.core import (
+    Block,
     Episode,
     Ref,
     RolloutGroup,
@@ -27,10 +29,14 @@ from selfteach.core import (
 )
 from selfteach.core.scoring import score
 from selfteach.credit.advantages import norm
+from selfteach.loop.episode import play
 from selfteach.methods.cooper import (
+    appraise,
     bradley_terry,
     certified_pairs,
     corrupted,
+    labelled,
+    read_for_appraisal,
     reward_model_score,
     right_or_wrong,
     terse_match,
@@ -155,3 +161,82 @@ def test_cooper_without_its_reward_model_is_grpo():
     method = registry.methods.get("cooper")
     assert [u.params for u in method().stage.updates] == [("policy",), ("rm",)]
     same(replace(method(update=False), stages=method(update=False).stages[1:]), registry.methods.get("grpo")())
+
+
+def test_an_appraisal_is_the_sigmoid_of_the_scalar_after_the_reference(tags):
+    for scalar, worth in ((math.log(3), 0.75), (0.0, 0.5), (-math.log(4), 0.2), (-1e4, 0.0), (1e4, 1.0)):
+        table = scripted_context(appraise(), [], tags, model_roles=("policy", "rm"))
+        tree = Tree()
+        table.trees["a"] = tree
+        at = Ref("a", tree.add(tree.add(-1, tags.encode(SUM.prompt)), tags.encode(TERSE), action_mask=True))
+
+        async def after(model_role: str, context: Any, tokens: Any, want: Any, last: float = scalar) -> Any:
+            assert model_role == "rm" and tags.decode(context).endswith(SUM.prompt + TERSE)
+            assert tags.decode(tokens) == "\n 9" and want == ("scalar_after",) and len(tokens) == 3
+            return {"scalar_after": np.array([7.0, -7.0, last])}
+
+        table.engine.score = after  # type: ignore[method-assign]
+        (group,) = asyncio.run(play(table, [RolloutRequest(SUM, 1, help={"output": at})]))
+        (episode,) = group.episodes
+        (t,) = episode.trajectories
+        assert episode.why == "" and episode.answer == pytest.approx(worth, abs=1e-12) and t.learn is None
+        assert episode.tree.notes[t.leaf.node] == {"worth": episode.answer}
+        assert full_text(episode, tags).endswith("\n 9")
+
+
+def read(tokenizer: Any, task: Task, n: int = 1) -> tuple[RolloutGroup, list[int]]:
+    """The episodes of reading a demonstration, and by how much each drew the reference to be off."""
+    off: list[int] = []
+
+    async def main(*, request: RolloutRequest, rollout: Any) -> Any:
+        off.append(int(rollout.random("reference").choice([-2, -1, 1, 2])))
+        return await read_for_appraisal(request=request, rollout=rollout)
+
+    table = scripted_context(Block(main), [], tokenizer, model_roles=("policy", "rm"))
+    (group,) = asyncio.run(play(table, [RolloutRequest(task, n, key="a:b")]))
+    assert {e.why for e in group.episodes} == {""}
+    return group, off
+
+
+def inputs(episode: Episode, tokenizer: Any, task: Task) -> list[tuple[str, float]]:
+    """What the reward model reads of an episode, without the prompt, and its labels."""
+    texts = [full_text(episode, tokenizer, i).split(task.prompt)[1] for i in range(len(episode.trajectories))]
+    return [(x, episode.tree.notes[t.leaf.node]["label"]) for x, t in zip(texts, episode.trajectories, strict=True)]
+
+
+def test_a_demonstration_and_its_counterpart_of_the_other_label(tags):
+    wrong = "<think> 2 + 3 = 6. 6 + 4 = 10.</think><answer> 10</answer>"
+    # right: the counterpart has the same text and a reference that is off
+    group, off = read(tags, replace(SUM, data=(TERSE,)), 12)
+    for episode, by in zip(group.episodes, off, strict=True):
+        assert inputs(episode, tags, SUM) == [(f"{TERSE}\n 9", 1.0), (f"{TERSE}\n {9 + by}", 0.0)]
+    assert set(off) == {-2, -1, 1, 2}
+    # off by two, 1 would be -1, which is told as 1 and is right: 2 stands in for it
+    one = Task("one", "3 - 2 =\n", ("1",), data=("<answer> 1</answer>",))
+    group, off = read(tags, one, 12)
+    for episode, by in zip(group.episodes, off, strict=True):
+        assert inputs(episode, tags, one)[1] == (f"<answer> 1</answer>\n {({-2: 2, -1: 0, 1: 2, 2: 3})[by]}", 0.0)
+    assert set(off) == {-2, -1, 1, 2}
+    # wrong: the counterpart is the task's solution, where it has one
+    task = replace(SUM, data=(wrong,), tags={"solution": TERSE})
+    ((episode,), _) = (read(tags, task)[0].episodes, None)
+    assert inputs(episode, tags, SUM) == [(f"{wrong}\n 9", 0.0), (f"{TERSE}\n 9", 1.0)]
+    (episode,) = read(tags, replace(task, tags={}))[0].episodes
+    assert inputs(episode, tags, SUM) == [(f"{wrong}\n 9", 0.0)]
+    word = Task("w", "2 + 3 + 4 =\n", ("nine",), data=("<answer> nine</answer>",))
+    (episode,) = read(tags, word)[0].episodes
+    assert inputs(episode, tags, word) == [("<answer> nine</answer>\n nine", 1.0)]  # not a number: nothing to be off by
+
+
+def test_within_a_demonstration_the_higher_label_is_preferred(tags):
+    task = replace(SUM, data=(TERSE,))
+    group, _ = read(tags, task, 2)
+    examples = labelled(groups=[group])
+    # two episodes of two texts each, right before wrong: 0 over 1, 2 over 3, and nothing between episodes
+    assert [x.preferred_over for x in examples] == [(1,), (), (3,), ()]
+    assert [x.given["label"] for x in examples] == [("seq", 1.0), ("seq", 0.0)] * 2
+    assert {x.model_role for x in examples} == {"rm"}
+    named = single_turn_group([(5,), (6,)], [0.0, 0.0], key="task:7")  # a name may have a colon
+    for e, label in zip(named.episodes, (1.0, 0.0), strict=True):
+        e.tree.notes[e.trajectories[0].leaf.node] = {"label": label}
+    assert [x.preferred_over for x in labelled(groups=[named])] == [(), ()]

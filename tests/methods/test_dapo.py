@@ -7,9 +7,10 @@ import math
 import pytest
 from support.battery import of, same, with_weigh
 from support.by_hand import token_gradient
+from support.curriculum import asked
 from support.episodes import single_turn_group
 
-from selfteach.curriculum.select import refill
+from selfteach.curriculum.select import first_task_index, refill
 
 
 def test_the_upper_clip_is_wider_and_tokens_count_alike():
@@ -39,3 +40,18 @@ def test_answers_near_the_limit_are_worth_less():
 
 def test_with_equal_clips_and_no_price_it_is_grpo_with_a_token_mean():
     same(of("dapo", low=0.2, high=0.2, limit=10_000), with_weigh(of("grpo"), "token_mean"))
+
+
+def test_a_step_asks_in_at_most_four_rounds_for_what_is_missing():
+    ask = lambda back, **more: asked(refill(**more), back, 10, n=3)  # noqa: E731
+    flat = [single_turn_group([(5,), (6,)], [1.0, 1.0], key=f"f{i}") for i in range(2)]
+    mixed = single_turn_group([(5,), (6,)], [1.0, 0.0], key="m")
+    requests, state, _ = ask([])
+    assert [r.n for r in requests] == [4, 4, 4] and state == 13
+    first = first_task_index(0)
+    assert [r.task.id for r in requests] == [f"t{first + i}" for i in (10, 11, 12)]
+    # one of three has a gradient: two are missing, after one round as after three, but not after four
+    for rounds, missing in ((1, 2), (2, 2), (3, 2), (4, 0)):
+        requests, state, _ = ask([[*flat, mixed], *[flat] * (rounds - 1)])
+        assert (len(requests), state) == (missing, 10 + missing)
+    assert ask([[mixed, mixed, mixed]])[0] == [] and ask([flat, flat], rounds=2)[0] == []

@@ -126,3 +126,15 @@ def test_decs_with_one_price_is_grpo_with_a_token_mean():
     )  # 1e-6 is added to the standard deviation of what is paid
     with pytest.raises(AssertionError):
         same(of("decs", rate=0.0), plain, 1e-3)
+
+
+def test_thinking_of_one_token_is_all_necessary_and_of_none_has_no_share():
+    rows = {"reward": [1, 1], "group": [0, 0]}
+    empty = {"share": None, "needed": None}
+    _, state = keep_share_of_easy(**rows, necessary=[1, 1], thinking=[1, 1], state=empty)
+    assert state == {"share": 1.0, "needed": 1.0}
+    _, state = keep_share_of_easy(**rows, necessary=[0, 1], thinking=[0, 2], state=empty)
+    assert state == {"share": 1.0, "needed": 0.25}  # (0 + 1/2) / 2
+    # 0.5 + 0.2 (0.25 - 0.75): a fifth unless told otherwise
+    _, state = keep_share_of_easy(**rows, necessary=[0, 1], thinking=[0, 2], state={"share": 0.5, "needed": 0.75})
+    assert state["share"] == pytest.approx(0.4)

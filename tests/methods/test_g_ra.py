@@ -90,3 +90,12 @@ def test_a_search_that_the_policy_answered_itself_is_no_action(tags):
 def test_the_gate_is_what_g_ra_adds_to_direct_accumulation():
     assert {row[0] for row in of("g_ra").diff(of("g_ra", gate=False))} == {"reward.0"}
     assert reward("g_ra").name == "gated" and reward("g_ra", gate=False).name == "weighted"
+
+
+def test_an_action_and_a_result_bring_a_tenth_each(tags):
+    pieces = re.split(r"(<information>.*?</information>)", searched() + ANSWER)
+    ids = [tags.encode(p) for p in ("question: ?\n", *pieces)]
+    mask = np.concatenate([np.full(len(i), n % 2 == 1) for n, i in enumerate(ids)])
+    path = SimpleNamespace(ids=np.concatenate(ids), action_mask=mask, prompt=len(ids[0]))
+    # a search and an answer, well formed, and one result
+    assert action_score(path=path, context=SimpleNamespace(tokenizer=tags)).value == pytest.approx(0.2 + 0.1)

@@ -90,3 +90,16 @@ def test_a_select_tells_numbers_and_the_step_logs_them(letters):
     metrics, groups, _ = asyncio.run(loop.advance())
     assert metrics["select/most"] == 4 and [len(g.episodes) for g in groups] == [4, 4]
     assert loop.state.history.scalars["select/most"] == [4.0]
+
+
+def test_a_prompt_has_at_most_128_rollouts_and_at_least_two():
+    _, _, told = asked(budgeted_pool(), [], 0, n=2, rollouts=100)
+    assert told["most"] == 100
+    first, _, _ = asked(budgeted_pool(), [], 0, n=2, rollouts=100)
+    history = History(tasks={first[0].task.id: {"reward": 0.0}, first[1].task.id: {"reward": 1.0}})
+    # of 200: 2 each, then 126 to the one never solved, up to 128, and what is left to the one always solved
+    found, _, told = asked(budgeted_pool(), [], 0, n=2, rollouts=100, history=history)
+    assert [r.n for r in found] == [128, 72] and told == {"most": 128, "unsolved": 1, "solved": 1}
+    # of 100 all but two go to the one never solved
+    found, _, _ = asked(budgeted_pool(), [], 0, n=2, rollouts=50, history=history)
+    assert [r.n for r in found] == [98, 2]

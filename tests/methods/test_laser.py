@@ -49,6 +49,14 @@ def test_the_policy_s_word_on_its_own_answer(letters):
         s.value for s in found["self_reward"].values()
     ] == pytest.approx([0.8, 0.1, 0.8])
     first, second, _ = found["reward"].values()
+    plain = asyncio.run(
+        score(probed(reward=exact_match()), [group], context, 5.0)
+    )  # beta 0.1 and c_ref -20 are its own
+    assert [s.value for s in plain["self_reward"].values()] == pytest.approx([0.8, 0.1, 0.8])
+    for level, agrees in ((-15.0, 1), (-15.1, 0)):  # 0.5 is a verdict of right
+        edge, edge_context, _ = answered_group(["7"], "7", letters, lambda text, v=level: [v])
+        (found,) = asyncio.run(score(probed(reward=exact_match()), [edge], edge_context, 5.0))["reward"].values()
+        assert found.parts["verified"] == found.parts["accepts"] == agrees
     assert (
         first.parts["accepts"] == 1
         and "rejects" not in first.parts
@@ -82,6 +90,7 @@ def test_the_verdict_is_regressed_on_the_reward():
     # (0.1 (-14 + 20) - 1)^2 = 0.16; its slope 2 * 0.1 * -0.4
     lp = f64(-14.0, -25.0)
     assert verdict_regression(raw_logp=lp, reward=f64(1, 0), c_ref=-20.0).tolist() == pytest.approx([0.16, 0.25])
+    assert verdict_regression(raw_logp=lp, reward=f64(1, 0)).tolist() == pytest.approx([0.16, 0.25])
     assert slope(lambda x: verdict_regression(raw_logp=x, reward=f64(1, 0), c_ref=-20.0), lp).tolist() == pytest.approx(
         [-0.08, -0.1]
     )
@@ -139,6 +148,7 @@ def test_a_vote_in_which_each_sample_has_the_weight_of_its_own_word(tags):
         return group.episodes[0].answer, group.episodes[0]
 
     assert won()[0] == "4"
+    assert won(weighted=True)[0] == "5"  # beta 0.1 and c_ref -20 are its own
     answer, episode = won(weighted=True, c_ref=-20.0)
     assert answer == "5" and [t.learn for t in episode.trajectories] == [None, "main", None]
 
@@ -148,3 +158,53 @@ def test_the_regression_joins_in_later():
     assert [from_step(history=History(step=s), step=3, value=0.5) for s in (2, 3, 4)] == [0.0, 0.5, 0.5]
     (verify,) = [t for u in of("laser").stage.updates for t in u.terms if t.on == ("verify",)]
     assert str(verify.coef) == "from_step(step=8, value=0.1)"
+
+
+def test_a_schedule_and_a_mixture_begin_at_once_unless_told_otherwise():
+    assert from_step(history=History(step=0)) == 1.0 and from_step(history=History(step=0), step=1) == 0.0
+    # std .7071 is above a gate of a tenth, .05 sqrt 2 = .0707 is not
+    rows: dict[str, Any] = {"adv": [1.0, -1.0], "group": [0, 0], "history": History()}
+    near = self_mixed(**rows, self_reward=[0.6, 0.5])["adv"].values
+    assert near.tolist() == [1.0, -1.0]
+    # the mean .1, the std .1414: 0.9 + 0.1 * 0.7071
+    far = self_mixed(**rows, self_reward=[0.2, -5.0])["adv"].values
+    assert far.tolist() == pytest.approx([0.9707107, -0.9707107])
+
+
+def test_eight_samples_vote_and_a_truncated_one_has_no_weight(tags):
+    table = scripted_context(sampled_vote(), ["<answer>4</answer>"], tags)
+    (group,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q", ("4",)))]))
+    assert group.episodes[0].cost["turns"] == 8 and group.episodes[0].answer == "4"
+    # of 4 the policy thinks 0.1 (-19), of 5 3 (10, which counts as 1), of 6, which never ends, 1 as well
+    replies = ["<answer>6</answer>" + "x" * 300, "<answer>4</answer>", "<answer>5</answer>"]
+    for level, winner in ((-10.0, "5"), (-20.0, "4"), (-25.0, "4")):
+        table = scripted_context(sampled_vote(k=3, weighted=True, stop=()), replies, tags)
+
+        async def levels(role: str, context: np.ndarray, tokens: Any, want: Any, five: float = level) -> Any:
+            value = -10.0 if "6" in tags.decode(context) else five if "5" in tags.decode(context) else -19.0
+            return {n: np.array([value]) for n in want}
+
+        table.engine.score = levels  # type: ignore[union-attr, method-assign]
+        (group,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q", ("5",)))]))
+        assert group.episodes[0].why == "" and group.episodes[0].answer == winner
+
+
+def test_where_nobody_answered_the_first_sample_is_scored(tags):
+    table = scripted_context(sampled_vote(k=3), [""], tags)
+    (episode,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q", ("5",)))]))[0].episodes
+    assert (
+        episode.why == "" and episode.answer == "" and [t.learn for t in episode.trajectories] == ["main", None, None]
+    )
+
+
+def test_two_doubtful_samples_weigh_less_than_one_of_a_little_more_than_both(tags):
+    # s = (20 - 17) / 10 = 0.3 of each 4, (20 - 13.5) / 10 = 0.65 of 5
+    replies = ["<answer>4</answer>", "<answer>5</answer>", "<answer>4</answer>"]
+    table = scripted_context(sampled_vote(k=3, weighted=True), replies, tags)
+
+    async def levels(role: str, context: np.ndarray, tokens: Any, want: Any) -> Any:
+        return {n: np.array([-13.5 if "5" in tags.decode(context) else -17.0]) for n in want}
+
+    table.engine.score = levels  # type: ignore[union-attr, method-assign]
+    (episode,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q", ("5",)))]))[0].episodes
+    assert episode.why == "" and episode.answer == "5"

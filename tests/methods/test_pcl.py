@@ -13,6 +13,7 @@ from support.models import mini
 
 from selfteach.core import BadValue, History, collate, registry
 from selfteach.credit.composers import per_trajectory
+from selfteach.curriculum.select import first_task_index
 from selfteach.loop import assemble
 from selfteach.loop.metrics_history import summary
 from selfteach.methods.pcl import first_rows, group_mean, nearest_predicted
@@ -78,3 +79,16 @@ def test_the_prediction_is_the_value_that_the_update_trains(letters):
         assert len(predicted) == 4 and metrics["rollout/groups"] == 2 and metrics["rollout/episodes"] == 4
         means.append(value.mean())
     assert means[0] != means[1], "it learned nothing"
+
+
+def test_four_times_as_many_tasks_are_predicted_and_the_next_step_goes_on_behind_them():
+    select, first_index = nearest_predicted(), first_task_index(0)
+    first, state, _ = asked(select, [], {"next": 0, "predicted": {}}, n=2)
+    assert [r.task.id for r in first] == [f"t{first_index + i}" for i in range(8)] and state["next"] == 8
+    later, state, _ = asked(select, [], state, n=2)
+    assert [r.task.id for r in later] == [f"t{first_index + 8 + i}" for i in range(8)] and state["next"] == 16
+    back = [
+        answered(r, [None], answer=p) for r, p in zip(first, (0.0, 1.0, 0.4, 0.61, 0.2, 0.8, 0.3, 0.9), strict=True)
+    ]
+    then, _, _ = asked(select, [back], state, n=2)
+    assert [r.task.id for r in then] == [first[2].task.id, first[3].task.id]  # 0.1 and 0.11 off a half

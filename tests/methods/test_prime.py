@@ -80,3 +80,15 @@ def test_the_reward_model_is_updated_before_it_scores():
     right, seq = batch.get("reward", "seq"), batch.get("seq")
     sums = np.bincount(seq, weights=rewards)
     assert np.corrcoef(sums, right)[0, 1] > 0.3  # the implicit reward correlates with the outcome
+
+
+def test_beta_is_a_twentieth_and_process_and_outcome_count_alike_unless_told_otherwise():
+    # S = 0.05 * (10 + 30) = 2: log(1 + e^-2)
+    l = outcome_cross_entropy(
+        prm_logp=torch.tensor([10.0, 30.0]), ref_logp=torch.zeros(2), reward=torch.ones(1), seq=torch.tensor([0, 0])
+    )
+    assert l.tolist() == pytest.approx([math.log1p(math.exp(-2))])
+    # r = 0.5, 1.5 (mean 1) and 2: to go (0.5 - 2) + (1.5 - 2) = -2, -1/2; 2 - 1 = 1. Outcome 1, 0: 1 and -1.
+    given: dict[str, Any] = {"prm_logp": [10.0, 30.0, 40.0], "ref_logp": [0.0] * 3, "seq": [0, 0, 1], "group": [0, 0]}
+    got = implicit_process(**given, reward=[1.0, 0.0])["adv"].values
+    assert got == pytest.approx([-1.0, 0.5, 0.0])

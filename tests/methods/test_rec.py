@@ -112,7 +112,8 @@ def test_opmd_is_its_formula_by_autograd():
 
 
 def test_asymre_lowers_the_baseline_of_every_group():
-    assert baseline_shift(adv=[0.5, -0.5, 0.0], by=0.1)["adv"].values == pytest.approx([0.6, -0.4, 0.1])
+    assert baseline_shift(adv=[0.5, -0.5, 0.0], by=0.3)["adv"].values == pytest.approx([0.8, -0.2, 0.3])
+    assert baseline_shift(adv=[0.5, -0.5, 0.0])["adv"].values == pytest.approx([0.6, -0.4, 0.1])
     study = Study(of("asymre", tau=0.2), groups_of())
     centred = Study(of("rec", mask="none"), groups_of())
     assert study.batch.get("adv", "seq") == pytest.approx(centred.batch.get("adv", "seq") + 0.2)

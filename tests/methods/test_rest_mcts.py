@@ -154,3 +154,55 @@ def test_each_answer_is_judged_by_its_own_text():
 def test_the_value_model_is_a_model_role_with_a_scalar_head_alone():
     made = registry.methods.get("rest_mcts")()
     assert made.models["vm"].heads == ("scalar",) and {u.params for u in made.stage.updates} == {("vm",), ("policy",)}
+
+
+def test_of_answers_of_one_value_the_first_is_the_best_of_eight(tags):
+    replies = [f"<answer>{n}</answer>" for n in range(1, 9)]  # a scripted engine gives all the same value
+    table = scripted_context(best_of(), replies, tags, model_roles=("policy", "vm"))
+    (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
+    assert (episode.why, episode.answer, episode.cost["turns"]) == ("", "1", 8)
+    for tokens, turns in ((0, 8), (1, 1)):
+        table = scripted_context(best_of(tokens=tokens), replies, tags, model_roles=("policy", "vm"))
+        (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
+        assert episode.cost["turns"] == turns
+
+
+def test_an_expansion_has_three_lines_and_three_more_in_simulation(tags):
+    # no line ends the answer: one expansion samples 3 lines, and 3 in simulation below the best of them
+    table = scripted_context(line_search(expansions=1), [" 1 + 1 = 2."], tags, model_roles=("policy", "vm"))
+    (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
+    assert episode.why == "" and episode.cost["turns"] == 3 + 3
+    table = scripted_context(line_search(), [" 1 + 1 = 2."], tags, model_roles=("policy", "vm"))
+    (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
+    assert episode.why == "" and episode.cost["turns"] == 8 * 6
+
+
+class Short(Scripted):
+    """A line of two tokens, then the answer."""
+
+    NEXT: ClassVar = {"": ["2."], "2.": ["<answer>2</answer>"]}
+
+
+def test_a_line_of_two_tokens_is_learned_at_its_second(tags):
+    table, groups = searched(line_search(expansions=2, branch=1, lookahead=0, stop_early=False), tags, engine=Short)
+    first, last = line_values(groups=groups)
+    assert [x.given["target"][1] for x in (first, last)] == [0.5, 1.0]  # two lines to a right answer
+    batch = collate([first, last], table.tree)
+    texts = [tags.decode(batch.ids[a:z]) for a, z in zip(batch.start, batch.start[1:], strict=False)]
+    assert texts[0] == f"{TASK.prompt}2." and texts[1].startswith(f"{TASK.prompt}2.<answer>2</answer>")
+    assert batch.lengths().tolist() == [1, 1]
+
+
+class Valued(Short):
+    """Of an answer the value is 3/4, of what comes before it 1/4."""
+
+    async def score(self, model_role, context, tokens, want=("logp",)):
+        text = self.tokenizer.decode(context) + self.tokenizer.decode(tokens)
+        return {"scalar_after": np.full(len(tokens), math.log(3) * (1 if "<answer>" in text else -1))}
+
+
+def test_the_value_of_a_line_is_mixed_with_that_of_its_simulation(tags):
+    for more, value in (({}, 0.5), ({"lookahead_weight": 0.2}, 0.35), ({"lookahead": 0}, 0.25)):
+        _, groups = searched(line_search(expansions=1, branch=1, **more), tags, engine=Valued)
+        (found,) = groups[0].episodes[0].tree.notes.values()
+        assert found["value"] == pytest.approx(value) and found["visits"] == 1  # 1/4 and 3/4, by halves

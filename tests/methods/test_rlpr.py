@@ -68,3 +68,16 @@ def test_the_threshold_follows_the_moving_average_of_the_std():
     )  # unknown stays unknown, a group of one is kept
     assert columns["keep"].values.tolist()[2] == 1 and np.isnan(columns["keep"].values[:2]).all() and again == state
     assert keep_spread(reward=[], group=[], state=state)[1] == state
+
+
+def test_the_moving_average_begins_as_a_mean_over_six_steps_and_moves_by_a_hundredth():
+    # std of (0, k) over n - 1 is k sqrt(1/2): of six steps with k = 1 to 6 the mean is 3.5 of these
+    state: dict[str, Any] = {"mean": 0.0, "steps": 0}
+    for k in range(1, 7):
+        columns, state = keep_spread(reward=[0, k], group=[0, 0], state=state)
+        assert columns["keep"].values.tolist() == [1, 1]
+        assert state == {"mean": pytest.approx(math.sqrt(0.5) * (k + 1) / 2), "steps": k}
+    # then half of 3.5 is asked for: 1.7 is too little, 1.8 enough
+    columns, after = keep_spread(reward=[0, 1.7, 0, 1.8], group=[0, 0, 1, 1], state=state)
+    assert columns["keep"].values.tolist() == [0, 0, 1, 1]
+    assert after["mean"] == pytest.approx(math.sqrt(0.5) * (0.99 * 3.5 + 0.01 * 1.75))

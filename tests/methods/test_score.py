@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.battery import of
-from support.episodes import scripted_context
+from support.episodes import full_text, scripted_context
 
 from selfteach.core import Ref, RolloutRequest, Task
 from selfteach.core.scoring import score
@@ -70,3 +70,11 @@ def test_the_first_stage_has_a_further_kl_on_the_first_attempt():
     ]
     assert [s.reward[0].args for s in (one, two)] == [{"first": 0.0, "alpha": 0.0}, {"alpha": 10.0}]
     assert len(of("score", stage_one=False).stages) == 1
+
+
+def test_the_question_is_repeated_after_the_instruction_unless_told_otherwise(tags):
+    replies = ["<answer>5</answer>", "<answer>7</answer>"]
+    for hyper_parameters, times in (({}, 2), ({"repeat_question": True}, 2), ({"repeat_question": False}, 1)):
+        table = scripted_context(two_attempts(**hyper_parameters), replies, tags)
+        (episode,) = played(table, Task("t", "what is 3 + 4?\n", "7")).episodes
+        assert full_text(episode, tags).count("what is 3 + 4?") == times and episode.answer == "7"

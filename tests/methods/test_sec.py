@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from support.curriculum import answered, asked
@@ -43,3 +45,14 @@ def test_the_arm_of_the_largest_advantage_is_sampled_most():
     assert asked(select, [[answered(first[0], [1.0])]], state)[0] == []
     with pytest.raises(BadValue, match="has no tag 'hops'"):
         asked(frontier_arms(by="hops"), [], {"q": {}, "next": {}, "asked": {}})
+
+
+def test_the_first_values_are_halves_of_the_advantages_and_a_temperature_of_a_half_tells_them_apart():
+    select = frontier_arms(by="difficulty")
+    first, state, _ = asked(select, [], {"q": {}, "next": {}, "asked": {}}, n=60)
+    history = History(tasks={r.task.id: {"adv": 0.8 if r.task.tags["difficulty"] == 1 else 0.0} for r in first})
+    _, after, metrics = asked(select, [], state, n=60, history=history, step=1)
+    # Q = 0.8 / 2 = 0.4; p = e^(0.4 / 0.5) / (e^0.8 + 2)
+    assert after["q"]["1"] == pytest.approx(0.4) and metrics["p/1"] == pytest.approx(
+        math.exp(0.8) / (math.exp(0.8) + 2)
+    )

@@ -12,6 +12,7 @@ from support.curriculum import Metrics, answered, asked
 from support.episodes import scripted_context
 
 from selfteach.core import RolloutGroup, RolloutRequest, Task
+from selfteach.curriculum.select import first_task_index
 from selfteach.loop.episode import play
 from selfteach.methods.seele import Curve, fit, prefix, responsive_hints
 from selfteach.rollout.single import single
@@ -88,3 +89,22 @@ def test_a_hint_may_begin_the_answer(letters):
     context = scripted_context(single(), ["12</answer>"], letters)
     (group,) = asyncio.run(play(context, [RolloutRequest(Task("t", "q?"), 1, help={"hint": "<answer> "})]))
     assert group.episodes[0].answer == "12"
+
+
+def test_a_visit_has_four_rounds_from_no_hint_on_unless_told_otherwise():
+    select, state, back = responsive_hints(), {"next": 0, "rates": {}}, []
+    sizes = []
+    for _ in range(5):
+        requests, state, _ = asked(select, back, state, n=1, rollouts=10)
+        if not requests:
+            break
+        sizes.append(requests[0].n)
+        back.append([answered(requests[0], [0.0] * requests[0].n, key="k")])
+    assert sizes == [3, 3, 2, 2] and back[0][0].request.help["rate"] == 0.0  # ten rollouts in four rounds
+    assert state["next"] == 1 and state["rates"] == {back[0][0].request.task.id: 0.95}  # nothing right: the highest
+    first = first_task_index(0)
+    requests, _, _ = asked(select, [], {"next": 0, "rates": {}}, n=256, rollouts=1)
+    assert {r.task.id for r in requests} == {f"t{first + i}" for i in range(256)}
+    # the same question again in the next epoch, at the rate that its last visit ended with
+    (request,), _, _ = asked(responsive_hints(size=1), [], {"next": 1, "rates": {f"t{first}": 0.25}}, n=1, rollouts=4)
+    assert (request.help["rate"], request.n) == (0.25, 1)

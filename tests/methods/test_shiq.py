@@ -140,3 +140,20 @@ def test_the_outcome_is_the_reward_of_the_last_token():
 def test_the_reward_of_a_turn_is_that_of_its_last_token():
     got = step_rewards(reward=[1.0, np.nan, 3.0], step=[0, 0, 1, 2, 2])["token_reward"].values
     assert got.tolist() == [0, 1, 0, 0, 3]
+
+
+def test_beta_is_a_tenth_unless_told_otherwise():
+    # d = 1, 2; V = (lse - ref) / 10 = 0.3, 0.1. To go: 1 - 0.1 - 0.2 - 0.3 = 0.4; 1 - 0.2 - 0.1 = 0.7. One step:
+    # -0.1 + 0.1 - 0.3 = -0.3; 1 - 0.2 + 0 - 0.1 = 0.7
+    given = {
+        "raw_logp": f64(-1, -1),
+        "ref_raw_logp": f64(-2, -3),
+        "lse": f64(4, 2),
+        "ref_lse": f64(1, 1),
+        "token_reward": f64(0, 1),
+        "seq": torch.tensor([0, 0]),
+    }
+    assert soft_bellman(**given).tolist() == pytest.approx([0.16, 0.49])
+    assert soft_bellman(**given, steps="one").tolist() == pytest.approx([0.09, 0.49])
+    # without the shift V = 0.4, 0.2
+    assert soft_bellman(**given, shift=False).tolist() == pytest.approx([0.09, 0.36])

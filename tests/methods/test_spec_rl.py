@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.episodes import scripted_context
+from support.episodes import full_text, scripted_context, single_turn_group
 from support.models import mini
 from support.runs import run_config_of, same_run
 
 from selfteach import api
-from selfteach.core import BadValue, Sampling, Task, random_keys, registry
+from selfteach.core import BadValue, Ref, Sampling, Task, Tree, random_keys, registry
 from selfteach.core.protocols import Completion
 from selfteach.core.task import RolloutRequest
 from selfteach.engine.builtin import BuiltinEngine
@@ -48,6 +48,7 @@ class Enumerable:
 
     async def generate(self, model_role, context, sampling, at):
         ids, logp = list(context[len(PROMPT) :]), []
+        assert sampling.max_tokens == 2 - len(ids), "what is left of an answer of two"
         new: list[int] = []
         while len(ids) < 2:
             token, lp = draw(self._logits(np.array(ids)), sampling, float(random_keys.uniform(at, len(new))))
@@ -207,6 +208,20 @@ def test_a_task_that_occurs_twice_in_a_step_has_two_rng_keys():
     assert state == {"asked": 5, "last": {}} and all(r.help["drafts"] == (None, None) for r in requests)
 
 
+def test_the_drafts_of_a_visit_are_the_rollouts_of_the_last_and_none_for_more():
+    source = api.task_source("bandit", {})
+    given = {"n": 1, "source": source, "seed": 0, "size": 1}
+    (request,), state = revisit(rollouts=2, finished_rounds=[], state={"asked": 0, "last": {}}, **given)
+    group = single_turn_group([(5,), (6,)], [1.0, 0.0])._replace(request=request)
+    assert revisit(rollouts=2, finished_rounds=[[group]], state=state, **given)[0] == []
+    _, state = revisit(rollouts=2, finished_rounds=[[group]], state=state, **given)
+    (request,), state = revisit(rollouts=3, finished_rounds=[], state=state, **given)
+    assert request.help["drafts"] == (*[e.trajectories[0].leaf for e in group.episodes], None) and state["asked"] == 2
+    (request,), _ = revisit(rollouts=3, finished_rounds=[], state={"asked": 128, "last": {}}, **{**given, "size": 128})
+    plain = revisit(n=1, source=source, seed=0, rollouts=3, finished_rounds=[], state={"asked": 128, "last": {}})
+    assert plain[0] == [request]  # a pool of 128 unless told otherwise: the 129th is the first of the second round
+
+
 def test_a_run_counts_sampled_tokens_and_resumes_to_the_same_bits(mini_folder: Path, tmp_path: Path):
     method = registry.methods.get("spec_rl")(groups=4, rollouts=4, size=4, lenience=1.0)
     paid = registry.methods.get("bandit_reinforce")(groups=4, rollouts=4)
@@ -228,3 +243,29 @@ def test_a_run_counts_sampled_tokens_and_resumes_to_the_same_bits(mini_folder: P
         api.train(run_config, out, interrupt)
     assert api.train(run_config, out, resume=True).done
     same_run(tmp_path / "whole", out)
+
+
+def test_a_draft_is_never_kept_up_to_the_middle_of_a_stop(letters):
+    # The draft `x</ab` is rejected at `b`. What is left ends in `</a`, which may be the beginning of `</answer>`, so
+    # that only `x` is kept; of `x</` + `y` the same, and `xy` is kept up to where it is rejected.
+    for draft, kept in (("x</ab", 1), ("x</y", 1), ("xyz", 2), ("<b", 0)):
+        tree = Tree()
+        ids = letters.encode(draft)
+        prompt = tree.add(-1, letters.encode(PROMPT))
+        leaf = tree.add(prompt, ids, action_mask=True, logp=np.full(len(ids), -1.0), version=0, sampling=Sampling())
+        table = scripted_context(from_draft(lenience=2.0), ["z</answer>"], letters, sampling=Sampling(max_tokens=20))
+        table.find = {"old": tree}.__getitem__
+
+        async def now(role, context, tokens, want):
+            logp = np.full(len(tokens), -0.5)
+            logp[-1] = -np.inf  # the last token of the draft cannot be drawn any more
+            return {"logp": logp, "cdf_below": np.zeros(len(tokens))}
+
+        table.engine.score = now
+        (group,) = asyncio.run(
+            play(table, [RolloutRequest(Task("t", PROMPT), 1, help={"drafts": (Ref("old", leaf),)})])
+        )
+        (episode,) = group.episodes
+        assert episode.why == "" and full_text(episode, letters).startswith(PROMPT + draft[:kept] + "z</answer>")
+        assert list(episode.tree.notes.values()) == [{"kept": kept, "draft": len(ids)}]
+        assert table.engine.calls[0][2].max_tokens == 20 - kept

@@ -233,3 +233,77 @@ def test_a_run_goes_through_both_stages(tmp_path):
     assert steps[1]["tokens/sampled"] == steps[1]["tokens/learned"] + sum(
         v for k, v in steps[1].items() if k.startswith("dropped/")
     )
+
+
+def proposed(tags, replies, **hyper_parameters):
+    """What a proposer returns, its episode, and the calls of the engine."""
+    table = scripted_context(propose(**hyper_parameters), replies, tags, tools={"search": lambda q: f"found {q}."})
+    (episode,) = asyncio.run(play(table, [RolloutRequest(Task("t", "propose: 1 hops to Ulm.\n"), 1)]))[0].episodes
+    assert episode.why == ""
+    return episode.answer, episode, table.engine.calls
+
+
+def test_a_proposer_searches_three_times_and_then_only_asks(tags):
+    searches = [f"<search>q{n}</search>" for n in range(4)]
+    asks = "<question> who?</question>"
+    answer, episode, calls = proposed(tags, [*searches[:3], asks])
+    assert answer == {
+        "question": "who?",
+        "queries": ["q0", "q1", "q2"],
+        "evidence": ["found q0.", "found q1.", "found q2."],
+    }
+    both, last = ("</search>", "</question>"), ("</question>",)
+    assert [sampling.stop for _, _, sampling, _ in calls] == [both, both, both, last]
+    assert {sampling.temperature for _, _, sampling, _ in calls} == {0.8}
+    (t,) = episode.trajectories
+    assert (t.learn, t.role) == ("propose", "proposer")
+    # a fourth search is neither stopped at nor answered
+    answer, _, calls = proposed(tags, searches)
+    assert answer["question"] is None and answer["queries"] == ["q0", "q1", "q2"] and len(calls) == 4
+    # it ends with its question, and at a turn that has neither a question nor a query
+    assert len(proposed(tags, [searches[0], asks, searches[1]])[2]) == 2
+    answer, _, calls = proposed(tags, ["no tags", asks])
+    assert answer == {"question": None, "queries": [], "evidence": []} and len(calls) == 1
+    answer, _, calls = proposed(tags, [searches[0], asks], turns=0)
+    assert answer["queries"] == [] and [sampling.stop for _, _, sampling, _ in calls] == [last]
+
+
+def test_the_check_answers_in_one_turn_of_48_tokens(tags):
+    table = scripted_context(from_evidence(), [" Ulm.</think><answer> Ulm</answer>"], tags)
+    (episode,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q?\n"), 1)]))[0].episodes
+    ((_, text, sampling, _),) = table.engine.calls
+    assert (text, sampling.max_tokens, sampling.stop) == ("q?\n<think>the", 48, ("</answer>",))
+    assert episode.answer == "Ulm" and [(t.learn, t.role) for t in episode.trajectories] == [(None, "checker")]
+
+
+def test_the_pool_of_questions_is_emptied_every_ten_steps():
+    train = lambda i: Task(f"train/{i}", "question: ?\n", ("Ulm", "Ulm an der Donau"), tags={"hops": 2})  # noqa: E731
+    source = SimpleNamespace(train=train, test=(Task("test/0", "q"),), questions=None)
+    state = {"asked": 5, "pool": [["what is the old one?", ["Ulm"]]]}
+    for step, kept in ((0, 0), (1, 1), (9, 1), (10, 0), (11, 1), (20, 0)):
+        found, after = propose_check_solve(
+            n=2, rollouts=4, finished_rounds=[], source=source, seed=0, step=step, state=state
+        )
+        assert len(after["pool"]) == kept and after["asked"] == 7
+        assert [(r.task.id, r.n, r.program) for r in found] == [(f"propose/{step}/{i}", 1, "propose") for i in (0, 1)]
+        assert found[0].task.prompt == "propose: 2 hops to Ulm.\n" and found[0].task.answer == ("Ulm",)
+    _, after = propose_check_solve(
+        n=2, rollouts=4, finished_rounds=[], source=source, seed=0, step=4, state=state, pool_steps=2
+    )
+    assert after["pool"] == []
+
+
+def test_the_check_is_shown_with_the_evidence_of_four_other_questions():
+    made = iter(range(100))
+
+    def compose(draw: np.random.Generator) -> SimpleNamespace:
+        n = next(made)
+        return SimpleNamespace(question=f"q{n}?", answer=f"a{n}", searches=((f"s{n}", f"line {n}."),))
+
+    questions = SimpleNamespace(compose=compose, tested=set(), prompt=lambda question: f"question: {question}\n")
+    source = SimpleNamespace(questions=questions, demos=None, test=(Task("test/0", "q"),), name="made")
+    found, state = proposing(n=2, finished_rounds=[], source=source, seed=0, state=0)
+    assert state == 2 and found[0].task.prompt == "propose: 1 hops to a0.\n"
+    prompt = found[1].task.prompt
+    assert prompt.startswith("question: q1?\n<information>")
+    assert sorted(re.findall(r"line \d", prompt)) == [f"line {n}" for n in (1, 2, 3, 4, 5)]  # its own and four more

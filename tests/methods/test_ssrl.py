@@ -137,6 +137,25 @@ def test_entropy_guided_uses_the_engine_where_uncertainty_rose(tags, chances, as
     assert e.why == "" and e.answer == "z"
     assert outside == ["abc"[n - 1] for n in asked]
     assert e.cost["calls"] == len(asked)
+    assert e.cost["turns"] == 3 + (3 - len(asked)) + 1  # three queries, own memory for the others, the answer
+
+
+def test_an_episode_ends_at_an_answer_at_a_turn_without_a_query_and_after_all_its_turns(tags):
+    ask, answer = "<search>q</search>", "<answer>z</answer>"
+    tools = {"search": lambda q: "tool"}
+    for replies, turns, got in (
+        ([answer, ask], 1, "z"),
+        (["no tags", answer], 1, None),
+        ([ask, "no tags", answer], 2, None),
+    ):
+        e = episode(scripted_context(entropy_guided(), replies, tags, tools=tools))
+        assert (e.why, e.cost["turns"], e.answer) == ("", turns, got)
+
+    def reply(text: str, rng_key: int) -> str:
+        return "<information>own</information>" if text.endswith("</search>") else ask
+
+    # five turns of its own, the last of which may be an answer, and its memory for all but the first query
+    assert episode(scripted_context(entropy_guided(), reply, tags, tools=tools)).cost["turns"] == 5 + 4
 
 
 def test_ssrl_without_format_reward_mask_and_kl_is_grpo():

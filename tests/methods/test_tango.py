@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from support.battery import Study, groups_of
-from support.episodes import scripted_context, single_turn_group
+from support.episodes import full_text, scripted_context, single_turn_group
 
 from selfteach import api
 from selfteach.core import (
+    BadValue,
+    Block,
     RolloutGroup,
     RolloutRequest,
     Score,
@@ -28,7 +30,15 @@ from selfteach.core.scoring import score
 from selfteach.curriculum.select import reviewed
 from selfteach.loop.episode import play
 from selfteach.loop.log import Rollouts, pack
-from selfteach.methods.tango import balance_classes, by_program, fuse_steps, verdict_of, verify, with_verdicts
+from selfteach.methods.tango import (
+    balance_classes,
+    by_program,
+    fuse_steps,
+    read_verdict,
+    verdict_of,
+    verify,
+    with_verdicts,
+)
 from selfteach.reward.answer import exact_match
 from selfteach.reward.payoff import payoff_from_notes
 from selfteach.rollout.single import single
@@ -216,3 +226,65 @@ def test_notes_are_numbers_or_sequences_of_numbers_and_come_back_from_the_log(ta
         assert tree.numbers(node, "marks") == (1.0, -1.0) and tree.number(node, "marks") is None
         assert tree.number(node, "right") == 1.0 and tree.numbers(node, "right") is None
         assert tree.number(node, "worth") is None
+
+
+def test_classes_are_smoothed_by_a_fifth_and_held_off_zero():
+    rows = {"adv": [1.0, 1.0], "label": [1.0, 0.0]}
+    _, state = balance_classes(**rows, state={"right": 1.0})
+    assert state["right"] == pytest.approx(0.9)  # 1 + 0.2 (1/2 - 1)
+    # a share of 0 or 1 counts as 0.02 or 0.98: weights 1 / sqrt(0.04) = 5 and 1 / sqrt(1.96)
+    for right, want in ((0.0, [5.0, 1 / 1.4]), (1.0, [1 / 1.4, 5.0])):
+        got, state = balance_classes(**rows, state={"right": right}, rate=0.0)
+        assert got["adv"].values.tolist() == pytest.approx(want) and state == {"right": right}
+    rows = {"adv": [1.0, 1.0], "label": [1.0, 1.0]}
+    got, state = balance_classes(**rows, state={"right": 0.99})  # 0.99 + 0.2 * 0.01, above 0.98
+    assert got["adv"].values.tolist() == pytest.approx([1 / 1.4] * 2) and state["right"] == pytest.approx(0.992)
+
+
+def test_a_demonstrated_verdict_has_a_random_mark_for_each_step(tags):
+    drawn: list[list[float]] = []
+
+    async def main(*, request: RolloutRequest, rollout: Any) -> Any:
+        draw = rollout.random("verdict")
+        drawn.append([draw.random() for _ in range(3)])
+        return await read_verdict(request=request, rollout=rollout)
+
+    table = scripted_context(Block(main), [], tags, model_roles=("policy", "verifier"))
+    (group,) = asyncio.run(play(table, [RolloutRequest(replace(SUM, data=(TERSE,)), 16)]))
+    for (a, b, c), episode in zip(drawn, group.episodes, strict=True):
+        # a draw below a half is a mark of right, a verdict of 1
+        mark = lambda u: "+" if u < 0.5 else "-"  # noqa: E731
+        assert episode.answer == f"<think> {mark(a)} {mark(b)}</think><answer> {int(c < 0.5)}</answer>"
+        (t,) = episode.trajectories
+        assert (t.role, t.learn) == ("verifier", "verdict")
+        assert full_text(episode, tags) == f"{SUM.prompt}{TERSE}\n{episode.answer}"
+        assert tags.decode(episode.tree.id[episode.tree.action_mask]) == episode.answer
+    assert len({e.answer for e in group.episodes}) > 4
+
+
+def test_a_verifier_s_marks_are_compared_with_a_judge_of_steps(tags):
+    # the first step is wrong, the second right; marks + - catch no wrong step and pass no right one; - + all
+    text = "<think> 2 + 3 = 6. 6 + 4 = 10.</think><answer> 10</answer>"
+    for marks, caught, passed in (("+ -", 0.0, 0.0), ("- +", 1.0, 1.0), ("- -", 1.0, 0.0), ("+ +", 0.0, 1.0)):
+        groups, _ = judged(tags, [f"<think> {marks}</think><answer> 0</answer>"], reward=0.0, text=text)
+        (found,) = groups[1].scores["reward"].values()
+        assert (found.value, found.parts["caught"], found.parts["passed"]) == (1.1, caught, passed)
+        assert found.parts["agreed"] == found.parts["formed"] == 1.0
+
+
+def test_steps_are_fused_from_a_half_to_a_tenth_over_forty_steps():
+    rows: dict[str, Any] = {"adv": [1.0], "process": [1.0, math.nan], "seq": [0, 0], "group": [0]}
+    for step, alpha in ((0, 0.5), (20, math.sqrt(0.05)), (40, 0.1), (80, 0.1)):
+        got = fuse_steps(**rows, history=History(step=step))["adv"].values
+        assert got.tolist() == pytest.approx([1 - alpha] * 2)  # one mark: z is 0
+    for start, stop in ((0.0, 0.0), (0.5, 0.6), (1.1, 0.5), (0.5, 0.0)):
+        with pytest.raises(BadValue, match="alpha must decrease"):
+            fuse_steps(**rows, history=History(), start=start, stop=stop)
+    assert fuse_steps(**rows, history=History(), start=1.0, stop=1.0)["adv"].values.tolist() == [0.0, 0.0]
+
+
+def test_an_answer_of_unknown_reward_is_not_right(tags):
+    for reward, right in ((None, 0.0), (0.99, 0.0), (1.0, 1.0)):
+        groups, _ = judged(tags, ["<think> + +</think><answer> 1</answer>"], reward=reward)  # type: ignore[arg-type]
+        (episode,) = groups[1].episodes
+        assert episode.tree.number(episode.trajectories[0].leaf.node, "right") == right

@@ -69,3 +69,13 @@ def test_tempo_without_the_difference_is_grpo():
     same(of("tempo", rate=0.0), of("grpo"))
     with pytest.raises(AssertionError):
         same(of("tempo"), of("grpo"))
+
+
+def test_what_is_added_to_the_std_makes_the_change_smaller():
+    # ab, ac, ad with 1, 0, 0: changes 2/3 and -1/3 where they part, std over n - 1 sqrt(1/3) = 0.57735
+    given = {"id": [7, 1, 7, 2, 7, 3], "seq": [0, 0, 1, 1, 2, 2], "group": np.array([0, 0, 0]), "reward": [1, 0, 0]}
+    for more, below in (({}, 0.57735127), ({"eps": 0.5}, 1.07735027), ({"ddof": 0, "eps": 0.0}, math.sqrt(2) / 3)):
+        got = add_branch_values(adv=np.ones(3), **given, **more)["adv"].values
+        assert got == pytest.approx([1, 1 + 2 / 3 / below, 1, 1 - 1 / 3 / below, 1, 1 - 1 / 3 / below], rel=1e-8)
+    got = add_branch_values(adv=np.ones(3), **given, eps=0.0, rate=0.5)["adv"].values
+    assert got[:2] == pytest.approx([1, 1 + math.sqrt(3) / 3])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from support.answers import answered, paid
 from support.battery import Study, groups_of, of, same
 
 from selfteach import api
+from selfteach.methods.ttrl import keep_first
 from selfteach.reward.answer import exact_match
 from selfteach.reward.vote import majority_vote
 
@@ -46,3 +48,9 @@ def test_ttrl_with_every_vote_kept_and_labels_is_grpo_on_the_test_questions():
     source = api.task_source("chain_sum", {"n_test": 8})
     asked, _ = of("ttrl").stage.select(n=8, rollouts=2, finished_rounds=[], source=source, seed=0, state=0)
     assert {r.task.id for r in asked} == {t.id for t in source.test}
+
+
+def test_thirty_two_of_the_votes_are_learned_unless_told_otherwise():
+    got = keep_first(group=np.array([0] * 34 + [1] * 3))["keep"].values
+    assert got.tolist() == [1.0] * 32 + [0.0] * 2 + [1.0] * 3
+    assert keep_first(group=np.array([0, 1, 0, 0, 1]), n=2)["keep"].values.tolist() == [1, 1, 1, 0, 1]

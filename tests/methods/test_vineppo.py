@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -141,3 +142,17 @@ def test_vines_estimate_the_exact_value_of_a_state(letters):
     exact = sum(float(probs[i]) for i, s in enumerate(said) if normalise(s) in set("bcdefghijklmnop"))
     (value,) = [s.value for s in found["start_value"].values()]
     assert abs(value - exact) < 4 * math.sqrt(exact * (1 - exact) / 2000) and 0.05 < exact < 0.95
+
+
+def test_an_unknown_reward_leaves_its_own_sequence_unknown_and_no_other():
+    got = step_values(reward=[NAN, 0.0], start_value=[0.5, 0.75], step_value=[NAN] * 4, seq=[0, 0, 1, 1])["adv"].values
+    assert np.isnan(got).tolist() == [True, True, False, False] and got[2:].tolist() == [-0.75, -0.75]
+    got = step_values(reward=[1.0, 0.0], start_value=[0.5, 0.75], step_value=[NAN] * 2, seq=[0, 1])["adv"].values
+    assert got.tolist() == [0.5, -0.75]  # sequences of one token
+
+
+def test_nine_vines_from_each_of_six_states_and_from_the_prompt(letters):
+    table = scripted_context(vines(), lambda text, _: "1. 2. 3. 4. 5. 6. 7. 8. 9." if text == "Q:" else "x", letters)
+    (episode,) = played(table, Task("t", "Q:", "7")).episodes
+    cuts_of = [episode.tree.cut[t.leaf.node] for t in episode.trajectories[1:] if episode.tree.parent[t.leaf.node] > 0]
+    assert episode.cost["turns"] == 64 == 1 + 9 * 7 and sorted(Counter(cuts_of).values()) == [9] * 6

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.episodes import said_group
+from support.episodes import single_turn_group
 from support.scores import Reader, by_sample
 
 from selfteach.core import BadValue
@@ -14,7 +14,7 @@ from selfteach.reward.controls import shuffled
 
 
 def dealt(keys):
-    groups = [said_group([(10 + i,) for i in range(4)], [None] * 4, key=k) for k in keys]
+    groups = [single_turn_group([(10 + i,) for i in range(4)], [None] * 4, key=k) for k in keys]
     found = asyncio.run(score(shuffled(reward=by_sample(1.0, 2.0, 3.0, 4.0)), groups, Reader(), 5.0))["reward"]
     return [s.value for s in found.values()]
 

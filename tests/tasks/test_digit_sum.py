@@ -11,7 +11,7 @@ from selfteach.tasks.digit_sum import WAYS, right_addition, solve_text
 
 
 def source(**options):
-    return task_source("digit_sum", options)
+    return task_source("digit_sum", {"practised": 0.0, **options})
 
 
 def only(way, **options):
@@ -95,6 +95,17 @@ def test_estimates_are_marked_and_gone_on_with():
     assert built.test[0].judge("step") == right_addition()
 
 
+def test_practice_gives_each_way_equally_often_and_teaches_the_rest():
+    built = source(terms=(4, 4), slowly=0.02, quickly=0.0, guess=0.98, practised=0.5)
+    demos = [built.demos(i) for i in range(1000)]
+    given = [d for d in demos if d.tags["kind"] == "practice"]
+    assert len(given) == pytest.approx(500, abs=60)
+    assert sum(d.tags["way"] == "slowly" for d in given) == pytest.approx(250, abs=50)
+    for demo in given:
+        assert demo.prompt.endswith(f" =\n<think> {demo.tags['way']}") and demo.data[0].startswith((" ", "</think>"))
+    assert sum(d.tags["way"] == "slowly" for d in demos if d.tags["kind"] == "demo") < 40
+
+
 def test_training_and_test_share_no_question_and_a_pool_comes_round():
     built, endless = source(pool=7), source()
     prompts = {t.prompt for t in built.test}
@@ -117,6 +128,7 @@ def test_hints_hold_the_first_additions():
         ({"slowly": 0.5}, "must sum to 1, not 1.2"),
         ({"guess": 1.5}, "guess must be a share"),
         ({"terms": (2, 5)}, "terms must be (fewest, most) from 3"),
+        ({"practised": 2}, "practised must be a share"),
         ({"sums": 0}, "sums must be a whole number of at least 1"),
         ({"pool": -1}, "pool must be a whole number"),
     ],

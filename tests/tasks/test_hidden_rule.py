@@ -13,7 +13,7 @@ RIGHT, SHOWN = (0.3, 0.3, 0.2, 0.1, 0.1), (0.5, 0.2, 0.1, 0.1, 0.1)
 
 
 def source(**options):
-    return task_source("hidden_rule", {"right": RIGHT, "shown": SHOWN, **options})
+    return task_source("hidden_rule", {"right": RIGHT, "shown": SHOWN, "practised": 0.0, **options})
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,14 @@ def test_rules_are_right_and_shown_in_their_shares_and_independently():
         assert shown[rule] / 4000 == pytest.approx(s, abs=0.03)
     agree = sum(d.answer[0] in d.data[0].partition("<answer>")[2] for d in demos) / 4000
     assert agree == pytest.approx(sum(r * s for r, s in zip(RIGHT, SHOWN, strict=True)), abs=0.03)
+
+
+def test_practice_gives_each_rule_equally_often():
+    built = source(practised=1.0)
+    demos = [built.demos(i) for i in range(1000)]
+    shown = Counter(d.tags["shown"] for d in demos)
+    assert set(shown) == set(RULES) and min(shown.values()) > 150
+    assert all(d.prompt.endswith(f"=\n<think> {d.tags['shown']}") for d in demos)
 
 
 def test_a_question_always_has_the_same_rule_and_names_no_rule():
