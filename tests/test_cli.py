@@ -312,6 +312,8 @@ def test_a_verdict_is_found_in_the_results(out, tmp_path, monkeypatch):
         "steps": 1,
         "seeds": [],
         "task": "t",
+        "format": 2,
+        "regime": "r",
     }
     (tmp_path / "results" / "grpo.json").write_text(json.dumps(results))
     assert next(m for m in json.loads(out("methods", "--json")[1]) if m["name"] == "grpo")["verdict"] == "holds"

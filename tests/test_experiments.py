@@ -15,11 +15,13 @@ import pytest
 from support.runs import BANDIT
 
 from selfteach import experiments, run_cache
+from selfteach.analysis import claim_curves, ledger
 from selfteach.analysis.verdict import FAILS, HOLDS, NOT_TESTED, UNDECIDED
 from selfteach.core import BadValue, Claim, SelfteachError, mechanism, outcome, premise, registry
 from selfteach.core.method import MethodEntry
 from selfteach.experiments import runs as runs_module
 from selfteach.experiments.arms import arm_differences, claim_arms, config_rows, regime_config
+from selfteach.experiments.null_trials import null_trials
 from selfteach.experiments.reproduce import arm_cost
 from selfteach.experiments.runs import RunPool, RunRequest
 
@@ -193,6 +195,30 @@ def test_no_run_is_begun_after_the_time_is_spent(claimed, pretended, tmp_path, m
     monkeypatch.undo()
 
 
+def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pretended, tmp_path):
+    pretended.value["accuracy"] = lambda arm, seed: (0.8 if arm == "self" else 0.6) + noise(seed) * (arm == "self")
+    acts = mechanism("accuracy", "self", "start", by=0.1, fails_at=0.95)
+    name = claimed(claim_of(acts, CHECK, outcome("accuracy", "self", "other", by=0.2, relation="~", fails_at=0.5)))
+    experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")
+    text = ledger.page(ledger.read_results(tmp_path / "out"))
+    head = "| `claimed` | test | none | - | holds | 1 of 2 hold | **mechanism shown** | `bandit_small`, 4 steps,"
+    assert head in text and "1 claim decided: 1 mechanism shown." in text
+    # 0.2 +- 0.01 in eight seeds: error 0.01 sqrt(8 / 7) / sqrt(8) = 0.00378; t at the first look's level 2.92, at 80 %
+    # 0.90: intervals reach 0.0110, and 0.0144 could have been found
+    assert "| outcome | accuracy of self is above that of other by 0.05 | +20.0 [+18.9, +21.1] | 1.4 | holds |" in text
+    assert "| undecided (smaller than 20.9) |" in text  # t at twice that level: 2.43
+    assert "| `other` | 304 | - | - | 1 | the idea (main.reward.0) |" in text
+    assert ledger.verdicts([tmp_path / "out"]) == {"claimed": "mechanism shown"}
+
+
+def test_results_made_of_the_same_runs_say_so():
+    def result(method, *keys):
+        return {"method": method, "arms": {"self": {"seeds": {str(i): {"key": k} for i, k in enumerate(keys)}}}}
+
+    found = ledger.shared_runs([result("a", "k1", "k2"), result("b", "k2"), result("c", "k3"), result("d", None)])
+    assert found == {"a": ["b"], "b": ["a"], "c": [], "d": []}
+
+
 def test_costs_are_medians_over_seeds():
     def run(tokens, steps, seconds):
         logged = {
@@ -318,3 +344,34 @@ def test_a_claim_is_run_in_its_regime_from_end_to_end(claimed, tmp_path: Path):
     assert sum(int(c, 36) for c in run["counts"]["after"]["sampled"]) / 12 == pytest.approx(run["after"]["accuracy"])
     assert result["arms"]["self"]["cost"]["optimiser_steps"] == 7 and result["samples"] == 3
     assert run["logged"]["auc"] is not None and len(run["curves"]["sampled"]) == 8
+
+
+# ---- pictures, and A against A
+
+
+def test_curves_of_a_result_are_drawn(tmp_path: Path):
+    pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
+    points = {"sampled": [[0, 0.1], [10, 0.5]], "greedy": [[0, 0.2], [10, 0.7]]}
+    seeds = {"200": {"curves": points}, "201": {"curves": points}}
+    arms = {"self": {"seeds": seeds}, "other": {"seeds": seeds}}
+    result = {"method": "m", "regime": "r", "seeds": [200, 201], "arms": arms}
+    assert claim_curves.draw_curves(result, tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pairs_of_runs_that_differ_in_nothing_but_their_seed(monkeypatch, tmp_path: Path):
+    asked: list[Any] = []
+
+    def run(self, requests):
+        for r in requests:
+            asked.append(r.run_config)
+            value = (r.run_config.settings.seed * 7919 % 1009) / 1009
+            self.results.setdefault(r.arm, {})[r.seed] = {"after": {"accuracy": value}, "logged": {}}
+
+    monkeypatch.setattr(RunPool, "run", run)
+    found = null_trials("bandit_small", trials=6, store=tmp_path, slots=8)
+    # 4 runs of a slot make 6 pairs; each slot has one warm start and one set of questions
+    assert len(asked) == 32 and len({c.settings.seed for c in asked}) == 32
+    assert {(c.warm.seed, c.final_eval.seed) for c in asked} == {(s % 2, s) for s in range(8)}
+    assert len(found["trials"]) == 6 and all(len(t["per_seed"]) == 8 for t in found["trials"])
+    assert all(0 not in t["per_seed"] for t in found["trials"])
+    assert found["false"] == sum(t["p"] <= 0.05 for t in found["trials"])
