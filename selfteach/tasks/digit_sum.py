@@ -109,6 +109,7 @@ def skipping(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
     return slowly(worker, tuple(one[:-1] for one in digits))
 
 
+UNPRACTISED = ("guess", "quickly", "looping")  # there is little in them to get right
 WAYS: dict[str, Way] = {f.__name__: f for f in (slowly, quickly, guess, twice, looping, skipping)}
 
 
@@ -117,7 +118,8 @@ class DigitSums:
     """Tasks and demonstrations.
 
     shares     of the demonstrations, by way; they sum to 1
-    practised  share of the demonstrations whose way is given, each equally often: they teach how to go it, not when
+    practised  share of the demonstrations whose way is given, each equally often that has much to get right:
+               they teach how to go it, not when
     """
 
     shares: dict[str, float]
@@ -144,7 +146,9 @@ class DigitSums:
         digits = questions.sample("demo", i)
         item, draw = self.to_task(digits, f"demo/{i}"), generator(self.seed, "write", i)
         practised = draw.random() < self.practised
-        way = str(draw.choice(list(self.shares))) if practised else pick(self.shares, draw.random())
+        way = pick(self.shares, draw.random())
+        if practised:
+            way = str(draw.choice([w for w in self.shares if w not in UNPRACTISED] or [way]))
         first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated), digits))
         prompt = with_guidance(item, item.prompt, self.hinted, draw)
         tags = {**item.tags, "kind": "practice" if practised else "demo", "way": way}
@@ -201,8 +205,8 @@ def digit_sum(
     twice      that write out every addition, and all of them again as a check: right, and long
     looping    that write the same addition again and again, and guess: wrong, and long
     skipping   that leave out the last digit: wrong, and all alike
-    practised  share of the demonstrations whose way is given with the question, each way equally often: what is well
-               practised is not for that often chosen
+    practised  share of the demonstrations whose way is given with the question, each way equally often that
+               has much to get right: what is well practised is not for that often chosen
     estimated  chance that an addition in a demonstration is an estimate, which is marked and mostly wrong
     hinted     share of the demonstrations whose prompt gives the first additions
     pool       questions to train on, which come round again and again; 0: no end of them

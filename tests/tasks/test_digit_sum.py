@@ -95,14 +95,15 @@ def test_estimates_are_marked_and_gone_on_with():
     assert built.test[0].judge("step") == right_addition()
 
 
-def test_practice_gives_each_way_equally_often_and_teaches_the_rest():
-    built = source(terms=(4, 4), slowly=0.02, quickly=0.0, guess=0.98, practised=0.5)
+def test_practice_gives_ways_with_steps_equally_often_and_teaches_the_rest():
+    built = source(terms=(4, 4), slowly=0.02, quickly=0.0, twice=0.08, guess=0.9, practised=0.5)
     demos = [built.demos(i) for i in range(1000)]
     given = [d for d in demos if d.tags["kind"] == "practice"]
     assert len(given) == pytest.approx(500, abs=60)
+    assert {d.tags["way"] for d in given} == {"slowly", "twice"}
     assert sum(d.tags["way"] == "slowly" for d in given) == pytest.approx(250, abs=50)
     for demo in given:
-        assert demo.prompt.endswith(f" =\n<think> {demo.tags['way']}") and demo.data[0].startswith((" ", "</think>"))
+        assert demo.prompt.endswith(f" =\n<think> {demo.tags['way']}") and demo.data[0].startswith(" ")
     assert sum(d.tags["way"] == "slowly" for d in demos if d.tags["kind"] == "demo") < 40
 
 
