@@ -237,9 +237,18 @@ def test_a_run_that_can_learn_nothing_stops_and_says_why(letters):
     )
     loop.safety_limits = SafetyLimits(starved=3)
     with pytest.raises(
-        NoTrainingData, match=r"3 steps in a row had nothing to learn \(last: drop_zero_variance_groups \d+\)"
+        NoTrainingData, match=r"3 steps in a row taught nothing \(last: drop_zero_variance_groups \d+\)"
     ):
         advance(loop, 9)
+
+
+def test_equal_rewards_that_no_block_drops_teach_nothing_either(letters):
+    loop = loop_of(bandit(paid="alike").replace(credit=(per_trajectory(), norm())), letters)
+    loop.safety_limits = SafetyLimits(starved=3)
+    before = weights_of(loop)
+    with pytest.raises(NoTrainingData, match=r"3 steps in a row taught nothing \(last: the gradient was zero\)"):
+        advance(loop, 9)
+    assert equal(before, weights_of(loop))
 
 
 def test_a_budget_of_tokens_ends_the_run(letters):

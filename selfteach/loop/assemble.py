@@ -226,7 +226,9 @@ def loop(
         seed=settings.seed,
         max_tokens=settings.max_tokens or source.defaults.get("max_tokens", 256),
         limits=EpisodeLimits(tool_seconds=settings.tool_seconds),
-        safety_limits=SafetyLimits(settings.max_unscored, settings.max_logprob_mismatch, settings.reward_seconds),
+        safety_limits=SafetyLimits(
+            settings.max_unscored, settings.max_logprob_mismatch, settings.reward_seconds, settings.max_idle_steps
+        ),
         find=find,
         budget=settings.budget,
         max_seconds=settings.max_seconds,

@@ -35,7 +35,7 @@ class SafetyLimits:
     unscored: float = 0.1  # share of trajectories without a score in one step
     logprob_mismatch: float = 0.1  # mean |log-probability of the engine - of the learner| in nats
     reward_seconds: float = 60.0  # a reward's deadline
-    starved: int = 20  # steps in a row without a learned token
+    starved: int = 20  # steps in a row without a gradient
 
 
 @dataclass
@@ -97,17 +97,9 @@ class Loop:
         metrics["tokens/generated"] = sum(
             e.cost.get("tokens", 0) for g in groups for e in g.episodes
         )  # less than sampled where drafts were adopted
-        state.starved = (
-            0 if batch.size("token") or not stage.updates else state.starved + 1
-        )  # a stage without updates has nothing to learn
-        if state.starved >= self.safety_limits.starved + sum(start_delay(p) for p in stage.credit):
-            why = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items()) or "nothing was sampled"
-            raise NoTrainingData(
-                f"step {state.step}: {state.starved} steps in a row had nothing to learn (last: {why}); are all "
-                "rewards of a group equal?"
-            )
-        if batch.size("token"):
-            metrics |= self._learn(stage, batch)
+        taught = self._learn(stage, batch) if batch.size("token") else {}
+        metrics |= taught
+        self._check_taught(stage, taught, dropped)
         learned = time.perf_counter()
         self._deliver(stage)
         state.tokens += sampled
@@ -122,6 +114,22 @@ class Loop:
         state.seconds += metrics["time/step_s"]
         self._proceed(stage)
         return metrics, groups, batch if batch.size("token") else None
+
+    def _check_taught(self, stage: Stage, taught: Mapping[str, float], dropped: Mapping[str, int]) -> None:
+        """Stop a run whose steps teach nothing: no token is left to learn, or no update that was due had a gradient."""
+        state = self.state
+        due = not taught or any(name.endswith("/optimiser_steps") for name in taught)
+        if not stage.updates or any(v != 0 for name, v in taught.items() if name.endswith("/grad_norm")):
+            state.starved = 0
+        elif due:
+            state.starved += 1
+        if state.starved >= self.safety_limits.starved + sum(start_delay(p) for p in stage.credit):
+            reasons = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items())
+            why = reasons or ("the gradient was zero" if taught else "nothing was sampled")
+            raise NoTrainingData(
+                f"step {state.step}: {state.starved} steps in a row taught nothing (last: {why}); are all rewards of a"
+                " group equal? --max-idle-steps allows more"
+            )
 
     @property
     def settled(self) -> bool:

@@ -17,7 +17,7 @@ class RunState:
     place      index in the sequence of stages; stage_step: steps done in this stage
     version    updates done; delivered: that of the newest delivery; versions: of each group that the engine holds
     accepted   groups collected so far; tokens: sampled so far
-    starved    steps in a row without a learned token
+    starved    steps in a row without a gradient
     blocks     states of stateful blocks, by `state_key`
     """
 
