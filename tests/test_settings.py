@@ -174,7 +174,7 @@ def test_a_field_brings_its_help_and_its_checks():
     )
     for given, words in (
         ({"rate": 0.0}, "rate: must be above 0, not 0.0"),
-        ({"rate": float("nan")}, "rate: must be above 0"),
+        ({"rate": float("nan")}, "rate: must be a finite number, not nan"),
         ({"kind": "c"}, "kind: must be one of a, b, not 'c'"),
         ({"count": 1}, "count: must be at least 2, not 1"),
     ):
@@ -195,3 +195,36 @@ def test_flat_names_are_grouped():
 
 def test_settings_without_adapters():
     assert RunSettings(lr=1e-4, **ADAPTERS).full() == RunSettings(lr=1e-4)
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(RunSettings)])
+def test_no_setting_takes_a_value_of_another_kind_or_one_that_is_not_finite(name: str):
+    nonsense = [object(), b"x", lambda: 0, float("nan"), float("inf"), -float("inf"), complex(1)]
+    for value in nonsense:
+        with pytest.raises(BadValue, match=f"^{name}: must be "):
+            RunSettings(**{name: value})
+    default = getattr(RunSettings(), name)
+    if isinstance(default, int) and not isinstance(default, bool):
+        for value in (True, 1.5, "3"):
+            with pytest.raises(BadValue, match=f"^{name}: must be "):
+                RunSettings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("lr", float("inf"), "lr: must be a finite number, not inf"),
+        ("grad_clip", float("nan"), "grad_clip: must be a finite number, not nan"),
+        ("threads", 100_000, "threads: must be at most 1024, not 100000"),
+        ("adam_betas", (0.9, 1.0), "adam_betas: must be at most 0.999999, not 1.0"),
+        ("adam_betas", (0.9,), "adam_betas: must be a tuple of finite numbers, not (0.9,)"),
+        ("checkpoint_every", 0, "checkpoint_every: must be at least 1, not 0"),
+        ("keep", -1, "keep: must be at least 1, not -1"),
+        ("budget", 0, "budget: must be at least 1, not 0"),
+        ("decay", "step", "decay: must be one of constant, linear, cosine, not 'step'"),
+    ],
+)
+def test_a_setting_out_of_range_says_what_it_must_be(name: str, value: Any, says: str):
+    with pytest.raises(BadValue) as caught:
+        RunSettings(**{name: value})
+    assert str(caught.value) == says

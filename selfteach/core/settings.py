@@ -10,21 +10,26 @@ One definition serves the command line's options, the docstring of the dataclass
 
 from __future__ import annotations
 
+import math
 import textwrap
+import types
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Literal, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from .errors import BadValue
 
 C = TypeVar("C", bound=type)
 
 
-def setting(default: Any, help: str, least: float | None = None, above: float | None = None) -> Any:
+def setting(
+    default: Any, help: str, least: float | None = None, above: float | None = None, most: float | None = None
+) -> Any:
     """A field of a `settings` dataclass.
 
-    least: the smallest value it may have; above: a bound that it must exceed. A value of None is not checked.
+    least, most: the smallest and largest value it may have; above: a bound that it must exceed; of a tuple each value.
+    A value of None is not checked against them.
     """
-    return field(default=default, metadata={"help": help, "least": least, "above": above})
+    return field(default=default, metadata={"help": help, "least": least, "above": above, "most": most})
 
 
 @dataclass_transform(frozen_default=True)
@@ -50,14 +55,66 @@ def described(f: Field[Any]) -> str:
 
 
 def check(values: Any) -> None:
-    """Raise BadValue for the first field of a `settings` dataclass whose value is not a choice or out of range."""
+    """Raise BadValue for the first field of a `settings` dataclass whose value is of another kind or out of range.
+
+    Every number has to be finite, whatever its range.
+    """
     kinds = get_type_hints(cast(Any, type(values)))
     for f in fields(values):
-        value, choices = getattr(values, f.name), get_args(kinds[f.name])
-        if get_origin(kinds[f.name]) is Literal and value not in choices:
-            raise BadValue(f"{f.name}: must be one of {', '.join(map(str, choices))}, not {value!r}")
-        least, above = f.metadata["least"], f.metadata["above"]
-        if value is not None and least is not None and not value >= least:
-            raise BadValue(f"{f.name}: must be at least {least}, not {value}")
-        if value is not None and above is not None and not value > above:
-            raise BadValue(f"{f.name}: must be above {above}, not {value}")
+        value = getattr(values, f.name)
+        if not fits(value, kinds[f.name]):
+            raise BadValue(f"{f.name}: must be {kind_in_words(kinds[f.name])}, not {value!r}")
+        for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
+            if isinstance(one, int | float):
+                _check_range(f, one)
+
+
+def _check_range(f: Field[Any], value: float) -> None:
+    least, above, most = (f.metadata[n] for n in ("least", "above", "most"))
+    if least is not None and not value >= least:
+        raise BadValue(f"{f.name}: must be at least {least}, not {value}")
+    if above is not None and not value > above:
+        raise BadValue(f"{f.name}: must be above {above}, not {value}")
+    if most is not None and not value <= most:
+        raise BadValue(f"{f.name}: must be at most {most}, not {value}")
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotation's kind: a finite number, a choice of a Literal, one of a union, a tuple.
+
+    >>> fits(3, float), fits(float("nan"), float), fits(True, int), fits((0.9, 0.95), tuple[float, float])
+    (True, False, False, True)
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value in inner
+    if origin in (Union, types.UnionType):
+        return any(fits(value, k) for k in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        items = cast("tuple[Any, ...]", value)
+        same = (inner[0],) * len(items) if inner[1:] == (...,) else inner
+        return len(items) == len(same) and all(fits(v, k) for v, k in zip(items, same, strict=True))
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return value is None if kind is type(None) else isinstance(value, kind)
+
+
+def kind_in_words(kind: Any) -> str:
+    """An annotation as a person would say it.
+
+    >>> kind_in_words(int | None), kind_in_words(tuple[float, float])
+    ('a whole number or none', 'a tuple of finite numbers')
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    if origin in (Union, types.UnionType):
+        return " or ".join(kind_in_words(k) for k in inner)
+    if origin is tuple:
+        return f"a tuple of {kind_in_words(inner[0]).removeprefix('a ')}s"
+    names = {float: "a finite number", int: "a whole number", bool: "true or false", str: "text", type(None): "none"}
+    return names.get(kind, str(kind))

@@ -26,7 +26,9 @@ class LearnerSettings:
     warmup: int = setting(0, "steps over which the learning rate rises", least=0)
     grad_clip: float = setting(1.0, "largest global norm of a gradient; a longer one is scaled down to it", above=0)
     weight_decay: float = setting(0.0, "AdamW's weight decay", least=0)
-    adam_betas: tuple[float, float] = setting((0.9, 0.95), "AdamW's decay rates of the first and second moment")
+    adam_betas: tuple[float, float] = setting(
+        (0.9, 0.95), "AdamW's decay rates of the first and second moment", least=0, most=0.999999
+    )
     adam_eps: float = setting(1e-8, "AdamW's epsilon", above=0)
     optimiser: Literal["adamw", "adamw8bit"] = setting(
         "adamw",

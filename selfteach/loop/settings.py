@@ -38,6 +38,7 @@ class RunSettings(LearnerSettings):
         0,
         "threads of matmuls; the same number gives the same bits (default: as many as the machine has cores)",
         least=0,
+        most=1024,
     )
     slots: int = setting(64, "sequences that the engine samples at once", least=1)
     engine_dtype: Literal["auto", "float32", "bfloat16"] = setting(
@@ -77,9 +78,9 @@ class RunSettings(LearnerSettings):
     )
 
     def __post_init__(self) -> None:
+        check(self)
         object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
         object.__setattr__(self, "adam_betas", tuple(self.adam_betas))
-        check(self)
         shape = ("lora_alpha", "lora_targets", "lora_rslora")
         given = [n for n in shape if getattr(self, n) != RunSettings.__dataclass_fields__[n].default]
         if self.adapter is not None and (given or self.lora_rank is not None):

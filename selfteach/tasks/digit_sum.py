@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
 
 MODULUS = 10
-Digits = tuple[tuple[int, ...], ...]  # of each sum
+Digits = tuple[int, ...]
 
 
 class Step(NamedTuple):
@@ -36,8 +35,8 @@ class Step(NamedTuple):
 
 
 def text_of(digits: Digits) -> str:
-    """The question: `add 2 9 4; 1 7 3`."""
-    return "add " + "; ".join(" ".join(map(str, one)) for one in digits)
+    """The question: `add 2 9 4`."""
+    return f"add {' '.join(map(str, digits))}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +44,15 @@ class Worker:
     """Works out sums as a demonstration shows it; every random choice is of `draw`.
 
     estimated  chance that a step is an estimate: a random result, with which the sum goes on
+    guesses    a guess is one of the numbers from 0 up to this one
     """
 
     draw: np.random.Generator
     estimated: float = 0.0
+    guesses: int = MODULUS
 
     def add(self, digits: Sequence[int]) -> list[Step]:
-        """The additions of one sum from left to right."""
+        """The additions from left to right."""
         steps, total = list[Step](), digits[0]
         for digit in digits[1:]:
             if self.estimated and self.draw.random() < self.estimated:
@@ -62,51 +63,48 @@ class Worker:
         return steps
 
     def guess(self) -> int:
-        """A random digit."""
-        return int(self.draw.integers(MODULUS))
+        """A random number."""
+        return int(self.draw.integers(self.guesses))
 
 
-# Each way: (worker, digits) -> (what is written, the answer's digits).
-Way = Callable[[Worker, Digits], tuple[list[Any], list[int]]]
+# Each way: (worker, digits) -> (what is written, the answer).
+Way = Callable[[Worker, Digits], tuple[list[Any], int]]
 
 
-def slowly(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+def slowly(worker: Worker, digits: Digits) -> tuple[list[Any], int]:
     """Every addition."""
-    worked = [worker.add(one) for one in digits]
-    return list(chain(*worked)), [steps[-1].result for steps in worked]
+    steps = worker.add(digits)
+    return list(steps), steps[-1].result
 
 
-def quickly(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
-    """The first half of the additions; what they leave open is guessed."""
-    steps, answers = slowly(worker, digits)
-    upto = len(steps) // 2
-    ends = np.cumsum([len(one) - 1 for one in digits])
-    return steps[:upto], [a if end <= upto else worker.guess() for a, end in zip(answers, ends, strict=True)]
+def quickly(worker: Worker, digits: Digits) -> tuple[list[Any], int]:
+    """The first half of the additions, then a guess."""
+    steps = worker.add(digits)
+    return list(steps[: len(steps) // 2]), worker.guess()
 
 
-def guess(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+def guess(worker: Worker, digits: Digits) -> tuple[list[Any], int]:
     """A guess at once."""
-    return [], [worker.guess() for _ in digits]
+    return [], worker.guess()
 
 
-def twice(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+def twice(worker: Worker, digits: Digits) -> tuple[list[Any], int]:
     """Every addition, and all of them again as a check, which counts."""
-    steps, _ = slowly(worker, digits)
-    again, answers = slowly(worker, digits)
-    return [*steps, " check", *again], answers
+    again = worker.add(digits)
+    return [*worker.add(digits), " check", *again], again[-1].result
 
 
-def looping(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
+def looping(worker: Worker, digits: Digits) -> tuple[list[Any], int]:
     """Some of the additions, the last of them again and again, then a guess."""
-    steps, _ = slowly(worker, digits)
+    steps = worker.add(digits)
     upto = int(worker.draw.integers(1, len(steps) + 1))
     repeats = int(worker.draw.integers(2, 2 * len(steps) + 2))
-    return [*steps[:upto], *[steps[upto - 1]] * repeats], guess(worker, digits)[1]
+    return [*steps[:upto], *[steps[upto - 1]] * repeats], worker.guess()
 
 
-def skipping(worker: Worker, digits: Digits) -> tuple[list[Any], list[int]]:
-    """Every addition but the last of each sum: an error that all who make it agree on."""
-    return slowly(worker, tuple(one[:-1] for one in digits))
+def skipping(worker: Worker, digits: Digits) -> tuple[list[Any], int]:
+    """Every addition but the last: an error that all who make it agree on."""
+    return slowly(worker, digits[:-1])
 
 
 UNPRACTISED = ("guess", "quickly", "looping")  # there is little in them to get right
@@ -125,21 +123,22 @@ class DigitSums:
     shares: dict[str, float]
     practised: float = 0.0
     estimated: float = 0.0
+    guesses: int = MODULUS
     hinted: float = 0.0
     seed: int = 0
 
     def to_task(self, digits: Digits, name: str) -> Task:
         """The task of some digits; tags: terms, category, difficulty (additions), hint, solution, steps."""
-        steps, answers = slowly(Worker(generator(0)), digits)
+        steps, answer = slowly(Worker(generator(0)), digits)
         tags = {
-            "terms": len(digits[0]),
-            "category": f"{len(digits[0])} terms",
+            "terms": len(digits),
+            "category": f"{len(digits)} terms",
             "difficulty": len(steps),
             "hint": f"{steps[0]}",
-            **solution_tags(*completion("slowly", steps, answers)),
+            **solution_tags(*completion("slowly", steps, answer)),
         }
-        answer = (" ".join(map(str, answers)),)
-        return Task(name, f"{text_of(digits)} =\n", answer, tags=tags, judges={"step": right_addition()})
+        judges = {"step": right_addition()}
+        return Task(name, f"{text_of(digits)} =\n", (str(answer),), tags=tags, judges=judges)
 
     def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th demonstration; tags: those of the task, and its way."""
@@ -149,7 +148,7 @@ class DigitSums:
         way = pick(self.shares, draw.random())
         if practised:
             way = str(draw.choice([w for w in self.shares if w not in UNPRACTISED] or [way]))
-        first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated), digits))
+        first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated, self.guesses), digits))
         prompt = with_guidance(item, item.prompt, self.hinted, draw)
         tags = {**item.tags, "kind": "practice" if practised else "demo", "way": way}
         if practised:
@@ -157,9 +156,9 @@ class DigitSums:
         return Task(item.id, prompt, item.answer, ("".join([first, *rest]),), tags)
 
 
-def completion(way: str, steps: Sequence[Any], answers: Sequence[int]) -> list[str]:
+def completion(way: str, steps: Sequence[Any], answer: int) -> list[str]:
     """The pieces of a completion: the way's name, its steps, the answer."""
-    return [f"<think> {way}", *map(str, steps), f"</think><answer> {' '.join(map(str, answers))}</answer>"]
+    return [f"<think> {way}", *map(str, steps), f"</think><answer> {answer}</answer>"]
 
 
 def solve_text(digits: Digits) -> str:
@@ -181,7 +180,6 @@ def right_addition(*, step: str) -> bool | None:
 @task
 def digit_sum(
     terms: tuple[int, int] = (5, 5),
-    sums: int = 1,
     slowly: float = 0.3,
     quickly: float = 0.3,
     guess: float = 0.4,
@@ -190,15 +188,15 @@ def digit_sum(
     skipping: float = 0.0,
     practised: float = 0.5,
     estimated: float = 0.0,
+    guesses: int = MODULUS,
     hinted: float = 0.0,
     pool: int = 0,
     n_test: int = 2000,
     seed: int = 0,
 ) -> TaskSource:
-    """The last digit of sums of digits. Demonstrations show several ways; which of them pays is for RL to find out.
+    """The last digit of a sum of digits. Demonstrations show several ways; which of them pays is for RL to find out.
 
-    terms      fewest and most digits of a sum
-    sums       sums in a question, all of which must be right: a guess is right in one of 10 ** sums cases
+    terms      fewest and most digits
     slowly     share of the demonstrations that write out every addition
     quickly    that stop half-way and guess
     guess      that guess at once
@@ -208,6 +206,7 @@ def digit_sum(
     practised  share of the demonstrations whose way is given with the question, each way equally often that
                has much to get right: what is well practised is not for that often chosen
     estimated  chance that an addition in a demonstration is an estimate, which is marked and mostly wrong
+    guesses    a guess is one of the numbers from 0 up to this one, and right once in so many
     hinted     share of the demonstrations whose prompt gives the first additions
     pool       questions to train on, which come round again and again; 0: no end of them
     n_test     test questions at most; a fifth of all questions are kept for the test
@@ -222,17 +221,19 @@ def digit_sum(
         raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
     for name in ("practised", "estimated", "hinted"):
         check_share("digit_sum", name, task_options[name])
-    for name, least in (("sums", 1), ("pool", 0), ("n_test", 1), ("seed", 0)):
+    for name, least in (("guesses", 10), ("pool", 0), ("n_test", 1), ("seed", 0)):
         check_at_least("digit_sum", name, task_options[name], least)
 
     def draw_digits(draw: np.random.Generator, terms: int) -> Digits:
-        return tuple(tuple(one) for one in draw.integers(0, MODULUS, (sums, terms)).tolist())
+        return tuple(draw.integers(0, MODULUS, terms).tolist())
 
-    writer = DigitSums({way: share for way, share in shares.items() if share}, practised, estimated, hinted, seed)
+    writer = DigitSums(
+        {way: share for way, share in shares.items() if share}, practised, estimated, guesses, hinted, seed
+    )
     kinds = tuple(range(fewest, most + 1))
     questions = QuestionSampler("digit_sum", kinds, draw_digits, text_of, writer.to_task, "terms", n_test, seed)
     demo = partial(writer.demo, questions)
-    steps = sums * (most - 1) * (3 if looping else 2 if twice else 1)
+    steps = (most - 1) * (3 if looping else 2 if twice else 1)
     return TaskSource(
         name="digit_sum",
         train=(lambda i: questions.train(i % pool)) if pool else questions.train,
@@ -241,7 +242,7 @@ def digit_sum(
         words=lambda: questions.words(demo, []),
         tags=THINKING,
         defaults={
-            "max_tokens": 6 * steps + sums + 8,
+            "max_tokens": 6 * steps + 9,
             "by": "terms",
             "lr": 3e-4,
             "warm_steps": 2500,

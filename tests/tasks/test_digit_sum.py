@@ -27,26 +27,23 @@ def share_right(built, n=400):
 
 
 def test_a_solution_by_hand():
-    assert solve_text(((2, 9, 4), (1, 7, 3))) == (
-        "<think> slowly 2 + 9 = 1. 1 + 4 = 5. 1 + 7 = 8. 8 + 3 = 1.</think><answer> 5 1</answer>"
-    )
+    assert solve_text((2, 9, 4, 7)) == "<think> slowly 2 + 9 = 1. 1 + 4 = 5. 5 + 7 = 2.</think><answer> 2</answer>"
 
 
 @pytest.mark.parametrize(
-    ("way", "sums", "low", "high"),
+    ("way", "guesses", "low", "high"),
     [
-        ("slowly", 1, 1, 1),
-        ("twice", 1, 1, 1),
-        ("guess", 1, 0.05, 0.15),
-        ("guess", 2, 0, 0.03),
-        ("quickly", 1, 0.05, 0.15),
-        ("quickly", 2, 0.05, 0.15),  # the first of two sums is worked out
-        ("looping", 1, 0.05, 0.15),
-        ("skipping", 1, 0.05, 0.15),  # right where the last digit is 0
+        ("slowly", 10, 1, 1),
+        ("twice", 10, 1, 1),
+        ("guess", 10, 0.05, 0.15),
+        ("guess", 100, 0, 0.03),
+        ("quickly", 10, 0.05, 0.15),
+        ("looping", 10, 0.05, 0.15),
+        ("skipping", 10, 0.05, 0.15),  # right where the last digit is 0
     ],
 )
-def test_how_often_a_way_is_right(way, sums, low, high):
-    assert low <= share_right(only(way, terms=(4, 4), sums=sums)) <= high
+def test_how_often_a_way_is_right(way, guesses, low, high):
+    assert low <= share_right(only(way, terms=(4, 4), guesses=guesses)) <= high
 
 
 def test_ways_come_in_their_shares_and_differ_in_length():
@@ -130,7 +127,7 @@ def test_hints_hold_the_first_additions():
         ({"guess": 1.5}, "guess must be a share"),
         ({"terms": (2, 5)}, "terms must be (fewest, most) from 3"),
         ({"practised": 2}, "practised must be a share"),
-        ({"sums": 0}, "sums must be a whole number of at least 1"),
+        ({"guesses": 0}, "guesses must be a whole number of at least 10"),
         ({"pool": -1}, "pool must be a whole number"),
     ],
 )
