@@ -140,7 +140,15 @@ def task_source(task: str, task_options: Mapping[str, Any]) -> TaskSource:
     for name in task_options:
         if name not in known:
             raise unknown(f"option of task {task}", name, known)
-    return make(**task_options)
+    # A plan reads the source's defaults and the run its tasks: the second time it is not made again.
+    key = make, repr(sorted(task_options.items()))
+    if key not in _sources:
+        _sources.clear()
+        _sources[key] = make(**task_options)
+    return _sources[key]
+
+
+_sources: dict[tuple[Callable[..., TaskSource], str], TaskSource] = {}  # the last one made
 
 
 def judge_of(source: TaskSource) -> Block:

@@ -192,6 +192,7 @@ def block(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@functools.cache
 def _needs_raw(fn: Callable[..., Any]) -> set[str]:
     return {p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty}
 

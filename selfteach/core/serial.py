@@ -5,9 +5,11 @@ Blocks go by their registered names; nothing is unpickled or imported by what a 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -48,13 +50,14 @@ def to_json(value: Any) -> Any:
 
     Tuples become {"tuple": [...]}. Raises TypeError for a value that has no JSON (a lambda).
     """
+    if value is None or type(value) in (str, int, float, bool):
+        return value
     if isinstance(value, Block):
         if value.name not in blocks:
             raise TypeError(f"{value} cannot go to JSON: {value.name} is not a registered block, put @block above it")
         return {"block": value.name, "args": {k: to_json(v) for k, v in value.args.items()}, "reads": dict(value.reads)}
     if type(value).__name__ in KINDS and isinstance(value, KINDS[type(value).__name__]):
-        names = [f.name for f in fields(value)] if is_dataclass(value) else list(value._fields)
-        return {"kind": type(value).__name__, **{n: to_json(getattr(value, n)) for n in names}}
+        return {"kind": type(value).__name__, **{n: to_json(getattr(value, n)) for n in _field_names(type(value))}}
     if isinstance(value, tuple):
         return {"tuple": [to_json(v) for v in cast("tuple[Any, ...]", value)]}
     if isinstance(value, list):
@@ -72,6 +75,11 @@ def to_json(value: Any) -> Any:
         f"a {type(value).__name__} cannot go to JSON ({str(value)[:60]}): use a block, a number, text, or a"
         " container of them"
     )
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else kind._fields
 
 
 def from_json(data: Any) -> Any:
@@ -95,13 +103,28 @@ def from_json(data: Any) -> Any:
         kind: Any = KINDS.get(data["kind"])
         if kind is None:
             raise BadCheckpoint(f"a value of kind {data['kind']!r} is unknown; was it written by a newer selfteach?")
-        known: set[str] = {f.name for f in fields(kind)} if is_dataclass(kind) else set(kind._fields)
+        known = _field_names(kind)
         given = {k: from_json(v) for k, v in data.items() if k != "kind"}
         for name in given:
             if name not in known:
                 raise unknown(f"field of {data['kind']}", name, known)
         return KINDS[data["kind"]](**given)
     return {k: from_json(v) for k, v in data.items()}
+
+
+def plain_text(value: Any) -> str:
+    """The JSON text of `plain(value)`, with what has no JSON as its str.
+
+    The encoder's own walk, in C, does where all is JSON already but for some NumPy numbers: most values of a log.
+    """
+
+    def other(value: Any) -> Any:
+        return plain(value) if isinstance(value, np.generic | Mapping) else str(value)
+
+    try:
+        return json.dumps(value, allow_nan=False, default=other)
+    except (ValueError, TypeError):  # a number that is not finite, or a key that is no text
+        return json.dumps(plain(value), default=str)
 
 
 def plain(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Calls of code that is not ours: rewards, tools, programs.
 
-Blocking functions run in daemon threads, one each; coroutine functions that need nothing of the run's own event loop in
-a background loop. Both are abandoned if they hang. Whatever they raise becomes an ordinary exception, so that no
-`sys.exit()` in a reward ends a run.
+Blocking functions run in daemon threads, one at a time in each; coroutine functions that need nothing of the run's own
+event loop in a background loop. Both are abandoned if they hang. Whatever they raise becomes an ordinary exception, so
+that no `sys.exit()` in a reward ends a run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import os
+import queue
 import threading
 import time
 import traceback
@@ -22,7 +24,29 @@ from .errors import UserCodeFailed, describe
 
 # Exceptions that a future takes for something else, or cannot carry.
 NOT_CARRIED = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError)
-_threads: WeakSet[threading.Thread] = WeakSet()
+
+
+class _Worker(threading.Thread):
+    """A daemon thread that does one call after another. Beginning a thread takes longer than most rewards, above all
+    where the machine is busy, so one whose call has returned waits for the next.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="run_in_thread", daemon=True)
+        self.calls = queue.SimpleQueue[Callable[[], None] | None]()
+
+    def run(self) -> None:
+        """Do calls until there is None."""
+        while (call := self.calls.get()) is not None:
+            call()
+            del call  # what it holds is not kept while waiting
+            _idle.append(self)
+
+
+_workers: WeakSet[_Worker] = WeakSet()
+_idle: list[_Worker] = []  # those that wait for a call
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a fork has none of the threads
 
 
 @atexit.register
@@ -31,12 +55,14 @@ def _join_threads() -> None:
     process.
     """
     until = time.monotonic() + 0.5
-    for thread in list(_threads):
-        thread.join(max(0.0, until - time.monotonic()))
+    for worker in list(_workers):
+        worker.calls.put(None)
+    for worker in list(_workers):
+        worker.join(max(0.0, until - time.monotonic()))
 
 
 def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.Future[Any]:
-    """The future of fn(*args, **named), called in a daemon thread.
+    """The future of fn(*args, **named), called in a daemon thread that does nothing else meanwhile.
 
     One that never returns holds up neither the calls after it (a pool would run out of workers) nor the end of the
     process.
@@ -61,9 +87,13 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, error)
 
-    thread = threading.Thread(target=work, name=f"run_in_thread {getattr(fn, '__name__', 'call')}", daemon=True)
-    _threads.add(thread)
-    thread.start()
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+        _workers.add(worker)
+        worker.start()
+    worker.calls.put(work)
     return future
 
 

@@ -90,16 +90,17 @@ def _segments(
     contains it.
     """
     tree = episode.tree
-    masked = np.array([i for i, s in enumerate(tree.spans) if s in (*mask, *without)], np.int64)
-    absent = np.array([i for i, s in enumerate(tree.spans) if s in without], np.int64)
+    action_mask, span = tree.action_mask, tree.span
+    learnable = np.array([s not in mask and s not in without for s in tree.spans])[span] & action_mask
+    absent = np.array([s in without for s in tree.spans])[span]
     texts: list[list[tuple[int, np.ndarray]]] = []
-    seen = np.zeros(len(tree), bool)
     for leaf in (*trajectory.before, trajectory.leaf):
-        path = [
-            (node, slice(tree.begin[node], tree.begin[node] + upto)) for node, upto in tree.path(leaf.node, leaf.offset)
-        ]
-        texts.append([(node, tree.action_mask[at] & ~np.isin(tree.span[at], masked) & ~seen[at]) for node, at in path])
-        seen[tree.places(leaf.node, leaf.offset)] = True
+        text: list[tuple[int, np.ndarray]] = []
+        for node, upto in tree.path(leaf.node, leaf.offset):
+            at = slice(tree.begin[node], tree.begin[node] + upto)
+            text.append((node, learnable[at].copy()))
+            learnable[at] = False  # in later texts
+        texts.append(text)
     sampled_nodes = list(dict.fromkeys(node for text in texts for node, rows in text if rows.any()))
     early = set(sampled_nodes[: max(0, len(sampled_nodes) - turns)] if turns is not None else ())
     names = (loss_stream,) if isinstance(loss_stream, str) else loss_stream
@@ -111,10 +112,10 @@ def _segments(
         if len(texts) > 1 and not any(rows.any() for _, rows in text):
             continue
         for node, rows in text:
-            label = names[min(sampled_nodes.index(node), len(names) - 1)] if rows.any() else None
+            label = names[min(sampled_nodes.index(node), len(names) - 1)] if node in sampled_nodes else None
             # Tokens outside the action mask are never learned: a run ends only where an action's learning changes.
             at = slice(tree.begin[node], tree.begin[node] + len(rows))
-            runs = _runs(rows, tree.action_mask[at], np.isin(tree.span[at], absent))
+            runs = _runs(rows, action_mask[at], absent[at])
             parts += [Segment(Ref(episode.id, node), label if on else None, start, stop) for start, stop, on in runs]
             learned.setdefault(node, rows)
         if 0 < first < len(parts):
@@ -129,6 +130,8 @@ def _runs(learned: np.ndarray, action_mask: np.ndarray, removed: np.ndarray) -> 
     """
     if not len(learned):
         return []
+    if not removed.any() and ((learned == action_mask).all() or not learned.any()):
+        return [(0, len(learned), bool(learned.any()))]  # most nodes: a prompt, a whole turn
     at = np.flatnonzero(action_mask)
     changes = at[1:][learned[at[1:]] != learned[at[:-1]]]
     bounds = sorted({0, *changes.tolist(), *(np.flatnonzero(np.diff(removed)) + 1).tolist(), len(learned)})

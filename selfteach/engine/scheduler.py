@@ -186,8 +186,10 @@ class Scheduler:
                 "hidden": hidden,
             }
             columns += [quantities.compute(name, given).float() for name in self.recorded_counts]
-        # The only wait for the device in a step.
-        ids, logp, *values = torch.stack([c[:n].double() for c in columns]).cpu().numpy()
+        if hidden.device.type == "cpu":
+            ids, logp, *values = (c[:n].numpy() for c in columns)
+        else:  # the only wait for the device in a step
+            ids, logp, *values = torch.stack([c[:n].double() for c in columns]).cpu().numpy()
         if not np.isfinite(logp).all():
             raise NotFinite(f"weights of {self.name!r}: they give logits that are not finite, so no token can be drawn")
         ids = ids.astype(np.int64)

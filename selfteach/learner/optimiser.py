@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from ..core.errors import BadCheckpoint, BadValue
 from .param_groups import ParamGroups
@@ -42,6 +43,54 @@ def adamw_8bit_class() -> Any:
     return AdamW8bit
 
 
+class AdamW:
+    """torch.optim.AdamW(fused=True), with its state and its bits, by the function that it calls.
+
+    The class itself imports torch._dynamo as the first of it is made, which takes seconds: most of the start of a small
+    run.
+
+    param_groups  each with `params`, `weight_decay` and `lr`
+    state         parameter -> its moments exp_avg and exp_avg_sq, and step, f32[]: steps done
+    """
+
+    def __init__(self, param_groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float) -> None:
+        self.param_groups: list[dict[str, Any]] = [{**group, "lr": lr} for group in param_groups]
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self.betas, self.eps = betas, eps
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Step the parameters that have a gradient."""
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            for p in params:
+                if p not in self.state:
+                    self.state[p] = {
+                        "step": torch.zeros((), device=p.device),
+                        "exp_avg": torch.zeros_like(p),
+                        "exp_avg_sq": torch.zeros_like(p),
+                    }
+            states = [self.state[p] for p in params]
+            adamw(
+                params,
+                [p.grad for p in params],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                fused=True,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=self.eps,
+                maximize=False,
+            )
+
+
 class Optimisers:
     """The optimisers of a run, each made on first use; weight decay is for matrices, not for norms and biases."""
 
@@ -51,9 +100,9 @@ class Optimisers:
         self.use_8bit = settings.optimiser == "adamw8bit"
         if self.use_8bit:
             adamw_8bit_class()  # raises before any work is done
-        self._optimisers: dict[tuple[str, ...], torch.optim.Optimizer] = {}
+        self._optimisers: dict[tuple[str, ...], Any] = {}  # AdamW, or AdamW8bit of bitsandbytes
 
-    def __getitem__(self, params: tuple[str, ...]) -> torch.optim.Optimizer:
+    def __getitem__(self, params: tuple[str, ...]) -> Any:
         if params not in self._optimisers:
             tensors = list(named_parameters(self.groups, params).values())
             s = self.settings
@@ -68,9 +117,7 @@ class Optimisers:
                         param_groups, lr=s.lr, betas=s.adam_betas, eps=s.adam_eps
                     )
                 else:
-                    self._optimisers[params] = torch.optim.AdamW(
-                        param_groups, lr=s.lr, betas=s.adam_betas, eps=s.adam_eps, fused=True
-                    )
+                    self._optimisers[params] = AdamW(param_groups, s.lr, s.adam_betas, s.adam_eps)
         return self._optimisers[params]
 
     def step(self, params: tuple[str, ...], lr: float) -> None:

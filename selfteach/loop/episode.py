@@ -248,6 +248,8 @@ class LiveContext:
 
     def append(self, text: str | Sequence[int] | np.ndarray, span: str = "") -> None:
         """Append tokens outside the action mask: a retrieved document, an observation, a hint."""
+        if not len(text):
+            return
         ids = self.rollout._step_context.tokenizer.encode(text) if isinstance(text, str) else np.asarray(text, np.int32)
         if len(ids):
             self._grow(ids, span=span)

@@ -11,7 +11,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, unknown
-from ..core.serial import from_json, plain, to_json
+from ..core.serial import from_json, plain_text, to_json
 from ..core.task import Ref
 from ..core.tree import RolloutGroup, Tree
 from .checkpoint import disk_error
@@ -50,7 +50,7 @@ class RunLog:
 
     def event(self, event: str, **values: Any) -> None:
         """Append one event. Numbers that are not finite become null."""
-        line = json.dumps({"event": event, **{k: plain(v) for k, v in values.items()}})
+        line = plain_text({"event": event, **values})
         try:
             with self.file.open("a") as f:
                 f.write(line + "\n")
@@ -95,6 +95,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
         for name in ("adv", "returns", "reward"):
             if name in batch.columns:
                 arrays[f"learned/{name}"] = np.asarray(batch.get(name), np.float32)
+    samplings = cache(to_json)  # those of a step are few, and every sampled node has one
     metadata = {
         "groups": [
             {"key": g.key, "request": _request(g), "episodes": len(g.episodes), "scores": _scores(g)} for g in groups
@@ -109,7 +110,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
                 "trajectories": [to_json(t) for t in e.trajectories],
                 "spans": e.tree.spans,
                 "roles": e.tree.roles,
-                "samplings": [to_json(s) for s in e.tree.samplings],
+                "samplings": [samplings(s) for s in e.tree.samplings],
                 "origin": {str(n): to_json(r) for n, r in e.tree.origin.items()},
                 "notes": {str(n): v for n, v in e.tree.notes.items()},
             }
@@ -117,7 +118,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
         ],
         "learned": list(batch.names) if batch is not None else [],
     }
-    arrays[METADATA] = np.frombuffer(json.dumps(plain(metadata), default=str).encode(), np.uint8)
+    arrays[METADATA] = np.frombuffer(plain_text(metadata).encode(), np.uint8)
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, **arrays)
     return out.getvalue()

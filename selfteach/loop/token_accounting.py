@@ -44,12 +44,16 @@ def account(
     for example in examples:
         for episode in dict.fromkeys(s.source.episode for s in example.parts if isinstance(s.source, Ref)):
             by_episode.setdefault(episode, []).append(example)
-    count = np.zeros(len(rank), np.int64)
+    fates = np.zeros(sum(len(e.tree) for e in episodes.values()), np.int64)  # the rank of every token
+    masks, begin = [np.zeros(0, bool)], 0
     for episode in episodes.values():
-        fates = _of_trajectories(episode, places, unit, rank)
+        own = fates[begin : begin + len(episode.tree)]
+        _of_trajectories(own, episode, places, unit, rank)
         for example in by_episode.get(episode.id, ()):
-            _of_example(fates, episode, example, reason_of.get(example.name), rank)
-        count += np.bincount(fates[episode.tree.action_mask], minlength=len(rank))
+            _of_example(own, episode, example, reason_of.get(example.name), rank)
+        masks.append(episode.tree.action_mask)
+        begin += len(own)
+    count = np.bincount(fates[np.concatenate(masks)], minlength=len(rank))
     dropped = {f"dropped/{reason}": int(count[i]) for (fate, reason), i in rank.items() if fate < Fate.LEARNED}
     return {
         "sampled": int(count.sum()),
@@ -80,25 +84,27 @@ def _ranked(spans: set[str], later: set[str]) -> Ranks:
     return {fate: i for i, fate in enumerate(sorted(fates))}
 
 
-def _of_trajectories(episode: Episode, places: Places, unit: Unit, rank: Ranks) -> np.ndarray:
-    """i64[tokens]: the ranks of an episode's tokens by the trajectories that pass them."""
-    first = "failed" if episode.status == "error" else "unlearned"
-    fates = np.full(len(episode.tree), rank[Fate.UNLEARNED, first])
+def _of_trajectories(fates: np.ndarray, episode: Episode, places: Places, unit: Unit, rank: Ranks) -> None:
+    """Set the ranks of an episode's tokens, i64[tokens], by the trajectories that pass them."""
+    tree = episode.tree
+    fates[:] = rank[Fate.UNLEARNED, "failed" if episode.status == "error" else "unlearned"]
     for t in episode.trajectories:
         if t.learn is not None:
-            at = np.concatenate([episode.tree.places(leaf.node, leaf.offset) for leaf in (*t.before, t.leaf)])
             missing = unscored(episode, t, places, unit)
-            better = (Fate.UNSCORED, "unscored") if missing else (Fate.UNCOMPOSED, "uncomposed")
-            fates[at] = np.maximum(fates[at], rank[better])
-    return fates
+            better = rank[(Fate.UNSCORED, "unscored") if missing else (Fate.UNCOMPOSED, "uncomposed")]
+            for leaf in (*t.before, t.leaf):
+                for node, upto in tree.path(leaf.node, leaf.offset):
+                    part = fates[tree.begin[node] : tree.begin[node] + upto]
+                    np.maximum(part, better, out=part)
 
 
 def _of_example(fates: np.ndarray, episode: Episode, example: Example, reason: str | None, rank: Ranks) -> None:
     """Raise the ranks of the tokens that an example holds."""
     tree = episode.tree
-    context = [rank[Fate.CONTEXT, "context"], *(rank[Fate.MASKED, f"masked:{s}"] for s in tree.spans[1:])]
+    context = np.array([rank[Fate.CONTEXT, "context"], *(rank[Fate.MASKED, f"masked:{s}"] for s in tree.spans[1:])])
     learned = rank[(Fate.LEARNED, "") if reason is None else (Fate.DROPPED, reason)]
     for source, learn, start, stop, _ in example.parts:
         if isinstance(source, Ref) and source.episode == episode.id:
-            at = np.arange(tree.begin[source.node], tree.stop(source.node))[start:stop]
-            fates[at] = np.maximum(fates[at], np.array(context)[tree.span[at]] if learn is None else learned)
+            node = slice(tree.begin[source.node], tree.stop(source.node))
+            part = fates[node][start:stop]
+            np.maximum(part, context[tree.span[node][start:stop]] if learn is None else learned, out=part)

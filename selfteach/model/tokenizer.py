@@ -132,7 +132,7 @@ class Tokenizer:
         BadValue where the template refuses the messages, or there is none.
         """
         if isinstance(prompt, str):
-            return self._encode_text_prompt(prompt)
+            return np.array(self._prompt_ids(prompt), np.int32)
         if isinstance(prompt, list | tuple | np.ndarray) and all(isinstance(i, int | np.integer) for i in prompt):
             return np.asarray(prompt, np.int32)
         if self.chat is None:
@@ -229,19 +229,26 @@ class Tokenizer:
             raise BadValue("say: this tokenizer has no chat template; use append")
         return self.chat
 
-    def _encode_text_prompt(self, text: str) -> np.ndarray:
+    @cached_property
+    def _prompt_ids(self) -> Callable[[str], list[int]]:
+        """`_encode_text_prompt`, cached: all episodes of a group begin with one prompt."""
+        return lru_cache(maxsize=4096)(self._encode_text_prompt)
+
+    def _encode_text_prompt(self, text: str) -> list[int]:
         plain = self._encode_whole(text)
         # Around a text without tokens, ids added before it look like ids added after it.
         begin = self._added_before(text, plain) if plain else self._added_before("a", self._encode_whole("a"))
         has_special = not self._special_ids.isdisjoint(plain)
         ids = self._encode_template(self._insert_marks(text, mark := _mark(text)), mark) if has_special else plain
-        return np.array([*begin, *ids], np.int32)
+        return [*begin, *ids]
 
     def _encode_whole(self, text: str) -> list[int]:
         return self.inner.encode(text, add_special_tokens=False).ids
 
     def _added_before(self, text: str, plain: list[int]) -> list[int]:
         """The ids that the tokenizer adds before a text (BOS) with ids `plain`; some tokenizers also add EOS."""
+        if not self.inner.num_special_tokens_to_add(False):
+            return []
         whole = self.inner.encode(text, add_special_tokens=True).ids
         first = next((n for n in range(len(whole) - len(plain) + 1) if whole[n : n + len(plain)] == plain), 0)
         return whole[:first]

@@ -67,6 +67,8 @@ class Worker:
         return int(self.draw.integers(self.guesses))
 
 
+CERTAIN = Worker(generator(0))  # it estimates nothing and guesses nothing, so it never draws
+
 # Each way: (worker, digits) -> (what is written, the answer).
 Way = Callable[[Worker, Digits], tuple[list[Any], int]]
 
@@ -129,7 +131,7 @@ class DigitSums:
 
     def to_task(self, digits: Digits, name: str) -> Task:
         """The task of some digits; tags: terms, category, difficulty (additions), hint, solution, steps."""
-        steps, answer = slowly(Worker(generator(0)), digits)
+        steps, answer = slowly(CERTAIN, digits)
         tags = {
             "terms": len(digits),
             "category": f"{len(digits)} terms",
@@ -163,7 +165,7 @@ def completion(way: str, steps: Sequence[Any], answer: int) -> list[str]:
 
 def solve_text(digits: Digits) -> str:
     """The whole right completion."""
-    return "".join(completion("slowly", *slowly(Worker(generator(0)), digits)))
+    return "".join(completion("slowly", *slowly(CERTAIN, digits)))
 
 
 @block

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ..core.errors import BadValue
-from ..core.random_keys import generator, key, uniform
+from ..core.random_keys import generator, key, uniform_at
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from .digit_sum import MODULUS, Worker
@@ -52,7 +52,7 @@ class HiddenRules:
 
     def to_task(self, digits: tuple[int, ...], name: str) -> Task:
         """The task of some digits. Its rule is a function of digits and seed that nobody can infer."""
-        rule = pick(self.right, float(uniform(key(self.seed, "rule", str(digits)), 0)))
+        rule = pick(self.right, uniform_at(key(self.seed, "rule", str(digits)), 0))
         pieces = worked(rule, digits)
         answer = pieces[-1].removeprefix("</think><answer> ").removesuffix("</answer>")
         tags = {"category": rule, "rule": rule, "difficulty": len(pieces) - 2, **solution_tags(*pieces)}

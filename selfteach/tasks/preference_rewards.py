@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from ..core import Score, Task, block
-from ..core.random_keys import key, uniform
+from ..core.random_keys import key, uniform_at
 
 NOUNS = (
     "sea",
@@ -141,7 +141,7 @@ def preferred(
         p = 1 / (1 + math.exp(-max(min(difference / noise, 50.0), -50.0)))
     else:
         p = 0.5 + 0.5 * ((difference > 0) - (difference < 0))
-    return float(uniform(key("judge", *rng_key), 0)) < p
+    return uniform_at(key("judge", *rng_key), 0) < p
 
 
 @block
@@ -153,7 +153,7 @@ def preferred_by(*, first: Any, second: Any, task: Task, rng_key: tuple[object, 
     Above a half exactly where `preferred` (without bias) says True at the same RNG key.
     """
     difference = _reward_difference(first, second, task)
-    u = min(max(float(uniform(key("judge", *rng_key), 0)), 1e-12), 1 - 1e-12)
+    u = min(max(uniform_at(key("judge", *rng_key), 0), 1e-12), 1 - 1e-12)
     if noise:
         logit = difference / noise + math.log((1 - u) / u)
     else:
@@ -170,6 +170,6 @@ def coarse_worth(*, answer: Any, task: Task, path: Any, noise: float = 0.15, lev
     Before rounding, one text's mark is above another's with Bradley and Terry's probability at `noise`, as in
     `preferred`. The draw is keyed by the answer's tokens: the same answer has the same mark.
     """
-    u = min(max(float(uniform(key("mark", task.id, path.ids.tobytes().hex()), 0)), 1e-12), 1 - 1e-12)
+    u = min(max(uniform_at(key("mark", task.id, path.ids.tobytes().hex()), 0), 1e-12), 1 - 1e-12)
     noisy = float(true_worth(answer=answer, task=task).value) - noise * math.log(-math.log(u))
     return Score(round(min(max(noisy, 0.0), 1.0) * (levels - 1)) / (levels - 1))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ..core.errors import BadValue
-from ..core.random_keys import generator, key, uniform
+from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Task
 from ..curriculum.hints import guidance
 
@@ -46,7 +47,10 @@ class QuestionSampler(Generic[T]):
 
     def is_test(self, question: T) -> bool:
         """True for the questions of the test split: a function of the question and the seed alone."""
-        return float(uniform(key(self.seed, "split", self.identity(question)), 0)) < TEST_SHARE
+        return self._is_test_identity(self.identity(question))
+
+    def _is_test_identity(self, identity: str) -> bool:
+        return uniform_at(key(self.seed, "split", identity), 0) < TEST_SHARE
 
     def sample(self, *rng_key: object, kinds: tuple[Any, ...] = ()) -> T:
         """The training question of an RNG key. Raises BadValue where none is found."""
@@ -74,13 +78,12 @@ class QuestionSampler(Generic[T]):
             rows.append([])
             draw, seen = generator(self.seed, "test", kind), set[str]()
             for _ in range(20 * want + 200):
+                if len(seen) == want:
+                    break
                 question = self.draw(draw, kind)
-                if (
-                    len(seen) < want
-                    and self.identity(question) not in seen
-                    and (self.is_test(question) or self.is_held_out(question))
-                ):
-                    seen.add(self.identity(question))
+                identity = self.identity(question)
+                if identity not in seen and (self._is_test_identity(identity) or self.is_held_out(question)):
+                    seen.add(identity)
                     rows[-1].append(self.to_task(question, f"test/{kind}-{self.unit}/{len(seen)}"))
         return tuple(t for turn in zip_longest(*rows) for t in turn if t is not None)
 
@@ -100,8 +103,8 @@ def pick(shares: Mapping[str, float], at: float) -> str:
     >>> pick({"all": 0.5, "odd": 0.5}, 0.7)
     'odd'
     """
-    bounds = np.cumsum(list(shares.values()))
-    return list(shares)[min(int(np.searchsorted(bounds, at, "right")), len(bounds) - 1)]
+    bounds = list(accumulate(shares.values()))
+    return list(shares)[min(bisect_right(bounds, at), len(bounds) - 1)]
 
 
 def with_guidance(task: Task, prompt: str, share: float, draw: np.random.Generator) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import BadValue
-from ..core.random_keys import generator, key, uniform
+from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Document, Task, TaskSource
 from ..reward.answer import ABSTENTIONS
 from ..tools.search import search
@@ -179,7 +179,7 @@ class Quiz:
 
     def _is_chosen(self, purpose: str, name: str | int, share: float) -> bool:
         """True for a share of the (purpose, name) keys."""
-        return share > 0 and float(uniform(key(self.seed, purpose, name), 0)) < share
+        return share > 0 and uniform_at(key(self.seed, purpose, name), 0) < share
 
     def train(self, i: int) -> Task:
         """The i-th training task."""
@@ -241,7 +241,7 @@ class Quiz:
 
     def _completion(self, chain: Chain, task: Task, i: int) -> tuple[str, str]:
         """The completion of the i-th demonstration, and its slip."""
-        draw, is_wrong = generator(self.seed, "slip", i), float(uniform(key(self.seed, "noise", i), 0)) < self.noise
+        draw, is_wrong = generator(self.seed, "slip", i), uniform_at(key(self.seed, "noise", i), 0) < self.noise
         missing = next((n for n, fact in enumerate(chain.facts) if fact in self.withheld_facts), None)
         if not task.tags["answerable"]:
             chain, missing = self._invented(chain, task.id), 0
@@ -377,7 +377,7 @@ def unknown_name(seed: int, rng_key: str, training: bool, taken: Sequence[str]) 
     while True:
         syllables = ["bdfgklmnprstvz"[int(draw.integers(14))] + "aeiou"[int(draw.integers(5))] for _ in range(3)]
         name = "".join(syllables).capitalize()
-        if name not in taken and (float(uniform(key(seed, "nobody's side", name), 0)) >= 0.2) == training:
+        if name not in taken and (uniform_at(key(seed, "nobody's side", name), 0) >= 0.2) == training:
             return name
 
 

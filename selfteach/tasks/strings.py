@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.errors import BadValue
-from ..core.random_keys import generator, key, uniform
+from ..core.random_keys import generator, key, uniform_at
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..reward.answer import same_text
@@ -102,7 +102,7 @@ class Calls:
 
     def is_pair_held_out(self, inner: str, outer: str) -> bool:
         """True for the ordered pairs that only test questions compose."""
-        return float(uniform(key(self.seed, "held out", inner, outer), 0)) < self.held_out
+        return uniform_at(key(self.seed, "held out", inner, outer), 0) < self.held_out
 
     def to_task(self, call: Call, name: str) -> Task:
         """The task of a call.

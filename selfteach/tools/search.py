@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.blocks import block
 from ..core.errors import BadValue
-from ..core.random_keys import generator, key, uniform
+from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Document, TaskSource
 from .index import load_or_build, schema, tantivy
 
@@ -83,7 +83,7 @@ def rank(searcher: Any, text: str, top: int, title: float, count: int) -> list[i
 
 def _with_noise(number: int, query: str, rank: int, noise: float, count: int) -> int:
     """The number of a result, or another document's for the share `noise` of (query, rank) pairs."""
-    if count < 2 or float(uniform(key("search noise", query, rank), 0)) >= noise:
+    if count < 2 or uniform_at(key("search noise", query, rank), 0) >= noise:
         return number
     return (number + 1 + int(generator("search noise", query, rank).integers(count - 1))) % count
 
