@@ -42,7 +42,7 @@ from .loop.settings import (
     group_settings,
     split_settings,
 )
-from .loop.warmstart import warm_start
+from .loop.warmstart import warm_start, warm_start_seconds
 from .model import files, lora
 from .model.catalog import StartModel, build
 from .model.names import suggested_settings
@@ -117,8 +117,8 @@ class Run:
     """A finished or stopped run: its folder, its figures, and whether it was finished.
 
     figures  "before" and "after" -> figure -> value, as `final_eval` names them; "counts" of right answers by question
-             before and after; "steps", "tokens", and "seconds" ("all"; "training": of steps, also before a resume); of
-             a stopped run "before" alone
+             before and after; "steps", "tokens", and "seconds" ("all"; "training": of steps, also before a resume;
+             "warm": of its warm start, whenever that was trained); of a stopped run "before" alone
     seconds  wall-clock time of this call
     """
 
@@ -320,7 +320,11 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
         "counts": {
             name: _logged_evaluation(out, when, "counts") for name, when in (("before", "start"), ("after", "end"))
         },
-        "seconds": {"all": time.monotonic() - started, "training": session.loop.state.seconds},
+        "seconds": {
+            "all": time.monotonic() - started,
+            "training": session.loop.state.seconds,
+            "warm": warm_start_seconds(start.folder),
+        },
         "steps": session.loop.state.step,
         "tokens": session.loop.state.tokens,
     }

@@ -36,6 +36,7 @@ COMMANDS = {
     ),
     "tasks": ("listing", "list the tasks; show one with its options and an example"),
     "models": ("listing", "list the models that a run can start from"),
+    "regimes": ("regimes", "list the regimes, where claims are measured; show one; measure one on tuning seeds"),
 }
 
 HELP = """usage: selfteach COMMAND ...

@@ -130,6 +130,15 @@ MISTAKES = [
     ("tasks atlass", "no task is called 'atlass'; did you mean atlas?"),
     ("models extra", "'extra' is not expected here"),
     ("ledger --results nowhere", "nowhere: no such folder"),
+    ("regimes bandit_smal", "no regime is called 'bandit_smal'; did you mean bandit_small?"),
+    ("regimes --measure", "--measure needs the NAME"),
+    ("regimes bandit_small --jobs 2", "--jobs needs a NAME and --measure"),
+    ("regimes bandit_small --first-seed 2", "--first-seed needs a NAME and --measure"),
+    ("regimes bandit_small --measure --seeds 0", "0 seeds from 0 on are not any of the tuning seeds, 0 to 99"),
+    ("regimes bandit_small --measure --first-seed 95", "8 seeds from 95 on are not 8 of the tuning seeds"),
+    ("regimes bandit_small --measure --results x", "leave --results out"),
+    ("regimes bandit_small --page x.md", "--page is of all regimes; leave bandit_small out"),
+    ("regimes --results nowhere", "nowhere: no such folder"),
 ]
 
 

@@ -239,9 +239,9 @@ def test_a_claim_that_cannot_be_run_is_refused_at_once(claim, said, claimed, tmp
 
 
 def test_samples_are_drawn_deep_only_where_a_check_asks():
-    assert arms.samples_per_task(Claim((unsorted("accuracy"),))) == 0
-    assert arms.samples_per_task(Claim((unsorted("accuracy", right="pass@8 of self"),))) == 64
-    assert arms.samples_per_task(Claim((unsorted("pass@256"),))) == 256
+    assert arms.samples_per_task(arms.measures_of(Claim((unsorted("accuracy"),)))) == 0
+    assert arms.samples_per_task(arms.measures_of(Claim((unsorted("accuracy", right="pass@8 of self"),)))) == 64
+    assert arms.samples_per_task(arms.measures_of(Claim((unsorted("pass@256"),)))) == 256
 
 
 def test_compare_writes_a_table_and_a_chart(tmp_path, pretended):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,17 @@ def draw_curves(result: Mapping[str, Any], file: Path) -> Path:
             for n, (name, arm) in enumerate(result["arms"].items()):
                 runs = [dict(map(tuple, run["curves"][kind])) for run in arm["seeds"].values()]
                 points = mean_curve([r for r in runs if r])
-                x, colour = [p["step"] for p in points], COLOURS[n % len(COLOURS)]
-                axis.plot(x, [100 * p["mean"] for p in points], "o-", color=colour, markersize=3, label=name)
-                low, high = ([100 * p[end] for p in points] for end in ("low", "high"))
-                axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+                draw_band(axis, points, name, COLOURS[n % len(COLOURS)])
             axis.set(title=f"Held-out accuracy, {kind}", xlabel="step", ylabel="%")
         axes[0].legend()
         title = f"{result['method']} in {result['regime'] or result['task']}, {len(result['seeds'])} seeds"
         figure.suptitle(title, x=0.005, ha="left", fontsize=13, fontweight="bold")
         return save_figure(figure, file)
+
+
+def draw_band(axis: Any, points: Sequence[Mapping[str, Any]], label: str, colour: str, style: str = "o-") -> None:
+    """Draw a curve of `comparison.mean_curve`, in per cent, with its band where there are seeds enough for one."""
+    x = [p["step"] for p in points]
+    axis.plot(x, [100 * p["mean"] for p in points], style, color=colour, markersize=3, label=label)
+    low, high = ([100 * (p["mean"] if p[end] is None else p[end]) for p in points] for end in ("low", "high"))
+    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -66,6 +66,10 @@ class Progress:
         self.arm = ""
         self.view.line(f"after {e['seeds']} seeds: {e['verdict']}")
 
+    def _part(self, e: Event) -> None:
+        self.arm = ""
+        self.view.line(f"{e['part']} is measured: {e['why']}")
+
     def _out_of_time(self, e: Event) -> None:
         self.view.line(f"{e['hours']:g} hours are spent; the same command goes on from here")
 

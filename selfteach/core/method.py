@@ -178,15 +178,16 @@ class Method:
         stages[stage] = replace(stages[stage], **change)
         return replace(self, stages=tuple(stages))
 
-    def with_reward(self, reward: Block, instead_of: str = "exact_match") -> Method:
+    def with_reward(self, reward: Block, instead_of: str = "exact_match", required: bool = True) -> Method:
         """The method with another reward wherever its stages have the one called `instead_of`, also inside others.
 
-        Raises BadValue for a method that has none: what it is rewarded for is part of what it is.
+        Raises BadValue for a method that has none: what it is rewarded for is part of what it is. Where that is not
+        `required` it is given back as it is.
         """
         stages = [
             replace(s, reward=tuple(part.substitute(instead_of, reward) for part in s.reward)) for s in self.stages
         ]
-        if tuple(stages) == self.stages and str(reward) != f"{instead_of}()":
+        if required and tuple(stages) == self.stages and str(reward) != f"{instead_of}()":
             raise BadValue(
                 f"method {self.name}: has no reward {instead_of} that could be replaced; its rewards are"
                 f" {', '.join(str(p) for s in self.stages for p in s.reward) or 'none'}"

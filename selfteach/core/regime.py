@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
+from .blocks import Block
+from .claim import Check, Claim
 from .errors import BadValue
 from .registry import regimes
 
-if TYPE_CHECKING:
-    from .claim import Claim
-
 # A seed sets these, for all arms alike (`Regime.seeded`).
 OF_THE_SEED = ("seed", "warm_seed", "final_eval_seed")
+# The arms of a regime's own check: the tuned baseline after training, and the policy that it starts from.
+OWN_ARMS = ("baseline", "start")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,16 @@ class Regime:
     args        hyper-parameters of every arm whose method has that name (groups, rollouts, beta ...)
     baseline    the method that it was tuned for
     warm_seeds  how many warm starts there are: that of a seed is seed % warm_seeds
+    reward      what every arm is rewarded for in place of exact_match, such as a proxy that can be hacked; evaluation
+                keeps the task's own judge, and a method without exact_match keeps its rewards
+    ways        name -> the beginning of a completion that forces a way of answering ({"slowly": "<think> slowly"}), by
+                which one measures how well the start can go each of them
+    search      setting or hyper-parameter of the baseline -> the values that it was tuned over
+    admits      why it is a regime: "gain", the baseline learns here; "failure", it shows what `shows` says
+    failure     that as a check over the arms "baseline" and "start"; where there is one it must hold
     name, doc, build  set by `@regime`
 
-    Raises BadValue for a setting that the seed decides.
+    Raises BadValue for a setting that the seed decides, a way that forces nothing, and a failure without its check.
     """
 
     task: str
@@ -40,15 +48,42 @@ class Regime:
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
     baseline: str = "grpo"
     warm_seeds: int = 8
+    reward: Block | None = None
+    ways: Mapping[str, str] = field(default_factory=dict[str, str])
+    search: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+    admits: Literal["gain", "failure"] = "gain"
+    failure: Check | None = None
     name: str = ""
     doc: str = ""
     build: Callable[[], Regime] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        own = f"regime {self.name or self.task}"
         if taken := [n for n in OF_THE_SEED if n in self.settings]:
-            raise BadValue(f"regime {self.name or self.task}: {taken[0]} is decided by the seed of a run; leave it out")
+            raise BadValue(f"{own}: {taken[0]} is decided by the seed of a run; leave it out")
         if self.warm_seeds < 1:
-            raise BadValue(f"regime {self.name or self.task}: warm_seeds must be at least 1, not {self.warm_seeds}")
+            raise BadValue(f"{own}: warm_seeds must be at least 1, not {self.warm_seeds}")
+        for way, prefix in self.ways.items():
+            if not prefix or way in ("", "main"):
+                raise BadValue(
+                    f"{own}: way {way!r} must have a name other than 'main', and the text that its completions begin"
+                    " with"
+                )
+        for name, values in self.search.items():
+            if name in OF_THE_SEED or not isinstance(values, tuple) or not values:
+                raise BadValue(
+                    f"{own}: search of {name} must be a tuple of values that no seed decides, not {values!r}"
+                )
+        if self.admits not in ("gain", "failure"):
+            raise BadValue(f"{own}: admits must be 'gain' or 'failure', not {self.admits!r}")
+        if self.admits == "failure" and (self.failure is None or not self.shows):
+            raise BadValue(
+                f"{own}: is admitted by a failure of the baseline, so it needs `shows`, that failure in words, and"
+                " `failure`, a check that it is there"
+            )
+        for arm in _arms(self.failure) if self.failure else ():
+            if arm not in OWN_ARMS:
+                raise BadValue(f"{own}: its failure names an arm {arm!r}, and has only {', '.join(OWN_ARMS)}")
 
     def seeded(self, seed: int) -> dict[str, int]:
         """The settings of a run with this seed: its own randomness, its warm start and its test questions.
@@ -57,6 +92,11 @@ class Regime:
         {'seed': 203, 'warm_seed': 3, 'final_eval_seed': 203}
         """
         return {"seed": seed, "warm_seed": seed % self.warm_seeds, "final_eval_seed": seed}
+
+
+def _arms(check: Check) -> list[str]:
+    right = [check.right.rpartition(" of ")[2]] if isinstance(check.right, str) else []
+    return [check.left, *right]
 
 
 def regime(fn: Callable[[], Regime]) -> Regime:

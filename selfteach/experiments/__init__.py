@@ -1,10 +1,11 @@
-"""Experiments of many runs: methods compared over seeds, and claims reproduced.
+"""Experiments of many runs: methods compared over seeds, claims reproduced, and regimes measured.
 
 arms: the two sides of an experiment, and what they differ in; runs: many runs at once, from the cache of finished ones;
-compare and reproduce: the two experiments. Finished runs are cached (`run_cache`), so that an interrupted experiment
-continues, and two claims with the same baseline share its runs.
+compare, reproduce and admission: the experiments. Finished runs are cached (`run_cache`), so that an interrupted
+experiment continues, and two claims with the same baseline share its runs.
 """
 
+from .admission import measure_regime
 from .arms import Arm, ArmDifference, arm_differences, claim_arms, regime_config
 from .compare import compare
 from .reproduce import FIRST_SEED, reproduce
@@ -16,6 +17,7 @@ __all__ = [
     "arm_differences",
     "claim_arms",
     "compare",
+    "measure_regime",
     "regime_config",
     "reproduce",
 ]

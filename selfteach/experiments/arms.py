@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -51,14 +51,15 @@ def regime_config(
     """The configuration of a method's run in a regime.
 
     Of the regime's hyper-parameters the method gets those that it has, and `args` over them; its settings come from
-    REGIME_DEFAULTS, the regime, and `settings`, each over those before. more: model and use, as `api.plan` takes them.
+    REGIME_DEFAULTS, the regime, and `settings`, each over those before. Where the regime has a reward of its own, that
+    stands for exact_match in a method that has it. more: model and use, as `api.plan` takes them.
     """
     home: Regime = registry.regimes.get(regime) if isinstance(regime, str) else regime
     entry: MethodEntry[...] = registry.methods.get(method) if isinstance(method, str) else method
     known = entry.hyper_parameters
     own = {k: v for k, v in home.args.items() if k in known}
     more["model"] = more.get("model") or home.model
-    return api.plan(
+    made = api.plan(
         entry,
         home.task,
         home.task_options,
@@ -66,6 +67,9 @@ def regime_config(
         settings={**REGIME_DEFAULTS, **home.settings, **(settings or {})},
         **more,
     )
+    if home.reward is None:
+        return made
+    return replace(made, method=made.method.with_reward(home.reward, required=False))
 
 
 def claim_arms(entry: MethodEntry[...], settings: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Arm]:
@@ -83,7 +87,7 @@ def claim_arms(entry: MethodEntry[...], settings: Mapping[str, Any] | None = Non
             f"method {entry.name}: makes no claim (a baseline or a variant), so there is nothing to reproduce; see"
             " selfteach methods"
         )
-    common = {"final_eval_k": samples_per_task(claim)}
+    common = {"final_eval_k": samples_per_task(measures_of(claim))}
     if not claim.regime:
         common |= {"steps": claim.steps, "eval_every": 0, "threads": 1}
     out: dict[str, Arm] = {}
@@ -122,17 +126,17 @@ def _check_curves(method: str, claim: Claim, arms: Mapping[str, Arm]) -> None:
             )
 
 
-def measures_of(claim: Claim) -> set[str]:
-    """The names of figures that a claim's checks read."""
-    return {w for c in claim.checks for w in (c.measure, str(c.right).partition(" of ")[0])}
+def measures_of(checks: Claim | Iterable[Check]) -> set[str]:
+    """The names of figures that some checks, or those of a claim, read."""
+    checks = checks.checks if isinstance(checks, Claim) else checks
+    return {w for c in checks for w in (c.measure, str(c.right).partition(" of ")[0])}
 
 
-def samples_per_task(claim: Claim) -> int:
-    """How many samples of each task a claim's checks need (`final_eval_k`): 64, the largest k above, or 0.
+def samples_per_task(words: Collection[str]) -> int:
+    """How many samples of each task some measures need (`final_eval_k`): 64, the largest k above, or 0.
 
-    0 where no check reads pass@k, a majority or distinct answers. Few different values, so that claims share runs.
+    0 where none of them is pass@k, a majority or distinct answers. Few different values, so that claims share runs.
     """
-    words = measures_of(claim)
     asked = [int(w.partition("@")[2].partition("+")[0].partition("/")[0]) for w in words if w.startswith("pass@")]
     return max([64, *asked]) if asked or any(w.startswith(("maj", "distinct")) for w in words) else 0
 

@@ -158,7 +158,7 @@ def _result(
             "args": {k: repr(v) for k, v in arm.run_config.method.args.items()},
             "differs": [asdict(d) for d in differences.get(name, ())],
             "cost": arm_cost(runs),
-            "seeds": {str(s): _run_json(r, named) for s, r in zip(seeds, runs, strict=True)},
+            "seeds": {str(s): run_json(r, named) for s, r in zip(seeds, runs, strict=True)},
         }
     questions = {s: ((pool.results["self"][s].get("counts") or {}).get("after") or {}).get("questions") for s in seeds}
     return {
@@ -186,7 +186,7 @@ def _result(
     }
 
 
-def _run_json(run: Mapping[str, Any], named: set[str]) -> dict[str, Any]:
+def run_json(run: Mapping[str, Any], named: set[str]) -> dict[str, Any]:
     """What a result keeps of a run: figures, counts by question, the metrics that checks read, curves, its key."""
     out = {k: run.get(k) for k in ("key", "before", "after", "steps", "tokens", "seconds", "curves")}
     out["logged"] = {n: v for n, v in run["logged"].items() if n in named}

@@ -68,6 +68,7 @@ class RunPool:
     store     the folder of cached runs
     measures  names of figures of curves that are wanted (auc, steps_to@0.8)
     deadline  by time.monotonic(), after which no run is begun
+    tolerant  a run that fails is noted in `failed` (arm, seed -> the error), and the others go on
     results   arm -> seed -> figures of the run: before, after, counts, tokens, steps, seconds, evals, logged, key,
               curves
     """
@@ -77,6 +78,8 @@ class RunPool:
     jobs: int = 1
     measures: Sequence[str] = ()
     deadline: float | None = None
+    tolerant: bool = False
+    failed: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str], init=False)
     results: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict, init=False)
     _workers: list[Worker] = field(default_factory=list[Worker], init=False)
     _number: int = field(default=0, init=False)
@@ -92,7 +95,7 @@ class RunPool:
         """Carry out runs that are not finished yet, and keep the figures of all.
 
         Raises OutOfTime where the deadline is reached, KeyboardInterrupt where a run was stopped, SelfteachError where
-        one failed.
+        one failed and the pool is not tolerant.
         """
         asked = [(r, run_key(r.run_config)) for r in requests]
         self._total += len(asked)
@@ -112,10 +115,15 @@ class RunPool:
                 if self._is_late():
                     raise OutOfTime
                 self._announce(request, False)
-                run_once(request.run_config, self.store, self.observer)
-                self._keep(request, key)
+                try:
+                    run_once(request.run_config, self.store, self.observer)
+                except SelfteachError as error:
+                    self._fail(request, error)
+                else:
+                    self._keep(request, key)
         for request, key in asked:
-            if request.seed not in self.results.get(request.arm, {}):
+            known = request.seed in self.results.get(request.arm, {}) or (request.arm, request.seed) in self.failed
+            if not known and finished_figures(self.store / key) is not None:
                 self._keep(request, key)
 
     def close(self) -> None:
@@ -150,6 +158,11 @@ class RunPool:
         self._number += 1
         about = {"arm": request.arm, "seed": request.seed, "number": self._number, "total": self._total}
         self.observer({"event": "arm", **about, "reused": reused})
+
+    def _fail(self, request: RunRequest, error: SelfteachError) -> None:
+        if not self.tolerant:
+            raise error
+        self.failed[request.arm, request.seed] = str(error)
 
     def _keep(self, request: RunRequest, key: str) -> None:
         folder = self.store / key
@@ -232,7 +245,8 @@ class RunPool:
         elif kind == "stopped":
             raise KeyboardInterrupt
         elif request is not None:
-            raise SelfteachError(f"{request.name}: {value}")
+            worker.request = None
+            self._fail(request, SelfteachError(f"{request.name}: {value}"))
 
     def _bury(self, worker: Worker, queue: deque[tuple[RunRequest, str]], tried: Counter[str]) -> None:
         """Report a worker that died and put its run back, in front. Raises SelfteachError where it died twice."""

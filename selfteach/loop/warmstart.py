@@ -95,6 +95,17 @@ async def warm_start(
             "task_options": dict(source.task_options),
             "warm": asdict(warm),
             "loss": training.state.history.last("policy/loss"),
+            "seconds": training.state.seconds,
         }
         (temporary / "about.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
     return folder
+
+
+def warm_start_seconds(folder: Path | None) -> float | None:
+    """How long the training of a warm start took that a folder holds; None for any other folder."""
+    if folder is None:
+        return None
+    try:
+        return json.loads((folder / "about.json").read_text()).get("seconds")
+    except (OSError, ValueError, AttributeError):
+        return None
