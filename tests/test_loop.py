@@ -251,6 +251,19 @@ def test_equal_rewards_that_no_block_drops_teach_nothing_either(letters):
     assert equal(before, weights_of(loop))
 
 
+def test_a_run_that_has_nothing_more_to_learn_goes_on_and_says_so_once(letters):
+    loop = loop_of(bandit(), letters)
+    loop.safety_limits = SafetyLimits(starved=2)
+    heard: list[str] = []
+    loop.warn = heard.append
+    advance(loop)
+    assert loop.state.learned and not loop.state.starved
+    solved = bandit(paid="alike").replace(credit=(per_trajectory(), norm()))
+    loop.method = solved
+    advance(loop, 5)
+    assert loop.state.starved == 5 and [h.split(" (")[0] for h in heard] == ["2 steps in a row taught nothing"]
+
+
 def test_a_budget_of_tokens_ends_the_run(letters):
     loop = loop_of(bandit(), letters)
     loop.budget = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,6 +59,7 @@ class Loop:
     budget: int | None = None  # sampled tokens after which the run is done
     max_seconds: float | None = None  # seconds of training after which it is done
     state: RunState = field(default_factory=RunState)
+    warn: Callable[[str], None] = warnings.warn
     # Groups and batch of the step that is being learned from.
     current_step: tuple[list[RolloutGroup], Batch | None] = field(default=([], None), init=False)
     select_metrics: dict[str, float] = field(default_factory=dict, init=False)  # what select logged in this step
@@ -116,20 +118,27 @@ class Loop:
         return metrics, groups, batch if batch.size("token") else None
 
     def _check_taught(self, stage: Stage, taught: Mapping[str, float], dropped: Mapping[str, int]) -> None:
-        """Stop a run whose steps teach nothing: no token is left to learn, or no update that was due had a gradient."""
+        """Count steps without a gradient: no token was left to learn, or no update that was due had one.
+
+        Raises NoTrainingData after `starved` of them where no step has had one before: nothing is learned here. Later
+        it is only said: a task that is solved gives every answer the same reward.
+        """
         state = self.state
         due = not taught or any(name.endswith("/optimiser_steps") for name in taught)
         if not stage.updates or any(v != 0 for name, v in taught.items() if name.endswith("/grad_norm")):
-            state.starved = 0
+            state.starved, state.learned = 0, state.learned or bool(stage.updates)
         elif due:
             state.starved += 1
-        if state.starved >= self.safety_limits.starved + sum(start_delay(p) for p in stage.credit):
-            reasons = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items())
-            why = reasons or ("the gradient was zero" if taught else "nothing was sampled")
-            raise NoTrainingData(
-                f"step {state.step}: {state.starved} steps in a row taught nothing (last: {why}); are all rewards of a"
-                " group equal? --max-idle-steps allows more"
-            )
+        limit = self.safety_limits.starved + sum(start_delay(p) for p in stage.credit)
+        if state.starved < limit:
+            return
+        reasons = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items())
+        why = reasons or ("the gradient was zero" if taught else "nothing was sampled")
+        text = f"{state.starved} steps in a row taught nothing (last: {why}); are all rewards of a group equal?"
+        if not state.learned:
+            raise NoTrainingData(f"step {state.step}: {text} --max-idle-steps allows more")
+        if state.starved == limit:
+            self.warn(text)
 
     @property
     def settled(self) -> bool:

@@ -48,7 +48,7 @@ class Session:
     stopping: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        for part in (self.loop.learner, self.loop.engine):
+        for part in (self.loop, self.loop.learner, self.loop.engine):
             if hasattr(part, "warn"):
                 part.warn = lambda text: self._emit("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
 

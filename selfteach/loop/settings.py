@@ -56,7 +56,9 @@ class RunSettings(LearnerSettings):
     checkpoint_every: int = setting(10, "steps between checkpoints", least=1)
     keep: int = setting(2, "checkpoints to keep, the newest", least=1)
     max_unscored: float = setting(0.1, "fraction of trajectories without a reward above which the run stops", least=0)
-    max_idle_steps: int = setting(20, "steps in a row without a gradient after which the run stops", least=1)
+    max_idle_steps: int = setting(
+        20, "steps without a gradient after which a run that has never had one stops", least=1
+    )
     max_logprob_mismatch: float = setting(
         0.1, "mean |log-prob of engine - log-prob of learner| in nats above which the run stops", least=0
     )

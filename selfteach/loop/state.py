@@ -17,7 +17,7 @@ class RunState:
     place      index in the sequence of stages; stage_step: steps done in this stage
     version    updates done; delivered: that of the newest delivery; versions: of each group that the engine holds
     accepted   groups collected so far; tokens: sampled so far
-    starved    steps in a row without a gradient
+    learned    whether any step has had a gradient; starved: steps in a row without one
     blocks     states of stateful blocks, by `state_key`
     """
 
@@ -30,6 +30,7 @@ class RunState:
     accepted: int = 0
     tokens: int = 0
     seconds: float = 0.0  # of training, evaluations not counted
+    learned: bool = False
     starved: int = 0
     blocks: dict[str, Any] = field(default_factory=dict)
     history: History = field(default_factory=History)
