@@ -15,6 +15,17 @@ import pytest
 from selfteach.core.registry import blocks, methods
 
 TESTS = Path(__file__).parent
+WHOLE_HOUSE = {
+    "architecture",
+    "battery",
+    "docs",
+    "docstrings",
+    "enumeration",
+    "extension",
+    "extras",
+    "slots",
+    "vocabulary",
+}
 ROOT = TESTS.parent / "selfteach"
 FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [
@@ -321,3 +332,11 @@ def test_tests_do_not_import_tests():
         if isinstance(node, ast.Import | ast.ImportFrom) and name.split(".")[-1].startswith(("test_", "conftest"))
     ]
     assert not wrong, "what several tests use is in tests/support"
+
+
+def test_tests_mirror_the_packages():
+    folders = {f.name for f in TESTS.iterdir() if f.is_dir() and any(f.glob("test_*.py"))}
+    packages = {f.name for f in ROOT.iterdir() if f.is_dir()}
+    assert folders <= packages, "a folder of tests is named as the package that it tests"
+    whole = {f.stem.removeprefix("test_") for f in TESTS.glob("test_*.py")}
+    assert whole == WHOLE_HOUSE, "only tests of the whole house stand at the top"

@@ -17,7 +17,7 @@ from selfteach.core.method import MethodEntry
 from selfteach.experiments import arms
 from selfteach.loop.log import read_events
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("module", [figures, ledger])

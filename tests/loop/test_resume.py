@@ -91,7 +91,7 @@ def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[api.RunConfig, Path]
     file, out = tmp_path / "job.json", tmp_path / "run"
     file.write_text(json.dumps(run_config.to_json()))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__).parent / "support" / "crash.py"), str(file), str(out)]
+    command = [sys.executable, str(Path(__file__).parents[1] / "support" / "crash.py"), str(file), str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     saw_step = any(line.strip() == "step" for line in process.stdout)
