@@ -7,7 +7,7 @@ from typing import Any
 from ..core.regime import Regime, regime
 
 # What they share: the smallest model, which has practised every way that has steps; a batch and a rate by search.
-WARM: dict[str, Any] = {"warm_steps": 2500, "warm_batch": 32, "warm_lr": 2e-3}
+WARM: dict[str, Any] = {"warm_steps": 4000, "warm_batch": 32, "warm_lr": 2e-3}
 RUN: dict[str, Any] = {"lr": 3e-4, "eval_every": 6, "eval_tasks": 100, "eval_samples": 1, "checkpoint_every": 1000}
 BATCH: dict[str, Any] = {"groups": 16, "rollouts": 8}
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (1e-4, 3e-4, 1e-3)}
