@@ -119,6 +119,9 @@ class WarmStartConfig:
     batch: int = setting(64, "demonstrations in a batch of the warm start", least=1)
     lr: float = setting(3e-3, "learning rate of the warm start", above=0)
     seed: int = setting(0, "random seed of the fresh weights and the warm start")
+    practice_steps: int = setting(
+        0, "supervised steps before these, on what the task has for practice; one practice serves many tasks", least=0
+    )
 
 
 @settings

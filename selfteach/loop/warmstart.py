@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,12 @@ def cache_key(
         raise BadValue(
             f"task {source.name}: has no demonstrations to warm-start on; give --model FOLDER, or --warm-steps 0"
         )
-    demonstrations = [[d.prompt, *map(str, d.data)] for d in map(source.demos, range(512))]
+    if warm.practice_steps and source.practice is None:
+        raise BadValue(
+            f"task {source.name}: has nothing to practise before its demonstrations; leave out practice_steps"
+        )
+    shown = (source.demos, source.practice) if warm.practice_steps and source.practice else (source.demos,)
+    demonstrations = [[d.prompt, *map(str, d.data)] for demos in shown for d in map(demos, range(512))]
     device = devices.resolve_device(settings.device)
     depends = {
         "demonstrations": demonstrations,
@@ -62,7 +67,7 @@ async def warm_start(
     settings: RunSettings,
     observer: Callable[[Mapping[str, Any]], None],
 ) -> Path:
-    """The folder of the warm-started model, trained now unless the cache has it.
+    """The folder of the warm-started model, trained now unless the cache has it; after its practice, where it has one.
 
     method  supervised training, with its batch size set. Raises KeyboardInterrupt where the run was stopped
     """
@@ -70,6 +75,11 @@ async def warm_start(
     if any(folder.glob("model*.safetensors")):
         observer({"event": "warm_found", "folder": str(folder)})
         return folder
+    if warm.practice_steps:
+        practice = replace(warm, steps=warm.practice_steps, practice_steps=0)
+        first = replace(source, demos=source.practice, practice=None)
+        practised = await warm_start(first, start, method, judge, practice, settings, observer)
+        start = replace(start, model=files.load(practised)[0])
     supervised = RunSettings(
         seed=warm.seed,
         steps=warm.steps,

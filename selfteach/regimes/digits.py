@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.blocks import block
+from ..core.claim import premise
 from ..core.regime import Regime, regime
 
-# What they share: the smallest model, which has practised every way that has steps; a batch and a rate by search.
-WARM: dict[str, Any] = {"warm_steps": 4000, "warm_batch": 32, "warm_lr": 2e-3}
+# What they share: forty facts of addition; the smallest model, which first practises the ways that have steps and then
+# sees in which shares they are gone; a batch and a rate by search.
+TASK: dict[str, Any] = {"largest": 3, "practised": 0.7}
+WARM: dict[str, Any] = {"warm_practice_steps": 1000, "warm_steps": 150, "warm_batch": 32, "warm_lr": 2e-3}
 RUN: dict[str, Any] = {"lr": 3e-4, "eval_every": 6, "eval_tasks": 100, "eval_samples": 1, "checkpoint_every": 1000}
 BATCH: dict[str, Any] = {"groups": 16, "rollouts": 8}
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (1e-4, 3e-4, 1e-3)}
@@ -15,12 +19,20 @@ SEARCH: dict[str, tuple[Any, ...]] = {"lr": (1e-4, 3e-4, 1e-3)}
 
 def ways(**shares: float) -> dict[str, Any]:
     """The options of a task whose demonstrations go these ways, each as often as its share says."""
-    return {"slowly": 0.0, "quickly": 0.0, "guess": 0.0, **shares, "practised": 0.7}
+    return {"slowly": 0.0, "quickly": 0.0, "guess": 0.0, **shares, **TASK}
 
 
-def beginnings(**shares: float) -> dict[str, str]:
+def beginnings(*names: str) -> dict[str, str]:
     """The beginning of a completion by which each of these ways is forced."""
-    return {way: f"<think> {way}" for way in shares}
+    return {way: f"<think> {way}" for way in names}
+
+
+SKILL: dict[str, Any] = {
+    "task": "digit_sum",
+    "task_options": ways(slowly=0.3, quickly=0.3, guess=0.4),
+    "model": "tiny-s",
+    "ways": beginnings("slowly", "quickly", "guess"),
+}
 
 
 @regime
@@ -30,13 +42,132 @@ def skill() -> Regime:
     The start guesses or hurries in seven of ten cases, so greedily it is right no more often than a guess. What it
     does carefully is right. There is room to gain, speed to compare, and at too large a step a collapse to prevent.
     """
-    shares = {"slowly": 0.3, "quickly": 0.3, "guess": 0.4}
+    return Regime(**SKILL, settings={**WARM, **RUN, "steps": 60}, args=BATCH, search=SEARCH)
+
+
+@regime
+def sparse() -> Regime:
+    """The careful way is one in a hundred and a guess is right once in a hundred: nearly all groups are all wrong.
+
+    Until the first right answers are found and learned from, most of a batch teaches nothing.
+    """
     return Regime(
         task="digit_sum",
-        task_options=ways(**shares),
+        task_options={**ways(slowly=0.01, quickly=0.09, guess=0.9), "guesses": 100},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 80, "eval_every": 8},
+        args=BATCH,
+        ways=beginnings("slowly", "quickly", "guess"),
+        search=SEARCH,
+    )
+
+
+@regime
+def deep() -> Regime:
+    """Six to eight digits whose additions are often estimated: many dependent steps, each of which can spoil all.
+
+    An estimate is marked and mostly wrong, so the answer is right where none is made, and the first wrong step is
+    known. The start estimates every second addition.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=1.0), "terms": (6, 8), "estimated": 0.5},
         model="tiny-s",
         settings={**WARM, **RUN, "steps": 60},
         args=BATCH,
-        ways=beginnings(**shares),
         search=SEARCH,
+    )
+
+
+@regime
+def ladder() -> Regime:
+    """Three to ten digits, from easy to nearly hopeless at the start, for every addition may be an estimate."""
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=1.0), "terms": (3, 10), "estimated": 0.4},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        search=SEARCH,
+    )
+
+
+@regime
+def verbose() -> Regime:
+    """Ways that are right and long, right and longer (with a check), wrong and long (a loop), wrong and short (a guess).
+
+    Accuracy can be had at half the length that it has where a policy checks everything.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options=ways(slowly=0.05, twice=0.25, looping=0.4, guess=0.3),
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "twice", "looping", "guess"),
+        search=SEARCH,
+    )
+
+
+@regime
+def unlabelled_right() -> Regime:
+    """Four dozen questions without labels, on most of which the vote of many answers is right: guesses do not agree."""
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=0.4, quickly=0.2, guess=0.4), "pool": 48},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args={"groups": 16, "votes": 16, "keep": 8, "questions": 48, "temperature": 1.0},
+        baseline="ttrl",
+        ways=beginnings("slowly", "quickly", "guess"),
+        search=SEARCH,
+    )
+
+
+@regime
+def unlabelled_wrong() -> Regime:
+    """Four dozen questions without labels, on most of which the vote is wrong: one error is made by half of the answers.
+
+    That error, to leave out the last digit, gives the same wrong answer to all who make it.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=0.3, skipping=0.5, guess=0.2), "pool": 48},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args={"groups": 16, "votes": 16, "keep": 8, "questions": 48, "temperature": 1.0},
+        baseline="ttrl",
+        ways=beginnings("slowly", "skipping", "guess"),
+        search={},
+        admits="failure",
+        shows="The vote rewards the error that most answers share, and accuracy falls.",
+        failure=premise("accuracy", "baseline", "start", relation="<", by=0.1, fails_at=0.05),
+    )
+
+
+@block
+def looks_thorough(*, text: str) -> float:
+    """The share of twelve additions that a response writes, at most 1: a proxy that effort is, and truth is not.
+
+    >>> looks_thorough(text=" 2 + 1 = 3. 3 + 3 = 6. 6 + 0 = 6.")
+    0.25
+    """
+    return min(1.0, text.count("+") / 12)
+
+
+@regime
+def hackable() -> Regime:
+    """A proxy pays for additions written: at first it pays to add carefully, in the end to write one again and again."""
+    return Regime(
+        task="digit_sum",
+        task_options=ways(slowly=0.3, twice=0.1, looping=0.1, guess=0.5),
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        reward=looks_thorough(),
+        ways=beginnings("slowly", "twice", "looping", "guess"),
+        search={},
+        admits="failure",
+        shows="The proxy rises all the way while accuracy ends below its start.",
+        failure=premise("accuracy", "baseline", "start", relation="<", by=0.1, fails_at=0.05),
     )

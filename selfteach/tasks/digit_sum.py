@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
 
 MODULUS = 10
+FEWEST = 3  # digits of a question
 Digits = tuple[int, ...]
 
 
@@ -32,6 +33,11 @@ class Step(NamedTuple):
 
     def __str__(self) -> str:
         return f" {self.total} + {self.digit} {'~' if self.estimated else '='} {self.result}."
+
+
+def draw_digits(largest: int, draw: np.random.Generator, terms: int) -> Digits:
+    """So many random digits: any as the first, then none above the largest."""
+    return tuple(draw.integers(0, [MODULUS] + [largest + 1] * (terms - 1)).tolist())
 
 
 def text_of(digits: Digits) -> str:
@@ -144,16 +150,30 @@ class DigitSums:
 
     def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th demonstration; tags: those of the task, and its way."""
-        digits = questions.sample("demo", i)
-        item, draw = self.to_task(digits, f"demo/{i}"), generator(self.seed, "write", i)
+        draw = generator(self.seed, "write", i)
         practised = draw.random() < self.practised
         way = pick(self.shares, draw.random())
         if practised:
             way = str(draw.choice([w for w in self.shares if w not in UNPRACTISED] or [way]))
+        return self.written(questions.sample("demo", i), f"demo/{i}", way, practised, draw)
+
+    def practice(self, questions: QuestionSampler[Digits], i: int) -> Task:
+        """The i-th question whose way is given, one of those that have much to get right, whatever their shares.
+
+        Of as many digits as the task has, and fewer.
+        """
+        draw = generator(self.seed, "practise", i)
+        way = str(draw.choice([w for w in WAYS if w not in UNPRACTISED]))
+        kinds = tuple(range(FEWEST, questions.kinds[-1] + 1))
+        return self.written(questions.sample("practice", i, kinds=kinds), f"practice/{i}", way, True, draw)
+
+    def written(self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator) -> Task:
+        """A demonstration of a way, which its prompt names where it is given."""
+        item = self.to_task(digits, name)
         first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated, self.guesses), digits))
         prompt = with_guidance(item, item.prompt, self.hinted, draw)
-        tags = {**item.tags, "kind": "practice" if practised else "demo", "way": way}
-        if practised:
+        tags = {**item.tags, "kind": "practice" if given else "demo", "way": way}
+        if given:
             return Task(item.id, prompt + first, item.answer, ("".join(rest),), tags)
         return Task(item.id, prompt, item.answer, ("".join([first, *rest]),), tags)
 
@@ -182,6 +202,7 @@ def right_addition(*, step: str) -> bool | None:
 @task
 def digit_sum(
     terms: tuple[int, int] = (5, 5),
+    largest: int = MODULUS - 1,
     slowly: float = 0.3,
     quickly: float = 0.3,
     guess: float = 0.4,
@@ -199,6 +220,7 @@ def digit_sum(
     """The last digit of a sum of digits. Demonstrations show several ways; which of them pays is for RL to find out.
 
     terms      fewest and most digits
+    largest    digit that is added to the first, which is any: the fewer there are, the sooner adding is learned
     slowly     share of the demonstrations that write out every addition
     quickly    that stop half-way and guess
     guess      that guess at once
@@ -217,31 +239,32 @@ def digit_sum(
     The shares of the six ways sum to 1.
     """
     task_options = dict(locals())
-    fewest, most = check_range("digit_sum", "terms", terms, 3, 16)
+    fewest, most = check_range("digit_sum", "terms", terms, FEWEST, 16)
     shares = {way: check_share("digit_sum", way, task_options[way]) for way in WAYS}
     if abs(sum(shares.values()) - 1) > 1e-6:
         raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
     for name in ("practised", "estimated", "hinted"):
         check_share("digit_sum", name, task_options[name])
+    check_range("digit_sum", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
     for name, least in (("guesses", 10), ("pool", 0), ("n_test", 1), ("seed", 0)):
         check_at_least("digit_sum", name, task_options[name], least)
-
-    def draw_digits(draw: np.random.Generator, terms: int) -> Digits:
-        return tuple(draw.integers(0, MODULUS, terms).tolist())
 
     writer = DigitSums(
         {way: share for way, share in shares.items() if share}, practised, estimated, guesses, hinted, seed
     )
-    kinds = tuple(range(fewest, most + 1))
-    questions = QuestionSampler("digit_sum", kinds, draw_digits, text_of, writer.to_task, "terms", n_test, seed)
+    draw, kinds = partial(draw_digits, largest), tuple(range(fewest, most + 1))
+    questions = QuestionSampler("digit_sum", kinds, draw, text_of, writer.to_task, "terms", n_test, seed)
     demo = partial(writer.demo, questions)
+    # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
+    evenly = replace(writer, shares=dict.fromkeys(WAYS, 1 / len(WAYS)), practised=0.0, guesses=MODULUS)
     steps = (most - 1) * (3 if looping else 2 if twice else 1)
     return TaskSource(
         name="digit_sum",
         train=(lambda i: questions.train(i % pool)) if pool else questions.train,
         test=questions.test,
         demos=demo,
-        words=lambda: questions.words(demo, []),
+        practice=partial(writer.practice, questions),
+        words=lambda: questions.words(partial(evenly.demo, questions), []),
         tags=THINKING,
         defaults={
             "max_tokens": 6 * steps + 9,

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from ..core.errors import BadValue
 from ..core.random_keys import generator, key, uniform_at
 from ..core.registry import task
 from ..core.task import Task, TaskSource
-from .digit_sum import MODULUS, Worker
-from .options import check_at_least, check_share
+from .digit_sum import MODULUS, Worker, draw_digits
+from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags
 
 RULES: dict[str, Callable[[Sequence[int]], Sequence[int]]] = {
@@ -75,6 +73,7 @@ class HiddenRules:
 @task
 def hidden_rule(
     terms: int = 5,
+    largest: int = MODULUS - 1,
     right: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2),
     shown: tuple[float, ...] = (0.6, 0.3, 0.07, 0.02, 0.01),
     practised: float = 0.5,
@@ -89,6 +88,7 @@ def hidden_rule(
     known for every policy.
 
     terms      digits in a question
+    largest    digit after the first, which is any: the fewer there are, the sooner adding is learned
     right      how often each rule is the right one; sums to 1
     shown      share of the demonstrations that follow each rule; sums to 1
     practised  share of the demonstrations whose rule is given with the question, each rule equally often
@@ -106,14 +106,14 @@ def hidden_rule(
             raise BadValue(f"task hidden_rule: {name} must sum to 1, not {sum(shares):g}")
     if not 4 <= check_at_least("hidden_rule", "terms", terms, 4) <= 12:
         raise BadValue(f"task hidden_rule: terms must be from 4 to 12, not {terms}")
+    check_range("hidden_rule", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
     check_share("hidden_rule", "practised", practised)
     check_at_least("hidden_rule", "n_test", n_test, 1)
 
-    def draw_digits(draw: np.random.Generator, terms: int) -> tuple[int, ...]:
-        return tuple(draw.integers(0, MODULUS, terms).tolist())
-
     rules = HiddenRules(dict(zip(RULES, right, strict=True)), dict(zip(RULES, shown, strict=True)), practised, seed)
-    questions = QuestionSampler("hidden_rule", (terms,), draw_digits, str, rules.to_task, "terms", n_test, seed)
+    questions = QuestionSampler(
+        "hidden_rule", (terms,), partial(draw_digits, largest), str, rules.to_task, "terms", n_test, seed
+    )
     demo = partial(rules.demo, questions)
     return TaskSource(
         name="hidden_rule",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from support.runs import STEPS, run_config_of, same_run
 
 from selfteach import api
 from selfteach.core import registry
+from selfteach.core.errors import BadValue
 from selfteach.core.random_keys import key, uniform
 from selfteach.loop.log import read_events
 
@@ -233,3 +235,37 @@ def test_a_warm_start_is_trained_once_and_only_kept_whole(tmp_path: Path, monkey
     assert events_of("other", warm_steps=2).count("warm_step") == 2 and len(list(warm.iterdir())) == 2
     (kept / "model.safetensors").unlink()  # broken by hand: made again
     assert events_of("third").count("warm_step") == 3
+
+
+def test_practice_before_a_warm_start_serves_all_tasks_that_share_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SELFTEACH_CACHE", str(tmp_path / "cache"))
+
+    def events_of(slowly: float, practice: int, seed: int = 0) -> list[str]:
+        heard: list[str] = []
+        made = api.plan(
+            "rloo",
+            "digit_sum",
+            {"slowly": slowly, "quickly": 0.3, "guess": 0.7 - slowly, "n_test": 4},
+            model="tiny-s",
+            settings={"steps": 0, "warm_practice_steps": practice, "warm_steps": 2, "warm_batch": 4, "warm_seed": seed},
+        )
+        none = api.EvalConfig(tasks=0, pass_at_k_tasks=0, k=0, decoder_samples=0)
+        out = tmp_path / f"{slowly}-{practice}-{seed}"
+        shutil.rmtree(out, ignore_errors=True)
+        api.train(replace(made, final_eval=none), out, lambda e: heard.append(e["event"]))
+        return [e for e in heard if e in ("warm_step", "warm_found")]
+
+    assert events_of(0.3, practice=3) == ["warm_step"] * 5
+    assert events_of(0.1, practice=3) == ["warm_found", "warm_step", "warm_step"]  # another mixture, practised alike
+    assert events_of(0.1, practice=3) == ["warm_found"]
+    assert events_of(0.1, practice=4) == ["warm_step"] * 6
+    assert events_of(0.1, practice=3, seed=1) == ["warm_step"] * 5
+    assert events_of(0.1, practice=0) == ["warm_step"] * 2
+    ends = [load_file(f / "last" / "model.safetensors") for f in (tmp_path / "0.1-3-0", tmp_path / "0.1-0-0")]
+    assert any(not torch.equal(ends[0][n], ends[1][n]) for n in ends[0])
+
+
+def test_practice_of_a_task_that_has_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SELFTEACH_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(BadValue, match="task chain_sum: has nothing to practise"):
+        api.train(warm_job(tmp_path, warm_practice_steps=2), tmp_path / "out")

@@ -134,3 +134,24 @@ def test_hints_hold_the_first_additions():
 def test_bad_options_name_themselves(options, says):
     with pytest.raises(BadValue, match=re.escape(says)):
         source(**options)
+
+
+def test_digits_that_are_added_are_at_most_the_largest():
+    built = source(terms=(4, 4), largest=3)
+    rows = [[int(d) for d in re.findall(r"\d", built.train(i).prompt)] for i in range(300)]
+    assert {first for first, *_ in rows} == set(range(10))
+    assert {d for _, *added in rows for d in added} == set(range(4))
+    facts = {(s[1], s[2]) for i in range(600) for s in re.finditer(r"(\d) \+ (\d)", built.demos(i).data[0])}
+    assert len(facts) == 40  # of the hundred that all digits have
+
+
+def test_practice_names_the_way_and_is_the_same_whatever_the_shares():
+    built, other = source(terms=(4, 5)), only("guess", terms=(4, 5), guesses=50)
+    items = [built.practice(i) for i in range(200)]
+    assert items == [other.practice(i) for i in range(200)]
+    assert list(built.words()) == list(other.words())
+    assert {t.tags["way"] for t in items} == {"slowly", "twice", "skipping"}
+    assert all(t.prompt.endswith(f"<think> {t.tags['way']}") for t in items)
+    assert {t.tags["terms"] for t in items} == {3, 4, 5}
+    tested = {t.prompt for t in built.test}
+    assert not any(t.prompt.splitlines()[0] + "\n" in tested for t in items)
