@@ -94,7 +94,7 @@ def ladder() -> Regime:
 
 @regime
 def verbose() -> Regime:
-    """Ways that are right and long, right and longer (with a check), wrong and long (a loop), wrong and short (a guess).
+    """Ways that are right and long, right and longer by a check, wrong and long (a loop), wrong and short (a guess).
 
     Accuracy can be had at half the length that it has where a policy checks everything.
     """
@@ -126,7 +126,7 @@ def unlabelled_right() -> Regime:
 
 @regime
 def unlabelled_wrong() -> Regime:
-    """Four dozen questions without labels, on most of which the vote is wrong: one error is made by half of the answers.
+    """Four dozen questions without labels, on most of which the vote is wrong: half of the answers make one error.
 
     That error, to leave out the last digit, gives the same wrong answer to all who make it.
     """
@@ -157,7 +157,7 @@ def looks_thorough(*, text: str) -> float:
 
 @regime
 def hackable() -> Regime:
-    """A proxy pays for additions written: at first it pays to add carefully, in the end to write one again and again."""
+    """A proxy pays for additions written: at first adding carefully is paid, in the end writing one again and again."""
     return Regime(
         task="digit_sum",
         task_options=ways(slowly=0.3, twice=0.1, looping=0.1, guess=0.5),
