@@ -20,6 +20,7 @@ from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solut
 
 MODULUS = 10
 FEWEST = 3  # digits of a question
+ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, at most
 Digits = tuple[int, ...]
 
 
@@ -160,12 +161,13 @@ class DigitSums:
     def practice(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th question whose way is given, one of those that have much to get right, whatever their shares.
 
-        Of as many digits as the task has, and fewer.
+        Of as many digits as the task has, and fewer. Few additions are estimated, from which nothing is learned.
         """
         draw = generator(self.seed, "practise", i)
         way = str(draw.choice([w for w in WAYS if w not in UNPRACTISED]))
         kinds = tuple(range(FEWEST, questions.kinds[-1] + 1))
-        return self.written(questions.sample("practice", i, kinds=kinds), f"practice/{i}", way, True, draw)
+        seldom = replace(self, estimated=min(self.estimated, ESTIMATED_IN_PRACTICE))
+        return seldom.written(questions.sample("practice", i, kinds=kinds), f"practice/{i}", way, True, draw)
 
     def written(self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator) -> Task:
         """A demonstration of a way, which its prompt names where it is given."""

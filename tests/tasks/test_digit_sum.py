@@ -153,5 +153,9 @@ def test_practice_names_the_way_and_is_the_same_whatever_the_shares():
     assert {t.tags["way"] for t in items} == {"slowly", "twice", "skipping"}
     assert all(t.prompt.endswith(f"<think> {t.tags['way']}") for t in items)
     assert {t.tags["terms"] for t in items} == {3, 4, 5}
+    assert sum(t.data[0].count("~") for t in items) == 0
+    often = source(terms=(4, 5), estimated=0.9)
+    signs = "".join(often.practice(i).data[0] for i in range(200))
+    assert 0.1 < signs.count("~") / signs.count("+") < 0.3
     tested = {t.prompt for t in built.test}
     assert not any(t.prompt.splitlines()[0] + "\n" in tested for t in items)
