@@ -32,13 +32,13 @@ def once(name: str, beta: float) -> dict[str, dict[str, float]]:
     """The stages of one start, in this process."""
     import torch
 
-    from selfteach import api
+    from selfteach.configuration import task_source
     from selfteach.core import registry
     from selfteach.loop import assemble
     from selfteach.model.catalog import build
 
     torch.set_num_threads(1)
-    source = api.task_source("atlas", {})
+    source = task_source("atlas", {})
     method = registry.methods.get("grpo")(beta=beta)
     if source.words is not None:
         source.words()

@@ -82,6 +82,7 @@ def measured(steps: int, warm_steps: int, out: Path) -> dict[str, Seconds]:
     import torch
 
     from selfteach import api
+    from selfteach.configuration import plan
     from selfteach.loop.log import RunLog
     from selfteach.loop.run import Loop
     from selfteach.loop.session import Session
@@ -113,7 +114,7 @@ def measured(steps: int, warm_steps: int, out: Path) -> dict[str, Seconds]:
             clock.calls.clear()
 
     settings = {"threads": 1, "steps": steps, "warm_steps": warm_steps, "eval_every": max(1, steps // 2)}
-    run_config = api.plan(grpo(groups=16, rollouts=8), task="digit_sum", model="tiny-s", settings=settings)
+    run_config = plan(grpo(groups=16, rollouts=8), task="digit_sum", model="tiny-s", settings=settings)
     api.train(run_config, out, observe)
     for name in STEP_PARTS:
         parts[name] = median(clock.calls[name])

@@ -13,14 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import EvalConfig, Run, RunConfig, evaluate, plan, resume, task_source, train
+    from .api import Run, evaluate, resume, train
+    from .configuration import RunConfig, plan, task_source
     from .core import Check, Claim, Method, Score, SelfteachError, Task, TaskSource, block, method, task
     from .experiments import compare, reproduce
+    from .loop.settings import EvalConfig
 
 _HOME = {
-    ".api": ("RunConfig", "Run", "EvalConfig", "evaluate", "plan", "resume", "task_source", "train"),
+    ".api": ("Run", "evaluate", "resume", "train"),
+    ".configuration": ("RunConfig", "plan", "task_source"),
     ".core": ("Check", "Claim", "Method", "Score", "SelfteachError", "TaskSource", "Task", "block", "method", "task"),
     ".experiments": ("compare", "reproduce"),
+    ".loop.settings": ("EvalConfig",),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 

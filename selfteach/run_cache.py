@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from . import api
-from .api import Observer, RunConfig, ignore_events
+from .api import Observer, ignore_events
+from .configuration import RunConfig
 from .core import registry
 from .core.code_hash import code_hash
 from .core.serial import plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ from support.runs import BANDIT
 
 from selfteach.core import BadValue, registry
 from selfteach.model import files
-from selfteach.model.catalog import build
 from selfteach.model.tokenizer import Tokenizer, train_tokenizer
 
 
@@ -54,7 +54,8 @@ def small_start(shared_folder: Path) -> Callable[[str, dict[str, Any]], Path]:
         path = shared_folder / "starts" / task
         if not path.is_dir():
             path.parent.mkdir(exist_ok=True)
-            tokenizer = build("tiny-s", registry.tasks.get(task)(**options), vocab=600).tokenizer
+            source = registry.tasks.get(task)(**options)
+            tokenizer = train_tokenizer(itertools.islice(source.words(), 300), source.tags, 600)
             temporary = Path(tempfile.mkdtemp(dir=path.parent))
             files.save(temporary, mini(-(-len(tokenizer) // 8) * 8, max_length=1024), tokenizer)
             with contextlib.suppress(OSError):  # another worker was first

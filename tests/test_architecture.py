@@ -34,6 +34,7 @@ LAYERS = [
     {"experiments"},
     {"run_cache"},
     {"api"},
+    {"configuration"},
     {"methods"},
     {"regimes"},
     {"tasks"},

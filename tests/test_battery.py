@@ -19,6 +19,7 @@ from support.battery import Study, forked, groups_of, same_gradient, study_of, v
 from support.short_run import short_job
 
 from selfteach import api
+from selfteach.configuration import RunConfig
 from selfteach.core import Method, RolloutGroup, from_json, registry, to_json
 from selfteach.core.quantity import parse
 from selfteach.loop.log import Rollouts, read_events
@@ -55,7 +56,7 @@ def test_a_short_real_run(name: str, tmp_path: Path, small_start: Callable[..., 
         torch.isfinite(t).all() for t in after.values()
     )
 
-    saved = api.RunConfig.from_json(json.loads((run.folder / "config.json").read_text()))
+    saved = RunConfig.from_json(json.loads((run.folder / "config.json").read_text()))
     assert saved.method == run_config.method and saved == run_config
     assert str(saved.method) == str(run_config.method) and "update" in str(run_config.method)
 
@@ -96,8 +97,8 @@ class TestInvariances:
         turned = [RolloutGroup(g.request, g.episodes[::-1], g.scores, g.key) for g in groups_of(("g2", "g0", "g1"))]
         other = Study(method, turned)
         same_gradient(study, other)
-        assert study.columns().keys() == other.columns().keys()
-        assert all(np.allclose(v, other.columns()[k], atol=1e-12) for k, v in study.columns().items())
+        a, b = study.columns(), other.columns()
+        assert a.keys() == b.keys() and all(np.allclose(v, b[k], atol=1e-12) for k, v in a.items())
 
     def test_names_and_micro_batches_of_one_sequence(self, method: Method, study: Study):
         same_gradient(study, Study(method, groups_of(rename="zz"), tokens=1))

@@ -10,6 +10,7 @@ import pytest
 from selfteach import api
 from selfteach.cli import main
 from selfteach.commands import arguments
+from selfteach.configuration import plan, task_source
 from selfteach.core import registry
 
 ROOT = Path(__file__).parents[1]
@@ -21,10 +22,10 @@ def test_the_readme_s_own_method_task_and_reward_work(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(code.group(1))
     registry.load_file(file)
-    source = api.task_source("parity", {})
+    source = task_source("parity", {})
     asked = {source.train(i).prompt for i in range(5000)}
     assert len(asked) == 800 and not asked & {t.prompt for t in source.test}
-    run_config = api.plan(
+    run_config = plan(
         "brief_grpo",
         "parity",
         model="tiny-s",

@@ -22,7 +22,8 @@ from selfteach.core import (
     quantity,
     registry,
 )
-from selfteach.core.protocols import ModelContext, Tokenizer
+from selfteach.core.contexts import ModelContext
+from selfteach.core.protocols import Tokenizer
 from selfteach.loop import assemble
 from selfteach.model import catalog
 

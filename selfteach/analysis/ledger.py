@@ -123,9 +123,9 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     out = [HEAD]
     if decided:
         counts = Counter(r["verdict"] for r in decided)
-        said = ", ".join(f"{n} {v}" for v, n in sorted(counts.items()))
+        numbers = ", ".join(f"{n} {v}" for v, n in sorted(counts.items()))
         columns = ["method", "family", "paper", *KINDS, "verdict", "measured on"]
-        out.append(f"\n{len(decided)} claim{'s' if len(decided) != 1 else ''} decided: {said}.\n\n")
+        out.append(f"\n{len(decided)} claim{'s' if len(decided) != 1 else ''} decided: {numbers}.\n\n")
         out.append(markdown(columns, [_row(r) for r in decided]))
         sharing = shared_runs(decided)
         out += [_section(r, sharing) for r in decided]

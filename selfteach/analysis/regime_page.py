@@ -151,8 +151,8 @@ def _section(home: Regime, found: Mapping[str, Any] | None) -> str:
     out = [f"\n## {home.name}\n\n{home.doc}\n"]
     if home.shows:
         out.append(f"\nIt shows: {home.shows}.\n")
-    said = status(home, found)
-    out.append(f"\n**{said[:1].upper()}{said[1:]}**" + (f": {found['why']}.\n" if found else ".\n"))
+    verdict = status(home, found)
+    out.append(f"\n**{verdict[:1].upper()}{verdict[1:]}**" + (f": {found['why']}.\n" if found else ".\n"))
     out += ["\n", markdown(["", ""], regime_rows(home))]
     if found is None:
         return "".join(out)

@@ -135,8 +135,8 @@ def _too_few(known: Sequence[float]) -> str:
 def _decided(found: CheckResult, p: float, alpha: float) -> CheckResult:
     """A check with its verdict at the p-value p."""
     assert found.effect is not None and found.interval is not None
-    said = interval_verdict(found.check, found.effect, *found.interval, rejected=p <= alpha)
-    return replace(found, p=p, verdict=said)
+    verdict = interval_verdict(found.check, found.effect, *found.interval, rejected=p <= alpha)
+    return replace(found, p=p, verdict=verdict)
 
 
 def largest_effect(check: Check, interval: Sequence[float]) -> float:
@@ -164,19 +164,19 @@ def overall(results: Sequence[CheckResult]) -> str:
     Else it holds where all outcomes do, and does not hold here where one does not; where that is open it is
     `mechanism shown`, or `undecided` for a claim without a mechanism check.
     """
-    said = {
+    verdicts = {
         k: [r.verdict for r in results if r.check.kind == k] for k in ("premise", "mechanism", "outcome", "unsorted")
     }
-    if any(v != HOLDS for v in said["premise"]):
+    if any(v != HOLDS for v in verdicts["premise"]):
         return NOT_TESTED
-    if any(v != HOLDS for v in said["mechanism"]):
+    if any(v != HOLDS for v in verdicts["mechanism"]):
         return NOT_SHOWN
-    outcomes = said["outcome"] + said["unsorted"]
+    outcomes = verdicts["outcome"] + verdicts["unsorted"]
     if FAILS in outcomes:
         return FAILS
     if outcomes and all(v == HOLDS for v in outcomes):
         return HOLDS
-    return SHOWN if said["mechanism"] else UNDECIDED
+    return SHOWN if verdicts["mechanism"] else UNDECIDED
 
 
 def describe(check: Check) -> str:

@@ -93,7 +93,7 @@ def add_model(parser: Any) -> None:
 
 
 def plan_arguments(given: Mapping[str, Any], entry: Any = None) -> dict[str, Any]:
-    """The given hyper-parameters, settings and model as arguments of `api.plan`."""
+    """The given hyper-parameters, settings and model as arguments of `configuration.plan`."""
     names = {*SETTING_NAMES, *(entry.hyper_parameters if entry else ()), "model"}
     dotted: dict[str, dict[str, Any]] = {"method": {}, "run": {}}
     for key, value in given.items():

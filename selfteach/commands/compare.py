@@ -58,8 +58,9 @@ def run(command: str, words: Sequence[str]) -> int:
         raise BadValue("selfteach compare: takes --seeds N (seeds 0 to N-1), not --seed")
     if given.get("seeds", 3) < 1:
         raise BadValue(f"selfteach compare: --seeds must be 1 or more, not {given['seeds']}")
-    from .. import api, experiments
+    from .. import experiments
     from ..analysis import comparison
+    from ..configuration import plan
     from .progress import show_progress
     from .show import print_tables
 
@@ -69,11 +70,11 @@ def run(command: str, words: Sequence[str]) -> int:
     task = given.get("task") or (claim_home(first.claim)[0] if first.claim else "atlas")
     task_options = read_task_options(task, given.get("set", ()))
     if "steps" not in settings_of(given):
-        given["run.steps"] = api.plan(first.name, task, task_options).settings.steps
+        given["run.steps"] = plan(first.name, task, task_options).settings.steps
     arms: list[experiments.Arm] = []
     for word, entry, args, files in methods:
         settings = {"final_eval_k": 0, **settings_of(given, entry)}
-        run_config = api.plan(
+        run_config = plan(
             entry.name, task, task_options, args=args, settings=settings, model=given.get("model"), use=(*used, *files)
         )
         arms.append(experiments.Arm(arm_name(word), run_config))

@@ -14,7 +14,7 @@ from .arguments import Parser, add_fields
 from .common import add_model, add_task, load_files, print_json, print_note, read_method, read_task_options, settings_of
 
 if TYPE_CHECKING:
-    from ..api import RunConfig
+    from ..configuration import RunConfig
 
 ABOUT = """Measure a model on held-out tasks: accuracy greedy and sampled, pass@k, majority vote, length, calls.
 
@@ -61,6 +61,7 @@ def run(command: str, words: Sequence[str]) -> int:
     given = vars(parser().read(words))
     from .. import api
     from ..analysis.figures import tables
+    from ..configuration import run_config_of
     from .progress import show_progress
     from .show import print_tables
 
@@ -71,7 +72,7 @@ def run(command: str, words: Sequence[str]) -> int:
     task_options = None
     if isinstance(target, Path):
         api.set_threads(settings_of(given).get("threads"))
-        run_config = api.run_config_of(target)
+        run_config = run_config_of(target)
         task = given.get("task", run_config.task if "set" in given else None)
         task_options = read_task_options(task, given.get("set", ())) if task else None
         if task and "task" not in given:
@@ -107,7 +108,7 @@ def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
         raise BadValue(
             f"{folder}: holds no run (there is no config.json); eval takes the folder that selfteach train printed"
         )
-    from .. import api
+    from ..configuration import plan
 
     used = load_files(given.get("use", ()))
     if given["run"].partition(":")[0] not in registry.methods and ".py:" not in given["run"]:
@@ -117,7 +118,7 @@ def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
         )
     entry, args, more = read_method(given["run"])
     task = given.get("task") or (claim_home(entry.claim)[0] if entry.claim else "atlas")
-    run_config = api.plan(
+    run_config = plan(
         entry.name,
         task,
         read_task_options(task, given.get("set", ())),

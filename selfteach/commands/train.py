@@ -69,7 +69,7 @@ def parser(entry: Any = None) -> Parser:
         for name, p in own.items():
             default = "none" if p.default is None else p.default
             add_typed(group, name, type_of(p), docs.get(name, ""), default, "method", name in shared)
-    for name in shared:  # accepted here, so that `api.plan` can refuse it with both meanings
+    for name in shared:  # accepted here, so that `configuration.plan` can refuse it with both meanings
         made.add_argument(option_name(name), dest=name, nargs="?", help=argparse.SUPPRESS)
     add_run_options(made, shared)
     return made
@@ -104,18 +104,18 @@ def run(command: str, words: Sequence[str]) -> int:
 
 
 def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: tuple[str, ...]) -> int:
-    from .. import api
+    from ..configuration import plan
 
     task = given.get("task") or (entry.claim.task if entry.claim else "atlas")
     words = plan_arguments(given, entry)
     words["args"] = {**args, **words["args"]}
-    run_config = api.plan(entry.name, task, read_task_options(task, given.get("set", ())), use=used, **words)
+    run_config = plan(entry.name, task, read_task_options(task, given.get("set", ())), use=used, **words)
     return _train(run_config, given.get("out"), bool(given.get("json")))
 
 
 def _train_config(args: argparse.Namespace) -> int:
     """Repeat the run of a config.json, with some settings changed."""
-    from .. import api
+    from ..configuration import read_run_config
 
     given = vars(args)
     for name in ("task", "set", "use"):
@@ -124,7 +124,7 @@ def _train_config(args: argparse.Namespace) -> int:
                 f"selfteach train: --{name} cannot go with --config, which holds it; edit the file, or give the"
                 " method instead"
             )
-    run_config = api.read_run_config(Path(given["config"]))
+    run_config = read_run_config(Path(given["config"]))
     entry = registry.methods.get(run_config.method.name) if run_config.method.name in registry.methods else None
     run_config = run_config.override(given.get("model"), **settings_of(given, entry))
     return _train(run_config, given.get("out"), bool(given.get("json")))

@@ -7,6 +7,7 @@ from .batch import Batch, Column, Example, Segment
 from .blocks import Block, Epi, Grp, Pair, Seq, Step, Token, Unit, block, delayed_start, provides, stateful, zero_when
 from .claim import Check, Claim, mechanism, outcome, premise, unsorted
 from .collate import collate
+from .contexts import History, ModelContext, ModelHandle, RewardContext, RolloutContext, TokenPath
 from .errors import (
     BadCheckpoint,
     BadValue,
@@ -18,17 +19,7 @@ from .errors import (
     UnknownName,
 )
 from .method import Method, MethodEntry, ModelRole, Stage, Term, Update, WeightSpec, method
-from .protocols import (
-    Completion,
-    Engine,
-    History,
-    Learner,
-    ModelContext,
-    ModelHandle,
-    RewardContext,
-    RolloutContext,
-    TokenPath,
-)
+from .protocols import Completion, Engine, Learner
 from .quantity import GroupRows, Quantity, quantity
 from .regime import Regime, regime
 from .registry import task

@@ -38,7 +38,7 @@ class Example:
 
     Each learned token keeps as `old_logp` the log-probability that it was sampled with.
 
-    parts           its segments, in order
+    segments        in order
     model_role      the model whose `logp`, `value` ... columns without a model's name mean
     key             the group that its rewards are compared in
     name            of the sequence, in messages and logs
@@ -48,7 +48,7 @@ class Example:
     labels          label -> text of the sequence (task, role, category), which become columns of strings
     """
 
-    parts: tuple[Segment, ...]
+    segments: tuple[Segment, ...]
     model_role: str
     key: str
     name: str = ""

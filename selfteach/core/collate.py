@@ -187,10 +187,10 @@ class _SegmentTable:
         learn: list[str | None] = []
         source: list[Ref | None] = []
         for owner, example in enumerate(examples):
-            if not example.parts:
+            if not example.segments:
                 raise BadValue(f"example {example.name or example.key}: it has no segments")
             length = -1  # of the present text; there is none yet
-            for segment in example.parts:
+            for segment in example.segments:
                 if isinstance(segment.source, Ref):
                     node = segment.source.node
                     tree, offset = pool.tree(segment.source.episode)
@@ -308,7 +308,7 @@ def _put_given(batch: Batch, examples: Sequence[Example], tokens: Sequence[int],
 
 
 def _episode(example: Example) -> str:
-    refs = [s.source.episode for s in example.parts if isinstance(s.source, Ref)]
+    refs = [s.source.episode for s in example.segments if isinstance(s.source, Ref)]
     return refs[-1] if refs else example.name or example.key
 
 

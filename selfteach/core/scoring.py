@@ -6,7 +6,7 @@ A reward is a block. Its inputs decide when it is called:
     groups                      once per step, when all groups are in; gives Scores
     context                     beside any of these: a RewardContext
     deadline                    beside `group` or `groups`: it keeps to the deadline (seconds) itself, as one that
-                                combines others does
+                                combines others does, and never blocks
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .blocks import Block
+from .contexts import RewardContext
 from .errors import BadValue, UserCodeFailed, describe
-from .protocols import RewardContext
 from .task import Ref
-from .threads import background, guarded, run_in_thread
+from .threads import FromBackground, call_user, on_run_loop, run_in_thread
 from .tree import Episode, RolloutGroup, Score, Scores, Trajectory
 
 
@@ -85,11 +85,7 @@ async def _score_each(reward: Block, group: RolloutGroup, context: RewardContext
         for episode, trajectory in waiting:
             try:
                 inputs = _inputs(reward, group, episode, trajectory, context)
-                if "context" in inputs:  # it may ask the engine, which lives on this event loop
-                    value = await asyncio.wait_for(guarded(reward(**inputs)), deadline)
-                else:
-                    value = await background.run(functools.partial(reward, **inputs), seconds=deadline)
-                out[trajectory.leaf] = Score.of(value)
+                out[trajectory.leaf] = Score.of(await _ask(reward, inputs, deadline))
             except Exception as error:
                 out[trajectory.leaf] = _failed(reward, error, deadline)
         return out
@@ -141,8 +137,7 @@ async def _call(reward: Block, groups: Sequence[RolloutGroup], deadline: float, 
         own = {n: v for n, v in {**given, "deadline": deadline}.items() if n in reward.needs}
         if "state" in own:
             own["state"] = given["state"][0]
-        call = guarded(reward(**own)) if inspect.iscoroutinefunction(reward.fn) else run_in_thread(reward, **own)
-        got = await asyncio.wait_for(call, None if "deadline" in own else deadline)
+        got = await _ask(reward, own, None if "deadline" in own else deadline)
         if "state" in own:
             got, given["state"][0] = got
         scores = {str(column): {at: Score.of(s) for at, s in places.items()} for column, places in got.items()}
@@ -157,6 +152,20 @@ async def _call(reward: Block, groups: Sequence[RolloutGroup], deadline: float, 
     except Exception as error:
         leaves = [t.leaf for g in groups for e in g.episodes for t in e.trajectories if t.learn is not None]
         return {"reward": {at: _failed(reward, error, deadline) for at in leaves}}
+
+
+async def _ask(reward: Block, inputs: dict[str, Any], seconds: float | None) -> Any:
+    """The result of one call of a reward.
+
+    One that names `deadline` awaits others, each with a time limit: it runs on this event loop. Any other coroutine
+    function may block, so it runs in the background loop, with a context whose engine still runs on this one.
+    """
+    call = functools.partial(reward.fn, **reward.args)
+    if "deadline" in inputs or hasattr(reward.fn, "on_run_loop"):
+        on_run_loop(call)
+    elif "context" in inputs and inspect.iscoroutinefunction(reward.fn):
+        inputs = {**inputs, "context": FromBackground(inputs["context"], asyncio.get_running_loop(), ("engine",))}
+    return await call_user(call, seconds, **inputs)
 
 
 def _failed(reward: Block, error: BaseException, deadline: float) -> Score:

@@ -1,8 +1,8 @@
 """Calls of code that is not ours: rewards, tools, programs.
 
-Blocking functions run in daemon threads, one at a time in each; coroutine functions that need nothing of the run's own
-event loop in a background loop. Both are abandoned if they hang. Whatever they raise becomes an ordinary exception, so
-that no `sys.exit()` in a reward ends a run.
+`call_user` calls functions in daemon threads, one at a time in each, and coroutine functions in a background loop. Both
+are abandoned if they hang. Whatever they raise becomes an ordinary exception, so that no `sys.exit()` in a reward ends
+a run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import inspect
 import os
 import queue
 import threading
@@ -42,11 +43,37 @@ class _Worker(threading.Thread):
             del call  # what it holds is not kept while waiting
             _idle.append(self)
 
+    def stop(self) -> None:
+        """End it after the calls that it has."""
+        self.calls.put(None)
 
-_workers: WeakSet[_Worker] = WeakSet()
-_idle: list[_Worker] = []  # those that wait for a call
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # a fork has none of the threads
+
+class _LoopThread(threading.Thread):
+    """A daemon thread that runs an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(name="user coroutines", daemon=True)
+        self.loop = asyncio.new_event_loop()
+
+    def run(self) -> None:
+        """Run the loop until it is stopped; what it has begun is cancelled, so that it may close what it holds."""
+        self.loop.run_forever()
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    def stop(self) -> None:
+        """End it as soon as no coroutine blocks it."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+_threads: WeakSet[_Worker | _LoopThread] = WeakSet()
+_idle: list[_Worker] = []  # workers that wait for a call
 
 
 @atexit.register
@@ -55,10 +82,27 @@ def _join_threads() -> None:
     process.
     """
     until = time.monotonic() + 0.5
-    for worker in list(_workers):
-        worker.calls.put(None)
-    for worker in list(_workers):
-        worker.join(max(0.0, until - time.monotonic()))
+    threads = list(_threads)
+    for thread in threads:
+        thread.stop()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+async def call_user(fn: Callable[..., Any], seconds: float | None, /, *args: Any, **named: Any) -> Any:
+    """The result of a user's fn(*args, **named), called where it can hold up nothing but its own caller.
+
+        a function                              in a daemon thread
+        a coroutine function                    in the background loop
+        one that is marked by `on_run_loop`     on this event loop, which it can block
+
+    Raises TimeoutError after `seconds` (None: no limit), and what it raises itself as an ordinary exception.
+    """
+    if not inspect.iscoroutinefunction(fn):
+        return await asyncio.wait_for(run_in_thread(fn, *args, **named), seconds)
+    if hasattr(fn, "on_run_loop"):
+        return await asyncio.wait_for(guarded(fn(*args, **named)), seconds)
+    return await background.run(fn, seconds, *args, **named)
 
 
 def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.Future[Any]:
@@ -91,7 +135,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
         worker = _idle.pop()
     except IndexError:
         worker = _Worker()
-        _workers.add(worker)
+        _threads.add(worker)
         worker.start()
     worker.calls.put(work)
     return future
@@ -125,8 +169,8 @@ async def guarded(call: Awaitable[Any]) -> Any:
         raise ordinary(error) from error
 
 
-def on_run_loop(fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Mark a coroutine function of our own that never blocks and has to run on the run's event loop."""
+def on_run_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a coroutine function that never blocks and has to run on the run's event loop."""
     fn.on_run_loop = True  # type: ignore[attr-defined]
     return fn
 
@@ -139,24 +183,38 @@ class BackgroundLoop:
     """
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: _LoopThread | None = None
 
-    async def run(self, fn: Callable[..., Awaitable[Any]], *args: Any, seconds: float | None = None) -> Any:
-        """The result of `await fn(*args)`. Raises TimeoutError after `seconds`, UserCodeFailed as `guarded` does."""
-        loop = self._running()
-        future = asyncio.run_coroutine_threadsafe(guarded(_awaited(fn, args)), loop)
+    async def run(self, fn: Callable[..., Awaitable[Any]], seconds: float | None, /, *args: Any, **named: Any) -> Any:
+        """The result of `await fn(*args, **named)`. Raises TimeoutError after `seconds`, UserCodeFailed as `guarded`
+        does.
+        """
+        thread = self._running()
+
+        async def call() -> Any:
+            try:
+                return await guarded(fn(*args, **named))
+            except KeyboardInterrupt as error:  # not Ctrl-C, which the main thread gets
+                raise ordinary(error) from error
+
+        future = asyncio.run_coroutine_threadsafe(call(), thread.loop)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
         except TimeoutError:
-            if not await self._answers(loop) and self._loop is loop:
-                self._loop = None
+            if not await self._answers(thread.loop) and self._thread is thread:
+                self.forget()
             raise
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="user coroutines", daemon=True).start()
-        return self._loop
+    def forget(self) -> None:
+        """Let the next call begin a new loop."""
+        self._thread = None
+
+    def _running(self) -> _LoopThread:
+        if self._thread is None:
+            self._thread = _LoopThread()
+            _threads.add(self._thread)
+            self._thread.start()
+        return self._thread
 
     async def _answers(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether a loop still takes turns: whether it does something within a second."""
@@ -165,8 +223,38 @@ class BackgroundLoop:
         return bool(done)
 
 
-async def _awaited(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-    return await fn(*args)
+class FromBackground:
+    """An object of the run's event loop for coroutines in the background loop: its coroutine methods run on `loop`.
+
+    within: attributes of which the same holds.
+    """
+
+    def __init__(self, of: Any, loop: asyncio.AbstractEventLoop, within: tuple[str, ...] = ()) -> None:
+        self._of, self._loop, self._within = of, loop, within
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._of, name)
+        if name in self._within and value is not None:
+            return FromBackground(value, self._loop)
+        if not inspect.iscoroutinefunction(value):
+            return value
+
+        async def call(*args: Any, **named: Any) -> Any:
+            future = asyncio.run_coroutine_threadsafe(value(*args, **named), self._loop)
+            return await asyncio.wrap_future(future)
+
+        return call
 
 
 background = BackgroundLoop()
+
+
+def _forget_threads() -> None:
+    """A fork has none of the threads."""
+    _threads.clear()
+    _idle.clear()
+    background.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)

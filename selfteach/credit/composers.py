@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
-from ..core import BadValue, Example, RolloutGroup, block
-from . import example_recipes
+from ..core import BadValue, Example, RolloutGroup, Unit, block
+from ..core.score_places import places_of, unit_of, unscored
+from .example_recipes import has_spans, labels, score_column, segments_of
 
 
 @block
@@ -45,7 +46,41 @@ def per_trajectory(
     `truncated` per seq, 1 where the token limit ended it; and the strings `task`, `category` (of the task's tags) and
     `role` per seq. Example.name is episode:leaf, Example.key the trajectory's.
     """
-    return example_recipes.examples(groups, loss_stream, mask, model_role, roles, turns, steps, without, tokens)
+    scores = {name: places_of(groups, name) for name in sorted({*tokens, *(name for g in groups for name in g.scores)})}
+    units: dict[str, Unit] = {name: unit_of(groups, places) for name, places in scores.items()}
+    for name in steps:
+        if units.get(name) == "seq":
+            units[name] = "step"
+    units |= dict.fromkeys(tokens, "token")
+    out: list[Example] = []
+    for group, episode, t in [(g, e, t) for g in groups for e in g.episodes for t in e.trajectories]:
+        if (
+            t.learn is None
+            or (roles and t.role not in roles)
+            or unscored(episode, t, scores.get("reward", {}), units.get("reward", "seq"))
+        ):
+            continue
+        segments, learned = segments_of(episode, t, loss_stream or t.learn, mask, turns, without)
+        if not segments:
+            continue
+        given: dict[str, tuple[Unit, Any]] = {"truncated": ("seq", float(t.status in ("length", "limit")))}
+        if without and has_spans(episode, t, without):
+            given["off_context"] = ("seq", 1.0)
+        for name, places in scores.items():
+            values = score_column(episode, t, name, units[name], places, learned)
+            if values is not None:
+                given[name] = values
+        out.append(
+            Example(
+                segments,
+                model_role or t.role,
+                t.key,
+                f"{episode.id}:{t.leaf.node}",
+                given=given,
+                labels=labels(group, t.role),
+            )
+        )
+    return out
 
 
 @block
@@ -67,7 +102,7 @@ def preference_pairs(
     """
     if choose not in ("extreme", "all"):
         raise BadValue(f"preference_pairs: choose must be extreme or all, not {choose!r}")
-    examples = example_recipes.examples(groups, loss_stream, mask, model_role, roles)
+    examples = per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role, roles=roles)
     preferred_over: dict[int, list[int]] = {}
     for rows in by_key(examples).values():
         value = {i: _value(examples[i], score) for i in rows}

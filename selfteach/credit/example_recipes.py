@@ -1,82 +1,30 @@
-"""From trajectories to examples: segments of the path's nodes, and the scores of each. Helpers of the composers."""
+"""What an example of a trajectory is made of: segments of its path's nodes, columns of its scores, labels."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..core import BadValue, Episode, Example, Ref, RolloutGroup, Segment, Trajectory, Unit
-from ..core.score_places import Places, place_of, places_of, unit_of, unscored
+from ..core import BadValue, Episode, Ref, RolloutGroup, Segment, Trajectory, Unit
+from ..core.score_places import Places, place_of
 
 
-def examples(
-    groups: Sequence[RolloutGroup],
-    loss_stream: str | tuple[str, ...] | None = None,
-    mask: tuple[str, ...] = (),
-    model_role: str | None = "policy",
-    roles: tuple[str, ...] = (),
-    turns: int | None = None,
-    steps: tuple[str, ...] = (),
-    without: tuple[str, ...] = (),
-    tokens: tuple[str, ...] = (),
-) -> list[Example]:
-    """One Example per closed trajectory that is learned and has a reward, in the order of groups and episodes.
-
-    The arguments are those of `per_trajectory`.
-    """
-    scores = {name: places_of(groups, name) for name in sorted({*tokens, *(name for g in groups for name in g.scores)})}
-    units: dict[str, Unit] = {name: unit_of(groups, places) for name, places in scores.items()}
-    for name in steps:
-        if units.get(name) == "seq":
-            units[name] = "step"
-    units |= dict.fromkeys(tokens, "token")
-    out: list[Example] = []
-    for group, episode, t in [(g, e, t) for g in groups for e in g.episodes for t in e.trajectories]:
-        if (
-            t.learn is None
-            or (roles and t.role not in roles)
-            or unscored(episode, t, scores.get("reward", {}), units.get("reward", "seq"))
-        ):
-            continue
-        parts, learned = _segments(episode, t, loss_stream or t.learn, mask, turns, without)
-        given: dict[str, tuple[Unit, Any]] = {"truncated": ("seq", float(t.status in ("length", "limit")))}
-        if without and _has_spans(episode, t, without):
-            given["off_context"] = ("seq", 1.0)
-        for name, places in scores.items():
-            values = _score_column(episode, t, name, units[name], places, learned)
-            if values is not None:
-                given[name] = values
-        if parts:
-            out.append(
-                Example(
-                    parts,
-                    model_role or t.role,
-                    t.key,
-                    f"{episode.id}:{t.leaf.node}",
-                    given=given,
-                    labels=labels(group, t),
-                )
-            )
-    return out
-
-
-def _has_spans(episode: Episode, trajectory: Trajectory, names: tuple[str, ...]) -> bool:
+def has_spans(episode: Episode, trajectory: Trajectory, names: tuple[str, ...]) -> bool:
     """True where a path has tokens of these spans, so that without them its tokens have another context."""
     tree = episode.tree
     spans = [i for i, s in enumerate(tree.spans) if s in names]
     return bool(np.isin(tree.span[tree.places(trajectory.leaf.node, trajectory.leaf.offset)], spans).any())
 
 
-def labels(group: RolloutGroup, trajectory: Trajectory) -> dict[str, str]:
-    """The string columns of a sequence: its task, the task's category, and its role."""
+def labels(group: RolloutGroup, role: str) -> dict[str, str]:
+    """The string columns of a sequence: its task, the task's category, and a role."""
     task = group.request.task
-    return {"task": task.id, "category": str(task.tags.get("category", "")), "role": trajectory.role}
+    return {"task": task.id, "category": str(task.tags.get("category", "")), "role": role}
 
 
-def _segments(
+def segments_of(
     episode: Episode,
     trajectory: Trajectory,
     loss_stream: str | tuple[str, ...],
@@ -104,10 +52,10 @@ def _segments(
     sampled_nodes = list(dict.fromkeys(node for text in texts for node, rows in text if rows.any()))
     early = set(sampled_nodes[: max(0, len(sampled_nodes) - turns)] if turns is not None else ())
     names = (loss_stream,) if isinstance(loss_stream, str) else loss_stream
-    parts: list[Segment] = []
+    segments: list[Segment] = []
     learned: dict[int, np.ndarray] = {}
     for text in texts:
-        first = len(parts)
+        first = len(segments)
         text = [(node, np.zeros_like(rows) if node in early else rows) for node, rows in text]
         if len(texts) > 1 and not any(rows.any() for _, rows in text):
             continue
@@ -116,11 +64,11 @@ def _segments(
             # Tokens outside the action mask are never learned: a run ends only where an action's learning changes.
             at = slice(tree.begin[node], tree.begin[node] + len(rows))
             runs = _runs(rows, action_mask[at], absent[at])
-            parts += [Segment(Ref(episode.id, node), label if on else None, start, stop) for start, stop, on in runs]
+            segments += [Segment(Ref(episode.id, node), label if on else None, start, stop) for start, stop, on in runs]
             learned.setdefault(node, rows)
-        if 0 < first < len(parts):
-            parts[first] = parts[first]._replace(fresh=True)
-    return tuple(parts), list(learned.items())
+        if 0 < first < len(segments):
+            segments[first] = segments[first]._replace(fresh=True)
+    return tuple(segments), list(learned.items())
 
 
 def _runs(learned: np.ndarray, action_mask: np.ndarray, removed: np.ndarray) -> list[tuple[int, int, bool]]:
@@ -138,7 +86,7 @@ def _runs(learned: np.ndarray, action_mask: np.ndarray, removed: np.ndarray) -> 
     return [(a, z, bool(learned[a:z].any())) for a, z in itertools.pairwise(bounds) if not removed[a]]
 
 
-def _score_column(
+def score_column(
     episode: Episode,
     trajectory: Trajectory,
     name: str,

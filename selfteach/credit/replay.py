@@ -18,8 +18,7 @@ from ..core import (
     delayed_start,
     stateful,
 )
-from . import example_recipes
-from .composers import by_key
+from .composers import by_key, per_trajectory
 
 
 @block
@@ -53,7 +52,7 @@ def replay(
     front = store[:take] if order == "oldest" else store[::-1][:take]
     out = [from_stored(e, g["key"]) for g in front for e in g["examples"]]
     rest = store if again else store[take:] if order == "oldest" else store[: max(0, len(store) - take)]
-    examples = example_recipes.examples(groups, loss_stream, mask, model_role)
+    examples = per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role)
     past = advantages_of(examples, credit) if credit is not None and examples else None
     fresh: list[dict[str, Any]] = []
     for key, rows in by_key(examples).items():
@@ -84,7 +83,8 @@ def delayed(
     versions and old_logp come from the log.
     """
     fresh = [
-        to_stored(e, None) | {"key": e.key} for e in example_recipes.examples(groups, loss_stream, mask, model_role)
+        to_stored(e, None) | {"key": e.key}
+        for e in per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role)
     ]
     batches = [*state["batches"], fresh]
     if len(batches) <= updates:
@@ -111,11 +111,11 @@ def to_stored(example: Example, adv: float | None) -> dict[str, Any]:
     given: dict[str, Any] = {n: [u, np.asarray(v, np.float64)] for n, (u, v) in example.given.items()}
     if adv is not None:
         given["past_adv"] = ["seq", np.float64(adv).reshape(())]
-    parts = [[list(s.source), *s[1:]] for s in example.parts]
+    segments = [[list(s.source), *s[1:]] for s in example.segments]
     return {
         "name": example.name,
         "model_role": example.model_role,
-        "parts": parts,
+        "segments": segments,
         "given": given,
         "labels": dict(example.labels),
     }
@@ -123,6 +123,6 @@ def to_stored(example: Example, adv: float | None) -> dict[str, Any]:
 
 def from_stored(stored: Mapping[str, Any], key: str) -> Example:
     """The example that was stored, in the group `key`."""
-    parts = tuple(Segment(Ref(*source), *rest) for source, *rest in stored["parts"])
+    segments = tuple(Segment(Ref(*source), *rest) for source, *rest in stored["segments"])
     given = {n: (unit, values) for n, (unit, values) in stored["given"].items()}
-    return Example(parts, stored["model_role"], key, stored["name"], given=given, labels=stored["labels"])
+    return Example(segments, stored["model_role"], key, stored["name"], given=given, labels=stored["labels"])

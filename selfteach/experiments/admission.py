@@ -13,9 +13,9 @@ from ..analysis import statistics, verdict
 from ..analysis.comparison import mean_curve
 from ..analysis.learning_curve import KINDS
 from ..analysis.regime_evidence import admission, definition
-from ..api import Observer, RunConfig, ignore_events
+from ..api import Observer, ignore_events
+from ..configuration import RunConfig
 from ..core import registry
-from ..core.blocks import Block
 from ..core.cache import cache_folder
 from ..core.errors import BadValue
 from ..core.method import Method
@@ -61,7 +61,7 @@ def measure_regime(
     jobs   how many runs at once; None: as many as there are cores
     out    the folder of results; None: nothing is written
     store  the folder of cached runs; None: that of selfteach's cache
-    use    files of the user's own, as `api.plan` takes them
+    use    files of the user's own, as `configuration.plan` takes them
 
     Raises BadValue, before any run, for seeds that are not for tuning and a search of what the baseline does not have.
     """
@@ -166,14 +166,10 @@ def control_config(base: RunConfig) -> RunConfig:
     """The baseline with each of its rewards dealt out anew among the trajectories of a step."""
 
     def dealt(method: Method) -> Method:
-        stages = [replace(s, reward=tuple(_shuffled(r) for r in s.reward)) for s in method.stages]
+        stages = [replace(s, reward=tuple(shuffled(reward=r) for r in s.reward)) for s in method.stages]
         return replace(method, stages=tuple(stages))
 
     return replace(base.override(final_eval_k=0), method=dealt(base.method))
-
-
-def _shuffled(reward: Block) -> Block:
-    return shuffled(reward=reward)
 
 
 # ---- parts

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from .. import api
 from ..analysis.learning_curve import OF_CURVES
-from ..api import RunConfig
+from ..configuration import RunConfig, plan
 from ..core import registry
 from ..core.claim import Check, Claim, arm_parts
 from ..core.errors import BadValue
@@ -52,14 +51,14 @@ def regime_config(
 
     Of the regime's hyper-parameters the method gets those that it has, and `args` over them; its settings come from
     REGIME_DEFAULTS, the regime, and `settings`, each over those before. Where the regime has a reward of its own, that
-    stands for exact_match in a method that has it. more: model and use, as `api.plan` takes them.
+    stands for exact_match in a method that has it. more: model and use, as `configuration.plan` takes them.
     """
     home: Regime = registry.regimes.get(regime) if isinstance(regime, str) else regime
     entry: MethodEntry[...] = registry.methods.get(method) if isinstance(method, str) else method
     known = entry.hyper_parameters
     own = {k: v for k, v in home.args.items() if k in known}
     more["model"] = more.get("model") or home.model
-    made = api.plan(
+    made = plan(
         entry,
         home.task,
         home.task_options,
@@ -76,7 +75,7 @@ def claim_arms(entry: MethodEntry[...], settings: Mapping[str, Any] | None = Non
     """The arms of a method's claim, "self" first, each as the claim's regime (or its task and steps) says.
 
     settings  of the runs, in place of the claim's
-    more      model and use, as `api.plan` takes them
+    more      model and use, as `configuration.plan` takes them
 
     Raises BadValue where the method makes no claim, where a check names an arm that is not there, and where a check is
     about a curve of fewer than five evaluations.
@@ -98,7 +97,7 @@ def claim_arms(entry: MethodEntry[...], settings: Mapping[str, Any] | None = Non
         if claim.regime:
             out[name] = Arm(name, regime_config(claim.regime, of, args, given, **more))
         else:
-            out[name] = Arm(name, api.plan(of, claim.task, claim.task_options, args=args, settings=given, **more))
+            out[name] = Arm(name, plan(of, claim.task, claim.task_options, args=args, settings=given, **more))
     for check in claim.checks:
         _check_arm_names(entry.name, check, out)
     if claim.regime:

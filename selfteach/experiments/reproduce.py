@@ -54,8 +54,8 @@ def reproduce(
     seeds                 one look at this many
     out                   the folder of results; None: nothing is written
     store                 the folder of cached runs; None: that of selfteach's cache
-    settings, model, use  of all arms, in place of the claim's, as `api.plan` takes them; the result holds what was
-                          changed
+    settings, model, use  of all arms, in place of the claim's, as `configuration.plan` takes them; the result holds
+                          what was changed
     jobs                  how many runs at once; None: as many as there are cores
 
     Raises BadValue, before any run, where an arm differs from "self" in what the claim does not explain.

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.learning_curve import KINDS, curve, curve_figures
-from ..api import Observer, RunConfig, ignore_events
+from ..api import Observer, ignore_events
+from ..configuration import RunConfig
 from ..core.errors import SelfteachError
 from ..core.serial import plain
 from ..loop.log import read_events

@@ -17,7 +17,7 @@ from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import ModelRole, Update, WeightSpec
 from ..kernels.fast_paths import fast_paths
-from ..model import files, lora
+from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.devices import keep_freed_memory, resolve_device, resolve_dtype
 from .backward import accumulate_gradients, columns_by_parts
@@ -252,7 +252,7 @@ class LocalLearner:
         if foreign := sorted(g for g in groups if g not in self.groups):
             raise BadCheckpoint(f"{file}: it holds the weights {', '.join(foreign)}, which this method does not have")
         for root in self._base_fingerprints():
-            lora.check_base(file, self.groups.base(root), root)
+            peft_files.check_base(file, self.groups.base(root), root)
         if stale := sorted(self.changed - groups - set(skip)):
             raise BadCheckpoint(
                 f"{file}: it does not hold {', '.join(stale)}, which this learner has trained; load into a new learner"

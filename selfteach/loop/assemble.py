@@ -21,7 +21,7 @@ from ..engine.equal_length_batching import EqualLengthEngine
 from ..learner.local import LocalLearner
 from ..learner.param_groups import shared_copy
 from ..learner.settings import learning_rate
-from ..model import devices, lora
+from ..model import devices, lora, peft_files
 from ..model.base import Model
 from ..model.catalog import StartModel
 from ..model.tokenizer import Tokenizer
@@ -101,7 +101,7 @@ def adapter_for(settings: RunSettings, base: Model) -> lora.Adapter | None:
             f" {type(base).__name__}; train all weights"
         )
     if settings.adapter is not None:
-        return lora.read(Path(settings.adapter), base, settings.lora_dropout)
+        return peft_files.read(Path(settings.adapter), base, settings.lora_dropout)
     if (wanted := settings.fresh_lora) is None:
         return None
     lora.target_layers(wanted, base)

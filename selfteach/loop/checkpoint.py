@@ -24,7 +24,7 @@ from ..core.errors import BadCheckpoint, BadValue, SelfteachError
 from ..core.serial import from_json, to_json
 from ..model.files import atomic_folder
 
-FORMAT = 2  # raise it with what a checkpoint or config.json holds, or what its names mean
+FORMAT = 3  # raise it with what a checkpoint or config.json holds, or what its names mean
 
 
 def pack_state(value: Any, arrays: dict[str, np.ndarray], at: str = "") -> Any:

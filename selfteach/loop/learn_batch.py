@@ -96,7 +96,7 @@ def learn_batch(
         if update.when is not None and not state.call(f"{stage.name}/when.{number}", update.when, {}):
             continue
         prepared = _prepared(batch, update, learner, state, f"{stage.name}/update.{number}")
-        found = _optimise(prepared, update, learner, state, rate, (seed, "deal", state.step, number))
+        found = _optimise(prepared, update, learner, state, rate, (seed, "minibatches", state.step, number))
         names = sorted({k for m in found for k in m})
         metrics |= {f"{prefixes[number]}/{k}": float(np.mean([m[k] for m in found if k in m])) for k in names}
         metrics[f"{prefixes[number]}/optimiser_steps"] = float(len(found))

@@ -25,7 +25,7 @@ from ..core.tree import RolloutGroup, Tree
 from .checkpoint import disk_error
 
 TOKENS = ("id", "action_mask", "logp", "version", "span")
-METADATA = "told"  # the array that holds the JSON, by its name in files written so far
+METADATA = "metadata"  # the array that holds the JSON
 NODES = ("parent", "cut", "begin", "by", "sampling")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core.batch import Batch
-from ..core.protocols import History
+from ..core.contexts import History
 from ..core.tree import Episode, RolloutGroup
 from .conversation import re_render_counts
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.blocks import Block
+from ..core.contexts import History
 from ..core.errors import BadCheckpoint, NotFinite
-from ..core.protocols import History
 from ..core.task import Sampling, Task
 from ..core.threads import guarded
-from ..model import files, lora
+from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
 from . import checkpoint
@@ -76,7 +76,8 @@ class Session:
                     "would mean other tokens"
                 )
             if self.adapted:
-                self.loop.learner.put("policy", lora.read_factors(at / "adapter"), str(at / "adapter" / lora.WEIGHTS))
+                adapter = at / "adapter"
+                self.loop.learner.put("policy", peft_files.read_factors(adapter), str(adapter / peft_files.WEIGHTS))
             else:
                 self.loop.learner.put("policy", files.load_weights(at, self.model), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
@@ -99,7 +100,7 @@ class Session:
         def fill(folder: Path) -> None:
             loop.tokenizer.save(folder)
             if self.adapted:
-                lora.save(folder / "adapter", self.model, self.base)
+                peft_files.save(folder / "adapter", self.model, self.base)
             if loop.done or not self.adapted:
                 files.save(folder, lora.merged_copy(self.model) if self.adapted else self.model, loop.tokenizer)
             loop.learner.save(folder, skip=("policy",))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.blocks import Block, initial_state, state_key
-from ..core.protocols import History
+from ..core.contexts import History
 
 
 @dataclass

@@ -31,7 +31,7 @@ class EpisodeLimits:
 
 
 class PathView(NamedTuple):
-    """The tokens from a root to a place (core.protocols.TokenPath)."""
+    """The tokens from a root to a place (core.contexts.TokenPath)."""
 
     ids: np.ndarray
     action_mask: np.ndarray

@@ -42,7 +42,7 @@ def account(
     places, unit = rewards(groups)
     by_episode: dict[str, list[Example]] = {}
     for example in examples:
-        for episode in dict.fromkeys(s.source.episode for s in example.parts if isinstance(s.source, Ref)):
+        for episode in dict.fromkeys(s.source.episode for s in example.segments if isinstance(s.source, Ref)):
             by_episode.setdefault(episode, []).append(example)
     fates = np.zeros(sum(len(e.tree) for e in episodes.values()), np.int64)  # the rank of every token
     masks, begin = [np.zeros(0, bool)], 0
@@ -103,7 +103,7 @@ def _of_example(fates: np.ndarray, episode: Episode, example: Example, reason: s
     tree = episode.tree
     context = np.array([rank[Fate.CONTEXT, "context"], *(rank[Fate.MASKED, f"masked:{s}"] for s in tree.spans[1:])])
     learned = rank[(Fate.LEARNED, "") if reason is None else (Fate.DROPPED, reason)]
-    for source, learn, start, stop, _ in example.parts:
+    for source, learn, start, stop, _ in example.segments:
         if isinstance(source, Ref) and source.episode == episode.id:
             node = slice(tree.begin[source.node], tree.stop(source.node))
             part = fates[node][start:stop]

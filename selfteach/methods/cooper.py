@@ -47,7 +47,6 @@ from ..core.lazy import torch
 from ..core.random_keys import generator, key
 from ..core.scoring import score
 from ..core.tagged_text import last_between
-from ..credit import example_recipes
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..curriculum.select import demonstrations, reviewed
@@ -254,7 +253,7 @@ def labelled(*, groups: Sequence[RolloutGroup], model_role: str = "rm") -> list[
     """
     closed = [(e, t.leaf.node) for g in groups for e in g.episodes for t in e.trajectories]
     labels = {f"{e.id}:{n}": v for e, n in closed if (v := e.tree.number(n, "label")) is not None}
-    examples = example_recipes.examples(groups, model_role=model_role)
+    examples = per_trajectory(groups=groups, model_role=model_role)
     label, episode = [labels[x.name] for x in examples], [x.name.rsplit(":", 1)[0] for x in examples]
     rows: dict[str, list[int]] = {}
     for i, name in enumerate(episode):

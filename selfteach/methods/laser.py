@@ -43,9 +43,9 @@ from ..core import (
 from ..core.answers import canonical, majority
 from ..core.scoring import score
 from ..core.tagged_text import last_between
-from ..credit import example_recipes
 from ..credit import segments as seg
 from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
 from ..objective.loss_weights import class_balanced, sequence_mean
 from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match
@@ -122,11 +122,11 @@ def per_trajectory_probed(
     """
     reserved = context.tokenizer.reserved_token if token is None else token
     out: list[Example] = []
-    for x in example_recipes.examples(groups, loss_stream, mask, model_role):
+    for x in per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role):
         x = replace(x, given={"self_reward": ("seq", np.nan), **x.given})
         if not x.given["truncated"][1]:
             longer = {n: (unit, v if unit == "seq" else np.append(v, np.nan)) for n, (unit, v) in x.given.items()}
-            x = replace(x, parts=(*x.parts, Segment((reserved,), probe)), given=longer)
+            x = replace(x, segments=(*x.segments, Segment((reserved,), probe)), given=longer)
         out.append(x)
     return out
 

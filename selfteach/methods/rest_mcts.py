@@ -41,6 +41,7 @@ from ..core import (
 from ..core.blocks import Array
 from ..core.tagged_text import last_between
 from ..credit.composers import per_trajectory
+from ..credit.example_recipes import labels
 from ..curriculum.select import uniform
 from ..objective.likelihood import weighted_nll
 from ..objective.loss_weights import sequence_mean, token_mean
@@ -246,18 +247,16 @@ def line_values(
     out: list[Example] = []
     for group, episode in [(g, e) for g in groups for e in g.episodes]:
         lines, parent, right = _tree(group, episode, bound)
-        for node, value in list(zip(lines, inferred_values(parent, right), strict=True))[1:]:
-            if np.isnan(value):
-                continue
+        values = inferred_values(parent, right)
+        for node, value in [(n, v) for n, v in zip(lines[1:], values[1:], strict=True) if not np.isnan(v)]:
             *before, (last, size) = episode.tree.path(node)
-            parts = [Segment(Ref(episode.id, at), None, 0, end) for at, end in before]
-            parts += [Segment(Ref(episode.id, last), None, 0, size - 1)] * (size > 1)
-            parts.append(Segment(Ref(episode.id, last), loss_stream, size - 1, size))
+            segments = [Segment(Ref(episode.id, at), None, 0, end) for at, end in before]
+            segments += [Segment(Ref(episode.id, last), None, 0, size - 1)] * (size > 1)
+            segments.append(Segment(Ref(episode.id, last), loss_stream, size - 1, size))
             key, name = f"{group.key}/{loss_stream}", f"{episode.id}:{loss_stream}{node}"
-            task = group.request.task
-            labels = {"task": task.id, "category": str(task.tags.get("category", "")), "role": model_role}
+            named = labels(group, model_role)
             out.append(
-                Example(tuple(parts), model_role, key, name, given={"target": ("seq", float(value))}, labels=labels)
+                Example(tuple(segments), model_role, key, name, given={"target": ("seq", float(value))}, labels=named)
             )
     return out
 

@@ -30,9 +30,8 @@ from ..core import (
     stateful,
     unsorted,
 )
-from ..credit import example_recipes
 from ..credit.advantages import norm
-from ..credit.composers import by_key
+from ..credit.composers import by_key, per_trajectory
 from ..credit.replay import advantages_of, from_stored, to_stored
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
@@ -112,7 +111,7 @@ def recompose(
     """
     if by not in ("tokens", "turns"):
         raise BadValue(f"recompose: by must be tokens or turns, not {by!r}")
-    examples = example_recipes.examples(groups, None, mask, model_role)
+    examples = per_trajectory(groups=groups, mask=mask, model_role=model_role)
     adv: list[float] = advantages_of(examples, credit or norm()).tolist() if examples else []
     made = [replace(e, given={**e.given, "adv": ("seq", np.float64(a))}) for e, a in zip(examples, adv, strict=True)]
     trees = {e.id: e.tree for g in groups for e in g.episodes}
@@ -148,13 +147,13 @@ def recompose(
 
 def _in_stream(example: Example, loss_stream: str) -> Example:
     """The example with its learned segments in another loss stream."""
-    return replace(example, parts=tuple(p._replace(learn=loss_stream) if p.learn else p for p in example.parts))
+    return replace(example, segments=tuple(s._replace(learn=loss_stream) if s.learn else s for s in example.segments))
 
 
 def _length(example: Example, trees: Mapping[str, Tree], by: str) -> int:
-    learned = [p for p in example.parts if p.learn and isinstance(p.source, Ref)]
+    learned = [s for s in example.segments if s.learn and isinstance(s.source, Ref)]
     if by == "turns":
-        return len({p.source for p in learned})
+        return len({s.source for s in learned})
     total = 0
     for source, _, start, stop, _ in learned:
         assert isinstance(source, Ref)

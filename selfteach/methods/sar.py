@@ -29,9 +29,9 @@ from ..core import (
     provides,
     unsorted,
 )
-from ..credit import example_recipes
 from ..credit import segments as seg
 from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
 from .grpo import grpo
 
 
@@ -65,7 +65,7 @@ def per_trajectory_blind(
     `logp_blind` is then the log-probability of the tokens without the question. The chat template around the question
     is kept.
     """
-    examples = example_recipes.examples(groups, loss_stream, mask, model_role)
+    examples = per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role)
     prompts = {e.id: g.request.task.prompt for g in groups for e in g.episodes}
     blind = [context.tokenizer.blank_prompt(prompts[x.name.rsplit(":", 1)[0]]) for x in examples]
     return [replace(x, views={**x.views, "blind": tuple(b.tolist())}) for x, b in zip(examples, blind, strict=True)]

@@ -46,7 +46,6 @@ from ..core import (
 )
 from ..core.scoring import score
 from ..core.tagged_text import last_between
-from ..credit import example_recipes
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..credit.returns import reward_to_go
@@ -255,7 +254,7 @@ def with_verdicts(*, groups: Sequence[RolloutGroup], context: RewardContext) -> 
     leaves = [(e.tree, t.leaf) for g in groups for e in g.episodes for t in e.trajectories]
     by_name = {f"{leaf.episode}:{leaf.node}": (tree, leaf) for tree, leaf in leaves}
     out: list[Example] = []
-    for example in example_recipes.examples(groups, model_role=None):
+    for example in per_trajectory(groups=groups, model_role=None):
         tree, leaf = by_name[example.name]
         process = np.full(int(tree.action_mask[tree.places(leaf.node, leaf.offset)].sum()), np.nan)
         if leaf in marks:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import BadCheckpoint, BadValue
+from . import tokenizer_files
 from .chat import ChatTemplate, Message, drift_cause
 from .token_bytes import token_bytes
+from .tokenizer_files import END
 
-END = "<|end|>"
 SPLIT_MARK = "\ufdd0"  # a noncharacter, at which a text that spells a special token is split before encoding
 
 
@@ -291,48 +292,13 @@ class Tokenizer:
     @staticmethod
     def load(folder: Path) -> Tokenizer:
         """The tokenizer in a folder. Raises BadCheckpoint naming the file that is missing or broken."""
-        from tokenizers import Tokenizer as Inner
-
-        file = folder / "tokenizer.json"
-        if not file.is_file():
-            hint = "transformers may make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-            raise BadCheckpoint(f"{file}: there is no tokenizer beside the weights; {hint}")
-        try:
-            inner = Inner.from_file(str(file))
-        except Exception as error:
-            raise BadCheckpoint(f"{file}: not a tokenizer of this format ({error})") from error
-        if inner.truncation or inner.padding:
-            inner.no_truncation()
-            inner.no_padding()
-        config = _read_json(folder / "tokenizer_config.json")
-        if config is not None and (own := folder / "chat_template.jinja").is_file():
-            config["chat_template"] = own.read_text()
-        eos = _eos_token_ids(folder, inner, config or {})
-        if not eos:
-            raise BadCheckpoint(
-                f"{folder}: no EOS token is known; generation_config.json should name it as eos_token_id"
-            )
+        inner, eos, config = tokenizer_files.read(folder)
         try:
             tokenizer = Tokenizer(inner, eos, config)
             _ = tokenizer.pieces  # so that a decoder which is not supported is refused here
             return tokenizer
         except BadValue as error:
             raise BadCheckpoint(f"{folder}: {error}") from error
-
-
-def _eos_token_ids(folder: Path, inner: Any, config: Mapping[str, Any]) -> list[int]:
-    """The EOS ids of generation_config.json, config.json and tokenizer_config.json, in this order."""
-    eos: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        value = (_read_json(folder / name) or {}).get("eos_token_id")
-        eos += [
-            i
-            for i in (value if isinstance(value, list) else [value])
-            if isinstance(i, int) and inner.id_to_token(i) is not None
-        ]
-    token = config.get("eos_token")
-    named = [token.get("content") if isinstance(token, Mapping) else token, *([] if eos or token else [END])]
-    return list(dict.fromkeys([*eos, *(i for t in named if t and (i := inner.token_to_id(t)) is not None)]))
 
 
 def is_conversation(prompt: Any) -> bool:
@@ -342,18 +308,6 @@ def is_conversation(prompt: Any) -> bool:
         and bool(prompt)
         and all(isinstance(m, Mapping) and "role" in m for m in prompt)
     )
-
-
-def _read_json(file: Path) -> dict[str, Any] | None:
-    if not file.is_file():
-        return None
-    try:
-        data = json.loads(file.read_text())
-    except ValueError as error:
-        raise BadCheckpoint(f"{file}: not JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise BadCheckpoint(f"{file}: should hold an object")
-    return data
 
 
 def _mark(value: Any) -> str:

@@ -7,9 +7,11 @@ differ in fields of `Config`; `hf_config.py` maps them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +25,7 @@ from .base import Model
 from .rotary import RopeScaling, rotary_table, rotate
 
 ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh")}
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -275,6 +278,9 @@ class Transformer(Model):
             for n in range(c.layers)
         ]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Transformer:
+        return _copied(self, memo)
+
     @classmethod
     def without_weights(cls, c: Config) -> Transformer:
         """A model without memory for its weights, which `assign` then sets."""
@@ -337,3 +343,20 @@ class Transformer(Model):
             draw = random_keys.generator(seed, "init", name).standard_normal(tuple(p.shape), dtype="float32")
             p.copy_(torch.from_numpy(draw) * std)
         return self
+
+
+def _copied(module: M, memo: dict[int, Any]) -> M:
+    """A deep copy of a module; `copy.deepcopy` takes most of its time for the empty dictionaries of hooks in each."""
+    if id(module) in memo:
+        return memo[id(module)]
+    made = memo[id(module)] = object.__new__(type(module))
+    for name, value in module.__dict__.items():
+        if name == "_modules":
+            made.__dict__[name] = {n: m if m is None else _copied(m, memo) for n, m in value.items()}
+        elif name in ("_parameters", "_buffers"):
+            made.__dict__[name] = {n: copy.deepcopy(t, memo) for n, t in value.items()}
+        elif isinstance(value, dict | set) and not value:
+            made.__dict__[name] = type(value)()
+        else:
+            made.__dict__[name] = value if isinstance(value, Config) else copy.deepcopy(value, memo)
+    return made

@@ -24,10 +24,9 @@ from selfteach.commands import arguments
 from selfteach.commands.arguments import assignments, convert
 from selfteach.commands.common import read_method
 from selfteach.commands.progress import Lines, Progress, step_summary
+from selfteach.configuration import plan
 from selfteach.core import SelfteachError, registry
 from selfteach.loop.settings import SETTING_GROUPS
-
-PLAN = api.plan
 
 
 @pytest.fixture
@@ -287,11 +286,11 @@ def test_a_name_that_method_and_run_share_is_shown_with_what_it_belongs_to(plann
 
 
 def test_a_configuration_is_done_again_with_changes(planned, tmp_path):
-    run_config = PLAN("grpo", "chain_sum", {"terms": (2, 3)}, args={"clip": 0.3}, steps=9)
+    run_config = plan("grpo", "chain_sum", {"terms": (2, 3)}, args={"clip": 0.3}, steps=9)
     (tmp_path / "config.json").write_text(json.dumps(run_config.to_json()))
     again = planned("--config", "config.json", "--seed", "5", "--final-eval-k", "0")
     assert again == run_config.override(seed=5, final_eval_k=0) and again.settings.steps == 9
-    run_config = PLAN("ttrl", "chain_sum", settings={"keep": 3})
+    run_config = plan("ttrl", "chain_sum", settings={"keep": 3})
     (tmp_path / "config.json").write_text(json.dumps(run_config.to_json()))
     assert planned("--config", "config.json", "--run.keep", "5").settings.keep == 5
     assert main(["train", "--config", "config.json", "--keep", "5"]) == 2

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import selfteach
-from selfteach import api, run_cache
+from selfteach import run_cache
+from selfteach.configuration import plan
 from selfteach.core import code_hash as hashing
 from selfteach.core import registry
 from selfteach.core.code_hash import code_hash, reached
@@ -113,7 +114,7 @@ def test_versions_of_libraries_count(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_run_is_keyed_by_its_configuration_its_use_files_and_its_model(tmp_path: Path):
-    run_config = api.plan("grpo", "chain_sum")
+    run_config = plan("grpo", "chain_sum")
     keys = {run_cache.run_key(run_config), run_cache.run_key(run_config.override(seed=1))}
     use = tmp_path / "mine.py"
     use.write_text("x = 1\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import subprocess
 import sys
 import time
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 import pytest
 from support.episodes import scripted_context
 from support.models import TAGS
-from support.scores import ask, group_of
+from support.scores import Reader, ask, group_of
 
 from selfteach.core import BadValue, Block, RolloutRequest, Task
 from selfteach.core.errors import UserCodeFailed, describe
-from selfteach.core.threads import NOT_CARRIED, BackgroundLoop, guarded, run_in_thread
+from selfteach.core.scoring import score
+from selfteach.core.threads import NOT_CARRIED, BackgroundLoop, call_user, guarded
 from selfteach.loop.episode import play
 from selfteach.model.tokenizer import train_tokenizer
 
@@ -47,7 +49,7 @@ RAISED = [
     BaseExceptionGroup("many", [SystemExit(1)]),
 ]
 IDS = [type(e).__name__ + str(i) for i, e in enumerate(RAISED)]
-# In a coroutine on the run's own loop KeyboardInterrupt is Ctrl-C, and has to pass.
+# In a program, a coroutine on the run's own loop, KeyboardInterrupt is Ctrl-C, and has to pass.
 RAISED_ASYNC = [e for e in RAISED if not isinstance(e, KeyboardInterrupt)]
 
 
@@ -67,7 +69,7 @@ def test_a_reward_that_raises_costs_its_own_score(error: BaseException) -> None:
     assert scores[2].error is not None and type(error).__name__ in scores[2].error and "\n" not in scores[2].error
 
 
-@pytest.mark.parametrize("error", RAISED_ASYNC, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("error", RAISED, ids=IDS)
 def test_an_async_reward_that_raises_costs_its_own_score(error: BaseException) -> None:
     async def raises(*, text: str) -> float:
         await asyncio.sleep(0)
@@ -82,7 +84,7 @@ def test_an_async_reward_that_raises_costs_its_own_score(error: BaseException) -
         assert scores[2].error is not None and type(error).__name__ in scores[2].error
 
 
-@pytest.mark.parametrize("error", RAISED_ASYNC, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("error", RAISED, ids=IDS)
 def test_a_group_reward_that_raises_costs_its_groups_scores(error: BaseException) -> None:
     async def raises(*, group: Any) -> Any:
         raise error
@@ -94,16 +96,67 @@ def test_a_group_reward_that_raises_costs_its_groups_scores(error: BaseException
         assert [s.value for s in ask(Block(reward))] == [None] * 4
 
 
-def test_an_async_reward_that_blocks_its_loop_costs_its_own_score_and_no_more_than_its_deadline() -> None:
-    async def blocks(*, text: str) -> float:
-        if text == "1":
-            time.sleep(30)
-        return float(text)
+async def blocks_one(*, text: str) -> float:
+    if text == "1":
+        time.sleep(30)
+    return float(text)
 
+
+async def blocks_one_with_context(*, text: str, context: Any) -> float:
+    return await blocks_one(text=text)
+
+
+async def blocks_for_a_group(*, group: Any) -> Any:
+    time.sleep(30)
+
+
+@pytest.mark.parametrize(
+    ("reward", "values"),
+    [
+        (blocks_one, [0, None, 2, 3]),
+        (blocks_one_with_context, [0, None, 2, 3]),
+        (blocks_for_a_group, [None] * 4),
+    ],
+)
+def test_an_async_reward_that_blocks_its_loop_costs_its_own_scores_and_no_more_than_its_deadline(
+    reward: Any, values: list[float | None]
+) -> None:
     started = time.monotonic()
-    scores = ask(Block(blocks), deadline=0.3)
-    assert [s.value for s in scores] == [0, None, 2, 3] and "no score within 0.3 s" in (scores[1].error or "")
+    scores = ask(Block(reward), deadline=0.3)
+    assert [s.value for s in scores] == values and "no score within 0.3 s" in (scores[1].error or "")
     assert time.monotonic() - started < 5
+
+
+def test_an_async_reward_that_asks_the_engine_does_so_on_the_runs_loop() -> None:
+    loops: list[Any] = []
+
+    class Engine:
+        groups = ("policy",)
+
+        async def score(self, text: str) -> float:
+            await asyncio.sleep(0)
+            loops.append(asyncio.get_running_loop())
+            return float(text)
+
+    class Context(Reader):
+        engine = Engine()
+
+    async def likelihood(*, text: str, context: Any) -> float:
+        assert context.engine.groups == ("policy",) and asyncio.get_running_loop() not in loops
+        return 10 * await context.engine.score(text)
+
+    async def likelihoods(*, group: Any, context: Any) -> Any:
+        leaves = [t.leaf for e in group.episodes for t in e.trajectories]
+        return {"reward": {leaf: await likelihood(text=context.text(leaf), context=context) for leaf in leaves}}
+
+    async def main(reward: Block) -> list[float | None]:
+        scores = await score(reward, [group_of()], Context(), 5.0)
+        assert set(loops) == {asyncio.get_running_loop()}
+        return [s.value for s in scores["reward"].values()]
+
+    for reward in (likelihood, likelihoods):
+        loops.clear()
+        assert asyncio.run(main(Block(reward))) == [0, 10, 20, 30]
 
 
 def test_what_a_program_raises_costs_its_episode() -> None:
@@ -129,17 +182,19 @@ def test_what_a_program_raises_costs_its_episode() -> None:
 
 
 @pytest.mark.parametrize("error", RAISED, ids=IDS)
-def test_a_tool_in_a_thread_gives_back_an_exception_that_a_loop_survives(error: BaseException) -> None:
+def test_a_tool_gives_back_an_exception_that_a_loop_survives(error: BaseException) -> None:
     def raises() -> None:
         raise error
 
-    async def call() -> Any:
-        return await run_in_thread(raises)
+    async def raises_async() -> None:
+        raise error
 
-    with pytest.raises(Exception) as caught:
-        asyncio.run(call())
-    passes = isinstance(error, Exception) and not isinstance(error, NOT_CARRIED)
-    assert isinstance(caught.value, type(error) if passes else UserCodeFailed)
+    for tool in (raises, raises_async):
+        with pytest.raises(Exception) as caught:
+            asyncio.run(call_user(tool, None))
+        passes = isinstance(error, Exception) and not isinstance(error, NOT_CARRIED)
+        # RuntimeError is what Python makes of a StopIteration in a coroutine
+        assert isinstance(caught.value, type(error) if passes else UserCodeFailed | RuntimeError)
 
 
 def test_a_cancellation_from_outside_and_ctrl_c_pass() -> None:
@@ -181,18 +236,42 @@ def test_a_background_loop_is_shared_until_one_blocks_it() -> None:
         return "done"
 
     async def main() -> tuple[int, int, int, str]:
-        first, second = await loop.run(which), await loop.run(which)
-        kept = asyncio.create_task(loop.run(slow))
+        first, second = await loop.run(which, None), await loop.run(which, None)
+        kept = asyncio.create_task(loop.run(slow, None))
         with pytest.raises(TimeoutError):
-            await loop.run(asyncio.sleep, 5, seconds=0.05)  # waits, and lets others work: the loop stays
-        assert await loop.run(which) == first
+            await loop.run(asyncio.sleep, 0.05, 5)  # waits, and lets others work: the loop stays
+        assert await loop.run(which, None) == first
         assert await kept == "done"
         with pytest.raises(TimeoutError):
-            await loop.run(blocks, seconds=0.05)
-        return first, second, await loop.run(which), "done"
+            await loop.run(blocks, 0.05)
+        return first, second, await loop.run(which, None), "done"
 
     first, second, after, _ = asyncio.run(main())
     assert first == second != after
+
+
+def test_threads_of_users_calls_have_ended_when_the_process_does() -> None:
+    code = """
+import asyncio, atexit, threading
+atexit.register(lambda: print([t.name for t in threading.enumerate() if t.daemon]))  # after those registered later
+from selfteach.core.threads import background, call_user
+async def waits():
+    try:
+        await asyncio.sleep(600)
+    finally:
+        print("closed")
+async def main():
+    for fn in (waits, int):
+        try:
+            print(await call_user(fn, 0.2))
+        except TimeoutError:
+            pass
+    asyncio.run_coroutine_threadsafe(waits(), background._running().loop)
+    await call_user(asyncio.sleep, None, 0)  # that has begun
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split() == ["closed", "0", "closed", "[]"] and not done.stderr
 
 
 @pytest.mark.parametrize(

@@ -416,7 +416,7 @@ def test_each_streams_turns_roles_model():
         account([g], whole + last) == account([g], last + whole) == {"sampled": 6, "learned": 6}
     )  # the best fate wins
     assert per_trajectory(groups=[g], roles=("judge",)) == []
-    assert per_trajectory(groups=[g], loss_stream="x")[0].parts[1].learn == "x"
+    assert per_trajectory(groups=[g], loss_stream="x")[0].segments[1].learn == "x"
 
 
 def test_scores_at_leaves_are_per_seq_at_turns_per_step_inside_turns_per_token():
@@ -502,7 +502,7 @@ def test_replay_brings_groups_back_whole_under_their_own_key():
     out, state = part(groups=[first, flat], state={"groups": []})
     assert out == [] and len(state["groups"]) == 1  # the flat group teaches nothing
     assert to_json({"n": len(state["groups"])}) and all(
-        isinstance(s, list) for e in state["groups"][0]["examples"] for s in e["parts"]
+        isinstance(s, list) for e in state["groups"][0]["examples"] for s in e["segments"]
     )
     fresh = per_trajectory(groups=[second])
     out, state = part(groups=[second], state=state)
@@ -573,7 +573,7 @@ def test_every_sampled_token_is_accounted_for(seed):
     learned = {
         (s.source.episode, e_tree(groups, s).begin[s.source.node] + i)
         for x in per_trajectory(groups=groups)
-        for s in x.parts
+        for s in x.segments
         if s.learn
         for i in range(s.start, s.stop)
         if e_tree(groups, s).action_mask[e_tree(groups, s).begin[s.source.node] + i]

@@ -12,7 +12,7 @@ from support.episodes import single_turn_group
 
 from selfteach.core import BadValue, Task, collate, registry
 from selfteach.core.blocks import initial_state
-from selfteach.core.protocols import History
+from selfteach.core.contexts import History
 from selfteach.curriculum.hints import guidance
 from selfteach.curriculum.select import demonstrations, experts, first_task_index, reviewed
 from selfteach.loop.metrics_history import record_step, summary

@@ -12,6 +12,7 @@ import pytest
 from selfteach import api, experiments, run_cache
 from selfteach.analysis import comparison, curves, figures, ledger
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
+from selfteach.configuration import RunConfig, plan
 from selfteach.core import Claim, Method, SelfteachError, registry, unsorted
 from selfteach.core.method import MethodEntry
 from selfteach.experiments import arms
@@ -124,7 +125,7 @@ def test_a_contrast_has_means_intervals_paired_differences_and_bands(tmp_path):
 @pytest.fixture
 def pretended(monkeypatch):
     """Runs that take no time: what an arm measures is a function of its clip and seed."""
-    done: list[api.RunConfig] = []
+    done: list[RunConfig] = []
 
     def train(run_config, out, observer=api.ignore_events, resume=False):
         done.append(run_config)
@@ -198,9 +199,9 @@ def test_runs_are_kept_by_content_and_shared(tmp_path, pretended, claimed):
 
 
 def test_the_name_of_a_method_is_no_part_of_its_content():
-    one, other = api.plan("grpo", "chain_sum"), api.plan("grpo", "chain_sum", args={"clip": 0.2})
+    one, other = plan("grpo", "chain_sum"), plan("grpo", "chain_sum", args={"clip": 0.2})
     assert run_cache.run_key(one) == run_cache.run_key(other)
-    assert run_cache.run_key(one) != run_cache.run_key(api.plan("grpo", "chain_sum", args={"clip": 0.3}))
+    assert run_cache.run_key(one) != run_cache.run_key(plan("grpo", "chain_sum", args={"clip": 0.3}))
     assert run_cache.run_key(one) != run_cache.run_key(one.override(seed=1))
 
 
@@ -246,11 +247,11 @@ def test_samples_are_drawn_deep_only_where_a_check_asks():
 
 def test_compare_writes_a_table_and_a_chart(tmp_path, pretended):
     pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
-    sides = [experiments.Arm(f"clip{c}", api.plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
+    sides = [experiments.Arm(f"clip{c}", plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
     result = experiments.compare(sides, range(3), tmp_path)
     assert result["arms"]["clip0.2"]["against_first"]["mean"] == pytest.approx(0.1)
     assert Path(result["chart"]).is_file() and json.loads(Path(result["file"]).read_text())["seeds"] == [0, 1, 2]
-    other = experiments.Arm("more", api.plan("grpo", "chain_sum", steps=4))
+    other = experiments.Arm("more", plan("grpo", "chain_sum", steps=4))
     with pytest.raises(SelfteachError, match="budget"):
         experiments.compare([*sides, other], range(1), tmp_path)
 
@@ -274,7 +275,7 @@ def test_claims_of_the_first_edition_are_named_and_wait(tmp_path, pretended, cla
 
 def test_compare_without_matplotlib_has_no_chart(tmp_path, pretended, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    sides = [experiments.Arm(f"clip{c}", api.plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
+    sides = [experiments.Arm(f"clip{c}", plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
     result = experiments.compare(sides, range(3), tmp_path)
     assert result["chart"] is None and Path(result["file"]).is_file()
 

@@ -14,6 +14,7 @@ from support.runs import run_config_of
 from selfteach import api
 from selfteach.analysis import learning_curve
 from selfteach.analysis.learning_curve import curve, curve_figures
+from selfteach.configuration import task_source
 from selfteach.loop.evaluate import Result
 from selfteach.loop.log import read_events
 
@@ -81,7 +82,7 @@ def test_figures_can_be_computed_again_from_counts(tmp_path: Path, mini_folder: 
 def test_questions_are_drawn_by_their_seed_alone(mini_folder: Path):
     def asked(**change):
         run_config = run_config_of(mini_folder, task_options={"n_test": 30}).override(**change)
-        source = api.task_source(run_config.task, run_config.task_options)
+        source = task_source(run_config.task, run_config.task_options)
         start = asyncio.run(api.start_model(run_config, source, api.ignore_events))
         return [t.id for t in api.make_session(run_config, source, start, None, api.ignore_events).test_tasks()]
 

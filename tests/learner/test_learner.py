@@ -149,7 +149,7 @@ def test_order_of_examples_does_not_matter():
     for order in (range(9), [4, 8, 0, 3, 7, 1, 6, 2, 5]):
         parts = examples()
         batch = made(
-            [Example(p.parts, p.model_role, p.key, p.name, p.views, p.given) for p in (parts[i] for i in order)]
+            [Example(p.segments, p.model_role, p.key, p.name, p.views, p.given) for p in (parts[i] for i in order)]
         )
         batch.put("w0", "token", 0.1 + 0.05 * np.cos(np.asarray(batch.get("old_logp"))))
         batches.append(batch)
@@ -160,12 +160,16 @@ def test_order_of_examples_does_not_matter():
 def test_unlearned_tokens_add_no_rows():
     parts = examples()
     longer = [
-        Example((Segment((1, 2, 3), None), *p.parts, Segment((4, 5), None)), p.model_role, p.key, p.name, given=p.given)
+        Example(
+            (Segment((1, 2, 3), None), *p.segments, Segment((4, 5), None)), p.model_role, p.key, p.name, given=p.given
+        )
         for p in parts
     ]
     a, b = collate(parts, lambda _: None), collate(longer, lambda _: None)  # type: ignore[arg-type,return-value]
     assert a.size("token") == b.size("token")
-    trailing = [Example((*p.parts, Segment((4, 5), None)), p.model_role, p.key, p.name, given=p.given) for p in parts]
+    trailing = [
+        Example((*p.segments, Segment((4, 5), None)), p.model_role, p.key, p.name, given=p.given) for p in parts
+    ]
     c = collate(trailing, lambda _: None)  # type: ignore[arg-type,return-value]
     run = learner()
     for batch in (a, c):
@@ -199,7 +203,7 @@ def test_forward_columns():
 
 def test_models_of_their_own_and_missing_heads():
     parts = [
-        Example(p.parts, "rm" if i % 2 else "policy", p.key, p.name, given=p.given) for i, p in enumerate(examples())
+        Example(p.segments, "rm" if i % 2 else "policy", p.key, p.name, given=p.given) for i, p in enumerate(examples())
     ]
     batch = made(parts)
     run = learner()

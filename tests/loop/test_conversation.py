@@ -219,7 +219,7 @@ def test_a_batch_is_cut_between_texts_as_between_sequences() -> None:
 
     def named(g, e):
         return [
-            replace(x, parts=tuple(p._replace(source=p.source._replace(episode=e)) for p in x.parts))
+            replace(x, segments=tuple(s._replace(source=s.source._replace(episode=e)) for s in x.segments))
             for x in per_trajectory()(groups=[g])
         ]
 

@@ -19,6 +19,7 @@ from support.models import mini
 from support.runs import BANDIT
 
 from selfteach import api
+from selfteach.configuration import RunConfig, plan
 from selfteach.core import BadCheckpoint, BadValue, SelfteachError, registry
 from selfteach.loop import checkpoint
 from selfteach.loop.log import Rollouts, RunLog, read_events
@@ -26,9 +27,9 @@ from selfteach.model import files
 from selfteach.model.tokenizer import train_tokenizer
 
 
-def run_config_of(model: Path, **change: Any) -> api.RunConfig:
+def run_config_of(model: Path, **change: Any) -> RunConfig:
     method = registry.methods.get("bandit_reinforce")(groups=2, rollouts=4)
-    run_config = api.plan(
+    run_config = plan(
         method,
         "bandit",
         model=str(model),
@@ -151,12 +152,12 @@ BREAKS = {
     "state of an older format": (
         lambda r: change_state(r, format=1),
         "state.json",
-        "format 1, this selfteach reads 2",
+        "format 1, this selfteach reads 3",
     ),
     "state of a newer format": (
         lambda r: change_state(r, format=99),
         "state.json",
-        "format 99, this selfteach reads 2",
+        "format 99, this selfteach reads 3",
     ),
     "state without its inside": (lambda r: change_state(r, state={"list": []}), "state.json", "not a state"),
     "state of strange fields": (

@@ -19,7 +19,7 @@ from support.episodes import scripted_context, single_turn_group
 from support.loops import advance, bandit, equal, loop_of, source, weights_of
 from support.models import mini
 
-from selfteach import api
+from selfteach.configuration import plan
 from selfteach.core import (
     BadValue,
     Block,
@@ -520,9 +520,9 @@ def test_plans_refuse_what_nobody_reads():
         ({"warm_step": 3}, "did you mean warm_steps"),
     ]:
         with pytest.raises(LookupError, match=says):
-            api.plan("grpo", "chain_sum", **change)
+            plan("grpo", "chain_sum", **change)
     with pytest.raises(LookupError, match=r"no option of task chain_sum is called 'term'; did you mean terms"):
-        api.plan("grpo", "chain_sum", {"term": (2, 2)})
+        plan("grpo", "chain_sum", {"term": (2, 2)})
 
 
 def test_the_majority_and_the_distinct_count_answers_that_are_the_same_once(tags):

@@ -21,6 +21,7 @@ from support.crash import carry_on
 from support.runs import STEPS, run_config_of, same_run
 
 from selfteach import api
+from selfteach.configuration import RunConfig, plan
 from selfteach.core import registry
 from selfteach.core.errors import BadValue
 from selfteach.core.random_keys import key, uniform
@@ -28,7 +29,7 @@ from selfteach.loop.log import read_events
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> tuple[api.RunConfig, Path]:
+def whole(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> tuple[RunConfig, Path]:
     """The run that nobody disturbed."""
     out = tmp_path_factory.mktemp("whole") / "run"
     run_config = run_config_of(mini_folder)
@@ -41,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> tuple[
     return run_config, out
 
 
-def test_killed_at_ten_random_moments_and_resumed(whole: tuple[api.RunConfig, Path], tmp_path: Path):
+def test_killed_at_ten_random_moments_and_resumed(whole: tuple[RunConfig, Path], tmp_path: Path):
     run_config, undisturbed = whole
     out, text = tmp_path / "run", json.dumps(run_config.to_json())
     clock = [e["seconds"] for e in read_events(undisturbed / "log") if e["event"] == "step"]
@@ -87,7 +88,7 @@ def test_killed_at_ten_random_moments_and_resumed(whole: tuple[api.RunConfig, Pa
     )
 
 
-def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[api.RunConfig, Path], tmp_path: Path):
+def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[RunConfig, Path], tmp_path: Path):
     run_config, _ = whole
     run_config = replace(run_config, settings=replace(run_config.settings, steps=400, checkpoint_every=1000))
     file, out = tmp_path / "job.json", tmp_path / "run"
@@ -109,7 +110,7 @@ def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[api.RunConfig, Path]
     assert api.resume(out).done and json.loads((out / "last" / "state.json").read_text())["step"] == step + 2
 
 
-def test_a_run_that_is_done_is_only_read(whole: tuple[api.RunConfig, Path]):
+def test_a_run_that_is_done_is_only_read(whole: tuple[RunConfig, Path]):
     _, out = whole
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "figures.json"}
     figures = json.loads((out / "figures.json").read_text())
@@ -121,7 +122,7 @@ def test_a_run_that_is_done_is_only_read(whole: tuple[api.RunConfig, Path]):
         assert api.plain(run.figures[name]) == figures[name], name
 
 
-def test_no_step_is_logged_twice(whole: tuple[api.RunConfig, Path], tmp_path: Path, mini_folder: Path):
+def test_no_step_is_logged_twice(whole: tuple[RunConfig, Path], tmp_path: Path, mini_folder: Path):
     """A run that dies between checkpoints goes back to the last one; later events and rollouts are cut off."""
     run_config = replace(whole[0], settings=replace(whole[0].settings, checkpoint_every=3))
     out = tmp_path / "run"
@@ -148,7 +149,7 @@ def test_no_step_is_logged_twice(whole: tuple[api.RunConfig, Path], tmp_path: Pa
     same_run(whole[1], out)
 
 
-def test_checkpoints_are_kept_by_count(whole: tuple[api.RunConfig, Path]):
+def test_checkpoints_are_kept_by_count(whole: tuple[RunConfig, Path]):
     _, out = whole
     assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [f"{STEPS - 1:06d}", f"{STEPS:06d}"]
     assert (out / "last").is_symlink() and (out / "last").resolve().name == f"{STEPS:06d}"
@@ -195,8 +196,8 @@ def test_every_kind_of_state_comes_back(name: str, tmp_path: Path, mini_folder: 
         assert all(torch.equal(a[n], b[n]) for n in a), file.name
 
 
-def warm_job(folder: Path, **change: Any) -> api.RunConfig:
-    run_config = api.plan(
+def warm_job(folder: Path, **change: Any) -> RunConfig:
+    run_config = plan(
         "rloo",
         "chain_sum",
         {"terms": (2, 2), "n_test": 4},

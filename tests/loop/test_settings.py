@@ -7,9 +7,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from selfteach import api
+from selfteach import configuration
 from selfteach.commands import train
 from selfteach.commands.common import plan_arguments
+from selfteach.configuration import RunConfig, plan, task_source
 from selfteach.core import BadValue, UnknownName, method, registry
 from selfteach.core.settings import setting, settings
 from selfteach.learner import LearnerSettings as LearnerSettings
@@ -48,13 +49,13 @@ def others() -> dict[str, Any]:
     return out | ADAPTERS | {"threads": 3}  # one thread is what the tests have
 
 
-def flat(run_config: api.RunConfig) -> dict[str, Any]:
+def flat(run_config: RunConfig) -> dict[str, Any]:
     return {
         prefix + k: v for g, (prefix, _) in SETTING_GROUPS.items() for k, v in asdict(getattr(run_config, g)).items()
     }
 
 
-SOURCE = api.task_source("chain_sum", {})
+SOURCE = task_source("chain_sum", {})
 ENTRIES = dict(registry.methods.items())
 SHARED = [
     (name, word) for name, entry in ENTRIES.items() for word in sorted(entry.hyper_parameters.keys() & SETTING_NAMES)
@@ -64,18 +65,18 @@ SHARED = [
 @pytest.fixture(autouse=True)
 def one_source(monkeypatch: pytest.MonkeyPatch):
     """The task is the same in every plan here, and is built once."""
-    monkeypatch.setattr(api, "task_source", lambda task, hyper_parameters: SOURCE)
+    monkeypatch.setattr(configuration, "task_source", lambda task, hyper_parameters: SOURCE)
 
 
 def test_every_setting_sets_itself_and_nothing_else():
-    base = flat(api.plan("grpo", "chain_sum"))
+    base = flat(plan("grpo", "chain_sum"))
     wanted = others()
     assert all(base[name] != value for name, value in wanted.items())
-    assert flat(api.plan("grpo", "chain_sum", settings=wanted)) == {**base, **wanted}
-    assert flat(api.plan("grpo", "chain_sum", **wanted)) == {**base, **wanted}
+    assert flat(plan("grpo", "chain_sum", settings=wanted)) == {**base, **wanted}
+    assert flat(plan("grpo", "chain_sum", **wanted)) == {**base, **wanted}
     for name, value in others().items():
         if name != "lr" and name not in ADAPTERS:
-            assert flat(api.plan("grpo", "chain_sum", settings={name: value})) == {**base, name: value}
+            assert flat(plan("grpo", "chain_sum", settings={name: value})) == {**base, name: value}
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -83,10 +84,10 @@ def test_every_hyper_parameter_sets_itself_and_nothing_else(name: str):
     entry = ENTRIES[name]
     args = {word: p.default for word, p in entry.hyper_parameters.items()}
     bare = {word: value for word, value in args.items() if word not in SETTING_NAMES}
-    base = flat(api.plan(name, "chain_sum"))
-    run_config = api.plan(name, "chain_sum", **bare)
+    base = flat(plan(name, "chain_sum"))
+    run_config = plan(name, "chain_sum", **bare)
     assert run_config.method.args == bare and flat(run_config) == base
-    run_config = api.plan(name, "chain_sum", args=args)
+    run_config = plan(name, "chain_sum", args=args)
     assert run_config.method.args == args and flat(run_config) == base
     # the command line, with every option that is not shared, then with every one by its long name
     own = [w for word in bare for w in (option_name(word), "x")]
@@ -116,39 +117,39 @@ def test_a_name_that_both_have_is_refused_with_both_meanings(name: str, word: st
         with pytest.raises(
             BadValue, match=rf"^{word}: both a hyper-parameter of {name} and a setting of the run"
         ) as bad:
-            api.plan(name, "chain_sum", **{word: value})
+            plan(name, "chain_sum", **{word: value})
         assert f"args={{'{word}': ...}} or settings={{'{word}': ...}}" in str(bad.value)
     value = others()[word]
-    run_config = api.plan(name, "chain_sum", settings={word: value})
+    run_config = plan(name, "chain_sum", settings={word: value})
     assert run_config.method.args == {} and flat(run_config)[word] == value
     default = entry.hyper_parameters[word].default
-    run_config = api.plan(name, "chain_sum", args={word: default}, settings={word: value})
+    run_config = plan(name, "chain_sum", args={word: default}, settings={word: value})
     assert run_config.method.args == {word: default} and flat(run_config)[word] == value
 
 
 def test_a_method_as_a_value_leaves_the_names_to_the_run():
-    run_config = api.plan(m2po(budget=0.5), "chain_sum", settings={"budget": 1000})
+    run_config = plan(m2po(budget=0.5), "chain_sum", settings={"budget": 1000})
     assert run_config.method.args == {"budget": 0.5} and run_config.settings.budget == 1000
-    assert api.plan(m2po, "chain_sum", low=0.5).method.args == {"low": 0.5}
+    assert plan(m2po, "chain_sum", low=0.5).method.args == {"low": 0.5}
     with pytest.raises(BadValue, match="has its hyper-parameters already"):
-        api.plan(m2po(), "chain_sum", args={"budget": 0.5})
+        plan(m2po(), "chain_sum", args={"budget": 0.5})
     with pytest.raises(UnknownName, match="no setting is called 'low'"):
-        api.plan(m2po(), "chain_sum", low=0.5)
+        plan(m2po(), "chain_sum", low=0.5)
 
 
 def test_names_that_nobody_has_and_names_given_twice_are_refused():
     with pytest.raises(
         UnknownName, match="no setting or hyper-parameter of grpo is called 'rollout'; did you mean rollouts"
     ):
-        api.plan("grpo", "chain_sum", rollout=3)
+        plan("grpo", "chain_sum", rollout=3)
     with pytest.raises(UnknownName, match="no setting is called 'clip'"):
-        api.plan("grpo", "chain_sum", settings={"clip": 3})
+        plan("grpo", "chain_sum", settings={"clip": 3})
     with pytest.raises(UnknownName, match="no hyper-parameter of grpo is called 'lr'"):
-        api.plan("grpo", "chain_sum", args={"lr": 3})
+        plan("grpo", "chain_sum", args={"lr": 3})
     with pytest.raises(UnknownName, match="no setting is called 'rollouts'"):
-        api.plan("grpo", "chain_sum").override(rollouts=3)
+        plan("grpo", "chain_sum").override(rollouts=3)
     with pytest.raises(BadValue, match="lr: given twice"):
-        api.plan("grpo", "chain_sum", settings={"lr": 1e-3}, lr=1e-4)
+        plan("grpo", "chain_sum", settings={"lr": 1e-3}, lr=1e-4)
     with pytest.raises(BadValue, match="'task' is an argument of every run"):
         method("objective")(lambda task="x": None)  # type: ignore[arg-type,return-value]
 

@@ -12,7 +12,7 @@ from support.tensors import f64, slope
 
 from selfteach.core import Method, registry
 from selfteach.core.blocks import initial_state
-from selfteach.core.protocols import History
+from selfteach.core.contexts import History
 from selfteach.curriculum.select import first_task_index
 from selfteach.methods.chord import uncertain_nll, with_experts
 from selfteach.objective.likelihood import nll

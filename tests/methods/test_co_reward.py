@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.answers import answered, paid
 
-from selfteach import api
+from selfteach.configuration import task_source
 from selfteach.core import (
     BadValue,
 )
@@ -40,7 +40,7 @@ def test_each_wording_is_paid_by_the_vote_on_the_other():
 
 
 def test_tasks_are_asked_in_both_wordings():
-    source = api.task_source("chain_sum", {})
+    source = task_source("chain_sum", {})
     given = {"rollouts": 4, "finished_rounds": [], "source": source, "seed": 3}
     requests, state = reworded(n=5, state=0, **given)
     assert state == 2 and [r.n for r in requests] == [4] * 4
@@ -57,4 +57,4 @@ def test_tasks_are_asked_in_both_wordings():
     )
     assert reworded(n=2, state=0, **{**given, "source": talk})[0][1].task.prompt[0]["content"].startswith("start with ")
     with pytest.raises(BadValue, match="paraphrase"):
-        reworded(n=2, state=0, **{**given, "source": api.task_source("strings", {})})
+        reworded(n=2, state=0, **{**given, "source": task_source("strings", {})})

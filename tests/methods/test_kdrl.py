@@ -10,7 +10,7 @@ from support.loops import advance, equal, loop_of
 from support.tensors import f64, slope
 
 from selfteach.core import BadValue, Method, Update, registry
-from selfteach.core.protocols import History
+from selfteach.core.contexts import History
 from selfteach.methods.kdrl import kl_where, mark_wrong
 from selfteach.objective.kl import kl
 

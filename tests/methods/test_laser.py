@@ -79,8 +79,8 @@ def test_one_token_more_after_what_ended_by_itself():
         reserved_token = 9
 
     found = per_trajectory_probed(groups=[whole, cut], context=type("Cast", (), {"tokenizer": Names}))
-    assert [e.parts[-1].source for e in found] == [(9,), (9,), Ref(t.leaf.episode, t.leaf.node)]
-    assert [e.parts[-1].learn for e in found] == ["verify", "verify", "main"]
+    assert [e.segments[-1].source for e in found] == [(9,), (9,), Ref(t.leaf.episode, t.leaf.node)]
+    assert [e.segments[-1].learn for e in found] == ["verify", "verify", "main"]
     assert [float(e.given["self_reward"][1]) for e in found][1] == 0.7 and np.isnan(
         [found[0].given["self_reward"][1], found[2].given["self_reward"][1]]
     ).all()

@@ -123,7 +123,7 @@ def test_every_line_is_a_value_target_once_and_the_policy_imitates_right_answers
     values = line_values(groups=groups)
     targets = {}
     for example in values:
-        leaf = example.parts[-1].source
+        leaf = example.segments[-1].source
         targets[tags.decode(episode.tree.id[episode.tree.places(leaf.node)])[len(TASK.prompt) :]] = example.given[
             "target"
         ][1]
@@ -135,7 +135,7 @@ def test_every_line_is_a_value_target_once_and_the_policy_imitates_right_answers
     examples = [*per_trajectory()(groups=groups), *values]
     batch = collate(examples, context.tree)
     for example, row in zip(values, range(len(groups[0].episodes[0].trajectories), len(examples)), strict=True):
-        leaf = example.parts[-1].source
+        leaf = example.segments[-1].source
         whole = episode.tree.id[episode.tree.places(leaf.node)]
         assert batch.ids[batch.start[row] : batch.start[row + 1]].tolist() == whole.tolist(), (
             "the example holds all text before the line"

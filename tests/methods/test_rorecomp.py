@@ -13,7 +13,7 @@ from support.episodes import single_turn_group
 from support.loops import loop_of
 
 from selfteach.core import BadValue, RolloutGroup, Score, registry
-from selfteach.core.protocols import History
+from selfteach.core.contexts import History
 from selfteach.core.tree import Trajectory
 from selfteach.credit import norm, per_trajectory
 from selfteach.loop.token_accounting import account
@@ -53,11 +53,11 @@ def test_compensation_replays_the_oldest_with_their_advantages_in_a_stream_of_it
         made, state = recompose(
             groups=[renamed(ranked(), step)], history=History(step=step), state=state, capacity=4, compensation=3
         )
-        assert all(p.learn in ("main", None) for e in made for p in e.parts)
+        assert all(p.learn in ("main", None) for e in made for p in e.segments)
     assert len(state["store"]) == 4
     made, state = recompose(groups=[], history=History(step=2), state=state, capacity=4, compensation=3)
     assert [e.name for e in made] == ["train/0/0/s0/0:1", "train/0/0/s0/5:1", "train/0/0/s1/0:1"]  # first in, first out
-    assert {p.learn for e in made for p in e.parts} == {"comp", None} and len(state["store"]) == 1
+    assert {p.learn for e in made for p in e.segments} == {"comp", None} and len(state["store"]) == 1
     assert [float(e.given["adv"][1]) > 0 for e in made] == [True, False, True]
     made, state = recompose(groups=[], history=History(step=3), state=state, capacity=4, compensation=3)
     assert made == [] and len(state["store"]) == 1

@@ -48,4 +48,4 @@ def test_the_blind_view_has_a_prompt_without_a_question(tags, letters):
         groups=[single_turn_group([(5,)], [1.0], key="task:7")], context=type("Context", (), {"tokenizer": tags})
     )
     assert [e.views for e in named] == [{"blind": (tags.eos_token_id,)}]  # a task's name may have a colon
-    assert [e.parts for e in examples] == [e.parts for e in registry.blocks.get("per_trajectory")(groups=[group])]
+    assert [e.segments for e in examples] == [e.segments for e in registry.blocks.get("per_trajectory")(groups=[group])]

@@ -49,7 +49,7 @@ def test_the_bonus_for_progress_goes_to_the_second_attempt(tags):
         (example,) = per_trajectory(loss_stream=("first", "second"), steps=("reward",))(
             groups=[group._replace(scores={"reward": scores})]
         )
-        assert [s.learn for s in example.parts if s.learn] == ["first", "second"] and example.given["reward"][
+        assert [s.learn for s in example.segments if s.learn] == ["first", "second"] and example.given["reward"][
             1
         ].tolist() == want
 

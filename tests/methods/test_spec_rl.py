@@ -14,6 +14,7 @@ from support.models import mini
 from support.runs import run_config_of, same_run
 
 from selfteach import api
+from selfteach.configuration import task_source
 from selfteach.core import BadValue, Ref, Sampling, Task, Tree, random_keys, registry
 from selfteach.core.protocols import Completion
 from selfteach.core.task import RolloutRequest
@@ -198,7 +199,7 @@ def test_drafts_at_another_temperature_are_refused(letters):
 
 
 def test_a_task_that_occurs_twice_in_a_step_has_two_rng_keys():
-    source = api.task_source("bandit", {})
+    source = task_source("bandit", {})
 
     def call(state, back):
         return revisit(n=5, rollouts=2, finished_rounds=back, source=source, seed=0, state=state, size=4)
@@ -209,7 +210,7 @@ def test_a_task_that_occurs_twice_in_a_step_has_two_rng_keys():
 
 
 def test_the_drafts_of_a_visit_are_the_rollouts_of_the_last_and_none_for_more():
-    source = api.task_source("bandit", {})
+    source = task_source("bandit", {})
     given = {"n": 1, "source": source, "seed": 0, "size": 1}
     (request,), state = revisit(rollouts=2, finished_rounds=[], state={"asked": 0, "last": {}}, **given)
     group = single_turn_group([(5,), (6,)], [1.0, 0.0])._replace(request=request)

@@ -12,6 +12,7 @@ import pytest
 from support.episodes import full_text, scripted_context
 
 from selfteach import api
+from selfteach.configuration import plan, task_source
 from selfteach.core import BadValue, Score, Task, collate, registry
 from selfteach.core.scoring import score
 from selfteach.core.task import RolloutRequest
@@ -53,7 +54,7 @@ def test_the_rules_of_proposals(change, stays):
 
 @pytest.fixture(scope="module")
 def source():
-    return api.task_source("factworld", {"entities": 60, "n_test": 8})
+    return task_source("factworld", {"entities": 60, "n_test": 8})
 
 
 def test_demonstrations_hold_what_the_engine_retrieves_and_no_test_question(source):
@@ -180,7 +181,7 @@ def test_a_test_question_is_not_given_to_the_solver(tags):
 
 def test_a_task_that_cannot_make_questions_is_refused():
     with pytest.raises(BadValue, match="chain_sum: cannot make new questions"):
-        proposing(n=1, finished_rounds=[], source=api.task_source("chain_sum", {}), seed=0, state=0)
+        proposing(n=1, finished_rounds=[], source=task_source("chain_sum", {}), seed=0, state=0)
 
 
 def test_the_proposers_reward_is_the_solvers_failure_rate(tags):
@@ -221,7 +222,7 @@ def test_each_role_has_its_own_normalisation_and_stream(tags):
 def test_a_run_goes_through_both_stages(tmp_path):
     world = {"entities": 60, "relations": 4, "hops": (1, 2), "n_test": 4}
     short = {"model": "tiny-s", "steps": 2, "max_tokens": 20, "warm_steps": 4, "warm_batch": 8, "eval_every": 0}
-    run_config = api.plan("ssp", "factworld", world, args={"groups": 3, "rollouts": 2, "sft_steps": 1}, **short)
+    run_config = plan("ssp", "factworld", world, args={"groups": 3, "rollouts": 2, "sft_steps": 1}, **short)
     seen: list[dict] = []
     run = api.train(
         replace(run_config, final_eval=api.EvalConfig(tasks=1, pass_at_k_tasks=0, k=0, decoder_samples=0)),

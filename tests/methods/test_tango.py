@@ -14,6 +14,7 @@ from support.battery import Study, groups_of
 from support.episodes import full_text, scripted_context, single_turn_group
 
 from selfteach import api
+from selfteach.configuration import plan
 from selfteach.core import (
     BadValue,
     Block,
@@ -25,7 +26,7 @@ from selfteach.core import (
     collate,
     registry,
 )
-from selfteach.core.protocols import History
+from selfteach.core.contexts import History
 from selfteach.core.scoring import score
 from selfteach.curriculum.select import reviewed
 from selfteach.loop.episode import play
@@ -195,7 +196,7 @@ def test_tango_without_verdicts_is_grpo():
 
 def test_both_learn_in_a_short_run_and_the_verifier_each_third_step(tmp_path):
     small = {"groups": 2, "rollouts": 2, "verdicts": 2, "warmup_minibatches": 2}
-    run_config = api.plan(
+    run_config = plan(
         "tango",
         "chain_sum",
         {"terms": (2, 2), "style": "terse", "n_test": 8},

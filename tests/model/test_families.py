@@ -25,6 +25,7 @@ from support.families import (
 )
 
 from selfteach import api
+from selfteach.configuration import plan
 from selfteach.core import Example, ModelRole, Segment, Term, Update, WeightSpec, block, collate, registry
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.task import Sampling
@@ -391,7 +392,7 @@ def test_a_checkpoint_trains_and_transformers_loads_what_came_of_it(
         "eval_tasks": 2,
     }
     run_config = replace(
-        api.plan(method, "bandit", **given),
+        plan(method, "bandit", **given),
         final_eval=api.EvalConfig(tasks=2, pass_at_k_tasks=1, k=2, decoder_samples=1),
     )
     events: list[Any] = []

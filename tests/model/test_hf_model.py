@@ -21,6 +21,7 @@ from torch import Tensor
 
 from selfteach import api
 from selfteach.commands.progress import Progress
+from selfteach.configuration import RunConfig, plan
 from selfteach.core import Example, ModelRole, Segment, Term, Update, WeightSpec, block, collate, registry
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.task import Sampling
@@ -227,7 +228,7 @@ def test_the_engine_lets_go_of_who_left_and_says_what_it_cannot_do(opened: Calla
         opened("gpt2")(texts(), causal_attention, torch.zeros(3, 24, dtype=torch.long))
 
 
-def run_config_of(model: Path, **change: Any) -> api.RunConfig:
+def run_config_of(model: Path, **change: Any) -> RunConfig:
     method = registry.methods.get("grpo")(groups=4, rollouts=4, beta=0.05)
     method = method.replace(reward=registry.methods.get("bandit_reinforce")(paid="spread").stages[0].reward)
     given = {
@@ -241,7 +242,7 @@ def run_config_of(model: Path, **change: Any) -> api.RunConfig:
         **change,
     }
     return replace(
-        api.plan(method, "bandit", **given),
+        plan(method, "bandit", **given),
         final_eval=api.EvalConfig(tasks=2, pass_at_k_tasks=1, k=2, decoder_samples=1),
         use=(str(BANDIT),),
     )

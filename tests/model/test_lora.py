@@ -20,13 +20,14 @@ from support.runs import run_config_of, same_run
 from torch.utils.checkpoint import checkpoint
 
 from selfteach import api
+from selfteach.configuration import RunConfig
 from selfteach.core import Example, ModelRole, Segment, Term, Update, WeightSpec, block, collate, registry
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.method import Method
 from selfteach.learner import LearnerSettings, LocalLearner
 from selfteach.learner.microbatch import flat_layout, texts_of
 from selfteach.loop import assemble
-from selfteach.model import files, lora
+from selfteach.model import files, lora, peft_files
 from selfteach.model.attention import causal_attention
 from selfteach.model.catalog import StartModel
 from selfteach.model.transformer import Transformer
@@ -109,14 +110,14 @@ def test_every_family_with_peft(case: str, stored: Any, tmp_path: Path) -> None:
         mine, start = ours_logits(model, ids), ours_logits(base, ids)
         assert (mine - start).abs().max() > 0.1
         torch.testing.assert_close(ours_logits(lora.merged_copy(model), ids), mine, atol=2e-4, rtol=0)
-        lora.save(tmp_path / "adapter", model, str(stored(case)))
+        peft_files.save(tmp_path / "adapter", model, str(stored(case)))
         theirs = peft.PeftModel.from_pretrained(loaded(stored(case)), tmp_path / "adapter").eval()
         torch.testing.assert_close(theirs(ids).logits, mine, atol=2e-4, rtol=0)
     theirs.save_pretrained(tmp_path / "again")
-    back = lora.read(tmp_path / "again", base)
+    back = peft_files.read(tmp_path / "again", base)
     assert (
         back.lora.targets == EVERY
-        and back.lora == lora.read(tmp_path / "adapter", base).lora
+        and back.lora == peft_files.read(tmp_path / "adapter", base).lora
         and back.lora.scale == model_scale(model)
     )
     assert all(torch.equal(t, back.tensors[n]) for n, t in lora.factors(model).items())
@@ -134,8 +135,8 @@ def test_targets_by_leaf_or_by_name(tmp_path: Path) -> None:
     ) == 6
     one = lora.adapt(base, lora.LoraConfig(2, targets=("1.self_attn.q_proj", "model.layers.2.mlp.up_proj")))
     assert list(lora.lora_layers(one)) == ["model.layers.1.self_attn.q_proj", "model.layers.2.mlp.up_proj"]
-    lora.save(tmp_path, off_context(one), "base")
-    assert list(lora.lora_layers(lora.adapt(base, lora.read(tmp_path, base).lora))) == list(lora.lora_layers(one))
+    peft_files.save(tmp_path, off_context(one), "base")
+    assert list(lora.lora_layers(lora.adapt(base, peft_files.read(tmp_path, base).lora))) == list(lora.lora_layers(one))
 
 
 # ---- dropout
@@ -427,7 +428,7 @@ def test_adapters_learn_what_there_is_to_learn(letters: Any) -> None:
 # ---- runs
 
 
-def with_lora(model: Path, name: str, **change: Any) -> api.RunConfig:
+def with_lora(model: Path, name: str, **change: Any) -> RunConfig:
     hyper_parameters = {
         "ppo": {"groups": 6, "minibatches": 2},
         "grpo": {"groups": 3, "beta": 0.1, "minibatches": 2, "epochs": 2},
@@ -441,7 +442,7 @@ def with_lora(model: Path, name: str, **change: Any) -> api.RunConfig:
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_a_run_is_resumed_from_its_adapters_bit_for_bit(name: str, tmp_path: Path, mini_folder: Path) -> None:
     run_config = with_lora(mini_folder, name)
-    assert api.RunConfig.from_json(json.loads(json.dumps(run_config.to_json()))) == run_config
+    assert RunConfig.from_json(json.loads(json.dumps(run_config.to_json()))) == run_config
     assert api.train(run_config, tmp_path / "whole").done
 
     class Death(Exception):
@@ -475,7 +476,7 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
     run_config = with_lora(mini_folder, "grpo")
     run = api.train(run_config, tmp_path / "run")
     ids = torch.arange(40)[None]
-    config = json.loads((run.model / "adapter" / lora.CONFIG).read_text())
+    config = json.loads((run.model / "adapter" / peft_files.CONFIG).read_text())
     assert config["base_model_name_or_path"] == str(mini_folder) and (config["r"], config["lora_alpha"]) == (3, 12)
     with torch.no_grad():
         merged = loaded(run.model)(ids).logits
@@ -550,17 +551,18 @@ def test_adapters_that_do_not_fit_are_refused_before_a_step(tmp_path: Path, mini
     ):
         api.train(run_config_of(mini_folder, lora_rank=2, lora_targets=("q_prj",)), tmp_path / "run")
     good = tmp_path / "good"
-    lora.save(good, lora.adapt(base, lora.LoraConfig(2, targets=("q_proj",))), "base")
+    peft_files.save(good, lora.adapt(base, lora.LoraConfig(2, targets=("q_proj",))), "base")
 
     def refused(words: str, wide: Transformer = base, tensors: Any = None, **config: Any) -> None:
         bad = tmp_path / "bad"
         bad.mkdir(exist_ok=True)
-        (bad / lora.CONFIG).write_text(json.dumps(json.loads((good / lora.CONFIG).read_text()) | config))
-        files.write_tensors(bad / lora.WEIGHTS, load_file(good / lora.WEIGHTS) if tensors is None else tensors)
+        (bad / peft_files.CONFIG).write_text(json.dumps(json.loads((good / peft_files.CONFIG).read_text()) | config))
+        given = load_file(good / peft_files.WEIGHTS) if tensors is None else tensors
+        files.write_tensors(bad / peft_files.WEIGHTS, given)
         with pytest.raises(BadCheckpoint, match=words):
-            lora.read(bad, wide)
+            peft_files.read(bad, wide)
 
-    a, b = load_file(good / lora.WEIGHTS).items()
+    a, b = load_file(good / peft_files.WEIGHTS).items()
     refused(r"q_proj.lora_A.weight has shape \(2, 32\), the base and rank 2 need \(2, 48\)", mini(264, width=48))
     refused(r"lora_A.weight has shape \(2, 32\), the base and rank 3 need", r=3)
     refused("lora_B.weight is missing", tensors=dict([a]))

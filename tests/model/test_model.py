@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from torch import Tensor
 
-from selfteach import api
+from selfteach.configuration import plan
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.quantity import parse
 from selfteach.model import files, quantities
@@ -349,11 +349,11 @@ def test_a_short_window_is_attended_in_blocks_as_under_a_mask(window: int, lengt
 
 
 def test_real_weights_suggest_small_steps():
-    assert api.plan("grpo", "chain_sum").settings.lr >= 1e-4  # the task's, for a tiny model
+    assert plan("grpo", "chain_sum").settings.lr >= 1e-4  # the task's, for a tiny model
     real = {"model": "smollm2-135m"}
-    assert api.plan("grpo", "chain_sum", **real).settings.lr == 1e-5
-    assert api.plan("grpo", "chain_sum", lora_rank=8, **real).settings.lr == pytest.approx(1e-4)
-    assert api.plan("grpo", "chain_sum", lr=3e-6, **real).settings.lr == 3e-6
+    assert plan("grpo", "chain_sum", **real).settings.lr == 1e-5
+    assert plan("grpo", "chain_sum", lora_rank=8, **real).settings.lr == pytest.approx(1e-4)
+    assert plan("grpo", "chain_sum", lr=3e-6, **real).settings.lr == 3e-6
 
 
 def test_an_id_that_nothing_spells(tags, letters):

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from selfteach import api
+from selfteach.configuration import RunConfig
 
 
 def carry_on(run_config: str, out: Path, report: Callable[[str], None]) -> None:
@@ -19,7 +20,7 @@ def carry_on(run_config: str, out: Path, report: Callable[[str], None]) -> None:
     if (out / "config.json").exists():
         run = api.resume(out, observer)
     else:
-        run = api.train(api.RunConfig.from_json(json.loads(run_config)), out, observer)
+        run = api.train(RunConfig.from_json(json.loads(run_config)), out, observer)
     report("DONE" if run.done else "STOPPED")
 
 

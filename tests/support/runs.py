@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from selfteach import api
+from selfteach.configuration import RunConfig, plan
 from selfteach.core import registry
 from selfteach.core.method import Method
 from selfteach.loop.log import read_events
@@ -20,7 +21,7 @@ STEPS = 12
 TIMED = ("seconds", "tokens_per_s", "first")  # of an event: what differs between two runs that are the same
 
 
-def run_config_of(model: Path, method: Method | None = None, **change: Any) -> api.RunConfig:
+def run_config_of(model: Path, method: Method | None = None, **change: Any) -> RunConfig:
     """A run of twelve steps with a checkpoint after each, in well under a second."""
     method = method or registry.methods.get("bandit_reinforce")(groups=4, rollouts=4)
     given = {
@@ -33,7 +34,7 @@ def run_config_of(model: Path, method: Method | None = None, **change: Any) -> a
         "checkpoint_every": 1,
         **change,
     }
-    run_config = api.plan(method, "bandit", **given)
+    run_config = plan(method, "bandit", **given)
     return replace(
         run_config, final_eval=api.EvalConfig(tasks=2, pass_at_k_tasks=1, k=2, decoder_samples=1), use=(str(BANDIT),)
     )

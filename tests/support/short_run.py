@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfteach import api
+from selfteach.configuration import RunConfig, plan, task_source
 from selfteach.core import Block, Method, registry
 from selfteach.core.errors import SelfteachError
 from selfteach.core.regime import claim_home
@@ -28,13 +29,13 @@ STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 SMALL = {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "teacher_steps": 1, "tokens": 8}
 
 
-def short_job(name: str, start: Callable[..., Path]) -> api.RunConfig:
+def short_job(name: str, start: Callable[..., Path]) -> RunConfig:
     """Two steps of a method on the task of its claim, all sizes small. `start` gives the folder of a model by task."""
     entry = registry.methods.get(name)
     task, options = task_of(name)
     small = {k: v for k, v in SMALL.items() if k in entry.hyper_parameters and entry.hyper_parameters[k].default > 1}
     settings = {"steps": 2, "max_tokens": 8, "eval_every": 0, "checkpoint_every": 9}
-    run_config = api.plan(name, task, options, args=small, settings=settings, model=str(start(task, options)))
+    run_config = plan(name, task, options, args=small, settings=settings, model=str(start(task, options)))
     return replace(
         run_config,
         method=varied(shrunk(run_config.method)),
@@ -48,7 +49,7 @@ def task_of(name: str) -> tuple[str, dict[str, Any]]:
     for task in [claim_home(entry.claim)[0]] if entry.claim else ["chain_sum", "factworld"]:
         task = STAND_IN.get(task, task)
         try:
-            check(entry(), api.task_source(task, SMALL_TASKS.get(task, {})))
+            check(entry(), task_source(task, SMALL_TASKS.get(task, {})))
             return task, SMALL_TASKS.get(task, {})
         except SelfteachError:
             continue

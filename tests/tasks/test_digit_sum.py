@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from selfteach.api import task_source
+from selfteach.configuration import task_source
 from selfteach.core.errors import BadValue
 from selfteach.tasks.digit_sum import WAYS, right_addition, solve_text
 

@@ -10,12 +10,13 @@ import time
 if __name__ == "__main__":
     start_time = time.perf_counter()
     from selfteach import api
+    from selfteach.configuration import plan, task_source
     from selfteach.loop import assemble
 
     async def first_episode() -> None:
         """Start as `selfteach train grpo` does, play one episode, and print the seconds since the process began."""
-        run_config = api.plan("grpo")
-        source = api.task_source(run_config.task, run_config.task_options)
+        run_config = plan("grpo")
+        source = task_source(run_config.task, run_config.task_options)
         assemble.check(run_config.method, source)
         events: list[str] = []
         model = await api.start_model(run_config, source, lambda event: events.append(event["event"]))
