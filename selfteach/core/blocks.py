@@ -227,6 +227,29 @@ def zero_when(column: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return mark
 
 
+def logged(name: str, measure: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a metric of a term, so that the term itself can return l alone: its mean is logged as <group>/<name>.
+
+    measure: a function of some of the term's inputs and hyper-parameters, by their names, which gives an array of
+    values. It is called without a gradient. Put it under `@block`.
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.logged = {**getattr(fn, "logged", {}), name: measure}  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def measures(bound: Block, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the metrics that a term declares by `logged`, from its inputs and its own hyper-parameters."""
+    every = {**given, **bound.hyper_parameters}
+    return {
+        name: measure(**{n: every[n] for n in inspect.signature(measure).parameters})
+        for name, measure in getattr(bound.fn, "logged", {}).items()
+    }
+
+
 def provides(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare the columns that a reward, composer or assigner gives besides the usual ones, or a composer's views.
 

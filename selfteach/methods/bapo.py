@@ -92,7 +92,7 @@ def balanced_clip(
         kept,
         {
             **{n: fixed.new_tensor([v]) for n, v in zip(("clip_low", "clip_high", "good_share"), bounds, strict=True)},
-            "clip_fraction": ~kept,
+            "clip_fraction": ~kept[adv != 0],
         },
     )
 

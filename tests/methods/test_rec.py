@@ -43,7 +43,9 @@ def test_ranges_by_hand():
                 "mask": mask,
                 "importance": importance,
             }
-            assert ranged_reinforce(logp=lp, **given)[1].tolist() == [bool(k) for k in kept]
+            _, within, told = ranged_reinforce(logp=lp, **given)
+            assert within.tolist() == [bool(k) for k in kept]
+            assert (~told["clip_fraction"]).tolist() == [bool(k) for k, x in zip(kept, given["adv"], strict=True) if x]
             weight = ratios if importance else [1.0] * 5
             grad = slope(lambda x, g=given: ranged_reinforce(logp=x, **g)[0], lp)
             assert grad.tolist() == pytest.approx([-0.5 * sign * w * k for w, k in zip(weight, kept, strict=True)])
