@@ -97,7 +97,7 @@ def clipped_ratio(
 
     Args: logp, old_logp, adv f[N]. high > low is DAPO's clip-higher (2503.14476, eq. 10: 0.2, 0.28); dual is the dual
     clip of Ye et al. 2020 (1912.09729, eq. 5: 3). high = inf, low = 1 clips nothing.
-    Returns: l f[N]; no gradient where the ratio is clipped (logged: clip_fraction). Equals: the gradient of `policy_gradient` at ratio 1.
+    Returns: l f[N]; no gradient where the ratio is clipped. Equals: the gradient of `policy_gradient` at ratio 1.
     Scope: token.
 
     >>> r = torch.log(torch.tensor([1.5, 1.5, 0.5]))  # r > 1, A > 0: clipped; r > 1, A < 0: not; r < 1, A > 0: not
