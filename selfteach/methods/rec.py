@@ -149,8 +149,8 @@ def ranged_reinforce(
 
     With `importance` one_side has the gradient of PPO's clip; ring lets ratios that are far off come back.
 
-    Args: logp, old_logp, adv f[N]. Returns: (l f[N], M bool[N], metric: clip_fraction). Raises BadValue for another mask.
-    Scope: token.
+    Args: logp, old_logp, adv f[N]. Returns: (l f[N], M bool[N], metric: clip_fraction). Raises BadValue for
+    another mask. Scope: token.
     """
     ratio = torch.exp((logp - old_logp).detach())
     good, bad = adv >= 0, adv <= 0
