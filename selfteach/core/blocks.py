@@ -82,7 +82,10 @@ class Block:
         return replace(self, args={**self.args, **args})
 
     def substitute(self, name: str, other: Block) -> Block:
-        """`other` if this block has that name; else this one with `other` for those among its arguments that do."""
+        """`other` if this block has that name; else this one with `other` for those among its arguments that do.
+
+        An argument called `metric_judge` stays: it is a judge whose verdicts are metrics, never a reward.
+        """
         if self.name == name:
             return other
 
@@ -93,7 +96,7 @@ class Block:
                 return tuple(within(v) for v in typing.cast("tuple[Any, ...]", value))
             return value
 
-        return replace(self, args={n: within(v) for n, v in self.args.items()})
+        return replace(self, args={n: v if n == "metric_judge" else within(v) for n, v in self.args.items()})
 
     @property
     def needs(self) -> dict[str, Unit]:

@@ -56,8 +56,8 @@ def co_reward(
     The slowly updated teacher of the paper's later version is left out.
     """
     reward = {
-        "cross": cross_vote(judge=exact_match()),
-        "own": majority_vote(judge=exact_match(), ties="none"),
+        "cross": cross_vote(metric_judge=exact_match()),
+        "own": majority_vote(metric_judge=exact_match(), ties="none"),
         "gold": exact_match(),
     }
     base = grpo(groups=groups, rollouts=rollouts, beta=beta)
@@ -99,16 +99,16 @@ async def cross_vote(
     groups: Sequence[RolloutGroup],
     context: RewardContext,
     deadline: float,
-    judge: Block | None = None,
+    metric_judge: Block | None = None,
     ties: Ties = "none",
 ) -> Scores:
     """1 if the answer is the majority answer to the question's other versions, else 0 (equation 4).
 
     Tasks are versions of one question where their tag `same_as` is the same id, or one's is the id of the other. A
-    question with one version is labelled by its own samples. Without a majority all rewards are 0. judge: used for
-    metrics alone, see `reward.vote`.
+    question with one version is labelled by its own samples. Without a majority all rewards are 0.
+    metric_judge: used for metrics alone, see `reward.vote`.
     """
-    truth = {} if judge is None else (await score(judge, groups, context, deadline)).get("reward", {})
+    truth = {} if metric_judge is None else (await score(metric_judge, groups, context, deadline)).get("reward", {})
     by_question: dict[str, list[RolloutGroup]] = {}
     for group in groups:
         task = group.request.task

@@ -86,7 +86,7 @@ def decs(
         term=Term(clipped_ratio(low=clip, high=clip), loss_weights=token_mean()),
         groups=groups,
         rollouts=rollouts,
-    ).replace(reward=(necessary_prefix(reflection_words=reflection_words),))
+    ).replace(reward=(necessary_prefix(judge=exact_match(), reflection_words=reflection_words),))
 
 
 @block

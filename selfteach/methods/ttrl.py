@@ -41,7 +41,7 @@ def ttrl(
     """
     return grpo(groups=groups, rollouts=votes).replace(
         select=pool(size=questions, held_out=True),
-        reward=(exact_match() if labels else majority_vote(judge=exact_match()),),
+        reward=(exact_match() if labels else majority_vote(metric_judge=exact_match()),),
         credit=(per_trajectory(), keep_first(n=keep), norm()),
         sampling=Sampling(temperature=temperature),
     )

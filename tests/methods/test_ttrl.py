@@ -19,11 +19,11 @@ def test_the_majority_answer_is_the_pseudo_label():
     # 7 has two of four votes, however it is spelled; the label is 8. Paid 1 1 0 0 where the truth would pay 0 0 1 0, so
     # one is hit.
     answers = ["7", " 7.0", "8", None]
-    scores = paid(majority_vote(judge=exact_match()), answered(answers, "8"))
+    scores = paid(majority_vote(metric_judge=exact_match()), answered(answers, "8"))
     assert [s.value for s in scores] == [1, 1, 0, 0]
     assert [s.parts["hit"] for s in scores] == [0, 0, 0, 1] and [s.parts["right"] for s in scores] == [0, 0, 1, 0]
     assert {s.parts["label"] for s in scores} == {0} and {s.parts["share"] for s in scores} == {0.5}
-    same_votes = paid(majority_vote(judge=exact_match()), answered(answers, "7"))
+    same_votes = paid(majority_vote(metric_judge=exact_match()), answered(answers, "7"))
     assert [s.value for s in same_votes] == [1, 1, 0, 0] and {s.parts["label"] for s in same_votes} == {
         1
     }  # the reward does not depend on the label
