@@ -51,6 +51,7 @@ from ..credit import example_recipes
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..curriculum.select import demonstrations, reviewed
+from ..objective.kl import kl
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
 from ..objective.segments import seq_last
@@ -66,20 +67,21 @@ def cooper(
     groups: int = 16,
     rollouts: int = 8,
     clip: float = 0.2,
+    beta: float = 0.001,
     rm_warmup_steps: int = 120,
     rm_warmup_lr: float = 1e-3,
     update: bool = True,
 ) -> Method:
     """GRPO on a reward model that judges against the reference answer and is trained along with the policy.
 
-        policy:        r_i = sigmoid(R(q, reference, o_i)), GRPO
+        policy:        r_i = sigmoid(R(q, reference, o_i)), GRPO, + beta KL to the reference model (k3)
         reward model:  -log sigmoid(R(o+) - R(o-))        o+ certified by a rule, o- its corruption
 
-    Hong et al. 2025, section 3. Here R is the run's model with a scalar head and weights of its own; the first step is
-    its supervised training on `rm_warmup_steps` minibatches of 32 labelled pairs (binary cross-entropy as there, and
-    the pairwise loss, without which it takes far longer). The rule reads terse sums only: it is precise, with low
-    recall. The corruption is made by a program that changes the result, in place of an LLM that rewrites the answer.
-    update=False: R is frozen after its first step.
+    Hong et al. 2025, section 3; beta is the released script's. Here R is the run's model with a scalar head and weights
+    of its own; the first step is its supervised training on `rm_warmup_steps` minibatches of 32 labelled pairs (binary
+    cross-entropy as there, and the pairwise loss, without which it takes far longer). The rule reads terse sums only:
+    it is precise, with low recall. The corruption is made by a program that changes the result, in place of an LLM that
+    rewrites the answer. update=False: R is frozen after its first step.
     """
     first = Stage(
         name="grade",
@@ -101,7 +103,8 @@ def cooper(
         data=True,
     )
     learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),))
-    policy = Update(("policy",), (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),))
+    near = (Term(kl(), loss_weights=sequence_mean(), coef=beta),) if beta else ()
+    policy = Update(("policy",), (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()), *near))
     second = Stage(
         select=reviewed(program="appraise"),
         programs={"main": single(), "appraise": appraise()},
@@ -113,8 +116,12 @@ def cooper(
     )
     return Method(
         stages=(first, second),
-        weights={"policy": WeightSpec(), "rm": WeightSpec()},
-        models={"policy": ModelRole(("policy",)), "rm": ModelRole(("rm",), heads=("scalar",))},
+        weights={"policy": WeightSpec(), "ref": WeightSpec(), "rm": WeightSpec()},
+        models={
+            "policy": ModelRole(("policy",)),
+            "ref": ModelRole(("ref",)),
+            "rm": ModelRole(("rm",), heads=("scalar",)),
+        },
     )
 
 

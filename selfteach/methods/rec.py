@@ -94,6 +94,8 @@ def opmd(
 
         (tau sum_t (logp - old_logp) - A)^2 / (2 tau)
     """
+    if tau <= 0:
+        raise BadValue(f"opmd: tau must be above 0, not {tau}; without the penalty it is rec(mask='none')")
     term = Term(advantage_regression(beta=tau).reading(ref_logp="old_logp"), coef=1 / (2 * tau))
     return policy_method(
         (delayed_trajectories(delay), center()),

@@ -164,3 +164,8 @@ def test_red_drop_keeps_as_many_bad_answers_as_good_ones():
     assert np.bincount(kept.batch.get("group", "seq"), weights=adv) == pytest.approx(0, abs=1e-12), (
         "the baseline is that of the answers kept"
     )
+
+
+def test_opmd_without_a_penalty_is_refused_by_name():
+    with pytest.raises(BadValue, match="opmd: tau must be above 0, not 0"):
+        of("opmd", tau=0)

@@ -44,7 +44,7 @@ def test_samples_that_only_vote_are_in_no_baseline():
 def test_ttrl_with_every_vote_kept_and_labels_is_grpo_on_the_test_questions():
     same(of("ttrl", keep=99, labels=True), of("grpo"))
     differ = {place for place, _, _ in of("ttrl", keep=99, labels=True).diff(of("grpo", groups=16, rollouts=16))}
-    assert differ == {"select", "credit.1", "credit.2", "sampling"}
+    assert differ == {"select", "credit.1", "credit.2"}
     source = api.task_source("chain_sum", {"n_test": 8})
     asked, _ = of("ttrl").stage.select(n=8, rollouts=2, finished_rounds=[], source=source, seed=0, state=0)
     assert {r.task.id for r in asked} == {t.id for t in source.test}
