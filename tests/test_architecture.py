@@ -85,6 +85,7 @@ TEXTBOOK = {
 }
 LONG = {  # files of methods above the bound, and why
     "cooper": "two papers' worth of blocks: a policy and a reward model that learn side by side",
+    "laser": "a probe, its regression, its share of the advantage and a vote by it",
     "rest_mcts": "a tree search, a value model and what both learn from",
     "ssp": "a proposer's, a checker's and a solver's programs",
     "tango": "a generator and a verifier, each with programs and credit of its own",
