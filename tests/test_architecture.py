@@ -302,7 +302,7 @@ def test_no_method_file_imports_the_blocks_of_another():
 
 @pytest.mark.parametrize("file", METHODS, ids=lambda f: f.stem)
 def test_a_method_file_is_short_in_order_and_tested(file: Path):
-    assert len(file.read_text().splitlines()) <= (410 if file.stem in LONG else 290)
+    assert len(file.read_text().splitlines()) <= (470 if file.stem in LONG else 290)
     assert (TESTS / "methods" / f"test_{file.stem}.py").is_file(), "its tests are missing"
     body = ast.parse(file.read_text()).body
     functions = [n for n in body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
