@@ -21,7 +21,6 @@ from ..core import (
     Example,
     Method,
     ModelRole,
-    Pair,
     Ref,
     RewardContext,
     RolloutContext,
@@ -54,6 +53,7 @@ from ..curriculum.select import demonstrations, reviewed
 from ..objective.kl import kl
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
+from ..objective.preference import bradley_terry
 from ..objective.segments import seq_last
 from ..reward.answer import exact_match
 from ..rollout.single import single
@@ -233,23 +233,6 @@ def right_or_wrong(*, scalar_after: Token, seq: Token, label: Seq) -> Seq:
     return torch.nn.functional.binary_cross_entropy_with_logits(
         seq_last(scalar_after, seq, len(label)), label, reduction="none"
     )
-
-
-@block
-def bradley_terry(*, scalar_after: Token, seq: Token, win: Pair, lose: Pair) -> Pair:
-    """The pairwise loss of a reward model (Bradley & Terry 1952; Ouyang et al. 2022, 2203.02155, eq. 1).
-
-        l = -log sigmoid(R(win) - R(lose))        R the scalar head after a text's last token
-
-    Args: scalar_after f[N]; seq i64[N]; win, lose i64[P]. Returns: l f[P], log 2 where R is equal. Scope: pair.
-
-    >>> import torch
-    >>> rows = {"scalar_after": torch.tensor([9.0, 1.0, 1.0]), "seq": torch.tensor([0, 0, 1])}
-    >>> bradley_terry(**rows, win=torch.tensor([0]), lose=torch.tensor([1]))
-    tensor([0.6931])
-    """
-    score = seq_last(scalar_after, seq)
-    return -torch.nn.functional.logsigmoid(score[win] - score[lose])
 
 
 @block

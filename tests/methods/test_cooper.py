@@ -32,7 +32,6 @@ from selfteach.credit.advantages import norm
 from selfteach.loop.episode import play
 from selfteach.methods.cooper import (
     appraise,
-    bradley_terry,
     certified_pairs,
     corrupted,
     labelled,
@@ -41,6 +40,7 @@ from selfteach.methods.cooper import (
     right_or_wrong,
     terse_match,
 )
+from selfteach.objective.preference import bradley_terry
 from selfteach.reward.answer import exact_match
 from selfteach.rollout.single import single
 

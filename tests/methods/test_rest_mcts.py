@@ -228,7 +228,7 @@ def test_a_search_that_ends_no_answer_goes_on_from_its_best_line(tags):
 
 
 def test_the_first_values_are_those_of_right_lines_and_of_slips_beside_them(tags):
-    """Three lines to a right answer: 1/3, 2/3, 1; m is 4 at the root, then 3 and 2. A wrong line beside each takes the m
+    """Three lines to a right answer: 1/3, 2/3, 1; m is 4 at the root, then 3 and 2. A slip beside each takes the m
     of what is above it: max(0, 0 - 1/4), 1/3 - 2/3 / 3, 2/3 - 1/3 / 2.
     """
     task = Task("d", "compute: 1 + 1 + 2 =\n", ("4",), (" 1 + 1 = 2. 2 + 2 = 4.<answer> 4</answer>",))
