@@ -4,7 +4,22 @@ NumPy only; no torch, no I/O, nothing from the packages above.
 """
 
 from .batch import Batch, Column, Example, Segment
-from .blocks import Block, Epi, Grp, Pair, Seq, Step, Token, Unit, block, delayed_start, provides, stateful, zero_when
+from .blocks import (
+    Block,
+    Epi,
+    Grp,
+    Pair,
+    Seq,
+    Step,
+    Token,
+    Unit,
+    block,
+    delayed_start,
+    logged,
+    provides,
+    stateful,
+    zero_when,
+)
 from .claim import Check, Claim, mechanism, outcome, premise, unsorted
 from .collate import collate
 from .contexts import History, ModelContext, ModelHandle, RewardContext, RolloutContext, TokenPath
@@ -88,6 +103,7 @@ __all__ = [
     "collate",
     "delayed_start",
     "from_json",
+    "logged",
     "mechanism",
     "method",
     "outcome",

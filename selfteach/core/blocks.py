@@ -82,7 +82,10 @@ class Block:
         return replace(self, args={**self.args, **args})
 
     def substitute(self, name: str, other: Block) -> Block:
-        """`other` if this block has that name; else this one with `other` for those among its arguments that do."""
+        """`other` if this block has that name; else this one with `other` for those among its arguments that do.
+
+        An argument called `metric_judge` stays: it is a judge whose verdicts are metrics, never a reward.
+        """
         if self.name == name:
             return other
 
@@ -93,7 +96,7 @@ class Block:
                 return tuple(within(v) for v in typing.cast("tuple[Any, ...]", value))
             return value
 
-        return replace(self, args={n: within(v) for n, v in self.args.items()})
+        return replace(self, args={n: v if n == "metric_judge" else within(v) for n, v in self.args.items()})
 
     @property
     def needs(self) -> dict[str, Unit]:
@@ -225,6 +228,29 @@ def zero_when(column: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         return fn
 
     return mark
+
+
+def logged(name: str, measure: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a metric of a term, so that the term itself can return l alone: its mean is logged as <group>/<name>.
+
+    measure: a function of some of the term's inputs and hyper-parameters, by their names, which gives an array of
+    values. It is called without a gradient. Put it under `@block`.
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.logged = {**getattr(fn, "logged", {}), name: measure}  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def measures(bound: Block, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the metrics that a term declares by `logged`, from its inputs and its own hyper-parameters."""
+    every = {**given, **bound.hyper_parameters}
+    return {
+        name: measure(**{n: every[n] for n in inspect.signature(measure).parameters})
+        for name, measure in getattr(bound.fn, "logged", {}).items()
+    }
 
 
 def provides(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

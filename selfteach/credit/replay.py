@@ -8,8 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import (
-    BadValue,
-    Block,
     Example,
     Ref,
     RolloutGroup,
@@ -32,7 +30,6 @@ def replay(
     order: Literal["oldest", "newest"] = "oldest",
     again: bool = False,
     drop_zero_variance: bool = True,
-    credit: Block | None = None,
     loss_stream: str | tuple[str, ...] | None = None,
     mask: tuple[str, ...] = (),
     model_role: str | None = "policy",
@@ -45,21 +42,18 @@ def replay(
 
     again               replayed groups stay in the buffer
     drop_zero_variance  groups whose rewards are all equal are not stored
-    credit              an assigner of (reward, group), such as norm(), applied as a group is stored; its advantage is
-                        the column `past_adv` of the replayed examples
     """
     store: list[dict[str, Any]] = state["groups"]
     front = store[:take] if order == "oldest" else store[::-1][:take]
     out = [from_stored(e, g["key"]) for g in front for e in g["examples"]]
     rest = store if again else store[take:] if order == "oldest" else store[: max(0, len(store) - take)]
     examples = per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role)
-    past = advantages_of(examples, credit) if credit is not None and examples else None
     fresh: list[dict[str, Any]] = []
     for key, rows in by_key(examples).items():
         rewards = [np.asarray(examples[i].given["reward"][1]).tolist() for i in rows if "reward" in examples[i].given]
         if drop_zero_variance and rewards and all(r == rewards[0] for r in rewards):
             continue
-        stored = [to_stored(examples[i], None if past is None else float(past[i])) for i in rows]
+        stored = [to_stored(examples[i]) for i in rows]
         fresh.append({"key": f"{key}@{examples[rows[0]].name}", "examples": stored})
     return out, {"groups": [*rest, *fresh][-size:] if size else []}
 
@@ -83,7 +77,7 @@ def delayed(
     versions and old_logp come from the log.
     """
     fresh = [
-        to_stored(e, None) | {"key": e.key}
+        to_stored(e) | {"key": e.key}
         for e in per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role)
     ]
     batches = [*state["batches"], fresh]
@@ -92,25 +86,9 @@ def delayed(
     return [from_stored(e, f"{e['key']}@late") for e in batches[0]], {"batches": batches[1:]}
 
 
-def advantages_of(examples: Sequence[Example], credit: Block) -> np.ndarray:
-    """f64[S]: the advantages that an assigner of (reward, group) gives these examples. Raises BadValue for others."""
-    unsupported = sorted(set(credit.needs) - {"reward", "group"})
-    if unsupported:
-        raise BadValue(
-            f"replay: credit must be an assigner of (reward, group), but {credit} also needs {', '.join(unsupported)}"
-        )
-    group = np.zeros(len(examples), np.int64)
-    for number, rows in enumerate(by_key(examples).values()):
-        group[rows] = number
-    reward = np.array([e.given["reward"][1] if "reward" in e.given else np.nan for e in examples], np.float64)
-    return credit(**{n: v for n, v in (("reward", reward), ("group", group)) if n in credit.needs})["adv"].values
-
-
-def to_stored(example: Example, adv: float | None) -> dict[str, Any]:
-    """An example as a block's state holds it: Refs into the run's log, and columns; adv becomes `past_adv`."""
+def to_stored(example: Example) -> dict[str, Any]:
+    """An example as a block's state holds it: Refs into the run's log, and columns."""
     given: dict[str, Any] = {n: [u, np.asarray(v, np.float64)] for n, (u, v) in example.given.items()}
-    if adv is not None:
-        given["past_adv"] = ["seq", np.float64(adv).reshape(())]
     segments = [[list(s.source), *s[1:]] for s in example.segments]
     return {
         "name": example.name,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch
-from ..core.blocks import Unit
+from ..core.blocks import Unit, measures
 from ..core.errors import BadValue
 from ..core.method import Term, Update
 from .columns import live_column_name
@@ -159,6 +159,9 @@ def weighted_loss(
         loss = float(term.coef) * _sum(term, term.fn(**given), w, part.size(term.fn.unit), accumulator)  # type: ignore[arg-type]
         accumulator.sum(name, loss)
         _add_ratio_metrics(accumulator, given)
+        with torch.no_grad():
+            for metric, values in measures(term.fn, given).items():
+                accumulator.add(metric, values)
         out = out + loss
     return out
 

@@ -40,7 +40,7 @@ METRICS: Mapping[str, str] = {
     "<group>/approx_kl": "mean of r - 1 - log r, r = p / p_old: the k3 estimate of the KL from the sampling policy",
     "<group>/ratio_max": "the largest p / p_old",
     "<group>/entropy": "exact entropy of the next-token distribution, nats per token, where a term reads it",
-    "<group>/clip_fraction": "share of tokens on which a ratio's clip or mask is in force",
+    "<group>/clip_fraction": "share of tokens (or sequences) with an advantage that a clip or mask of ratios acts on",
     "<group>/kept_fraction": "share of a term's rows that its mask keeps, where the mask is no clip",
     "<group>/<name>": "another figure that a term reports",
     "time/rollout_s": "seconds of sampling and scoring",

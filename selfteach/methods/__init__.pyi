@@ -46,6 +46,7 @@ from .sft import sft as sft
 from .shiq import shiq as shiq
 from .spec_rl import spec_rl as spec_rl
 from .spiral import spiral as spiral
+from .spo import iterated_rm as iterated_rm
 from .spo import pointwise as pointwise
 from .spo import spo as spo
 from .ssp import ssp as ssp

@@ -52,6 +52,9 @@ def a_star_po(
     the same prompts, `groups` a step. value=False is the ablation V = 0. Prompts that the reference never solves are
     kept (dropping them is an option in the paper).
     """
+    for name, number in (("groups", groups), ("samples", samples), ("tasks", tasks)):
+        if number < 1:
+            raise BadValue(f"a_star_po: {name} must be at least 1, not {number}")
     prompts_per_step = min(tasks, 8 * groups)
     estimate_values = Stage(
         name="value",

@@ -11,27 +11,38 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ..core import BadValue, Block, Claim, Method, RolloutGroup, Scores, block, method, unsorted
+from ..objective.policy import clipped_ratio
 from ..reward.pairwise import Schedule, compare, win_rates
 from .grpo import grpo
 
 
 @method(family="preference", paper="2601.06487", catalogue=170)
 def arena_rl(
-    groups: int = 16, rollouts: int = 8, topology: Literal["elimination", "round_robin", "swiss"] = "elimination"
+    groups: int = 16,
+    rollouts: int = 8,
+    topology: Literal["elimination", "round_robin", "swiss"] = "elimination",
+    low: float = 0.2,
+    high: float = 0.28,
+    beta: float = 0.0,
 ) -> Method:
     """GRPO on the ranks of a group's answers in a seeded single-elimination tournament.
 
         r = 1 - k / (n - 1)        for rank k
         A = (r - mean(r)) / std(r), then GRPO's clipped loss
 
-    ArenaRL (2026), as in its released code. Chosen here: the anchor is the group's first sample (the paper decodes it
-    greedily); byes go to the best seeds (the code closes the bracket up instead); the judge is the task's pairwise
-    judge that gives a margin (`pair_margin`), as in the code.
+    ArenaRL (2026), as in its released code: clip 0.2 and 0.28, and a KL penalty whose coefficient is 0. Chosen here:
+    the anchor is the group's first sample (the paper decodes it greedily); byes go to the best seeds (the code closes
+    the bracket up instead); the judge is the task's pairwise judge that gives a margin (`pair_margin`), as in the code.
     """
-    return grpo(groups=groups, rollouts=rollouts).replace(reward=(tournament(topology=topology),))
+    base = grpo(groups=groups, rollouts=rollouts, beta=beta)
+    (update,) = base.stage.updates
+    clipped, *near = update.terms
+    terms = (replace(clipped, fn=clipped_ratio(low=low, high=high)), *near)
+    return base.replace(reward=(tournament(topology=topology),), updates=(replace(update, terms=terms),))
 
 
 @block

@@ -35,8 +35,10 @@ def bapo(
         P / (P + N) >= target        first `low` is raised, then `high`
         loss = -min(r A, clip(r, low, high) A)        at most -3 A where A < 0
 
-    Xi et al. 2025, algorithm 1: bounds within [0.6, 0.9] and [1.2, 3.0], a share of 1/2; the step is that of the
-    released code. Samples are up to `sync` - 1 steps old, each of `minibatches` updates, or exactly `delay` steps.
+    Xi et al. 2025, algorithm 1: bounds within [0.6, 0.9] and [1.2, 3.0], a share of 1/2; the step and which bound is
+    raised first are the released code's. There it is P / N that is compared with 0.5, which is a share of 1/3
+    (target=1/3), and `high` goes up by 0.1. Samples are up to `sync` - 1 steps old, each of `minibatches` updates, or
+    exactly `delay` steps.
     """
     return policy_method(
         credit=(delayed_trajectories(delay), norm()),
@@ -92,7 +94,7 @@ def balanced_clip(
         kept,
         {
             **{n: fixed.new_tensor([v]) for n, v in zip(("clip_low", "clip_high", "good_share"), bounds, strict=True)},
-            "clip_fraction": ~kept,
+            "clip_fraction": ~kept[adv != 0],
         },
     )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from ..core import Block, Method, Stage, Term, Update
+from typing import Literal
+
+from ..core import BadValue, Block, Method, Stage, Term, Update
 from ..credit.composers import per_trajectory
 from ..credit.replay import delayed
 from ..curriculum.select import uniform
+from ..objective.loss_weights import prompt_mean, token_mean
 from ..reward.answer import exact_match
 from ..rollout.single import single
 
@@ -13,6 +16,13 @@ from ..rollout.single import single
 def delayed_trajectories(delay: int) -> Block:
     """The composer of each trajectory of this step, or where `delay` is above 0, of `delay` updates ago."""
     return delayed(updates=delay) if delay else per_trajectory()
+
+
+def tokens_over(over: Literal["batch", "group"]) -> Block:
+    """Loss weights of a token-level loss: the mean over the tokens of the batch, or of each group and over groups."""
+    if over not in ("batch", "group"):
+        raise BadValue(f"over must be batch or group, not {over!r}")
+    return token_mean() if over == "batch" else prompt_mean()
 
 
 def policy_method(

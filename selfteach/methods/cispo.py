@@ -6,25 +6,34 @@ clipped, so that every token keeps its gradient.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ..core import Claim, Method, Term, method, unsorted
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
-from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_importance
-from .base import policy_method
+from .base import policy_method, tokens_over
 
 
 @method(family="objective", paper="2506.13585")
-def cispo(groups: int = 16, rollouts: int = 8, low: float = 1.0, high: float = 4.0, minibatches: int = 4) -> Method:
+def cispo(
+    groups: int = 16,
+    rollouts: int = 8,
+    low: float = 1.0,
+    high: float = 4.0,
+    minibatches: int = 4,
+    over: Literal["batch", "group"] = "batch",
+) -> Method:
     """Clipped importance-sampling policy optimisation: REINFORCE weighted by the clipped ratio, held constant.
 
         loss = -mean over the tokens of the batch of sg(clip(r, 1 - low, 1 + high)) A logp
 
-    MiniMax 2025 (M1), equations 4 and 5; low = 1 sets no lower bound, as there.
+    MiniMax 2025 (M1), equations 4 and 5; low = 1 sets no lower bound, as there. over: "group" is the mean over groups
+    of their token means, as equation 4 is printed; the mean over all tokens of the batch is what trainers do.
     """
     return policy_method(
         credit=(per_trajectory(), norm()),
-        term=Term(clipped_importance(low=low, high=high), loss_weights=token_mean()),
+        term=Term(clipped_importance(low=low, high=high), loss_weights=tokens_over(over)),
         groups=groups,
         rollouts=rollouts,
         minibatches=minibatches,

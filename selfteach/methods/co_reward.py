@@ -41,7 +41,7 @@ def co_reward(
     groups: int = 16,
     rollouts: int = 8,
     labels: Literal["cross", "own", "gold"] = "cross",
-    beta: float = 0.001,
+    beta: float = 0.005,
     lr: float | None = 2e-5,
 ) -> Method:
     """Co-Reward: GRPO on questions and their rephrased versions, each rewarded by the other's majority answer.
@@ -49,15 +49,15 @@ def co_reward(
         r_i  = 1[answer_i = majority(answers to x')]
         r'_j = 1[answer'_j = majority(answers to x)]
 
-    Zhang et al. 2025, equations 4 and 5; GRPO on each version, clip 0.2, a small KL penalty. `groups` counts both
-    versions; those of chain_sum and countdown are templates, the paper's are written by a larger model. A tie gives no
-    label. labels: the majority answer to the other version (cross) or to the same version (own, as in TTRL), or the
-    task's label (gold), which is otherwise used for metrics alone. The paper's beta is not known; this one is small.
-    The slowly updated teacher of the paper's later version is left out.
+    Zhang et al. 2025, equations 4 and 5; GRPO on each version, clip 0.2, the KL penalty of the released script.
+    `groups` counts both versions; those of chain_sum and countdown are templates, the paper's are written by a larger
+    model. A tie gives no label. labels: the majority answer to the other version (cross) or to the same version (own,
+    as in TTRL), or the task's label (gold), which is otherwise used for metrics alone. The slowly updated teacher of
+    the paper's later version is left out.
     """
     reward = {
-        "cross": cross_vote(judge=exact_match()),
-        "own": majority_vote(judge=exact_match(), ties="none"),
+        "cross": cross_vote(metric_judge=exact_match()),
+        "own": majority_vote(metric_judge=exact_match(), ties="none"),
         "gold": exact_match(),
     }
     base = grpo(groups=groups, rollouts=rollouts, beta=beta)
@@ -99,16 +99,16 @@ async def cross_vote(
     groups: Sequence[RolloutGroup],
     context: RewardContext,
     deadline: float,
-    judge: Block | None = None,
+    metric_judge: Block | None = None,
     ties: Ties = "none",
 ) -> Scores:
     """1 if the answer is the majority answer to the question's other versions, else 0 (equation 4).
 
     Tasks are versions of one question where their tag `same_as` is the same id, or one's is the id of the other. A
-    question with one version is labelled by its own samples. Without a majority all rewards are 0. judge: used for
-    metrics alone, see `reward.vote`.
+    question with one version is labelled by its own samples. Without a majority all rewards are 0.
+    metric_judge: used for metrics alone, see `reward.vote`.
     """
-    truth = {} if judge is None else (await score(judge, groups, context, deadline)).get("reward", {})
+    truth = {} if metric_judge is None else (await score(metric_judge, groups, context, deadline)).get("reward", {})
     by_question: dict[str, list[RolloutGroup]] = {}
     for group in groups:
         task = group.request.task

@@ -21,7 +21,6 @@ from ..core import (
     Example,
     Method,
     ModelRole,
-    Pair,
     Ref,
     RewardContext,
     RolloutContext,
@@ -50,8 +49,10 @@ from ..core.tagged_text import last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..curriculum.select import demonstrations, reviewed
+from ..objective.kl import kl
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
+from ..objective.preference import bradley_terry
 from ..objective.segments import seq_last
 from ..reward.answer import exact_match
 from ..rollout.single import single
@@ -65,20 +66,21 @@ def cooper(
     groups: int = 16,
     rollouts: int = 8,
     clip: float = 0.2,
+    beta: float = 0.001,
     rm_warmup_steps: int = 120,
     rm_warmup_lr: float = 1e-3,
     update: bool = True,
 ) -> Method:
     """GRPO on a reward model that judges against the reference answer and is trained along with the policy.
 
-        policy:        r_i = sigmoid(R(q, reference, o_i)), GRPO
+        policy:        r_i = sigmoid(R(q, reference, o_i)), GRPO, + beta KL to the reference model (k3)
         reward model:  -log sigmoid(R(o+) - R(o-))        o+ certified by a rule, o- its corruption
 
-    Hong et al. 2025, section 3. Here R is the run's model with a scalar head and weights of its own; the first step is
-    its supervised training on `rm_warmup_steps` minibatches of 32 labelled pairs (binary cross-entropy as there, and
-    the pairwise loss, without which it takes far longer). The rule reads terse sums only: it is precise, with low
-    recall. The corruption is made by a program that changes the result, in place of an LLM that rewrites the answer.
-    update=False: R is frozen after its first step.
+    Hong et al. 2025, section 3; beta is the released script's. Here R is the run's model with a scalar head and weights
+    of its own; the first step is its supervised training on `rm_warmup_steps` minibatches of 32 labelled pairs (binary
+    cross-entropy as there, and the pairwise loss, without which it takes far longer). The rule reads terse sums only:
+    it is precise, with low recall. The corruption is made by a program that changes the result, in place of an LLM that
+    rewrites the answer. update=False: R is frozen after its first step.
     """
     first = Stage(
         name="grade",
@@ -100,7 +102,8 @@ def cooper(
         data=True,
     )
     learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),))
-    policy = Update(("policy",), (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),))
+    near = (Term(kl(), loss_weights=sequence_mean(), coef=beta),) if beta else ()
+    policy = Update(("policy",), (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()), *near))
     second = Stage(
         select=reviewed(program="appraise"),
         programs={"main": single(), "appraise": appraise()},
@@ -112,8 +115,12 @@ def cooper(
     )
     return Method(
         stages=(first, second),
-        weights={"policy": WeightSpec(), "rm": WeightSpec()},
-        models={"policy": ModelRole(("policy",)), "rm": ModelRole(("rm",), heads=("scalar",))},
+        weights={"policy": WeightSpec(), "ref": WeightSpec(), "rm": WeightSpec()},
+        models={
+            "policy": ModelRole(("policy",)),
+            "ref": ModelRole(("ref",)),
+            "rm": ModelRole(("rm",), heads=("scalar",)),
+        },
     )
 
 
@@ -225,23 +232,6 @@ def right_or_wrong(*, scalar_after: Token, seq: Token, label: Seq) -> Seq:
     return torch.nn.functional.binary_cross_entropy_with_logits(
         seq_last(scalar_after, seq, len(label)), label, reduction="none"
     )
-
-
-@block
-def bradley_terry(*, scalar_after: Token, seq: Token, win: Pair, lose: Pair) -> Pair:
-    """The pairwise loss of a reward model (Bradley & Terry 1952; Ouyang et al. 2022, 2203.02155, eq. 1).
-
-        l = -log sigmoid(R(win) - R(lose))        R the scalar head after a text's last token
-
-    Args: scalar_after f[N]; seq i64[N]; win, lose i64[P]. Returns: l f[P], log 2 where R is equal. Scope: pair.
-
-    >>> import torch
-    >>> rows = {"scalar_after": torch.tensor([9.0, 1.0, 1.0]), "seq": torch.tensor([0, 0, 1])}
-    >>> bradley_terry(**rows, win=torch.tensor([0]), lose=torch.tensor([1]))
-    tensor([0.6931])
-    """
-    score = seq_last(scalar_after, seq)
-    return -torch.nn.functional.logsigmoid(score[win] - score[lose])
 
 
 @block

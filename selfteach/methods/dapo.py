@@ -6,15 +6,16 @@ token-level loss instead of a mean over sequences, and soft overlong punishment.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ..core import Claim, Method, Term, method, unsorted
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..credit.keep import drop_zero_variance_groups
 from ..credit.shaping import overlong
 from ..curriculum.select import refill
-from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from .base import policy_method
+from .base import policy_method, tokens_over
 
 
 @method(family="objective", paper="2503.14476")
@@ -26,6 +27,7 @@ def dapo(
     limit: int = 128,
     cache: int = 32,
     rounds: int = 4,
+    over: Literal["batch", "group"] = "batch",
 ) -> Method:
     """GRPO with clip-higher, dynamic sampling, a token-level loss and soft overlong punishment.
 
@@ -33,12 +35,13 @@ def dapo(
         R    = reward + clip((limit - cache - length) / cache, -1, 0)
 
     Yu et al. 2025, equations 8 to 13. Answers longer than limit - cache are punished, by 1 at the limit. Groups of
-    equal rewards are dropped and replaced in up to `rounds` rounds of sampling.
+    equal rewards are dropped and replaced in up to `rounds` rounds of sampling. over: the mean over tokens is that of
+    the batch, as in the released code; "group" is equation 8 as printed, the mean over groups of their token means.
     """
     return policy_method(
         select=refill(rounds=rounds),
         credit=(per_trajectory(), drop_zero_variance_groups(), overlong(limit=limit, cache=cache), norm()),
-        term=Term(clipped_ratio(low=low, high=high), loss_weights=token_mean()),
+        term=Term(clipped_ratio(low=low, high=high), loss_weights=tokens_over(over)),
         groups=groups,
         rollouts=rollouts,
     )

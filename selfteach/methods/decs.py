@@ -54,6 +54,7 @@ def decs(
     clip: float = 0.2,
     necessary_reward: float = 1.1,
     redundant_reward: float = 1.0,
+    limit: int = 128,
     rate: float = 0.2,
     finished: bool = True,
     reflection_words: tuple[str, ...] = REFLECTION,
@@ -62,7 +63,7 @@ def decs(
 
         r_ij = r+                           up to K*_i, the end of the chunk that first states the right answer,
                                             and in the final answer
-             = r0 - (r+ - r0) L_i / L_max   in the thinking after K*_i
+             = r+ - (r+ - r0) L_i / L_max   in the thinking after K*_i
              = 0                            where the answer is wrong
         A_ij = (r_ij - mean_j) / std_j      over the group at position j
         kappa <- kappa + rate (R_m - R_{m-1})
@@ -70,23 +71,26 @@ def decs(
     r+ and r0 are `necessary_reward` and `redundant_reward`, R_m is the mean of K* / thinking in batch m, and kappa the
     share of easy prompts.
 
-    arXiv 2509.25827, sections 4.1 to 4.3. The judge of chunks is a string rule (= or is, and the right answer) in place
-    of a small model; `reflection_words` are the paper's and the `then` and `so` of verbose sums, and single-line chunks
-    are not merged. Chosen here: L_max over the group; answers that have ended count with their last reward
-    (`finished`); of the easy prompts the most redundant stay. With r0 = r+ and rate = 0 all tokens of a right answer
-    have the same reward.
+    arXiv 2509.25827, sections 4.1 to 4.3. Redundant tokens have r+ in a short answer and r0 in one of the greatest
+    length L_max (`limit`, the longest that may be sampled), as in the released code. The judge of chunks is a
+    string rule (= or is, and the right answer) in place of a small model; `reflection_words` are the paper's and
+    the `then` and `so` of verbose sums, and single-line chunks are not merged. Answers that have ended count with
+    their last reward (`finished`), as there. Chosen here: kappa begins as the first batch's share, and of the easy
+    prompts the most redundant stay; the released code begins with kappa = 0 and R = 1/2, counts R in chunks, draws
+    the easy prompts at random and refills the batch. With r0 = r+ and rate = 0 all tokens of a right answer have
+    the same reward.
     """
     return policy_method(
         credit=(
             per_trajectory(),
             keep_share_of_easy(rate=rate),
-            pay_necessary(necessary_reward=necessary_reward, redundant_reward=redundant_reward),
+            pay_necessary(necessary_reward=necessary_reward, redundant_reward=redundant_reward, limit=limit),
             norm_by_position(finished=finished),
         ),
         term=Term(clipped_ratio(low=clip, high=clip), loss_weights=token_mean()),
         groups=groups,
         rollouts=rollouts,
-    ).replace(reward=(necessary_prefix(reflection_words=reflection_words),))
+    ).replace(reward=(necessary_prefix(judge=exact_match(), reflection_words=reflection_words),))
 
 
 @block
@@ -194,29 +198,27 @@ def pay_necessary(
     necessary: Seq,
     thinking: Seq,
     seq: Token,
-    group: Seq,
     necessary_reward: float = 1.1,
     redundant_reward: float = 1.0,
+    limit: int = 128,
 ) -> dict[str, Column]:
     """The reward of each token of an answer: less for the thinking after the answer was found (equation 6).
 
         r_ij = R_i r+                             for j <= necessary_i and for j > thinking_i
-             = R_i (r0 - (r+ - r0) L_i / L_max)   between
+             = R_i (r+ - (r+ - r0) min(L_i / limit, 1))   between
 
-    Args: reward R f64[S], 1 or 0 in the paper; necessary, thinking f64[S] in tokens; seq i64[N]; group i64[S];
-    necessary_reward r+, redundant_reward r0. L_max is the longest length in the group.
-    Returns: token_reward f64[N]; NaN for an unknown reward. Scope: group.
+    Args: reward R f64[S], 1 or 0 in the paper; necessary, thinking f64[S] in tokens; seq i64[N]; necessary_reward r+,
+    redundant_reward r0. Returns: token_reward f64[N]; NaN for an unknown reward. Scope: seq.
 
-    >>> given = {"necessary": [1.0, 2.0], "thinking": [2.0, 2.0], "seq": [0, 0, 0, 1, 1, 1], "group": [0, 0]}
-    >>> pay_necessary(reward=[1.0, 0.0], **given)["token_reward"].values.round(3)
-    array([1.1, 0.9, 1.1, 0. , 0. , 0. ])
+    >>> given = {"necessary": [1.0, 2.0], "thinking": [2.0, 2.0], "seq": [0, 0, 0, 1, 1, 1]}
+    >>> pay_necessary(reward=[1.0, 0.0], **given, limit=6)["token_reward"].values.round(3)  # 1.1 - 0.1 * 3 / 6
+    array([1.1 , 1.05, 1.1 , 0.  , 0.  , 0.  ])
     """
-    reward, seq, group = np.asarray(reward, np.float64), np.asarray(seq), np.asarray(group)
-    length = np.bincount(seq, minlength=len(reward)).astype(np.float64)
-    longest = seg.greatest(length, group, seg.count(group))[group]
+    reward, seq = np.asarray(reward, np.float64), np.asarray(seq)
+    share = np.minimum(np.bincount(seq, minlength=len(reward)) / limit, 1.0)
     number = seg.place(seq) + 1
     redundant = (number > np.asarray(necessary)[seq]) & (number <= np.asarray(thinking)[seq])
-    redundant_value = redundant_reward - (necessary_reward - redundant_reward) * length / longest
+    redundant_value = necessary_reward - (necessary_reward - redundant_reward) * share
     return {"token_reward": Column("token", reward[seq] * np.where(redundant, redundant_value[seq], necessary_reward))}
 
 

@@ -58,7 +58,7 @@ def laser(
     groups: int = 16,
     rollouts: int = 8,
     beta: float = 0.1,
-    c_ref: float = -20.0,
+    c_ref: float | None = None,
     alpha: float = 0.1,
     share: float = 0.1,
     gate: float = 0.1,
@@ -68,18 +68,20 @@ def laser(
 ) -> Method:
     """Last-token self-rewarding: GRPO, and a reserved token's log-probability regressed on the reward.
 
-        s    = beta (log pi(z | x, y) - c_ref)
+        s    = beta (log pi(z | x, y) - log pi_ref(z | x, y))
         loss = L_GRPO + alpha mean_i w_i (s_i - r_i)^2        w balances right and wrong answers
         A   <- (1 - share) A + share norm(clip(s, 0, 1))      where the group's std of clip(s, 0, 1) is above `gate`
 
-    Yang et al. 2025, equations 10 to 13. z is a token that no text contains; `c_ref` is its mean log-probability before
-    training (the paper: -23.0 for Qwen2.5-7B), logged as reward/level: it saves a forward pass of the reference; an
-    error in it is learned by the policy. The paper begins the regression after 200 of 1000 steps and the mixture 200
-    later, here `verify_from` and `mix_from`. A truncated answer has no s and counts with 0. decode: `vote`, the
-    majority of k samples, and `weighted_vote`, in which each sample is weighted by its s.
+    Yang et al. 2025, equations 10 to 13. z is a token that no text contains. c_ref: a number in place of the
+    reference's log-probability, which saves its forward pass: the mean of log pi(z | x, y) before training, as measured
+    for the model in use (the paper: -23.0 for Qwen2.5-7B; logged as reward/level). The paper begins the regression
+    after 200 of 1000 steps and the mixture 200 later, here `verify_from` and `mix_from`. A truncated answer has no s
+    and counts with 0. decode: `vote`, the majority of k samples, and `weighted_vote`, in which each sample is weighted
+    by its s.
     """
+    level: dict[str, Any] = {"reference": "ref"} if c_ref is None else {"c_ref": c_ref}
     verify = Term(
-        verdict_regression(beta=beta, c_ref=c_ref),
+        verdict_regression(beta=beta) if c_ref is None else constant_regression(beta=beta, c_ref=c_ref),
         on=("verify",),
         loss_weights=class_balanced(),
         coef=from_step(step=verify_from, value=alpha),
@@ -92,11 +94,11 @@ def laser(
             groups=groups,
             rollouts=rollouts,
         )
-        .replace(reward=(probed(reward=exact_match(), beta=beta, c_ref=c_ref),))
+        .replace(reward=(probed(reward=exact_match(), beta=beta, **level),))
         .override(
             decode={
                 "vote": sampled_vote(k=k),
-                "weighted_vote": sampled_vote(k=k, weighted=True, beta=beta, c_ref=c_ref),
+                "weighted_vote": sampled_vote(k=k, weighted=True, beta=beta, **level),
             }
         )
     )
@@ -143,11 +145,13 @@ async def probed(
     beta: float = 0.1,
     c_ref: float = -20.0,
     model_role: str = "policy",
+    reference: str = "",
 ) -> Scores:
     """Another reward unchanged, and the policy's self-reward of its answer, the score `self_reward` (equation 10).
 
         s = beta (log pi(z | x, y) - c_ref)        z one position after the end, at temperature 1
 
+    reference: the model role whose log-probability of z is taken in place of the constant c_ref.
     Truncated answers have no self-reward. token None: one that no text contains. Parts: self_reward, level (the
     log-probability); verified, whether s >= 1/2 agrees with the reward; accepts (the same of right answers) and rejects
     (of wrong ones), whose harmonic mean is the F1 of verification. Raises BadValue without `reward`.
@@ -159,10 +163,14 @@ async def probed(
     out, self_rewards = dict(truth), dict[Any, Score]()
     ended = [(e, t) for e in group.episodes for t in e.trajectories if t.leaf in truth and t.status == "stop"]
     for episode, t in ended:
-        level = float((await token_logps(context, episode, model_role, context.path(t.leaf).ids, reserved))[0])
-        self_rewards[t.leaf] = Score(beta * (level - c_ref))
+        ids = context.path(t.leaf).ids
+        level = float((await token_logps(context, episode, model_role, ids, reserved))[0])
+        base = c_ref
+        if reference:
+            base = float((await token_logps(context, episode, reference, ids, reserved))[0])
+        self_rewards[t.leaf] = Score(beta * (level - base))
         have = truth[t.leaf]
-        parts = {**have.parts, "self_reward": beta * (level - c_ref), "level": level}
+        parts = {**have.parts, "self_reward": beta * (level - base), "level": level}
         if have.value is not None:
             agree = float((parts["self_reward"] >= 0.5) == (have.value >= 0.5))
             parts |= {"verified": agree, "accepts" if have.value >= 0.5 else "rejects": agree}
@@ -171,19 +179,31 @@ async def probed(
 
 
 @block
-def verdict_regression(*, raw_logp: Token, reward: Token, beta: float = 0.1, c_ref: float = -20.0) -> Token:
-    """Squared error of a token's scaled log-probability against the reward (equation 11).
+def verdict_regression(*, raw_logp: Token, ref_raw_logp: Token, reward: Token, beta: float = 0.1) -> Token:
+    """Squared error of a token's scaled log-ratio to the reference against the reward (equation 11).
+
+        l = (beta (log pi - log pi_ref) - r)^2
+
+    Its minimum is the optimum of verification under a KL penalty, beta log(pi / ref) = r, since the partition function
+    of a token that is never sampled is 1.
+
+    Args: raw_logp, ref_raw_logp f[N], at temperature 1; reward f[N]. Returns: l f[N].
+
+    >>> import torch
+    >>> x = torch.tensor([1.0])
+    >>> verdict_regression(raw_logp=-14 * x, ref_raw_logp=-20 * x, reward=x)  # (0.6 - 1)^2
+    tensor([0.1600])
+    """
+    return (beta * (raw_logp - ref_raw_logp) - reward) ** 2
+
+
+@block
+def constant_regression(*, raw_logp: Token, reward: Token, beta: float = 0.1, c_ref: float = -20.0) -> Token:
+    """`verdict_regression` with a constant in place of the reference's log-probability (section 3.3).
 
         l = (beta (log pi - c_ref) - r)^2
 
-    With c_ref the reference's log-probability its minimum is the optimum of verification under a KL penalty,
-    beta log(pi / ref) = r, since the partition function of a token that is never sampled is 1.
-
     Args: raw_logp f[N], at temperature 1; reward f[N]. Returns: l f[N].
-
-    >>> import torch
-    >>> verdict_regression(raw_logp=torch.tensor([-14.0]), reward=torch.tensor([1.0]), c_ref=-20.0)  # (0.6 - 1)^2
-    tensor([0.1600])
     """
     return (beta * (raw_logp - c_ref) - reward) ** 2
 
@@ -234,13 +254,14 @@ async def sampled_vote(
     beta: float = 0.1,
     c_ref: float = -20.0,
     model_role: str = "policy",
+    reference: str = "",
     stop: tuple[str, ...] = ("</answer>",),
 ) -> str | None:
     """Sample `k` answers and return the majority answer, or the one of most weight by self-reward (section 3.4).
 
         weight = 1                     weighted=False
                = clip(s, 0, 1)         weighted=True
-        s = beta (log pi(z | x, y) - c_ref)        z one position after the end
+        s = beta (log pi(z | x, y) - c_ref)        z one position after the end; reference: as in `probed`
 
     A truncated sample has weight 0 with weighted=True. The first sample with the returned answer is the trajectory that
     is scored; the others are kept.
@@ -252,8 +273,15 @@ async def sampled_vote(
     weights: list[float] | None = None
     if weighted:
         reserved = rollout.reserved_token if token is None else token
-        levels = await asyncio.gather(*(c.score([reserved], want=("raw_logp",)) for c in contexts))
-        self_rewards = [beta * (float(level["raw_logp"][0]) - c_ref) for level in levels]
+        after = await asyncio.gather(*(c.score([reserved], want=("raw_logp",)) for c in contexts))
+        levels = [float(s["raw_logp"][0]) for s in after]
+        bases = [c_ref for _ in contexts]
+        if reference:
+            asked = rollout.model_role(reference).begin(request.task.prompt)
+            prompt = len(asked.ids)
+            found = await asyncio.gather(*(asked.score([*c.ids[prompt:], reserved], ("raw_logp",)) for c in contexts))
+            bases = [float(s["raw_logp"][-1]) for s in found]
+        self_rewards = [beta * (level - base) for level, base in zip(levels, bases, strict=True)]
         weights = [
             min(max(s, 0.0), 1.0) if t.status == "stop" else 0.0 for s, t in zip(self_rewards, turns, strict=True)
         ]

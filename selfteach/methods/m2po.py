@@ -86,7 +86,7 @@ def bounded_moment(
     in_range = (log_ratio <= math.log1p(high)) & (log_ratio >= math.log(max(1.0 - low, 1e-12)))
     kept = ~at_risk | (squares < moment_threshold(squares[at_risk], budget, form)) | in_range
     ratio = torch.exp(torch.where(kept, logp - old_logp, 0.0))
-    return -ratio * adv, kept, {"moment": squares[at_risk], "clip_fraction": ~kept}
+    return -ratio * adv, kept, {"moment": squares[at_risk], "clip_fraction": ~kept[adv != 0]}
 
 
 def moment_threshold(squares: torch.Tensor, budget: float, form: str = "remove") -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..core import Claim, Method, ModelRole, Term, Update, WeightSpec, method, unsorted
 from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
-from ..credit.returns import gae
+from ..credit.returns import gae, gae_shaped, kl_per_token
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..objective.value import value_loss
@@ -25,6 +25,7 @@ def ppo(
     gamma: float = 1.0,
     critic_lr: float = 1e-3,
     minibatches: int = 4,
+    beta: float = 0.0,
 ) -> Method:
     """Proximal policy optimisation: a separate critic values every sampled token's state, and GAE gives advantages.
 
@@ -34,10 +35,13 @@ def ppo(
 
     Schulman et al. 2017, equations 7, 9 and 11. GAE runs over sampled tokens only; advantages are whitened over the
     batch. The critic has its own update and learning rate; its loss is not halved (equation 9), and the gradient clip
-    applies to the gradient of the whole square. No groups are needed: one answer a prompt.
+    applies to the gradient of the whole square. No groups are needed: one answer a prompt. beta: a KL penalty to the
+    reference in the reward of every token, as in RLHF (2203.02155, equation 2).
     """
+    shaped = (kl_per_token(beta=beta), gae_shaped(gamma=gamma, lam=lam))
+    returns = shaped if beta else (gae(gamma=gamma, lam=lam),)
     base = policy_method(
-        credit=(per_trajectory(), gae(gamma=gamma, lam=lam), whiten()),
+        credit=(per_trajectory(), *returns, whiten()),
         term=Term(clipped_ratio(low=clip, high=clip), loss_weights=token_mean()),
         groups=groups,
         rollouts=rollouts,

@@ -31,6 +31,8 @@ def prime(
     low: float = 0.2,
     high: float = 0.8,
     prm_lr: float = 3e-4,
+    batch_norm: bool = True,
+    double_forward: bool = False,
 ) -> Method:
     """PPO on an implicit process reward, the log-ratio of a second model trained online on outcomes alone.
 
@@ -40,9 +42,11 @@ def prime(
         policy:  PPO's clip
 
     Cui et al. 2025, equations 3 to 5 and algorithm 1; K = 4, prompts with an accuracy in [0.2, 0.8], beta 0.05, no KL.
-    The reward model starts from the policy's initial weights, is updated first, and then scores the same rollouts.
-    Advantages are whitened over the batch, as in the released code; the paper's reward model learns at twice the
-    policy's rate, here at three times chain_sum's. process = 0: leave-one-out on outcomes.
+    The reward model starts from the policy's initial weights, scores the rollouts, and is updated on them after that;
+    double_forward: it is updated first, and scores with the new weights (the paper's ablation). batch_norm: process
+    rewards are divided by the largest |return| of the batch, so that beta does not decide how much they count beside
+    the outcome. That, and whitening over the batch, are the released code's and not in equation 5. The paper's reward
+    model learns at twice the policy's rate, here at three times chain_sum's. process = 0: leave-one-out on outcomes.
     """
     base = policy_method(
         credit=(per_trajectory(), drop_zero_variance_groups(low=low, high=high, closed=True)),
@@ -54,9 +58,10 @@ def prime(
     train_policy = Update(
         ("policy",),
         (Term(clipped_ratio(low=clip, high=clip), loss_weights=token_mean()),),
-        assign=(implicit_process(beta=beta, process=process), whiten()),
+        assign=(implicit_process(beta=beta, process=process, batch_norm=batch_norm), whiten()),
     )
-    return base.replace(updates=(train_prm, train_policy)).override(
+    updates = (train_prm, train_policy) if double_forward else (train_policy, train_prm)
+    return base.replace(updates=updates).override(
         weights={"prm": WeightSpec("start")}, models={"prm": ModelRole(("prm",))}
     )
 
@@ -86,21 +91,26 @@ def implicit_process(
     reward: Seq,
     seq: Token,
     group: Seq,
+    batch: Token,
     beta: float = 0.05,
     process: float = 1.0,
     outcome: float = 1.0,
     gamma: float = 1.0,
+    batch_norm: bool = False,
 ) -> dict[str, Column]:
     """Advantage from implicit process rewards and the outcome, each over its own leave-one-out baseline (equation 5).
 
         r_t = beta (prm_logp_t - ref_logp_t),   m_j = mean_t r_t of sibling j
+        with `batch_norm` r_t is divided by the batch's largest |sum_{s >= t} r_s| (plus 1e-6), before the baselines
         A_t = process sum_{s >= t} gamma^(s-t) (r_s - mean_{j != i} m_j) + outcome (R_i - mean_{j != i} R_j)
 
-    Args: prm_logp, ref_logp f64[N]; reward f64[S]; seq i64[N]; group i64[S]. Returns: adv f64[N]; 0 for a group of one.
-    Scope: group. Equals: `center` by leave_one_out at process = 0.
+    Args: prm_logp, ref_logp f64[N]; reward f64[S]; seq i64[N]; group i64[S]; batch, named so that the batch is not
+    split. Returns: adv f64[N]; 0 for a group of one. Scope: batch. Equals: `center` by leave_one_out at process = 0.
     """
     seq, group = np.asarray(seq), np.asarray(group)
     rewards = beta * (np.asarray(prm_logp, np.float64) - np.asarray(ref_logp, np.float64))
+    if batch_norm and len(rewards):
+        rewards = rewards / (np.abs(reward_to_go(rewards, seq, 1.0)).max() + 1e-6)
     mean = seg.mean(rewards, seq, len(group))
     others = mean - leave_one_out(mean, group)  # m_i - (m_i - mean of the others)
     alone = np.bincount(group)[group] == 1

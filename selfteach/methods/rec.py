@@ -94,6 +94,8 @@ def opmd(
 
         (tau sum_t (logp - old_logp) - A)^2 / (2 tau)
     """
+    if tau <= 0:
+        raise BadValue(f"opmd: tau must be above 0, not {tau}; without the penalty it is rec(mask='none')")
     term = Term(advantage_regression(beta=tau).reading(ref_logp="old_logp"), coef=1 / (2 * tau))
     return policy_method(
         (delayed_trajectories(delay), center()),
@@ -139,7 +141,7 @@ def ranged_reinforce(
     high: float = 0.2,
     far_low: float = 0.6,
     far_high: float = 2.0,
-) -> tuple[Token, Token]:
+) -> tuple[Token, Token, dict[str, torch.Tensor]]:
     """REINFORCE on the tokens whose ratio is in range (Yao et al. 2025, section 4).
 
         -sg(w M) A logp,   r = exp(logp - old_logp),   w = r with `importance`, else 1
@@ -149,7 +151,8 @@ def ranged_reinforce(
 
     With `importance` one_side has the gradient of PPO's clip; ring lets ratios that are far off come back.
 
-    Args: logp, old_logp, adv f[N]. Returns: (l f[N], M bool[N]). Raises BadValue for another mask. Scope: token.
+    Args: logp, old_logp, adv f[N]. Returns: (l f[N], M bool[N], metric: clip_fraction). Raises BadValue for
+    another mask. Scope: token.
     """
     ratio = torch.exp((logp - old_logp).detach())
     good, bad = adv >= 0, adv <= 0
@@ -164,7 +167,7 @@ def ranged_reinforce(
         raise BadValue(f"ranged_reinforce: mask must be one of {', '.join(masks)}, not {mask!r}")
     # where, not a product: a masked ratio may be infinite
     weight = torch.where(masks[mask], ratio if importance else torch.ones_like(ratio), 0.0)
-    return -weight * adv * logp, masks[mask]
+    return -weight * adv * logp, masks[mask], {"clip_fraction": ~masks[mask][adv != 0]}
 
 
 @block

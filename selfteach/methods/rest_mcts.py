@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,7 @@ from ..core.blocks import Array
 from ..core.tagged_text import last_between
 from ..credit.composers import per_trajectory
 from ..credit.example_recipes import labels
-from ..curriculum.select import uniform
+from ..curriculum.select import experts, uniform
 from ..objective.likelihood import weighted_nll
 from ..objective.loss_weights import sequence_mean, token_mean
 from ..objective.value import success_loss
@@ -55,10 +56,11 @@ Valuation = Callable[[Any], Awaitable[float]]  # the value of a context
 @method(family="treesearch", paper="2406.03816", catalogue=38)
 def rest_mcts(
     groups: int = 16,
-    tokens: int = 160,
+    tokens: int = 320,
     branch: int = 3,
     iteration: int = 5,
     value_lr: float = 1e-3,
+    value_warmup: int = 60,
     search: bool = True,
 ) -> Method:
     """Self-training on tree searches: the policy imitates right answers, a value model learns the lines' values.
@@ -67,19 +69,37 @@ def rest_mcts(
         policy:       -log pi(right answers)
         value model:  (sigmoid(V(x, lines)) - v)^2
 
-        tokens     the sampling budget of a question: no line is begun once so many tokens were sampled
-        iteration  steps whose searches use the weights of its beginning (`Stage.sync`)
-        search     False: whole answers within the same budget, filtered by being right (ReST-EM); they have no lines,
-                   so the value model stays as it was initialised
+        tokens        the sampling budget of a question, in training and in decoding: no line is begun once so many
+                      tokens were sampled. A search that ends no answer teaches nothing, and a small budget ends short
+                      answers alone, so that it must hold several whole answers
+        iteration     steps whose searches use the weights of its beginning (`Stage.sync`)
+        value_warmup  minibatches of 16 demonstrations that the value model is trained on in a first stage; 0: none
+        search        False: whole answers within the same budget, filtered by being right (ReST-EM); they have no
+                      lines, so the value model stays as the first stage left it
 
-    Zhang et al. 2024, sections 3.1 to 3.3 (`line_search`, `inferred_values`). Chosen here: an answer ends where the
-    policy ends it, without the self-critic; one batch is one step.
+    Zhang et al. 2024, sections 3.1 to 3.3 (`line_search`, `inferred_values`) and, for the initial value model, 4.1: the
+    lines of right solutions, and wrong lines in the place of each (there written by a language model, here
+    `with_slips`). Chosen here: an answer ends where the policy ends it, without the self-critic; one batch is one step.
     """
-    main = line_search(tokens=tokens, branch=branch, stop_early=False) if search else best_of(tokens=tokens, n=32)
+    full = line_search(tokens=tokens, branch=branch, expansions=tokens, stop_early=False)
+    main = full if search else best_of(tokens=tokens, n=tokens)
     value = Term(success_loss().reading(critic_value="vm_scalar_after"), on=("value",), loss_weights=token_mean())
     imitate = Term(weighted_nll(), loss_weights=sequence_mean())
+    warmup = Stage(
+        name="value",
+        select=experts(),
+        programs={"main": with_slips()},
+        reward=(),
+        credit=(line_values(),),
+        updates=(Update(("vm",), (value,), lr=value_lr, minibatches=max(1, value_warmup)),),
+        groups=16 * value_warmup,
+        rollouts=1,
+        until=1,
+        data=True,
+    )
     return Method(
         stages=(
+            *((warmup,) if value_warmup else ()),
             Stage(
                 select=uniform(),
                 programs={"main": main},
@@ -99,8 +119,8 @@ def rest_mcts(
         },
         decode={
             "answer": single(),
-            "mcts": line_search(tokens=tokens, branch=branch),
-            "best_of": best_of(tokens=tokens, n=32),
+            "mcts": full,
+            "best_of": best_of(tokens=tokens, n=tokens),
         },
     )
 
@@ -173,8 +193,9 @@ async def line_search(
         threshold    with `stop_early`, a finished answer of this value ends the search
         stop         what ends a line; a line without it ends the answer, in place of the paper's self-critic
 
-    Every line has the notes value, visits and ended. Finished answers are closed as trajectories, or the line of the
-    largest value where there is none. Returns the answer of the largest value.
+    Every line has the notes value, visits and ended. Finished answers are closed as trajectories; where there is none
+    the policy goes on from the line of the largest value to the answer's end, as in the released code. Returns the
+    answer of the largest value.
     """
     root, lines = Line(rollout.policy.begin(request.task.prompt)), list[Line]()
     value_of = values_by(request, rollout, value_model)
@@ -198,7 +219,10 @@ async def line_search(
         best = max((c for c in lines if c.ended), key=lambda c: c.value, default=None)
     for line in lines:
         line.context.note(value=line.value, visits=line.visits, ended=float(line.finished))
-    done = [c for c in lines if c.finished] or [max(lines, key=lambda c: c.value, default=root)]
+    done = [c for c in lines if c.finished]
+    if not done:
+        done = [max(lines, key=lambda c: c.value, default=root)]
+        await done[0].context.sample(stop=("</answer>",))
     for line in done:
         line.context.close()
     return last_between(rollout.text(max(done, key=lambda c: c.value).context.at), "answer", None)
@@ -229,6 +253,45 @@ async def best_of(
 
 
 @block
+async def with_slips(
+    *, request: RolloutRequest, rollout: RolloutContext, stop: str = ".", model_role: str = "policy"
+) -> str:
+    """A right demonstration as a tree of lines: its own, and beside each a wrong one, `altered`, at which it ends.
+
+    Notes of every line: ended, and right at the ends.
+    """
+    context = rollout.model_role(model_role).begin(request.task.prompt)
+    lines = re.findall(rf"[^{re.escape(stop)}]*{re.escape(stop)}|.+", request.task.data[0], re.DOTALL)
+    draw = rollout.random("slips")
+    for number, line in enumerate(lines):
+        if (wrong := altered(line, draw)) is not None:
+            slip = context.fork()
+            slip.adopt(wrong)
+            slip.note(ended=1.0, right=0.0)
+        context.adopt(line)
+        last = number == len(lines) - 1
+        context.note(ended=float(last), **({"right": 1.0} if last else {}))
+    return request.task.data[0]
+
+
+def altered(line: str, draw: np.random.Generator) -> str | None:
+    """A line with its last number off by one or two, else with its last two words exchanged; None where neither can be.
+
+    >>> altered(" 3 + 4 = 7.", np.random.default_rng(0)), altered(" swap : a b.", np.random.default_rng(0))
+    (' 3 + 4 = 9.', ' swap : b a.')
+    """
+    if numbers := list(re.finditer(r"\d+", line)):
+        last = numbers[-1]
+        off = int(draw.choice([-2, -1, 1, 2]))
+        value = int(last[0]) + (off if int(last[0]) + off >= 0 else -off)
+        return line[: last.start()] + str(value) + line[last.end() :]
+    found = re.search(r"(\w+)(\s+)(\w+)(?=\W*(?:</\w+>)?$)", line)
+    if found is None or found[1] == found[3]:
+        return None
+    return line[: found.start()] + found[3] + found[2] + found[1] + line[found.end() :]
+
+
+@block
 def answered(*, text: str, task: Task) -> Score:
     """`exact_match` of the last <answer> in the trajectory's own text, for episodes with several answers."""
     return exact_match(answer=last_between(text, "answer", None), task=task)
@@ -242,7 +305,7 @@ def line_values(
     """One example per line of the search trees whose value can be inferred: the text up to the line's end.
 
     Its one row is the line's last token, its value the column `target`, per sequence. Each line counts once, however
-    many answers pass through it. bound: the reward of a right answer is above it.
+    many answers pass through it. bound: the reward of a right answer is above it, or else the note `right` of its line.
     """
     out: list[Example] = []
     for group, episode in [(g, e) for g in groups for e in g.episodes]:
@@ -375,7 +438,7 @@ def _tree(group: RolloutGroup, episode: Episode, bound: float) -> tuple[list[int
     lines, parent, right = [-1], [-1], list[bool | None]([None])
     for node in sorted(n for n, note in notes.items() if "ended" in note and tree.size(n)):
         above = next((n for n, _ in tree.path(node)[-2::-1] if n in lines), -1)
-        value = verdicts.get(node) if notes[node]["ended"] else None
+        value = verdicts.get(node, tree.number(node, "right")) if notes[node]["ended"] else None
         lines.append(node)
         parent.append(lines.index(above))
         right.append(None if value is None else value > bound)

@@ -18,15 +18,15 @@ from .base import policy_method
 
 
 @method(family="preference", paper="2402.14740", catalogue=338)
-def rloo(groups: int = 32, rollouts: int = 4, beta: float = 0.0) -> Method:
+def rloo(groups: int = 32, rollouts: int = 4, beta: float = 0.03) -> Method:
     """REINFORCE with a leave-one-out baseline: each answer's reward less the mean of its siblings'.
 
         R    = r - beta sum_t (logp - ref_logp)
         A_i  = R_i - mean of R_j over j != i
         loss = mean over answers of -A_i sum_t logp
 
-    Ahmadian et al. 2024, section 3. One on-policy step per batch: no ratio, no clipping. The paper's beta is 0.03 to
-    0.1.
+    Ahmadian et al. 2024, section 3. One on-policy step per batch: no ratio, no clipping. The paper's beta is 0.03 for
+    summaries and 0.1 for dialogue; its PPO has the same (`ppo(beta=...)`).
     """
     return policy_method(
         credit=(per_trajectory(), *((kl_in_reward(beta=beta),) if beta else ()), center(by="leave_one_out")),
@@ -37,9 +37,10 @@ def rloo(groups: int = 32, rollouts: int = 4, beta: float = 0.0) -> Method:
 
 
 @method(family="preference", paper="2402.14740", catalogue=338)
-def reinforce(groups: int = 128, rollouts: int = 1, beta: float = 0.0) -> Method:
+def reinforce(groups: int = 128, rollouts: int = 1, beta: float = 0.03) -> Method:
     """REINFORCE over whole answers, with the mean reward of all earlier batches as the baseline.
 
+        R   = r - beta sum_t (logp - ref_logp)
         A_i = R_i - b
         b   = mean over earlier batches of their mean reward
 

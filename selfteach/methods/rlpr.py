@@ -8,6 +8,7 @@ without reasoning. Groups of a small reward std are filtered, by a threshold tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -21,9 +22,11 @@ from ..core import (
     Method,
     RewardContext,
     RolloutGroup,
+    RolloutRequest,
     Score,
     Scores,
     Seq,
+    TaskSource,
     Term,
     block,
     method,
@@ -35,9 +38,11 @@ from ..core.tagged_text import pieces_before
 from ..credit import segments as seg
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
+from ..curriculum.select import first_task_index, known_rewards
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match, gold_answers
+from ..reward.combine import weighted
 from ..reward.likelihood import token_logps
 from .base import policy_method
 
@@ -52,20 +57,26 @@ def rlpr(
     ema_decay: float = 0.99,
     warmup_steps: int = 6,
     low: float = 0.2,
-    high: float = 0.28,
+    high: float = 0.27,
+    format: float = 0.1,
+    rounds: int = 4,
 ) -> Method:
     """GRPO on the gain in mean probability of the reference answer by an answer's reasoning, without a verifier.
 
-        r = clip(1/|y*| sum_t p(y*_t | x, z) - 1/|y*| sum_t p(y*_t | x), 0, 1)
+        p = clip(1/|y*| sum_t p(y*_t | x, z) - 1/|y*| sum_t p(y*_t | x), 0, 1)
+        r = (1 - format) p + format [the answer's tags are there once]
         groups with std(r) < std_share m are filtered,  m the moving average of the groups' mean std
 
-    Yu et al. 2025, equations 2 to 4 and section 3.3. `std_share`, `ema_decay` and `warmup_steps` are the released
-    script's (0.5 for Qwen); clip-higher and the mean over tokens are DAPO's. An answer without its tag has reward 0;
-    the script adds a format reward, which a warm-started policy does not need. Filtered groups are not refilled. Exact
-    match is no part of the reward: it is read for the metrics reward/right, reward/auc and reward/auc_product.
-    by="product": the likelihood as the reward, as in VeriFree. debias=False: without the term that subtracts p(y* | x).
+    Yu et al. 2025, equations 2 to 4 and section 3.3. `std_share`, `ema_decay`, the bounds of the clip and the format
+    reward are the released script's for Qwen (std_share 0.9 and 1 for Llama and Gemma); there the average begins with
+    steps 6 to 10 and filters from step 11 on, here with the first `warmup_steps`. Its repetition penalty is left out.
+    Filtered groups are replaced, in up to `rounds` rounds of sampling (1: they are not). Exact match is no part of the
+    reward: it is read for the metrics reward/right, reward/auc and reward/auc_product. by="product": the likelihood as
+    the reward, as in VeriFree. debias=False: without the term that subtracts p(y* | x).
     """
+    reward = reference_probability(by=by, debias=debias, metric_judge=exact_match())
     return policy_method(
+        select=refill_spread(std_share=std_share, warmup_steps=warmup_steps, rounds=rounds),
         credit=(
             per_trajectory(),
             keep_spread(std_share=std_share, ema_decay=ema_decay, warmup_steps=warmup_steps),
@@ -74,7 +85,7 @@ def rlpr(
         term=Term(clipped_ratio(low=low, high=high), loss_weights=token_mean()),
         groups=groups,
         rollouts=rollouts,
-    ).replace(reward=(reference_probability(by=by, debias=debias, judge=exact_match()),))
+    ).replace(reward=(weighted(parts=((1 - format, reward), (format, tags_once()))) if format else reward,))
 
 
 @block
@@ -89,7 +100,7 @@ async def reference_probability(
     opening: str = "<answer>",
     form: str = " {}",
     bare: str = "",
-    judge: Block | None = None,
+    metric_judge: Block | None = None,
 ) -> Scores:
     """The probability of the reference answer after the policy's reasoning, less that without it (equations 2 to 4).
 
@@ -101,8 +112,8 @@ async def reference_probability(
     y* is the task's first accepted answer. It replaces the text after the last `opening`, formatted by `form` and
     tokenised by itself; for f(y* | x) the text `bare` replaces the reasoning. Probabilities are at temperature 1.
     debias=False leaves f(y* | x) out. Text without an opening tag has reward 0. Parts: probability, base, product; with
-    a `judge`, read for metrics alone, right, and by group auc and auc_product: the AUC of the mean, or the product, as
-    a classifier of right answers. Raises BadValue for a task without a reference answer.
+    a `metric_judge` right, and by group auc and auc_product: the AUC of the mean, or the product, as a classifier of
+    right answers. Raises BadValue for a task without a reference answer.
     """
     tokenizer = context.tokenizer
     if not (accepted := gold_answers(group.request.task)):
@@ -133,8 +144,8 @@ async def reference_probability(
         out[t.leaf] = Score(
             min(max(value, 0.0), 1.0), {"probability": means[-1], "base": base, "product": products[-1]}
         )
-    if judge is not None:
-        truth = (await score(judge, [group], context, deadline)).get("reward", {})
+    if metric_judge is not None:
+        truth = (await score(metric_judge, [group], context, deadline)).get("reward", {})
         right = [truth[t.leaf].value if t.leaf in truth else None for _, t in learned]
         ranks = {"auc": auc(means, right), "auc_product": auc(products, right)}
         for (_, t), verdict in zip(learned, right, strict=True):
@@ -144,7 +155,51 @@ async def reference_probability(
 
 
 @block
-@stateful(lambda: {"mean": 0.0, "steps": 0})
+def tags_once(*, text: str, tags: tuple[str, ...] = ("<answer>", "</answer>")) -> Score:
+    """The format reward: 1 where every tag is in the text once, in this order, else 0 (the released `format_reward`).
+
+    >>> [tags_once(text=t).value for t in ("a<answer> 1</answer>", "<answer> 1", "</answer>1<answer>")]
+    [1.0, 0.0, 0.0]
+    """
+    once = all(text.count(tag) == 1 for tag in tags)
+    right = once and re.search(".*".join(map(re.escape, tags)), text, re.DOTALL) is not None
+    return Score(float(right), {"format": float(right)})
+
+
+@block
+@stateful(lambda: {"mean": 0.0, "steps": 0, "asked": 0}, shared="rlpr/spread")
+def refill_spread(
+    *,
+    n: int,
+    rollouts: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    seed: int,
+    state: dict[str, Any],
+    std_share: float = 0.5,
+    warmup_steps: int = 6,
+    rounds: int = 4,
+) -> tuple[list[RolloutRequest], dict[str, Any]]:
+    """Request tasks until `n` groups pass the filter of `keep_spread`, whose state this block shares, in at most
+    `rounds` rounds. Each round requests as many tasks as are missing.
+    """
+    threshold = _threshold(state, std_share, warmup_steps)
+    rewards = [known_rewards(g) for round_ in finished_rounds for g in round_]
+    missing = n - sum(len(r) < 2 or float(np.std(r, ddof=1)) >= threshold for r in rewards)
+    if missing <= 0 or len(finished_rounds) >= rounds:
+        return [], state
+    first = first_task_index(seed) + state["asked"]
+    requests = [RolloutRequest(source.train(first + i), rollouts) for i in range(missing)]
+    return requests, {**state, "asked": state["asked"] + missing}
+
+
+def _threshold(state: dict[str, Any], std_share: float, warmup_steps: int) -> float:
+    """The least std of a group that is kept: a share of the moving average, 0 in the first `warmup_steps`."""
+    return std_share * state["mean"] if state["steps"] >= warmup_steps else 0.0
+
+
+@block
+@stateful(lambda: {"mean": 0.0, "steps": 0, "asked": 0}, shared="rlpr/spread")
 def keep_spread(
     *,
     reward: Seq,
@@ -160,7 +215,7 @@ def keep_spread(
         m     <- ema_decay m + (1 - ema_decay) mean_g std_g
 
     m begins as the mean of mean_g std_g over the first `warmup_steps`, in which all groups are kept; it is updated
-    after the filter. Prompts that are too easy or too hard have nearly equal rewards.
+    after the filter, by all groups. Prompts that are too easy or too hard have nearly equal rewards.
 
     Args: reward f64[S]; group i64[S]. std over n - 1; a group of one is kept. Returns: (keep f64[S], NaN for a group
     with an unknown reward; the next state). Scope: batch.
@@ -173,14 +228,15 @@ def keep_spread(
     if not n:
         return {"keep": Column("seq", np.zeros(0))}, state
     std = np.where(seg.same(reward, group, n), 0.0, seg.std(reward, group, n))
-    threshold = std_share * state["mean"] if state["steps"] >= warmup_steps else 0.0
+    threshold = _threshold(state, std_share, warmup_steps)
     alone = np.bincount(group, minlength=n) == 1
     unknown = np.isnan(seg.mean(reward, group, n))
     keep = np.where(unknown, np.nan, (std >= threshold) | alone)[group]
     known = std[np.isfinite(std) & ~alone]
     if len(known):
         weight = 1 / (state["steps"] + 1) if state["steps"] < warmup_steps else 1 - ema_decay
-        state = {"mean": float(state["mean"] + weight * (known.mean() - state["mean"])), "steps": state["steps"] + 1}
+        mean = float(state["mean"] + weight * (known.mean() - state["mean"]))
+        state = {**state, "mean": mean, "steps": state["steps"] + 1}
     return {"keep": Column("seq", keep)}, state
 
 

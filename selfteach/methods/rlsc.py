@@ -32,46 +32,47 @@ def rlsc(
     groups: int = 8,
     rollouts: int = 16,
     smooth: float = 0.1,
-    by: Literal["length", "group", "none"] = "length",
+    by: Literal["sequence", "length", "group"] = "sequence",
     temperature: float = 0.5,
 ) -> Method:
     """Maximise self-confidence: the likelihood of each sample, weighted by the policy's own probability of it.
 
-        loss = -mean_i (p_old(y_i) + smooth) log p(y_i)
+        loss = -mean_i (p_old(y_i) + smooth) log p(y_i),   p_old(y) = exp(sum_t log p_old(y_t))
 
     Li et al. 2025, equations 4 to 7 and algorithm 1: 16 samples a prompt at temperature 0.5, ten or twenty steps in
-    all, no label, no reward model, no KL, no clip. Both probabilities are the model's own, at temperature 1. p_old of a
-    long answer underflows, so it is taken per token here (by="length": the geometric mean), within its group (over the
-    group's largest) or as it is; the paper does not say. log p is summed over the tokens. The reward, the agreement
-    with the majority, is a metric alone.
+    all, no label, no reward model, no KL, no clip. Both probabilities are the model's own, at temperature 1 whatever
+    the samples were drawn at. log p is summed over the tokens. p_old of a long answer is nearly 0, so that its weight
+    is `smooth` alone, the same for all; by="group" takes it over the group's largest, by="length" is the geometric mean
+    over its tokens, which differs little between answers. The reward, the agreement with the majority, is a metric
+    alone.
     """
     return policy_method(
         credit=(per_trajectory(), own_probability(by=by, smooth=smooth).reading(logp="raw_logp")),
         term=Term(weighted_nll().reading(logp="raw_logp"), loss_weights=sequence_sum()),
         groups=groups,
         rollouts=rollouts,
-    ).replace(reward=(majority_vote(judge=exact_match()),), sampling=Sampling(temperature=temperature))
+    ).replace(reward=(majority_vote(metric_judge=exact_match()),), sampling=Sampling(temperature=temperature))
 
 
 @block
 def own_probability(
-    *, logp: Token, seq: Token, group: Seq, by: Literal["length", "group", "none"] = "length", smooth: float = 0.1
+    *, logp: Token, seq: Token, group: Seq, by: Literal["sequence", "length", "group"] = "sequence", smooth: float = 0.1
 ) -> dict[str, Column]:
     """The probability of a sequence under the policy itself, as its advantage (equations 6 and 7).
 
         A_i = p_i + smooth
 
-        by="length"   p_i = exp(1/L_i sum_t logp_t)
-        by="group"    p_i = exp(sum_t logp_t - max_j sum_t logp_jt),  j over the group
-        by="none"     p_i = exp(sum_t logp_t), the paper's, which underflows for all but short answers
+        by="sequence"   p_i = exp(sum_t logp_t), the paper's, which is nearly 0 for all but short answers
+        by="length"     p_i = exp(1/L_i sum_t logp_t)
+        by="group"      p_i = exp(sum_t logp_t - max_j sum_t logp_jt),  j over the group
 
     Args: logp f64[N], as the step began; seq i64[N]; group i64[S]. smooth: adds the same weight for all samples,
     whose gradient is 0 in expectation. Returns: adv f64[S]; NaN where a log-probability is unknown. Scope: group.
 
     >>> half = np.log(0.5)
     >>> rows = dict(logp=[half, half, half], seq=[0, 0, 1], group=[0, 0], smooth=0.0)
-    >>> [own_probability(**rows, by=by)["adv"].values.tolist() for by in ("length", "group", "none")]
-    [[0.5, 0.5], [0.5, 1.0], [0.25, 0.5]]
+    >>> [own_probability(**rows, by=by)["adv"].values.tolist() for by in ("sequence", "length", "group")]
+    [[0.25, 0.5], [0.5, 0.5], [0.5, 1.0]]
     """
     n = len(group)
     total = seg.total(logp, seq, n)
@@ -79,8 +80,8 @@ def own_probability(
         total = total / np.maximum(np.bincount(seq, minlength=n), 1)
     elif by == "group":
         total = total - seg.greatest(total, group, seg.count(group))[group]
-    elif by != "none":
-        raise BadValue(f"own_probability: by must be length, group or none, not {by!r}")
+    elif by != "sequence":
+        raise BadValue(f"own_probability: by must be sequence, length or group, not {by!r}")
     return {"adv": Column("seq", np.exp(total) + smooth)}
 
 

@@ -32,7 +32,7 @@ from ..core import (
 )
 from ..credit.advantages import norm
 from ..credit.composers import by_key, per_trajectory
-from ..credit.replay import advantages_of, from_stored, to_stored
+from ..credit.replay import from_stored, to_stored
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
 from ..objective.schedules import cosine
@@ -135,7 +135,7 @@ def recompose(
             owed - 1.0,
         )
     rest = [
-        to_stored(_in_stream(made[i], loss_stream), None) | {"key": made[i].key}
+        to_stored(_in_stream(made[i], loss_stream)) | {"key": made[i].key}
         for i in range(len(made))
         if i not in first and adv[i]
     ]
@@ -143,6 +143,20 @@ def recompose(
         "store": [*store, *rest][-capacity - compensation :],
         "owed": owed,
     }
+
+
+def advantages_of(examples: Sequence[Example], credit: Block) -> np.ndarray:
+    """f64[S]: the advantages that an assigner of (reward, group) gives these examples. Raises BadValue for others."""
+    unsupported = sorted(set(credit.needs) - {"reward", "group"})
+    if unsupported:
+        raise BadValue(
+            f"recompose: credit must be an assigner of (reward, group); {credit} also needs {', '.join(unsupported)}"
+        )
+    group = np.zeros(len(examples), np.int64)
+    for number, rows in enumerate(by_key(examples).values()):
+        group[rows] = number
+    reward = np.array([e.given["reward"][1] if "reward" in e.given else np.nan for e in examples], np.float64)
+    return credit(**{n: v for n, v in (("reward", reward), ("group", group)) if n in credit.needs})["adv"].values
 
 
 def _in_stream(example: Example, loss_stream: str) -> Example:

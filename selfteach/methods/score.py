@@ -73,11 +73,21 @@ def score(
     return Method(
         stages=(
             *(
-                (_stage("one", groups, rollouts, progress(first=0.0, alpha=0.0), beta, beta_first, gamma),)
+                (
+                    _stage(
+                        "one",
+                        groups,
+                        rollouts,
+                        progress(judge=exact_match(), first=0.0, alpha=0.0),
+                        beta,
+                        beta_first,
+                        gamma,
+                    ),
+                )
                 if stage_one
                 else ()
             ),
-            _stage("two", groups, rollouts, progress(alpha=alpha), beta, 0.0, gamma),
+            _stage("two", groups, rollouts, progress(judge=exact_match(), alpha=alpha), beta, 0.0, gamma),
         ),
         decode={"first": single()},
     )

@@ -1,4 +1,4 @@
-"""SPO, self-play preference optimisation (Swamy et al. 2024, arXiv 2401.04056), and GRPO on single-text judges.
+"""SPO, self-play preference optimisation (Swamy et al. 2024, arXiv 2401.04056), and what it is compared with.
 
 The reward of an answer is its win rate among the answers to the same prompt, by a pairwise judge.
 
@@ -7,10 +7,33 @@ The reward of an answer is its win rate among the answers to the same prompt, by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from ..core import Block, Claim, Method, RewardContext, RolloutGroup, Scores, block, method, unsorted
+import numpy as np
+
+from ..core import (
+    BadValue,
+    Block,
+    Claim,
+    Example,
+    Method,
+    ModelRole,
+    Ref,
+    RewardContext,
+    RolloutGroup,
+    Score,
+    Scores,
+    Segment,
+    Term,
+    Update,
+    WeightSpec,
+    block,
+    method,
+    unsorted,
+)
 from ..core.scoring import score
+from ..objective.preference import bradley_terry
 from ..reward.pairwise import compare, win_rates
 from .grpo import grpo
 
@@ -37,6 +60,26 @@ def pointwise(groups: int = 16, rollouts: int = 8, judge: Literal["proxy", "coar
     return grpo(groups=groups, rollouts=rollouts).replace(reward=(task_judge(name=judge),))
 
 
+@method(family="preference", paper="2401.04056")
+def iterated_rm(groups: int = 16, rollouts: int = 8, rm_lr: float = 1e-3, epochs: int = 2) -> Method:
+    """The opponent of SPO: GRPO on a Bradley-Terry reward model that learns from the same comparisons in every step.
+
+        r_i          = R(y_i),  the scalar head after the answer's last token
+        reward model:  -log sigmoid(R(y_i) - R(y_j))        for each of the n (n - 1) / 2 comparisons that i won
+
+    Swamy et al. 2024, section 5 (iterative reward modelling). One number per answer cannot express preferences that
+    are intransitive, and is fitted to what is noisy. Chosen here: R is the run's model with a head and weights of its
+    own, which learn `epochs` times on the comparisons of a step after it has scored them.
+    """
+    base = grpo(groups=groups, rollouts=rollouts)
+    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr, epochs=epochs)
+    return base.replace(
+        reward=(reward_model(),),
+        credit=(base.stage.credit[0], compared_pairs(), *base.stage.credit[1:]),
+        updates=(*base.stage.updates, learn),
+    ).override(weights={"rm": WeightSpec("start")}, models={"rm": ModelRole(("rm",), heads=("scalar",))})
+
+
 @block
 async def win_rate(*, group: RolloutGroup, judge: Block | str = "pair") -> Scores:
     """The win rate of an answer against the others of its group (algorithm 1).
@@ -53,6 +96,67 @@ async def win_rate(*, group: RolloutGroup, judge: Block | str = "pair") -> Score
 async def task_judge(*, group: RolloutGroup, context: RewardContext, deadline: float, name: str = "proxy") -> Scores:
     """The reward by the task's pointwise judge of that name (`Task.judges`)."""
     return await score(group.request.task.judge(name), [group], context, deadline)
+
+
+@block
+async def reward_model(*, group: RolloutGroup, context: RewardContext, model_role: str = "rm") -> Scores:
+    """The scalar head of a model after an answer's last token, as its reward; unknown for an answer without tokens."""
+    if context.engine is None:
+        raise BadValue("reward_model needs an engine, and this stage only reads data; use it in a stage that samples")
+    out: dict[Ref, Score] = {}
+    for leaf in [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]:
+        path = context.path(leaf)
+        prompt, answer = path.ids[: path.prompt], path.ids[path.prompt :]
+        if not len(answer):
+            out[leaf] = Score(None, error="the answer has no token")
+            continue
+        scalar = (await context.engine.score(model_role, prompt, answer, ("scalar_after",)))["scalar_after"]
+        out[leaf] = Score(float(scalar[-1]))
+    return {"reward": out}
+
+
+@block
+def compared_pairs(
+    *, groups: Sequence[RolloutGroup], judge: str = "pair", loss_stream: str = "rm", model_role: str = "rm"
+) -> list[Example]:
+    """The answers of each group as inputs of a reward model, each preferred over those that it won against.
+
+    The comparisons are those of `win_rate`: a judge's draws have the same RNG keys. Ties teach nothing. An example is
+    learned at its last token; its reward is 0 and its key its own, so that it affects no advantage. A group whose task
+    has no such judge is left out.
+    """
+    out: list[Example] = []
+    for group in groups:
+        task = group.request.task
+        players = [(e, t) for e in group.episodes for t in e.trajectories if e.status != "error" and t.learn]
+        if judge not in task.judges or len(players) < 2:
+            continue
+        won = dict[int, list[int]]()
+        for i, j in next(win_rates(len(players))):
+            a, b = players[i][0], players[j][0]
+            given = {"first": a.answer, "second": b.answer, "task": task, "rng_key": (task.id, a.id, b.id, 1)}
+            block = task.judge(judge)
+            share = float(block(**{n: given[n] for n in block.needs}))
+            if share != 0.5:
+                winner, loser = (i, j) if share > 0.5 else (j, i)
+                won.setdefault(winner, []).append(len(out) + loser)
+        for i, (episode, t) in enumerate(players):
+            *before, (last, size) = episode.tree.path(t.leaf.node, t.leaf.offset)
+            parts = [Segment(Ref(episode.id, at), None, 0, end) for at, end in before]
+            parts += [Segment(Ref(episode.id, last), None, 0, size - 1)] * (size > 1)
+            parts.append(Segment(Ref(episode.id, last), loss_stream, size - 1, size))
+            out.append(
+                Example(
+                    tuple(parts),
+                    model_role,
+                    f"{group.key}/{loss_stream}",
+                    f"{episode.id}:{loss_stream}",
+                    given={"reward": ("seq", np.float64(0.0)), "truncated": ("seq", 0.0)},
+                    labels={"task": task.id, "category": str(task.tags.get("category", "")), "role": model_role},
+                    preferred_over=tuple(won.get(i, ())),
+                )
+            )
+    return out
 
 
 spo.claim = Claim(

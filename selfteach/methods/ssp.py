@@ -68,7 +68,7 @@ def ssp(
 
         proposer: r = 1 - mean success of its solvers,  A = r (a group of one)
         solver:   r = exact match,  A of GRPO
-        loss = -min(rho A, clip(rho, 0.8, 1.285) A),  of the solver + beta KL to the reference (k3)
+        loss = -min(rho A, clip(rho, 0.8, 1.285) A) + beta KL to the reference (k3), of both
 
     Lu et al. 2025, sections 3.1 to 3.4 and algorithm 1: the same weights are updated twice a step, on the proposer's
     and on the solver's tokens; retrieved text has no loss. Chosen here, for tiny models: a first stage of `sft_steps`
@@ -78,9 +78,16 @@ def ssp(
     fixed_proposer: the proposer is not trained.
     """
     term = clipped_ratio(high=clip_high)
-    proposer = Update(("policy",), (Term(term, on=("propose",), loss_weights=token_mean()),))
-    kl_term = (Term(kl(), loss_weights=token_mean(), coef=beta),) if beta else ()
-    solver = Update(("policy",), (Term(term, loss_weights=token_mean()), *kl_term))
+    proposer, solver = (
+        Update(
+            ("policy",),
+            (
+                Term(term, on=(stream,), loss_weights=token_mean()),
+                *((Term(kl(), on=(stream,), loss_weights=token_mean(), coef=beta),) if beta else ()),
+            ),
+        )
+        for stream in ("propose", "main")
+    )
     sft_stage = Stage(
         name="teach",
         select=proposing(noise=noise),

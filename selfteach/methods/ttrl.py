@@ -27,21 +27,21 @@ def ttrl(
     votes: int = 16,
     keep: int = 8,
     questions: int = 400,
-    temperature: float = 0.6,
+    temperature: float = 1.0,
     labels: bool = False,
 ) -> Method:
     """Test-time RL: GRPO on the test questions, with the majority answer of each group as the label.
 
         r_i = 1[answer_i = majority(answer_1 .. answer_votes)],   GRPO on the first `keep` of them
 
-    Zuo et al. 2025, sections 2.2 and 3.1, with 64 votes at temperature 0.6 of which 32 are kept. No label is part of
-    the reward: they are read for the metrics reward/label (whether the majority is right), reward/hit (whether the
-    reward agrees with the label) and reward/right. labels=True: the labels as the reward on the same questions, the
-    upper bound that the method is compared with.
+    Zuo et al. 2025, sections 2.2 and 3.1, with 64 votes of which 32 are kept; the released scripts sample at
+    temperature 1 and test at 0.6. No label is part of the reward: they are read for the metrics reward/label (whether
+    the majority is right), reward/hit (whether the reward agrees with the label) and reward/right. labels=True: the
+    labels as the reward on the same questions, the upper bound that the method is compared with.
     """
     return grpo(groups=groups, rollouts=votes).replace(
         select=pool(size=questions, held_out=True),
-        reward=(exact_match() if labels else majority_vote(judge=exact_match()),),
+        reward=(exact_match() if labels else majority_vote(metric_judge=exact_match()),),
         credit=(per_trajectory(), keep_first(n=keep), norm()),
         sampling=Sampling(temperature=temperature),
     )

@@ -79,7 +79,7 @@ def vineppo(
             epochs=epochs,
             minibatches=minibatches,
         )
-        .replace(programs={"main": vines(k=k, max_states=max_states)}, reward=(vine_values(),))
+        .replace(programs={"main": vines(k=k, max_states=max_states)}, reward=(vine_values(judge=exact_match()),))
         .override(decode={"main": single()})
     )
 

@@ -10,7 +10,7 @@ from .kl import kl
 from .likelihood import nll, weighted_nll
 from .loss_weights import class_balanced, constant_length, prompt_mean, sequence_mean, sequence_sum, token_mean
 from .policy import clipped_importance, clipped_ratio, policy_gradient, sequence_ratio
-from .preference import dpo
+from .preference import bradley_terry, dpo
 from .regression import advantage_regression
 from .schedules import after, before, cosine, every, linear
 from .segments import next_row, seq_mean, seq_sum
@@ -20,6 +20,7 @@ __all__ = [
     "advantage_regression",
     "after",
     "before",
+    "bradley_terry",
     "class_balanced",
     "clipped_importance",
     "clipped_ratio",

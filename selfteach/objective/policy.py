@@ -7,13 +7,49 @@ from __future__ import annotations
 
 import math
 
-from ..core import BadValue, Seq, Token, block, zero_when
+from ..core import BadValue, Seq, Token, block, logged, zero_when
 from ..core.lazy import torch
 from .segments import seq_mean
 
 
 def _log(x: float) -> float:
     return math.log(x) if x > 0 else -math.inf
+
+
+def clipped_bounds(
+    log_ratio: torch.Tensor, adv: torch.Tensor, low: float, high: float, dual: float | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(above, below, top): where the ratio is above its upper bound `top`, or below 1 - low, and so clipped.
+
+    The upper bound is 1 + high where A >= 0 and `dual` where A < 0; the lower one is for A < 0 alone.
+    """
+    positive = adv >= 0
+    top = torch.where(positive, torch.full_like(log_ratio, 1.0 + high), math.inf if dual is None else dual)
+    return log_ratio > torch.log(top), ~positive & (log_ratio < _log(1.0 - low)), top
+
+
+def clipped_tokens(
+    logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, low: float, high: float, dual: float | None
+) -> torch.Tensor:
+    """bool: of the tokens with an advantage, which lose their gradient to `clipped_ratio`'s clip."""
+    above, below, _ = clipped_bounds(logp - old_logp, adv, low, high, dual)
+    return (above | below)[adv != 0]
+
+
+def clipped_sequences(
+    logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, seq: torch.Tensor, low: float, high: float
+) -> torch.Tensor:
+    """bool: of the sequences with an advantage, which lose their gradient to `sequence_ratio`'s clip."""
+    above, below, _ = clipped_bounds(seq_mean(logp - old_logp, seq, len(adv)), adv, low, high, None)
+    return (above | below)[adv != 0]
+
+
+def clipped_weights(
+    logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, low: float, high: float
+) -> torch.Tensor:
+    """bool: of the tokens with an advantage, those whose weight `clipped_importance` bounds; they keep a gradient."""
+    log_ratio = logp - old_logp
+    return ((log_ratio > _log(1.0 + high)) | (log_ratio < _log(1.0 - low)))[adv != 0]
 
 
 def _clipped_surrogate(
@@ -26,10 +62,7 @@ def _clipped_surrogate(
     """
     if dual is not None and dual <= 1:
         raise BadValue(f"clipped_ratio: dual must be above 1, not {dual}")
-    positive = adv >= 0
-    top = torch.where(positive, torch.full_like(log_ratio, 1.0 + high), math.inf if dual is None else dual)
-    above = log_ratio > torch.log(top)
-    below = ~positive & (log_ratio < _log(1.0 - low))
+    above, below, top = clipped_bounds(log_ratio, adv, low, high, dual)
     free = torch.exp(torch.where(above | below, 0.0, log_ratio))
     ratio = torch.where(above, top, torch.where(below, max(1.0 - low, 0.0), free))
     return -ratio * adv
@@ -53,6 +86,7 @@ def policy_gradient(*, logp: Token, adv: Token) -> Token:
 
 @block
 @zero_when("adv")
+@logged("clip_fraction", clipped_tokens)
 def clipped_ratio(
     *, logp: Token, old_logp: Token, adv: Token, low: float = 0.2, high: float = 0.2, dual: float | None = None
 ) -> Token:
@@ -75,6 +109,7 @@ def clipped_ratio(
 
 @block
 @zero_when("adv")
+@logged("clip_fraction", clipped_sequences)
 def sequence_ratio(*, logp: Token, old_logp: Token, adv: Seq, seq: Token, low: float = 3e-4, high: float = 4e-4) -> Seq:
     """PPO's clip on the length-normalised ratio of a whole sequence (GSPO, Zheng et al. 2025, 2507.18071, eq. 5-7).
 
@@ -90,6 +125,7 @@ def sequence_ratio(*, logp: Token, old_logp: Token, adv: Seq, seq: Token, low: f
 
 @block
 @zero_when("adv")
+@logged("clip_fraction", clipped_weights)
 def clipped_importance(*, logp: Token, old_logp: Token, adv: Token, low: float = 1.0, high: float = 4.0) -> Token:
     """REINFORCE weighted by the clipped importance ratio, held constant: no token loses its gradient (2506.13585, 4-5).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core import Pair, Token, block
 from ..core.lazy import torch
-from .segments import seq_sum
+from .segments import seq_last, seq_sum
 
 
 @block
@@ -23,3 +23,20 @@ def dpo(*, logp: Token, ref_logp: Token, seq: Token, win: Pair, lose: Pair, beta
     """
     log_ratio = seq_sum(logp - ref_logp, seq)
     return -torch.nn.functional.logsigmoid(beta * (log_ratio[win] - log_ratio[lose]))
+
+
+@block
+def bradley_terry(*, scalar_after: Token, seq: Token, win: Pair, lose: Pair) -> Pair:
+    """The pairwise loss of a reward model (Bradley & Terry 1952; Ouyang et al. 2022, 2203.02155, eq. 1).
+
+        l = -log sigmoid(R(win) - R(lose))        R the scalar head after a text's last token
+
+    Args: scalar_after f[N]; seq i64[N]; win, lose i64[P]. Returns: l f[P], log 2 where R is equal. Scope: pair.
+
+    >>> import torch
+    >>> rows = {"scalar_after": torch.tensor([9.0, 1.0, 1.0]), "seq": torch.tensor([0, 0, 1])}
+    >>> bradley_terry(**rows, win=torch.tensor([0]), lose=torch.tensor([1]))
+    tensor([0.6931])
+    """
+    score = seq_last(scalar_after, seq)
+    return -torch.nn.functional.logsigmoid(score[win] - score[lose])

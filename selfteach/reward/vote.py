@@ -1,6 +1,6 @@
 """Rewards without labels: the majority answer of the samples is the pseudo-label.
 
-A `judge` that knows the gold answer is used for metrics alone (Score.parts), never for the reward:
+A `metric_judge` that knows the gold answer is used for metrics alone (Score.parts), never for the reward:
     right  the judge's score of the answer
     label  1 where the judge accepts the pseudo-label
     hit    1 where the reward agrees with the judge
@@ -21,14 +21,19 @@ Ties = Literal["first", "none"]
 
 @block
 async def majority_vote(
-    *, group: RolloutGroup, context: RewardContext, deadline: float, judge: Block | None = None, ties: Ties = "first"
+    *,
+    group: RolloutGroup,
+    context: RewardContext,
+    deadline: float,
+    metric_judge: Block | None = None,
+    ties: Ties = "first",
 ) -> Scores:
     """1 if the answer is the group's most frequent one, else 0 (TTRL, 2504.16084, section 2.2).
 
     A sample without an answer has no vote. ties: of answers with equal votes the earliest is the label, or none is, and
     the reward is 0 for all.
     """
-    truth = {} if judge is None else (await score(judge, [group], context, deadline)).get("reward", {})
+    truth = {} if metric_judge is None else (await score(metric_judge, [group], context, deadline)).get("reward", {})
     return {"reward": vote_scores(group, [group], truth, ties)}
 
 

@@ -21,7 +21,7 @@ from selfteach.experiments import admission as measuring
 from selfteach.experiments import measure_regime
 from selfteach.experiments import runs as runs_module
 from selfteach.experiments.arms import regime_config
-from selfteach.methods import grpo
+from selfteach.methods import grpo, rlsc, vineppo
 
 # ---- what a regime says
 
@@ -56,6 +56,10 @@ def test_a_regime_s_reward_stands_for_exact_match_where_a_method_has_it() -> Non
     assert [str(r) for r in own.stage.reward] == ["alike()"]
     with pytest.raises(BadValue, match="has no reward exact_match"):
         own.with_reward(evens)
+    # a judge for metrics alone is no reward: what learns without labels is not given the regime's
+    with pytest.raises(BadValue, match="has no reward exact_match"):
+        rlsc().with_reward(evens)
+    assert "evens()" in str(vineppo().with_reward(evens).stage.reward[0])
     assert grpo().with_reward(evens, required=False).stage.reward == (evens,)
 
 

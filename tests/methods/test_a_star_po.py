@@ -66,3 +66,9 @@ def test_a_long_measurement_is_not_a_starved_run(letters):
     method = of("a_star_po", groups=1, samples=1, tasks=200)  # 25 steps without an update; 20 starve
     method = replace(method, stages=tuple(replace(s, reward=bandit(paid="alike").stage.reward) for s in method.stages))
     assert {m["stage"] for m in advance(loop_of(method, letters), 25)} == {"value"}
+
+
+@pytest.mark.parametrize("name", ["groups", "samples", "tasks"])
+def test_nothing_to_sample_is_refused_by_name(name):
+    with pytest.raises(BadValue, match=f"a_star_po: {name} must be at least 1, not 0"):
+        of("a_star_po", **{name: 0})

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from support.battery import of
 from support.comparisons import by_strength, choices, circle, rewards_of, settle
 
 from selfteach.core.random_keys import generator
@@ -85,3 +86,10 @@ def test_the_reward_of_a_tournament():
     assert [s.value for s in got] == [0.0, 1.0] and [s.parts["comparisons"] for s in got] == [2, 2]
     bad = rewards_of(tournament(judge=circle(), topology="league"), choices("rock", "paper"))[0]
     assert bad.value is None and "topology must be one of" in (bad.error or "")
+
+
+def test_clip_and_kl_are_those_of_the_released_code():
+    (update,) = of("arena_rl").stage.updates
+    assert [str(t.fn) for t in update.terms] == ["clipped_ratio(low=0.2, high=0.28)"]
+    (update,) = of("arena_rl", beta=0.1).stage.updates
+    assert [(t.fn.name, t.coef) for t in update.terms] == [("clipped_ratio", 1.0), ("kl", 0.1)]

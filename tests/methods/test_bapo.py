@@ -34,6 +34,9 @@ def test_bounds_are_searched_until_the_good_have_their_share():
     # 1 good of ratio 2 against bad of 1.5: low does nothing (0.9 < 1.5), high stops as soon as it is enough: 1.5 / 3.0
     low, high, share = balanced_bounds(f64(2.0, 1.5), f64(1.0, -1.0), 0.5, (0.6, 0.9), (1.2, 3.0), 0.1)
     assert (low, high, share) == (pytest.approx(0.9), pytest.approx(1.5), pytest.approx(0.5))
+    # the released code's P / N >= 1/2 is a share of a third: 1.2 good against 0.6 * 4 bad is enough for it as it is
+    third = torch.cat([ratio, f64(0.5, 0.5)]), torch.cat([adv, f64(-1.0, -1.0)])
+    assert balanced_bounds(*third, 1 / 3, (0.6, 0.9), (1.2, 3.0), 0.1) == (0.6, 1.2, pytest.approx(1 / 3))
     assert balanced_bounds(f64(1.0), f64(1.0), 0.5, (0.6, 0.9), (1.2, 3.0), 0.1) == (0.6, 1.2, 1.0)
     with pytest.raises(BadValue, match="step must be above 0"):
         balanced_bounds(ratio, adv, 0.5, (0.6, 0.9), (1.2, 3.0), 0.0)

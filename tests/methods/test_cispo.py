@@ -8,6 +8,7 @@ import pytest
 from support.battery import of, same, with_weigh
 from support.by_hand import token_gradient
 from support.episodes import single_turn_group
+from support.loops import advance, bandit, loop_of
 
 
 def test_every_token_keeps_a_gradient_of_its_clipped_ratio():
@@ -22,3 +23,16 @@ def test_every_token_keeps_a_gradient_of_its_clipped_ratio():
 def test_without_a_bound_it_is_the_importance_weighted_policy_gradient():
     """At ratios inside all bounds, -sg(r) A logp and -min(r A, clip(r) A) have one gradient: r A grad logp."""
     same(of("cispo", high=1e9), with_weigh(of("grpo", clip=1e9), "token_mean"), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "narrow"), [("grpo", {"clip": 0.0}), ("gspo", {"low": 0.0, "high": 0.0}), ("cispo", {"high": 0.0})]
+)
+def test_a_run_logs_what_its_clip_acts_on(name, narrow, letters):
+    # One update at a ratio of 1 clips nothing; of two minibatches the second meets ratios other than 1, and bounds of 1
+    # and 1 (or 1 above alone) then act on many of its tokens.
+    paid = bandit(paid="spread").stage.reward
+    once = of(name, groups=4, rollouts=3, minibatches=1).replace(reward=paid)
+    assert advance(loop_of(once, letters))[0]["policy/clip_fraction"] == 0
+    twice = of(name, groups=4, rollouts=3, minibatches=2, **narrow).replace(reward=paid)
+    assert 0 < advance(loop_of(twice, letters))[0]["policy/clip_fraction"] <= 1

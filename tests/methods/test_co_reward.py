@@ -21,7 +21,7 @@ def test_each_wording_is_paid_by_the_vote_on_the_other():
     # x votes 7, x' votes 8: on x only 8 pays, on x' only 7. By their own votes it would be 1 1 0, 1 1 0.
     x, other = answered(["7", "7", "8"], "8", "x"), answered(["8", "8", "7"], "8", "x/reworded", same_as="x")
     alone = answered(["1", "1", "2"], "1", "y")
-    scores = paid(cross_vote(judge=exact_match()), x, alone, other)
+    scores = paid(cross_vote(metric_judge=exact_match()), x, alone, other)
     assert [s.value for s in scores] == [0, 0, 1, 1, 1, 0, 0, 0, 1]
     assert [s.parts["label"] for s in scores] == [
         1,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.battery import same
+from support.battery import of, same
 from support.episodes import full_text, scripted_context, single_turn_group
 
 from selfteach.core import (
@@ -32,7 +32,6 @@ from selfteach.credit.advantages import norm
 from selfteach.loop.episode import play
 from selfteach.methods.cooper import (
     appraise,
-    bradley_terry,
     certified_pairs,
     corrupted,
     labelled,
@@ -41,6 +40,7 @@ from selfteach.methods.cooper import (
     right_or_wrong,
     terse_match,
 )
+from selfteach.objective.preference import bradley_terry
 from selfteach.reward.answer import exact_match
 from selfteach.rollout.single import single
 
@@ -160,7 +160,7 @@ def test_the_reward_of_an_answer_is_what_its_appraisal_noted(tags):
 def test_cooper_without_its_reward_model_is_grpo():
     method = registry.methods.get("cooper")
     assert [u.params for u in method().stage.updates] == [("policy",), ("rm",)]
-    same(replace(method(update=False), stages=method(update=False).stages[1:]), registry.methods.get("grpo")())
+    same(replace(method(update=False), stages=method(update=False).stages[1:]), of("grpo", beta=0.001))
 
 
 def test_an_appraisal_is_the_sigmoid_of_the_scalar_after_the_reference(tags):
@@ -240,3 +240,9 @@ def test_within_a_demonstration_the_higher_label_is_preferred(tags):
     for e, label in zip(named.episodes, (1.0, 0.0), strict=True):
         e.tree.notes[e.trajectories[0].leaf.node] = {"label": label}
     assert [x.preferred_over for x in labelled(groups=[named])] == [(), ()]
+
+
+def test_the_policy_stays_near_the_reference():
+    terms = [(t.fn.name, t.coef) for t in of("cooper").stage.updates[0].terms]
+    assert terms == [("clipped_ratio", 1.0), ("kl", 0.001)]
+    assert [t.fn.name for t in of("cooper", beta=0.0).stage.updates[0].terms] == ["clipped_ratio"]

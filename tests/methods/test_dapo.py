@@ -10,6 +10,7 @@ from support.by_hand import token_gradient
 from support.curriculum import asked
 from support.episodes import single_turn_group
 
+from selfteach.core import BadValue
 from selfteach.curriculum.select import first_task_index, refill
 
 
@@ -19,6 +20,19 @@ def test_the_upper_clip_is_wider_and_tokens_count_alike():
     live = [math.log(r) - 1 for r in (1.27, 1.29, 0.81, 0.79)]
     a = math.sqrt(0.5) / 4
     assert token_gradient(of("dapo"), group, live) == pytest.approx([-1.27 * a, 0, 0.81 * a, 0], rel=1e-5)
+
+
+def test_the_mean_over_tokens_is_of_the_batch_or_as_printed_of_each_group():
+    # Groups of 2 and 4 tokens, A = +-1/sqrt(2): 1/6 a token, or half a group's 1/2 and 1/4.
+    groups = [single_turn_group([(5,), (6,)], [1.0, 0.0]), single_turn_group([(5, 6), (7, 8)], [1.0, 0.0], key="long")]
+    a = math.sqrt(0.5)
+    for name in ("dapo", "cispo"):
+        got = token_gradient(of(name), groups, [-1.0] * 6)
+        assert got == pytest.approx([-a / 6, a / 6, *[-a / 6] * 2, *[a / 6] * 2], rel=1e-5)
+        got = token_gradient(of(name, over="group"), groups, [-1.0] * 6)
+        assert got == pytest.approx([-a / 4, a / 4, *[-a / 8] * 2, *[a / 8] * 2], rel=1e-5)
+    with pytest.raises(BadValue, match="over must be batch or group"):
+        of("dapo", over="prompt")
 
 
 def test_groups_of_equal_rewards_are_left_out_of_the_mean():

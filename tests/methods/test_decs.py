@@ -63,7 +63,8 @@ def test_the_reward_counts_sampled_tokens(tags):
 
 
 def test_what_comes_after_the_answer_is_pushed_down_where_a_sibling_still_thinks():
-    # Both right. The first (4 tokens) found it after 1 of 3 thinking tokens, the second (6) after 4 of 5. L_max 6.
+    # Both right. The first (4 tokens) found it after 1 of 3 thinking tokens, the second (6) after 4 of 5. Of 8 tokens
+    # that may be sampled these are 1/2 and 3/4: 1.1 - 0.1 / 2, 1.1 - 0.1 * 3/4.
     given = {
         "reward": np.ones(2),
         "necessary": [1.0, 4.0],
@@ -71,18 +72,18 @@ def test_what_comes_after_the_answer_is_pushed_down_where_a_sibling_still_thinks
         "seq": np.repeat([0, 1], [4, 6]),
         "group": np.array([0, 0]),
     }
-    paid = pay_necessary(**given)["token_reward"].values
-    short, long = 1.0 - 0.1 * 4 / 6, 1.0 - 0.1
+    group = given.pop("group")
+    paid = pay_necessary(**given, limit=8)["token_reward"].values
+    short, long = 1.05, 1.025
+    assert pay_necessary(**given, limit=2)["token_reward"].values[1] == pytest.approx(1.0)  # r0 beyond the limit too
     assert paid == pytest.approx([1.1, short, short, 1.1, 1.1, 1.1, 1.1, 1.1, long, 1.1])
-    adv = norm_by_position(token_reward=paid, seq=given["seq"], group=given["group"], eps=0.0)["adv"].values
+    adv = norm_by_position(token_reward=paid, seq=given["seq"], group=group, eps=0.0)["adv"].values
     # Of two that differ, each is 1 / sqrt(2) of a standard deviation off. The shorter answer's first redundant token
     # falls, which a reward for being shorter than its sibling would raise; past its end it counts with 1.1, so the
     # longer one's redundant token falls too.
     half = 1 / np.sqrt(2)
     assert adv == pytest.approx([0, -half, -half, 0, 0, half, half, 0, -half, 0])
-    apart = norm_by_position(token_reward=paid, seq=given["seq"], group=given["group"], eps=0.0, finished=False)[
-        "adv"
-    ].values
+    apart = norm_by_position(token_reward=paid, seq=given["seq"], group=group, eps=0.0, finished=False)["adv"].values
     assert apart == pytest.approx(
         [0, -half, -half, 0, 0, half, half, 0, 0, 0]
     )  # alone at its position: nothing to compare with
@@ -125,7 +126,7 @@ def test_decs_with_one_price_is_grpo_with_a_token_mean():
         of("decs", necessary_reward=1.0, redundant_reward=1.0, rate=0.0), plain, 1e-5
     )  # 1e-6 is added to the standard deviation of what is paid
     with pytest.raises(AssertionError):
-        same(of("decs", rate=0.0), plain, 1e-3)
+        same(of("decs", rate=0.0, limit=4), plain, 1e-3)
 
 
 def test_thinking_of_one_token_is_all_necessary_and_of_none_has_no_share():

@@ -26,8 +26,11 @@ from selfteach.core import (
     Task,
 )
 from selfteach.core.scoring import score
+from selfteach.loop.assemble import needed
+from selfteach.loop.engine_roles import engine_model_roles
 from selfteach.loop.episode import play
 from selfteach.methods.laser import (
+    constant_regression,
     from_step,
     per_trajectory_probed,
     probed,
@@ -69,6 +72,18 @@ def test_the_policy_s_word_on_its_own_answer(letters):
     )
 
 
+def test_without_a_constant_the_reference_is_asked(letters):
+    # the policy gives -12 after "7", the reference -18 there: 0.1 * 6
+    group, context, engine = answered_group(["7"], "7", letters, lambda text: [0.0])
+
+    async def levels(model_role: str, context: Any, tokens: Any, want: Any = ()) -> Any:
+        return {"raw_logp": np.array([{"policy": -12.0, "ref": -18.0}[model_role]])}
+
+    engine.score = levels  # type: ignore[method-assign]
+    found = asyncio.run(score(probed(reward=exact_match(), reference="ref"), [group], context, 5.0))
+    assert [s.value for s in found["self_reward"].values()] == pytest.approx([0.6])
+
+
 def test_one_token_more_after_what_ended_by_itself():
     whole, cut = single_turn_group([(5, 6), (7,)], [1.0, 0.0]), single_turn_group([(8,)], [0.0], "c")
     (t,) = cut.episodes[0].trajectories
@@ -89,11 +104,14 @@ def test_one_token_more_after_what_ended_by_itself():
 def test_the_verdict_is_regressed_on_the_reward():
     # (0.1 (-14 + 20) - 1)^2 = 0.16; its slope 2 * 0.1 * -0.4
     lp = f64(-14.0, -25.0)
-    assert verdict_regression(raw_logp=lp, reward=f64(1, 0), c_ref=-20.0).tolist() == pytest.approx([0.16, 0.25])
-    assert verdict_regression(raw_logp=lp, reward=f64(1, 0)).tolist() == pytest.approx([0.16, 0.25])
-    assert slope(lambda x: verdict_regression(raw_logp=x, reward=f64(1, 0), c_ref=-20.0), lp).tolist() == pytest.approx(
-        [-0.08, -0.1]
-    )
+    assert constant_regression(raw_logp=lp, reward=f64(1, 0)).tolist() == pytest.approx([0.16, 0.25])
+    # against a reference of -18 and -25: (0.4 - 1)^2 and (0 - 0)^2
+    ref = f64(-18.0, -25.0)
+    assert verdict_regression(raw_logp=lp, ref_raw_logp=ref, reward=f64(1, 0)).tolist() == pytest.approx([0.36, 0.0])
+    got = slope(lambda x: constant_regression(raw_logp=x, reward=f64(1, 0), c_ref=-20.0), lp)
+    assert got.tolist() == pytest.approx([-0.08, -0.1])
+    got = slope(lambda x: verdict_regression(raw_logp=x, ref_raw_logp=ref, reward=f64(1, 0)), lp)
+    assert got.tolist() == pytest.approx([-0.12, 0.0])
 
 
 def test_laser_before_its_warm_up_is_grpo_and_after_it_has_the_regression_beside():
@@ -208,3 +226,10 @@ def test_two_doubtful_samples_weigh_less_than_one_of_a_little_more_than_both(tag
     table.engine.score = levels  # type: ignore[union-attr, method-assign]
     (episode,) = asyncio.run(play(table, [RolloutRequest(Task("t", "q", ("5",)))]))[0].episodes
     assert episode.why == "" and episode.answer == "5"
+
+
+def test_the_reference_is_held_unless_a_constant_stands_for_it():
+    exact, constant = needed(of("laser")), needed(of("laser", c_ref=-9.0))
+    assert "ref" in engine_model_roles(exact) and "ref" not in constant.models
+    assert [t.fn.name for t in exact.stage.updates[0].terms][1:] == ["verdict_regression"]
+    assert "c_ref=-9.0" in str(constant) and "reference='ref'" in str(exact.decode["weighted_vote"])

@@ -39,3 +39,9 @@ def test_the_critics_loss_is_not_halved():
     assert got == pytest.approx([-0.5, -0.75])
     critic, policy = of("ppo", critic_lr=0.5).stage.updates
     assert (critic.params, critic.lr, policy.params, policy.lr) == (("critic",), 0.5, ("policy",), None)
+
+
+def test_a_penalty_on_every_token_is_part_of_its_reward():
+    # beta 1/10, log-ratios of 1 and 2 a token: r = -0.1, 1 - 0.2. R at lam 1: 0.7, 0.8. 2 (V - R) / 2 of the critic.
+    given = {"name": "critic_value", "update": 0, "critic_value": VALUE, "ref_logp": [-2.0, -3.0]}
+    assert token_gradient(of("ppo", beta=0.1), GROUP, VALUE, **given) == pytest.approx([0.5 - 0.7, 0.25 - 0.8])

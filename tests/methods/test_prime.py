@@ -27,7 +27,7 @@ def test_process_and_outcome_have_their_own_baselines():
     # 0)/2 = 1, (2 + 4)/2 = 3. To go: (1-2) + (3-2) = 0, 1;  4 - 1 = 3;  (0-3) + (0-3) = -6, -3.  Outcome 1, 0, 0: 1 - 0
     # = 1, 0 - 1/2, 0 - 1/2.
     given: dict[str, Any] = {"prm_logp": [2.0, 6.0, 8.0, 1.0, 1.0], "ref_logp": [0.0, 0.0, 0.0, 1.0, 1.0]}
-    given |= {"seq": [0, 0, 1, 2, 2], "group": [0, 0, 0], "reward": [1.0, 0.0, 0.0], "beta": 0.5}
+    given |= {"seq": [0, 0, 1, 2, 2], "group": [0, 0, 0], "reward": [1.0, 0.0, 0.0], "beta": 0.5, "batch": [0] * 5}
     assert implicit_process(**given)["adv"].values == pytest.approx([1, 2, 2.5, -6.5, -3.5])
     assert implicit_process(**given, process=0.0)["adv"].values == pytest.approx([1, 1, -0.5, -0.5, -0.5])
     assert implicit_process(**given, outcome=0.0, gamma=0.0)["adv"].values == pytest.approx([-1, 1, 3, -3, -3])
@@ -36,17 +36,34 @@ def test_process_and_outcome_have_their_own_baselines():
     assert leave_one_out(np.array([3.0, 1.0, 7.0]), np.array([0, 0, 1])).tolist() == [2, -2, 0]
 
 
+def test_process_rewards_are_scaled_by_the_largest_return_of_the_batch():
+    # r: 1, -3 | 2 | 0.5, 0.5 (beta 1). Returns -2, -3 | 2 | 1, 0.5: the largest is |-3|, not the largest reward to the
+    # end nor the largest sum. Divided by 3, 1/3, -1 (mean -1/3) and 2/3 in one group, 1/6, 1/6 alone in the other:
+    # (1/3 - 2/3) + (-1 - 2/3) = -2, -5/3; 2/3 - -1/3 = 1; 0, 0.
+    given: dict[str, Any] = {"prm_logp": [1.0, -3.0, 2.0, 0.5, 0.5], "ref_logp": [0.0] * 5, "beta": 1.0, "outcome": 0.0}
+    given |= {"seq": [0, 0, 1, 2, 2], "group": [0, 0, 1], "reward": [0.0] * 3, "batch": [0] * 5, "batch_norm": True}
+    got = implicit_process(**given)["adv"].values
+    assert got == pytest.approx([-2, -5 / 3, 1, 0, 0], rel=1e-5)
+    # so beta is without effect, where without the norm it is the weight of the process
+    assert implicit_process(**given | {"beta": 0.01})["adv"].values == pytest.approx(got, rel=1e-3)
+    assert implicit_process(**given | {"beta": 0.01, "batch_norm": False})["adv"].values[2] == pytest.approx(0.03)
+    equal = given | {"prm_logp": [0.0] * 5}
+    assert (implicit_process(**equal)["adv"].values == 0).all()  # a reward model that has not learned yet
+
+
 def test_the_policy_gradient_is_of_the_whitened_sum():
-    # Outcomes 1, 0 alone: A = 1, -1, whose std over n - 1 is sqrt(2). Log-ratios 0 and 2 a token, beta 1/2: r = 0, 1,
-    # others' means 1, 0, so A = 1 + (0 - 1) and -1 + (1 - 0): nothing is left. w = 1/2.
+    # Outcomes 1, 0 alone: A = 1, -1, whose std over n - 1 is sqrt(2). Log-ratios 0 and 2 a token: r = 0, 1 by the norm
+    # whatever beta is, others' means 1, 0, so A = 1 + (0 - 1) and -1 + (1 - 0): nothing is left. w = 1/2.
     group, on_policy = [single_turn_group([(5,), (6,)], [1.0, 0.0])], [-1.0, -1.0]
     given = {"prm_logp": [-1.0, 1.0], "ref_logp": [-1.0, -1.0]}
-    got = token_gradient(of("prime", process=0.0), group, on_policy, **given)
+    policy, prm = 0, 1  # the policy is updated first, with the rewards of the reward model as it was
+    got = token_gradient(of("prime", process=0.0), group, on_policy, update=policy, **given)
     assert got == pytest.approx([-math.sqrt(0.5) / 2, math.sqrt(0.5) / 2])
-    assert token_gradient(of("prime", beta=0.5), group, on_policy, **given) == [0, 0]
+    plain = of("prime", beta=0.5, batch_norm=False)
+    assert token_gradient(plain, group, on_policy, update=policy, **given) == [0, 0]
     # The reward model's gradient is that of the sum: S = 0 and 1: beta (sigmoid(S) - R) over two answers.
     up, down = 0.5 * (0.5 - 1) / 2, 0.5 / (1 + math.exp(-1)) / 2
-    got = token_gradient(of("prime", beta=0.5), group, given["prm_logp"], name="prm_logp", update=0, **given)
+    got = token_gradient(plain, group, given["prm_logp"], name="prm_logp", update=prm, **given)
     assert got == pytest.approx([up, down])
 
 
@@ -63,23 +80,35 @@ def test_cross_entropy_of_a_log_ratio_by_hand():
     assert logp.grad is not None and logp.grad.tolist() == pytest.approx([up, up, down])
 
 
-def test_the_reward_model_is_updated_before_it_scores():
-    method = needed(of("prime"))
+@pytest.mark.parametrize("double_forward", [False, True])
+def test_the_reward_model_scores_before_it_is_updated_unless_it_forwards_twice(double_forward):
+    method = needed(of("prime", double_forward=double_forward))
     learner = LocalLearner(method.weights, method.models, start(), 0, LearnerSettings())
     context = StepContext(None, None, tuple(method.models), {}, None, {}, limits=EpisodeLimits())  # type: ignore[arg-type]
     groups = groups_of()
     context.trees.update({e.id: e.tree for g in groups for e in g.episodes})
     state = RunState()
-    batch = compose_batch(groups, method.stage, learner, context, state).batch
-    learn_batch(batch, method.stage, learner, state, lr=1e-3)
-    rewards = batch.get("prm_logp") - batch.get("ref_logp")
-    assert np.abs(rewards).max() > 1e-4  # before its first update the two models are equal
-    del batch.columns["prm_logp"]
-    learner.forward(batch, ["prm_logp"])
-    assert np.allclose(batch.get("prm_logp") - batch.get("ref_logp"), rewards, atol=1e-12)
+
+    def step() -> tuple[np.ndarray, np.ndarray, Any]:
+        """The process rewards that the policy was paid in this step, and those of the reward model after it."""
+        batch = compose_batch(groups, method.stage, learner, context, state).batch
+        learn_batch(batch, method.stage, learner, state, lr=1e-3)
+        paid = batch.get("prm_logp") - batch.get("ref_logp")
+        del batch.columns["prm_logp"]
+        learner.forward(batch, ["prm_logp"])
+        return paid, batch.get("prm_logp") - batch.get("ref_logp"), batch
+
+    paid, new, batch = step()
+    assert np.abs(new).max() > 1e-4
+    if double_forward:
+        assert np.allclose(new, paid, atol=1e-12)
+    else:
+        assert (paid == 0).all()  # the reward model as it began is the reference
+        paid, newer, batch = step()
+        assert np.allclose(paid, new, atol=1e-12) and np.abs(newer - new).max() > 1e-4
+        new = newer
     right, seq = batch.get("reward", "seq"), batch.get("seq")
-    sums = np.bincount(seq, weights=rewards)
-    assert np.corrcoef(sums, right)[0, 1] > 0.3  # the implicit reward correlates with the outcome
+    assert np.corrcoef(np.bincount(seq, weights=new), right)[0, 1] > 0.3  # implicit rewards correlate with the outcome
 
 
 def test_beta_is_a_twentieth_and_process_and_outcome_count_alike_unless_told_otherwise():
@@ -89,6 +118,12 @@ def test_beta_is_a_twentieth_and_process_and_outcome_count_alike_unless_told_oth
     )
     assert l.tolist() == pytest.approx([math.log1p(math.exp(-2))])
     # r = 0.5, 1.5 (mean 1) and 2: to go (0.5 - 2) + (1.5 - 2) = -2, -1/2; 2 - 1 = 1. Outcome 1, 0: 1 and -1.
-    given: dict[str, Any] = {"prm_logp": [10.0, 30.0, 40.0], "ref_logp": [0.0] * 3, "seq": [0, 0, 1], "group": [0, 0]}
+    given: dict[str, Any] = {
+        "prm_logp": [10.0, 30.0, 40.0],
+        "ref_logp": [0.0] * 3,
+        "seq": [0, 0, 1],
+        "group": [0, 0],
+        "batch": [0] * 3,
+    }
     got = implicit_process(**given, reward=[1.0, 0.0])["adv"].values
     assert got == pytest.approx([-1.0, 0.5, 0.0])

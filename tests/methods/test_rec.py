@@ -43,7 +43,9 @@ def test_ranges_by_hand():
                 "mask": mask,
                 "importance": importance,
             }
-            assert ranged_reinforce(logp=lp, **given)[1].tolist() == [bool(k) for k in kept]
+            _, within, told = ranged_reinforce(logp=lp, **given)
+            assert within.tolist() == [bool(k) for k in kept]
+            assert (~told["clip_fraction"]).tolist() == [bool(k) for k, x in zip(kept, given["adv"], strict=True) if x]
             weight = ratios if importance else [1.0] * 5
             grad = slope(lambda x, g=given: ranged_reinforce(logp=x, **g)[0], lp)
             assert grad.tolist() == pytest.approx([-0.5 * sign * w * k for w, k in zip(weight, kept, strict=True)])
@@ -162,3 +164,8 @@ def test_red_drop_keeps_as_many_bad_answers_as_good_ones():
     assert np.bincount(kept.batch.get("group", "seq"), weights=adv) == pytest.approx(0, abs=1e-12), (
         "the baseline is that of the answers kept"
     )
+
+
+def test_opmd_without_a_penalty_is_refused_by_name():
+    with pytest.raises(BadValue, match="opmd: tau must be above 0, not 0"):
+        of("opmd", tau=0)

@@ -15,7 +15,17 @@ from selfteach.core.scoring import score
 from selfteach.credit.composers import per_trajectory
 from selfteach.engine.scripted import ScriptedEngine
 from selfteach.loop.episode import play
-from selfteach.methods.rest_mcts import Line, answered, best_of, inferred_values, line_search, line_values, right_only
+from selfteach.methods.rest_mcts import (
+    Line,
+    altered,
+    answered,
+    best_of,
+    inferred_values,
+    line_search,
+    line_values,
+    right_only,
+    with_slips,
+)
 
 
 def test_values_of_lines_by_hand():
@@ -103,7 +113,8 @@ def test_a_search_stops_at_an_answer_of_a_high_value(tags):
 def test_an_expansion_samples_as_many_lines_as_branch(tags):
     for branch in (1, 4):
         _, groups = searched(line_search(expansions=1, lookahead=0, branch=branch), tags)
-        assert groups[0].episodes[0].cost["turns"] == branch
+        # where no line ends the answer the policy goes on from the best one, which is one more turn
+        assert groups[0].episodes[0].cost["turns"] == branch + 1
 
 
 def test_search_and_best_of_keep_to_their_token_budget(tags):
@@ -168,13 +179,13 @@ def test_of_answers_of_one_value_the_first_is_the_best_of_eight(tags):
 
 
 def test_an_expansion_has_three_lines_and_three_more_in_simulation(tags):
-    # no line ends the answer: one expansion samples 3 lines, and 3 in simulation below the best of them
+    # no line ends the answer: one expansion samples 3 lines, 3 in simulation below the best of them, and the end
     table = scripted_context(line_search(expansions=1), [" 1 + 1 = 2."], tags, model_roles=("policy", "vm"))
     (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
-    assert episode.why == "" and episode.cost["turns"] == 3 + 3
+    assert episode.why == "" and episode.cost["turns"] == 3 + 3 + 1
     table = scripted_context(line_search(), [" 1 + 1 = 2."], tags, model_roles=("policy", "vm"))
     (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
-    assert episode.why == "" and episode.cost["turns"] == 8 * 6
+    assert episode.why == "" and episode.cost["turns"] == 8 * 6 + 1
 
 
 class Short(Scripted):
@@ -206,3 +217,53 @@ def test_the_value_of_a_line_is_mixed_with_that_of_its_simulation(tags):
         _, groups = searched(line_search(expansions=1, branch=1, **more), tags, engine=Valued)
         (found,) = groups[0].episodes[0].tree.notes.values()
         assert found["value"] == pytest.approx(value) and found["visits"] == 1  # 1/4 and 3/4, by halves
+
+
+def test_a_search_that_ends_no_answer_goes_on_from_its_best_line(tags):
+    # one expansion gives " 1 + 1 = 2." and " 1 + 1 = 3."; the value model prefers the 2
+    _, groups = searched(line_search(expansions=1, lookahead=0), tags)
+    (episode,) = groups[0].episodes
+    assert episode.answer == "2" and len(episode.trajectories) == 1
+    assert [s.value for s in groups[0].scores["reward"].values()] == [1.0]
+
+
+def test_the_first_values_are_those_of_right_lines_and_of_slips_beside_them(tags):
+    """Three lines to a right answer: 1/3, 2/3, 1; m is 4 at the root, then 3 and 2. A slip beside each takes the m
+    of what is above it: max(0, 0 - 1/4), 1/3 - 2/3 / 3, 2/3 - 1/3 / 2.
+    """
+    task = Task("d", "compute: 1 + 1 + 2 =\n", ("4",), (" 1 + 1 = 2. 2 + 2 = 4.<answer> 4</answer>",))
+    context = scripted_context(with_slips(), [], tags)
+    groups = asyncio.run(play(context, [RolloutRequest(task, 1)]))
+    (episode,) = groups[0].episodes
+    assert episode.why == ""
+    found = {}
+    for example in line_values(groups=groups):
+        leaf = example.segments[-1].source
+        text = tags.decode(episode.tree.id[episode.tree.places(leaf.node)])[len(task.prompt) :]
+        found[text] = example.given["target"][1]
+    right = {t: v for t, v in found.items() if (task.data[0]).startswith(t)}
+    assert right == pytest.approx({" 1 + 1 = 2.": 1 / 3, " 1 + 1 = 2. 2 + 2 = 4.": 2 / 3, task.data[0]: 1.0})
+    wrong = sorted(v for t, v in found.items() if t not in right)
+    assert wrong == pytest.approx([0.0, 1 / 3 - 2 / 9, 2 / 3 - 1 / 6])
+    lines = {line for t in found if t not in right for line in [t.split(".")[-2 if t.endswith(".") else -1]]}
+    assert not lines & {" 1 + 1 = 2", " 2 + 2 = 4", "<answer> 4</answer>"}
+
+
+def test_a_wrong_line_differs_in_its_conclusion():
+    draw = np.random.default_rng(0)
+    for line in (" 3 + 4 = 7.", "<answer> 12</answer>", " 1 - 1 = 0."):
+        wrong = altered(line, draw)
+        assert wrong is not None and wrong != line and len(wrong.split()) == len(line.split())
+    assert altered(" rotate : a b c.", draw) == " rotate : a c b."
+    assert altered(" a a.", draw) is None and altered("</think>", draw) is None
+
+
+def test_the_value_model_is_trained_before_the_first_search_and_both_ways_have_one_budget():
+    first, main = registry.methods.get("rest_mcts")().stages
+    assert first.data and [u.params for u in first.updates] == [("vm",)] and first.updates[0].minibatches == 60
+    assert len(registry.methods.get("rest_mcts")(value_warmup=0).stages) == 1
+    searching = main.programs["main"].hyper_parameters
+    whole = registry.methods.get("rest_mcts")(search=False).stage.programs["main"].hyper_parameters
+    assert searching["tokens"] == whole["tokens"] == 320
+    assert searching["expansions"] >= 320 and whole["n"] >= 320  # nothing but tokens bounds either
+    assert not searching["stop_early"]

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.answers import answered_group, paid
+from support.battery import of
+from support.curriculum import answered, asked
 
-from selfteach.methods.rlpr import keep_spread, reference_probability
+from selfteach.methods.rlpr import keep_spread, reference_probability, refill_spread, tags_once
 from selfteach.reward.answer import exact_match
 
 
@@ -25,7 +27,7 @@ def test_the_reference_is_scored_with_and_without_the_reasoning(tags, letters):
     texts = ["<think>a</think><answer> 5</answer>", "<think>b</think><answer> 71</answer>", "<think>a</think> 71"]
     for tokenizer in (tags, letters):  # a tag is a token, or many
         group, context, engine = answered_group(texts, "71", tokenizer, say)
-        scores = paid(reference_probability(judge=exact_match()), group, context=context)
+        scores = paid(reference_probability(metric_judge=exact_match()), group, context=context)
         assert [s.value for s in scores] == pytest.approx(
             [0.4, 0.0, 0.0]
         )  # .6 - .2; .1 - .2 is clipped to 0; no answer tag
@@ -81,3 +83,34 @@ def test_the_moving_average_begins_as_a_mean_over_six_steps_and_moves_by_a_hundr
     columns, after = keep_spread(reward=[0, 1.7, 0, 1.8], group=[0, 0, 1, 1], state=state)
     assert columns["keep"].values.tolist() == [0, 0, 1, 1]
     assert after["mean"] == pytest.approx(math.sqrt(0.5) * (0.99 * 3.5 + 0.01 * 1.75))
+
+
+def test_a_tenth_of_the_reward_is_for_the_form(tags):
+    # p = .6 - .2 in an answer of one tag each; none where the answer is not closed, or opened twice
+    say = lambda text: np.log([0.6] * 3 if "think" in text else [0.2] * 3)  # noqa: E731
+    texts = [
+        "<think>a</think><answer> 5</answer>",
+        "<think>a</think><answer> 5",
+        "<answer>1</answer><answer>2</answer>",
+    ]
+    group, context, _ = answered_group(texts, "71", tags, say)
+    scores = paid(of("rlpr").stage.reward[0], group, context=context)
+    assert [s.value for s in scores] == pytest.approx([0.9 * 0.4 + 0.1, 0.9 * 0.4, 0.0])
+    assert [s.parts["format"] for s in scores] == [1, 0, 0]
+    assert [s.value for s in paid(of("rlpr", format=0.0).stage.reward[0], group, context=context)][:2] == pytest.approx(
+        [0.4, 0.4]
+    )
+    assert tags_once(text="<think>a</think>", tags=("<think>", "</think>", "<answer>")).value == 0
+
+
+def test_filtered_groups_are_replaced():
+    # The mean std so far is 1, so that 1/2 is asked for: of (0, 1) it is .707, of (0, .5) .354.
+    state: dict[str, Any] = {"mean": 1.0, "steps": 6, "asked": 0}
+    first, state, _ = asked(refill_spread(), [], state)
+    assert len(first) == 2 and state == {"mean": 1.0, "steps": 6, "asked": 2}
+    played = [answered(first[0], [0, 1]), answered(first[1], [0, 0.5])]
+    again, state, _ = asked(refill_spread(), [played], state)
+    assert len(again) == 1 and again[0].task.id not in {r.task.id for r in first} and state["asked"] == 3
+    assert asked(refill_spread(), [played, [answered(again[0], [0, 1])]], state)[0] == []
+    assert asked(refill_spread(rounds=1), [played], state)[0] == []  # no more rounds
+    assert asked(refill_spread(), [played], {**state, "steps": 5})[0] == []  # nothing is filtered yet

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.answers import answered_group
 from support.battery import of
 from support.comparisons import CIRCLE, choices, circle, rewards_of, settle
 
 from selfteach.core.random_keys import generator, uniform
 from selfteach.core.scoring import score
 from selfteach.credit.advantages import center
-from selfteach.methods.spo import win_rate
+from selfteach.methods.spo import compared_pairs, reward_model, win_rate
 from selfteach.reward.pairwise import win_rates
 from selfteach.tasks.preference import preference
 from selfteach.tasks.preference_rewards import proxy_worth
@@ -102,3 +103,44 @@ def test_the_tasks_judges_prefer_as_they_should():
 def test_a_missing_judge_is_named_in_the_error():
     scores = rewards_of(of("pointwise", judge="coarse").stage.reward[0], choices("rock", "paper"))
     assert all(s.value is None and "judge of task" in (s.error or "") for s in scores)
+
+
+def judged(*names: str):
+    """A group of these words whose task has the judge of the circle."""
+    group = choices(*names)
+    task = replace(group.request.task, judges={"pair": circle()})
+    return group._replace(request=replace(group.request, task=task))
+
+
+def test_the_reward_model_learns_from_the_comparisons_that_make_the_win_rates():
+    # paper beats rock, rock ties with rock: one pair for each rock, none between them
+    pairs = compared_pairs(groups=[judged("rock", "paper", "rock"), judged("rock", "scissors")])
+    assert [e.preferred_over for e in pairs] == [(), (0, 2), (), (4,), ()]
+    assert [p.learn for p in pairs[0].parts] == [None, "rm"] and pairs[0].model_role == "rm"
+    assert {e.given["reward"][1] for e in pairs} == {0.0} and pairs[0].key == pairs[2].key == "k/rm"
+    # in a circle each wins once: no order of three numbers satisfies all, where the win rates are one half each
+    circular = compared_pairs(groups=[judged(*CIRCLE)])
+    assert sorted(len(e.preferred_over) for e in circular) == [1, 1, 1]
+    assert compared_pairs(groups=[choices("rock", "paper")]) == [], "a task without the judge"
+    # the same draws as those of the win rates, of a judge that is often wrong
+    source = preference(judge=0.4)
+    group = choices(*(f"the red dog runs {n}" for n in range(4)))
+    noisy = group._replace(request=replace(group.request, task=source.train(3)))
+    wins = [len(e.preferred_over) / 3 for e in compared_pairs(groups=[noisy])]
+    assert wins == pytest.approx([s.value for s in rewards_of(win_rate(), noisy)])
+
+
+def test_an_answer_is_paid_the_scalar_after_its_last_token(letters):
+    group, context, engine = answered_group(["ab", "c"], "7", letters, lambda text: [0.0])
+
+    async def scalars(model_role, prompt, tokens, want=()):
+        assert (model_role, want) == ("rm", ("scalar_after",))
+        return {"scalar_after": np.array([9.0] * (len(tokens) - 1) + [float(len(tokens))])}
+
+    engine.score = scalars
+    found = asyncio.run(score(reward_model(), [group], context, 5.0))["reward"]
+    lengths = [int(e.tree.action_mask.sum()) for e in group.episodes]
+    assert [s.value for s in found.values()] == lengths
+    method = of("iterated_rm")
+    assert [u.params for u in method.stage.updates] == [("policy",), ("rm",)]
+    assert method.stage.updates[1].terms[0].fn.name == "bradley_terry"

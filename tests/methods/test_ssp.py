@@ -212,11 +212,12 @@ def test_each_role_has_its_own_normalisation_and_stream(tags):
     assert adv[role == "policy"] == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
     assert set(batch.loss_streams) == {"propose", "main"} and not (batch.get("span") == 1).any()
     first, second = registry.methods.get("ssp")().stage.updates
-    assert (
-        first.terms[0].on == ("propose",)
-        and second.terms[0].on == ("main",)
-        and first.params == second.params == ("policy",)
-    )
+    assert first.params == second.params == ("policy",)
+    for update, stream in ((first, "propose"), (second, "main")):  # each has the KL to the reference on its own tokens
+        assert [(t.fn.name, t.on, t.coef) for t in update.terms] == [
+            ("clipped_ratio", (stream,), 1.0),
+            ("kl", (stream,), 0.01),
+        ]
 
 
 def test_a_run_goes_through_both_stages(tmp_path):

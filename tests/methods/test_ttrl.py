@@ -19,11 +19,11 @@ def test_the_majority_answer_is_the_pseudo_label():
     # 7 has two of four votes, however it is spelled; the label is 8. Paid 1 1 0 0 where the truth would pay 0 0 1 0, so
     # one is hit.
     answers = ["7", " 7.0", "8", None]
-    scores = paid(majority_vote(judge=exact_match()), answered(answers, "8"))
+    scores = paid(majority_vote(metric_judge=exact_match()), answered(answers, "8"))
     assert [s.value for s in scores] == [1, 1, 0, 0]
     assert [s.parts["hit"] for s in scores] == [0, 0, 0, 1] and [s.parts["right"] for s in scores] == [0, 0, 1, 0]
     assert {s.parts["label"] for s in scores} == {0} and {s.parts["share"] for s in scores} == {0.5}
-    same_votes = paid(majority_vote(judge=exact_match()), answered(answers, "7"))
+    same_votes = paid(majority_vote(metric_judge=exact_match()), answered(answers, "7"))
     assert [s.value for s in same_votes] == [1, 1, 0, 0] and {s.parts["label"] for s in same_votes} == {
         1
     }  # the reward does not depend on the label
@@ -44,7 +44,7 @@ def test_samples_that_only_vote_are_in_no_baseline():
 def test_ttrl_with_every_vote_kept_and_labels_is_grpo_on_the_test_questions():
     same(of("ttrl", keep=99, labels=True), of("grpo"))
     differ = {place for place, _, _ in of("ttrl", keep=99, labels=True).diff(of("grpo", groups=16, rollouts=16))}
-    assert differ == {"select", "credit.1", "credit.2", "sampling"}
+    assert differ == {"select", "credit.1", "credit.2"}
     source = task_source("chain_sum", {"n_test": 8})
     asked, _ = of("ttrl").stage.select(n=8, rollouts=2, finished_rounds=[], source=source, seed=0, state=0)
     assert {r.task.id for r in asked} == {t.id for t in source.test}

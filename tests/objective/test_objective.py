@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.tensors import columns, f64, slope
 
 from selfteach.core import BadValue, Batch, Example, History, Segment, Term, collate, from_json, to_json
+from selfteach.core.blocks import measures
 from selfteach.core.registry import blocks
 from selfteach.loop.loss_weights import loss_weights
 from selfteach.objective import (
@@ -63,6 +64,21 @@ def test_clipped_ratio_by_hand():
         [-0.5, -1.1, -1.2, 1.6, 2.2, 6.0]
     )
     assert clipped_ratio(logp=lp, old_logp=zero, adv=a, high=0.28)[2].item() == -1.28
+
+
+def test_the_share_that_a_clip_acts_on_counts_what_has_an_advantage():
+    # Bounds 0.8 and 1.2. A = 1: r 1/2 free, 2 clipped. A = -2: r 1/2 clipped, 4 free, and beyond a dual clip at 3.
+    lp, a = torch.log(f64(0.5, 2, 0.5, 4, 9)), f64(1, 1, -2, -2, 0)
+    rows = {"logp": lp, "old_logp": torch.zeros_like(lp), "adv": a}
+    assert measures(clipped_ratio(), rows)["clip_fraction"].tolist() == [False, True, True, False]
+    assert measures(clipped_ratio(dual=3.0), rows)["clip_fraction"].tolist() == [False, True, True, True]
+    # A weight is bounded on whichever side the advantage is: by 1 to 5, or by 1/2 to 5.
+    assert measures(clipped_importance(), rows)["clip_fraction"].tolist() == [False] * 4
+    assert measures(clipped_importance(low=0.4, high=1.0), rows)["clip_fraction"].tolist() == [True, False, True, True]
+    # Sequences by their geometric means: sqrt(1/2 * 2) = 1 is free; 6 with A = 1 is clipped; the last has no advantage.
+    seqs = {"logp": lp, "old_logp": torch.zeros_like(lp), "adv": f64(1, 1, 0), "seq": torch.tensor([0, 0, 2, 1, 1])}
+    assert measures(sequence_ratio(), seqs)["clip_fraction"].tolist() == [False, True]
+    assert measures(nll(), {"logp": lp}) == {}
 
 
 @quick
