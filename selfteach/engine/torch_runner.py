@@ -64,6 +64,14 @@ class TorchRunner:
             hidden = hidden[torch.from_numpy(rows).to(hidden.device)]
         return hidden, self.model.logits(hidden).float()
 
+    def steps_at_once(self, rows: int) -> int:
+        """As Runner.steps_at_once: there is no `generate`."""
+        return 0
+
+    def generate(self, *given: Any) -> int:
+        """Not there."""
+        raise NotImplementedError
+
     def draw(
         self, logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray
     ) -> sampler.Draw:
