@@ -291,7 +291,7 @@ class Scheduler:
     def _release(self, slot: int) -> None:
         """Free a slot; its cached prefix can still be reused."""
         request = self.requests[slot]
-        if request is not None and request.sampling is not None:
+        if request is not None and request.sampling is not None and request.sampling.record:
             self.recorded_counts -= Counter(request.sampling.record)
         self.requests[slot] = None
         self.running[slot] = False
@@ -304,21 +304,34 @@ class Scheduler:
     def _admit(self) -> None:
         """Admit queued requests in order; one whose prefix a running sequence is about to compute waits."""
         waiting: list[EngineRequest] = []
+        prefix, common = b"", np.zeros(0, np.int64)
         while self.queue and not self.running.all():
             request = self.queue.popleft()
-            if not request.future.done() and not self._place(request):
+            if request.future.done():
+                continue
+            if (own := request.ids[: request.start - 1].tobytes()) != prefix or not len(common):
+                prefix, common = own, self._common_prefix(request)
+            if self._place(request, common):
+                common[request.slot] = request.start - 1  # for the next one, often of the same group
+            else:
                 waiting.append(request)
         self.queue.extendleft(reversed(waiting))
 
-    def _place(self, request: EngineRequest) -> bool:
+    def _common_prefix(self, request: EngineRequest) -> np.ndarray:
+        """i64[slots]: the tokens of each slot with which a request's context begins, without the context's last."""
+        # That one is always computed, since its hidden state gives the next token.
+        longest = request.start - 1
+        if not longest:
+            return np.zeros(len(self.tokens), np.int64)
+        other = self.tokens[:, :longest] != request.ids[:longest]
+        return np.where(other.any(1), other.argmax(1), longest)
+
+    def _place(self, request: EngineRequest, common: np.ndarray) -> bool:
         """Place a request in a slot with the longest cached prefix; False where it should wait for a longer one.
 
-        The slot is the one whose whole content is a prefix of the request, else the least recently used.
+        common: as `_common_prefix` gives it. The slot is the one whose whole content is a prefix of the request, else
+        the least recently used.
         """
-        # The context's last token is always computed, since its hidden state gives the next token.
-        longest = request.start - 1
-        same = self.tokens[:, :longest] == request.ids[:longest]
-        common = np.where(same.all(1), longest, same.argmin(1)) if longest else np.zeros(len(same), np.int64)
         ready = np.minimum(common, self.n_cached)
         source = int(np.lexsort((self.last_used, ~self.running & (self.n_cached <= common), ready))[-1])
         n_shared = int(ready[source])
@@ -342,6 +355,7 @@ class Scheduler:
             self.limit[slot] = min(self.length, request.start + (s.max_tokens or self.length))
             self.temperature[slot], self.top_p[slot], self.top_k[slot] = float(s.temperature), s.top_p, s.top_k  # type: ignore[arg-type]
             self.rng_key[slot], self.stop_table[slot] = np.uint64(request.rng_key), self.stops.index_of(s.stop)
-            self.recorded_counts += Counter(s.record)
+            if s.record:
+                self.recorded_counts += Counter(s.record)
         self.is_plain[slot] = s is not None and not s.record and s.top_p == 1 and s.top_k == 0
         return True

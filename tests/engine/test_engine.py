@@ -276,7 +276,7 @@ def test_a_cancelled_request_leaves_and_its_slot_is_used_again() -> None:
 
     close(run(both()), run(reference().generate("policy", context, Sampling(max_tokens=3), 3)))
     with pytest.raises(TimeoutError):
-        run(asyncio.wait_for(engine.generate("policy", context, Sampling(), 4), 0.001))
+        run(asyncio.wait_for(engine.generate("policy", context, Sampling(), 4), 1e-6))
     assert run(engine.generate("policy", context, Sampling(max_tokens=1), 5)).status in ("length", "stop")
 
 
