@@ -68,7 +68,18 @@ class TorchRunner:
         """As Runner.steps_at_once: there is no `generate`."""
         return 0
 
-    def generate(self, *given: Any) -> int:
+    def generate(
+        self,
+        tokens: np.ndarray,
+        logp: np.ndarray,
+        slots: np.ndarray,
+        known: np.ndarray,
+        limit: np.ndarray,
+        temperature: np.ndarray,
+        uniform: np.ndarray,
+        stops: tuple[np.ndarray, np.ndarray],
+        enough: int,
+    ) -> int:
         """Not there."""
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -220,7 +220,7 @@ class Session:
 
 
 @contextmanager
-def frozen_heap() -> Iterator[None]:
+def frozen_heap() -> Generator[None]:
     """Leave out what there is now when garbage is collected: the objects of all imported modules, which live on anyway.
 
     To walk over them takes a tenth of a second, each few steps of a small run.
