@@ -210,7 +210,7 @@ class NativeRunner:
         return self._draw(logits, np.ones(len(ids)), None, np.array(ids)).logp
 
     def steps_at_once(self, rows: int) -> int:
-        """As Runner.steps_at_once: about a millisecond's work, where that is several steps."""
+        """As Runner.steps_at_once: one, or several where these are a few milliseconds of work."""
         return min(max(WORK_AT_ONCE // (rows * self.n_weights), 1), MAX_STEPS)
 
     def generate(
