@@ -21,6 +21,10 @@ DTYPES = (torch.float32, torch.bfloat16)
 # Largest cache, in bytes, on the system's huge pages: faster, but a page takes memory as soon as any of it is used.
 HUGE_PAGES_BELOW = 1 << 28
 
+# Steps that are computed in one call: while it lasts no request can join them.
+MAX_STEPS = 16
+WORK_AT_ONCE = 1 << 27  # weights times sequences
+
 
 def unsupported_reason(model: Transformer, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why decode.cpp cannot run a model; None where it can."""
@@ -110,16 +114,20 @@ class NativeRunner:
     def __init__(self, packed: PackedWeights, slots: int, length: int) -> None:
         self.packed, self.lib, self.model, self.length = packed, packed.lib, packed.model, length
         self.backend = f"native, {str(packed.dtype).removeprefix('torch.')}"
+        self.n_weights = sum(p.numel() for p in self.model.parameters())
         self.resize(slots)
 
     def resize(self, slots: int) -> None:
         """Change the number of slots, all of them empty."""
         c, dtype, lanes = self.model.config, self.packed.dtype, self.packed.lanes
         self.k = self.v = torch.empty(0)  # frees the old ones first
+        self.raw: list[np.ndarray] = []
         self.pages = PageTable(slots, -(-self.length // PAGE))
         shape, capacity = (c.layers, slots, c.kv_heads), PAGE * self.pages.table.shape[1]
         self.k = zeros((*shape, capacity // lanes, c.head_dim, lanes), "cpu", dtype)
         self.v = zeros((*shape, capacity, -(-c.head_dim // lanes) * lanes), "cpu", dtype)
+        # The same memory for NumPy, to which a small copy costs a third of what it costs torch.
+        self.raw = [x.view(torch.int16 if dtype == torch.bfloat16 else torch.int32).numpy() for x in (self.k, self.v)]
         if self.k.nbytes <= HUGE_PAGES_BELOW:
             for x in (self.k, self.v):
                 self.lib.large_pages(x.data_ptr(), x.nbytes)
@@ -144,10 +152,11 @@ class NativeRunner:
         return sum(c.stop - c.start for c in copies)
 
     def _copy(self, copies: list[PageCopy]) -> None:
+        k, v = self.raw
         for source, target, start, stop in copies:
             blocks = slice(start // self.packed.lanes, -(-stop // self.packed.lanes))
-            self.k[:, target, :, blocks] = self.k[:, source, :, blocks]
-            self.v[:, target, :, start:stop] = self.v[:, source, :, start:stop]
+            k[:, target, :, blocks] = k[:, source, :, blocks]
+            v[:, target, :, start:stop] = v[:, source, :, start:stop]
 
     def clear(self, upto: int) -> None:
         """Release all pages; a key that a row does not attend to is never read."""
@@ -199,6 +208,31 @@ class NativeRunner:
     def logp(self, logits: Tensor, ids: np.ndarray) -> Tensor:
         """As Runner.logp."""
         return self._draw(logits, np.ones(len(ids)), None, np.array(ids)).logp
+
+    def steps_at_once(self, rows: int) -> int:
+        """As Runner.steps_at_once: one, or several where these are a few milliseconds of work."""
+        return min(max(WORK_AT_ONCE // (rows * self.n_weights), 1), MAX_STEPS)
+
+    def generate(
+        self,
+        tokens: np.ndarray,
+        logp: np.ndarray,
+        slots: np.ndarray,
+        known: np.ndarray,
+        limit: np.ndarray,
+        temperature: np.ndarray,
+        uniform: np.ndarray,
+        stops: tuple[np.ndarray, np.ndarray],
+        enough: int,
+    ) -> int:
+        """As Runner.generate, in one call."""
+        steps, table = uniform.shape[1], self.pages.table
+        self._copy(self.pages.write(slots, known - 1, np.minimum(steps, limit - known)))
+        temperature = temperature.astype(np.float32)
+        cache = self.k.data_ptr(), self.v.data_ptr(), len(table), table.ctypes.data, table.shape[1]
+        texts = tokens.ctypes.data, logp.ctypes.data, tokens.shape[1]
+        rows = [x.ctypes.data for x in (slots, known, limit, temperature, uniform, *stops)]
+        return self.lib.generate(self.packed.handle, *cache, *texts, *rows, len(slots), steps, enough, self.threads)
 
     def _draw(self, logits: Tensor, temperature: np.ndarray, uniform: np.ndarray | None, ids: np.ndarray) -> Draw:
         logp, temperature = np.empty(len(ids), np.float32), temperature.astype(np.float32)

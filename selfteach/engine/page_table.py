@@ -71,8 +71,7 @@ class PageTable:
         old = int(self.table[slot, n])
         if old >= 0 and self.ref_counts[old, n] == 1:
             return []
-        free = self.ref_counts[:, n] == 0
-        new = slot if free[slot] else int(free.argmax())
+        new = slot if not self.ref_counts[slot, n] else int((self.ref_counts[:, n] == 0).argmax())
         self.table[slot, n], self.ref_counts[new, n] = new, 1
         if old < 0:
             return []
@@ -81,6 +80,8 @@ class PageTable:
 
     def _release_pages(self, slot: int, first: int) -> None:
         """Release a slot's pages from the `first` on."""
+        if first == self.table.shape[1] or self.table[slot, first] < 0:  # a sequence has its first pages, without gaps
+            return
         n = np.flatnonzero(self.table[slot, first:] >= 0) + first
         self.ref_counts[self.table[slot, n], n] -= 1
         self.table[slot, first:] = -1

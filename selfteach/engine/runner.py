@@ -63,6 +63,34 @@ class Runner(Protocol):
         """The hidden states of some rows, and their logits: [R, width], f32[R, vocab]."""
         ...
 
+    def steps_at_once(self, rows: int) -> int:
+        """How many tokens of each of `rows` sequences `generate` may draw in a call; 0: it cannot."""
+        ...
+
+    def generate(
+        self,
+        tokens: np.ndarray,
+        logp: np.ndarray,
+        slots: np.ndarray,
+        known: np.ndarray,
+        limit: np.ndarray,
+        temperature: np.ndarray,
+        uniform: np.ndarray,
+        stops: tuple[np.ndarray, np.ndarray],
+        enough: int,
+    ) -> int:
+        """Draw tokens of the slots whose cache lacks their last token only, as `forward`, `logits` and `draw` would,
+        and write them and their logp to `tokens` and `logp` [slots, length].
+
+        known, limit  i64[n]  tokens of each sequence, raised in place, and how many they may become
+        uniform       f64[n, steps]  for each token
+        stops         bool[tables, vocab], i64[n]: ids after which a sequence may have stopped, and its table
+
+        A sequence that may have stopped, or is at its limit, gets no more; all end when `enough` have. Returns the
+        steps done; -1 where a distribution is not finite.
+        """
+        ...
+
     def draw(
         self, logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray
     ) -> Draw:

@@ -21,6 +21,7 @@ from .runner import Runner
 from .sampler import pad_rows
 from .stop_strings import StopStrings
 
+ENDED_SHARE = 8  # steps in one call are over once one in so many of its sequences may have ended
 MIN_SHARED = 8  # tokens of prefix that make it worth a step to wait for a running sequence to compute them
 
 
@@ -83,6 +84,7 @@ class Scheduler:
         self.n_cached = np.zeros(slots, np.int64)  # of these, tokens in the cache
         self.running = np.zeros(slots, bool)
         self.is_generating = np.zeros(slots, bool)  # generates tokens, rather than scoring given ones
+        self.is_plain = np.zeros(slots, bool)  # generates, without truncation and recorded quantities
         self.last_used = np.zeros(slots, np.int64)  # the clock when its request last changed
         self.clock = 0
         self.n_written = 0  # positions of the cache written since it was last cleared
@@ -143,6 +145,8 @@ class Scheduler:
         slots, take = self._next_pieces()
         if not len(slots):
             return False
+        if self.is_plain[slots].all() and take.max() == 1 and (steps := self.runner.steps_at_once(len(slots))):
+            return self._generate(slots, steps)
         self.counts["steps"] += 1
         self.counts["prefilled"] += int(take.sum() - (self.n_cached[slots] >= self.start[slots]).sum())
         self.n_written = max(self.n_written, int((self.n_cached[slots] + take).max()))
@@ -191,18 +195,55 @@ class Scheduler:
         else:  # the only wait for the device in a step
             ids, logp, *values = torch.stack([c[:n].double() for c in columns]).cpu().numpy()
         if not np.isfinite(logp).all():
-            raise NotFinite(f"weights of {self.name!r}: they give logits that are not finite, so no token can be drawn")
+            raise self._not_finite()
         ids = ids.astype(np.int64)
         self.tokens[slots, n_known], self.logp[slots, n_known] = ids, logp
         for name, column in zip(self.recorded_counts, values, strict=True):
             self.recorded.setdefault(name, np.zeros_like(self.logp))[slots, n_known] = column
-        self.n_known[slots] = n_known = n_known + 1
+        self.n_known[slots] = n_known + 1
         self.counts["generated"] += n
+        return self._finish_ended(slots, ids)
+
+    def _generate(self, slots: np.ndarray, steps: int) -> bool:
+        """Draw up to `steps` tokens of slots that decode, as steps with `_draw` would; whether a request ended.
+
+        No request is admitted and no program goes on meanwhile, so it is over once an eighth of them may have ended.
+        """
+        before, known = self.n_known[slots], self.n_known[slots]
+        uniform = random_keys.uniform(
+            self.rng_key[slots][:, None], (before - self.start[slots])[:, None] + np.arange(steps)
+        )
+        stops = self.stops.may_complete | self.is_eos[: self.stops.may_complete.shape[1]], self.stop_table[slots]
+        done = self.runner.generate(
+            self.tokens,
+            self.logp,
+            slots,
+            known,
+            self.limit[slots],
+            self.temperature[slots],
+            uniform,
+            stops,
+            -(-len(slots) // ENDED_SHARE),
+        )
+        if done < 0:
+            raise self._not_finite()
+        self.n_known[slots], self.n_cached[slots] = known, known - 1
+        self.n_written = max(self.n_written, int(known.max()) - 1)
+        self.counts["steps"] += done
+        self.counts["prefilled"] += int((before == self.start[slots]).sum())
+        self.counts["generated"] += int((known - before).sum())
+        return self._finish_ended(slots, self.tokens[slots, known - 1])
+
+    def _not_finite(self) -> NotFinite:
+        return NotFinite(f"weights of {self.name!r}: they give logits that are not finite, so no token can be drawn")
+
+    def _finish_ended(self, slots: np.ndarray, ids: np.ndarray) -> bool:
+        """Finish those slots that end with their last token, given in `ids`; whether there was one."""
         stop = self.is_eos[ids]
         for i in np.flatnonzero(self.stops.may_complete[self.stop_table[slots], ids] & ~stop):
             s = slots[i]
             stop[i] = self.stops.ended(int(self.stop_table[s]), self.tokens[s, self.start[s] : self.n_known[s]])
-        over = np.flatnonzero(stop | (n_known >= self.limit[slots]))
+        over = np.flatnonzero(stop | (self.n_known[slots] >= self.limit[slots]))
         for i in over:
             self._finish(int(slots[i]), bool(stop[i]))
         return bool(len(over))
@@ -250,7 +291,7 @@ class Scheduler:
     def _release(self, slot: int) -> None:
         """Free a slot; its cached prefix can still be reused."""
         request = self.requests[slot]
-        if request is not None and request.sampling is not None:
+        if request is not None and request.sampling is not None and request.sampling.record:
             self.recorded_counts -= Counter(request.sampling.record)
         self.requests[slot] = None
         self.running[slot] = False
@@ -263,21 +304,34 @@ class Scheduler:
     def _admit(self) -> None:
         """Admit queued requests in order; one whose prefix a running sequence is about to compute waits."""
         waiting: list[EngineRequest] = []
+        prefix, common = b"", np.zeros(0, np.int64)
         while self.queue and not self.running.all():
             request = self.queue.popleft()
-            if not request.future.done() and not self._place(request):
+            if request.future.done():
+                continue
+            if (own := request.ids[: request.start - 1].tobytes()) != prefix or not len(common):
+                prefix, common = own, self._common_prefix(request)
+            if self._place(request, common):
+                common[request.slot] = request.start - 1  # for the next one, often of the same group
+            else:
                 waiting.append(request)
         self.queue.extendleft(reversed(waiting))
 
-    def _place(self, request: EngineRequest) -> bool:
+    def _common_prefix(self, request: EngineRequest) -> np.ndarray:
+        """i64[slots]: the tokens of each slot with which a request's context begins, without the context's last."""
+        # That one is always computed, since its hidden state gives the next token.
+        longest = request.start - 1
+        if not longest:
+            return np.zeros(len(self.tokens), np.int64)
+        other = self.tokens[:, :longest] != request.ids[:longest]
+        return np.where(other.any(1), other.argmax(1), longest)
+
+    def _place(self, request: EngineRequest, common: np.ndarray) -> bool:
         """Place a request in a slot with the longest cached prefix; False where it should wait for a longer one.
 
-        The slot is the one whose whole content is a prefix of the request, else the least recently used.
+        common: as `_common_prefix` gives it. The slot is the one whose whole content is a prefix of the request, else
+        the least recently used.
         """
-        # The context's last token is always computed, since its hidden state gives the next token.
-        longest = request.start - 1
-        same = self.tokens[:, :longest] == request.ids[:longest]
-        common = np.where(same.all(1), longest, same.argmin(1)) if longest else np.zeros(len(same), np.int64)
         ready = np.minimum(common, self.n_cached)
         source = int(np.lexsort((self.last_used, ~self.running & (self.n_cached <= common), ready))[-1])
         n_shared = int(ready[source])
@@ -301,5 +355,7 @@ class Scheduler:
             self.limit[slot] = min(self.length, request.start + (s.max_tokens or self.length))
             self.temperature[slot], self.top_p[slot], self.top_k[slot] = float(s.temperature), s.top_p, s.top_k  # type: ignore[arg-type]
             self.rng_key[slot], self.stop_table[slot] = np.uint64(request.rng_key), self.stops.index_of(s.stop)
-            self.recorded_counts += Counter(s.record)
+            if s.record:
+                self.recorded_counts += Counter(s.record)
+        self.is_plain[slot] = s is not None and not s.record and s.top_p == 1 and s.top_k == 0
         return True

@@ -778,4 +778,38 @@ void draw(const float *logits, int64_t stride, int64_t vocab, const float *tempe
         });
     });
 }
+
+// Draw up to `steps` tokens of each of n sequences, and write them with their log-probabilities to tokens, logp [slots, length].
+// A sequence is left out after a token that may stop it, or at its limit; all end once `enough` have been. uniform [n, steps],
+// may_stop [tables, vocab]. Adds to `known`, the tokens of each sequence; returns the steps done, -1 where a distribution is not finite.
+int64_t generate(void *m, void *k, void *v, int64_t slots, const int64_t *table, int64_t pages_per_slot, int64_t *tokens, float *logp, int64_t length,
+                 const int64_t *slot, int64_t *known, const int64_t *limit, const float *temperature, const double *uniform, const uint8_t *may_stop,
+                 const int64_t *stop_table, int64_t n, int64_t steps, int64_t enough, int64_t threads) {
+    AnyModel *model = (AnyModel *)m;
+    const long vocab = model->s.vocab, stride = up(vocab, NR);
+    std::vector<int64_t> row(n), all(n), at(n), ids(n), position(n);
+    std::vector<float> t(n), drawn(n), hidden(n * model->s.width), logits(n * stride);
+    std::vector<double> u(n);
+    for (long i = 0; i < n; i++) row[i] = all[i] = i;
+    long left = n, done = 0;
+    for (; done < steps && left && n - left < enough; done++) {
+        for (long i = 0; i < left; i++) {
+            const long r = row[i];
+            at[i] = slot[r], position[i] = known[r] - 1, ids[i] = tokens[slot[r] * length + known[r] - 1];
+            t[i] = temperature[r], u[i] = uniform[r * steps + done];
+        }
+        model->forward(k, v, slots, table, pages_per_slot, ids.data(), at.data(), position.data(), left, hidden.data(), (int)threads);
+        model->logits(hidden.data(), all.data(), left, logits.data(), (int)threads);
+        draw(logits.data(), stride, vocab, t.data(), u.data(), 0, left, ids.data(), drawn.data(), threads);
+        long stay = 0;
+        for (long i = 0; i < left; i++) {
+            const long r = row[i], to = slot[r] * length + known[r]++;
+            if (!std::isfinite(drawn[i])) return -1;
+            tokens[to] = ids[i], logp[to] = drawn[i];
+            if (known[r] < limit[r] && !may_stop[stop_table[r] * vocab + ids[i]]) row[stay++] = r;
+        }
+        left = stay;
+    }
+    return done;
+}
 }

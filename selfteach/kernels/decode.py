@@ -49,6 +49,7 @@ def _bound(lib: ctypes.CDLL) -> ctypes.CDLL:
         ("model_forward", [p, p, p, i, p, i, p, p, p, i, p, i], None),
         ("model_logits", [p, p, p, i, p, i], None),
         ("draw", [p, i, i, p, p, i, i, p, p, i], None),
+        ("generate", [p, p, p, i, p, i, p, p, i, p, p, p, p, p, p, p, i, i, i, i], i),
     ]:
         call = getattr(lib, name)
         call.argtypes, call.restype = given, result

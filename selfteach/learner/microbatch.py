@@ -130,6 +130,8 @@ def plan_micro_batches(
     atom = _unit_of_sequence(batch, unit) if whole else family
     longest = _extremes(length, atom, size, np.maximum)
     order = np.lexsort((np.arange(size), family, atom, longest[atom]))
+    if size and fits(order):  # then any part of it does
+        return [order]
     out: list[np.ndarray] = []
     current = order[:0]
     for piece in np.split(order, np.flatnonzero(np.diff(atom[order])) + 1) if size else []:

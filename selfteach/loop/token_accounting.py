@@ -101,10 +101,12 @@ def _of_trajectories(fates: np.ndarray, episode: Episode, places: Places, unit: 
 def _of_example(fates: np.ndarray, episode: Episode, example: Example, reason: str | None, rank: Ranks) -> None:
     """Raise the ranks of the tokens that an example holds."""
     tree = episode.tree
-    context = np.array([rank[Fate.CONTEXT, "context"], *(rank[Fate.MASKED, f"masked:{s}"] for s in tree.spans[1:])])
+    context = [rank[Fate.CONTEXT, "context"], *(rank[Fate.MASKED, f"masked:{s}"] for s in tree.spans[1:])]
     learned = rank[(Fate.LEARNED, "") if reason is None else (Fate.DROPPED, reason)]
     for source, learn, start, stop, _ in example.segments:
         if isinstance(source, Ref) and source.episode == episode.id:
             node = slice(tree.begin[source.node], tree.stop(source.node))
-            part = fates[node][start:stop]
-            np.maximum(part, context[tree.span[node][start:stop]] if learn is None else learned, out=part)
+            part, better = fates[node][start:stop], learned
+            if learn is None:
+                better = context[0] if len(context) == 1 else np.array(context)[tree.span[node][start:stop]]
+            np.maximum(part, better, out=part)
