@@ -114,7 +114,7 @@ def balanced_bounds(
     def share(low: float, high: float) -> float:
         positive = (ratio.clamp(max=high) * adv.clamp(min=0)).sum()
         negative = -(ratio.clamp(min=low) * adv.clamp(max=0)).sum()
-        return float(positive / (positive + negative))
+        return float((positive / (positive + negative)).detach())
 
     low, high = lows[0], highs[0]
     current = share(low, high)

@@ -11,7 +11,7 @@ from ..core.regime import Regime, regime
 # What they share: forty facts of addition; the smallest model, which first practises the ways that have steps and then
 # sees in which shares they are gone; a batch and a rate by search.
 TASK: dict[str, Any] = {"largest": 3, "practised": 0.7}
-WARM: dict[str, Any] = {"warm_practice_steps": 1000, "warm_steps": 150, "warm_batch": 32, "warm_lr": 2e-3}
+WARM: dict[str, Any] = {"warm_practice_steps": 1000, "warm_steps": 200, "warm_batch": 32, "warm_lr": 2e-3}
 RUN: dict[str, Any] = {"lr": 3e-4, "eval_every": 6, "eval_tasks": 100, "eval_samples": 1, "checkpoint_every": 1000}
 BATCH: dict[str, Any] = {"groups": 16, "rollouts": 8}
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (1e-4, 3e-4, 1e-3)}
@@ -47,13 +47,13 @@ def skill() -> Regime:
 
 @regime
 def sparse() -> Regime:
-    """The careful way is one in a hundred and a guess is right once in a hundred: nearly all groups are all wrong.
+    """The careful way is two in a hundred and a guess is right once in a hundred: nearly all groups are all wrong.
 
     Until the first right answers are found and learned from, most of a batch teaches nothing.
     """
     return Regime(
         task="digit_sum",
-        task_options={**ways(slowly=0.01, quickly=0.09, guess=0.9), "guesses": 100},
+        task_options={**ways(slowly=0.02, quickly=0.08, guess=0.9), "guesses": 100},
         model="tiny-s",
         settings={**WARM, **RUN, "steps": 80, "eval_every": 8},
         args=BATCH,
@@ -65,7 +65,7 @@ def sparse() -> Regime:
 # Additions that may be estimated take longer to learn; of both regimes the practice is one.
 ESTIMATED: dict[str, Any] = {
     "model": "tiny-s",
-    "settings": {**WARM, "warm_practice_steps": 1200, "warm_steps": 200, **RUN, "steps": 60},
+    "settings": {**WARM, "warm_practice_steps": 1200, **RUN, "steps": 60},
     "args": BATCH,
     "search": SEARCH,
 }
