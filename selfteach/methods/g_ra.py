@@ -38,10 +38,10 @@ def g_ra(
         R = R_outcome + sum over actions of r                                  gate=False, direct accumulation (D-RA)
 
     In the paper the outcome is a patch that is submitted and passes tests, and actions are those of an editor and a
-    shell; here the outcome is the exact answer, and an action a search (by a real engine) or an answer:
-    `format_reward` for each that is well formed (minus it for no answer at the end), `search_reward` for a search with
-    results. The paper's values were not available; with these, direct accumulation can reach nearly the reward of a
-    right answer.
+    shell; here the outcome is the exact answer, and an action a search (by a real engine) or an answer: `format_reward`
+    for each that is well formed (minus it for no answer at the end), `search_reward` for a search with results. A
+    reward that equals the threshold meets it. The paper's values were not available; with these, direct accumulation
+    can reach nearly the reward of a right answer.
     """
     actions = action_score(format_reward=format_reward, search_reward=search_reward)
     reward = (

@@ -60,6 +60,7 @@ def rest_mcts(
     branch: int = 3,
     iteration: int = 5,
     value_lr: float = 1e-3,
+    value_epochs: int = 2,
     value_warmup: int = 60,
     search: bool = True,
 ) -> Method:
@@ -73,13 +74,16 @@ def rest_mcts(
                       tokens were sampled. A search that ends no answer teaches nothing, and a small budget ends short
                       answers alone, so that it must hold several whole answers
         iteration     steps whose searches use the weights of its beginning (`Stage.sync`)
+        value_epochs  passes of the value model over the lines of a step, 2 or 3 in the released code
         value_warmup  minibatches of 16 demonstrations that the value model is trained on in a first stage; 0: none
         search        False: whole answers within the same budget, filtered by being right (ReST-EM); they have no
                       lines, so the value model stays as the first stage left it
 
     Zhang et al. 2024, sections 3.1 to 3.3 (`line_search`, `inferred_values`) and, for the initial value model, 4.1: the
     lines of right solutions, and wrong lines in the place of each (there written by a language model, here
-    `with_slips`). Chosen here: an answer ends where the policy ends it, without the self-critic; one batch is one step.
+    `with_slips`). A value model that has not learned to tell a slip from a right line ranks by how far and how usual an
+    answer is, and best-of-n then finds what is worse than one sample: look at vm/loss and at best_of before comparing.
+    Chosen here: an answer ends where the policy ends it, without the self-critic; one batch is one step.
     """
     full = line_search(tokens=tokens, branch=branch, expansions=tokens, stop_early=False)
     main = full if search else best_of(tokens=tokens, n=tokens)
@@ -105,7 +109,7 @@ def rest_mcts(
                 programs={"main": main},
                 reward=(answered(),),
                 credit=(per_trajectory(), line_values(), right_only()),
-                updates=(Update(("vm",), (value,), lr=value_lr), Update(("policy",), (imitate,))),
+                updates=(Update(("vm",), (value,), epochs=value_epochs, lr=value_lr), Update(("policy",), (imitate,))),
                 groups=groups,
                 rollouts=1,
                 sync=iteration,

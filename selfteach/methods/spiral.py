@@ -57,7 +57,8 @@ def spiral(
         roles     False: one baseline for both roles, the paper's ablation
 
     Liu et al. 2025, equations 4 to 6 and algorithm 1: no group, no division by a standard deviation or a length. Chosen
-    here: one update of b for all games of a step (`role_baseline`); two illegal moves in a row forfeit, by the task.
+    here: one update of b for all games of a step (`role_baseline`; the released code's is after every game, and there
+    too a reward is compared with the b before it); two illegal moves in a row forfeit, by the task.
     """
     second = "policy" if opponent == "self" else opponent
     base = Method(

@@ -34,10 +34,10 @@ def ttrl(
 
         r_i = 1[answer_i = majority(answer_1 .. answer_votes)],   GRPO on the first `keep` of them
 
-    Zuo et al. 2025, sections 2.2 and 3.1, with 64 votes of which 32 are kept; the released scripts sample at
-    temperature 1 and test at 0.6. No label is part of the reward: they are read for the metrics reward/label (whether
-    the majority is right), reward/hit (whether the reward agrees with the label) and reward/right. labels=True: the
-    labels as the reward on the same questions, the upper bound that the method is compared with.
+    Zuo et al. 2025, sections 2.2 and 3.1, with 64 votes of which 32 are kept (here 16 and 8); the released scripts
+    sample at temperature 1 and test at 0.6. No label is part of the reward: they are read for the metrics reward/label
+    (whether the majority is right), reward/hit (whether the reward agrees with the label) and reward/right.
+    labels=True: the labels as the reward on the same questions, the upper bound that the method is compared with.
     """
     return grpo(groups=groups, rollouts=votes).replace(
         select=pool(size=questions, held_out=True),

@@ -22,7 +22,7 @@ from selfteach.objective.schedules import every
 
 def test_a_gradient_is_by_finite_differences_what_it_should_be():
     """The whole way from groups to gradient: -sum_i A_i sum_t logp_t / S for REINFORCE with centred rewards."""
-    study, groups = Study(of("rloo", groups=3, rollouts=4), groups_of()), groups_of()
+    study, groups = Study(of("rloo", groups=3, rollouts=4, beta=0.0), groups_of()), groups_of()
     model = copy.deepcopy(start())
 
     def loss() -> float:
