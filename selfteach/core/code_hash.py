@@ -1,9 +1,9 @@
 """A hash of the code that something depends on, so that what older code computed is not taken for its result.
 
 Imports are followed from some Python files, wherever in a file they are, through every package whose source is on this
-machine. Files reached count by their content: the modules, the `__init__` of their packages, and the files
-beside them that are not Python (C++ sources, headers, data). Libraries count by their version. Imports under
-TYPE_CHECKING run nothing and are left out.
+machine. Files reached count: the modules and the `__init__` of their packages by what they run, so that comments,
+docstrings, layout and a method's claim may change, and the files beside them that are not Python (C++ sources, headers,
+data) by their content. Libraries count by their version. Imports under TYPE_CHECKING run nothing and are left out.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import os
 import platform
 import re
 import sys
+import typing
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 from .versions import UNKNOWN, version
 
 IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t][^\n(]*(?:\([^)]*\))?", re.MULTILINE)
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 
 
@@ -61,7 +65,53 @@ def _stamp(file: str) -> tuple[int, int]:
 
 @cache
 def _content(file: str, *stamp: int) -> str:
-    return hashlib.blake2b(Path(file).read_bytes(), digest_size=10).hexdigest()
+    content = Path(file).read_bytes()
+    if file.endswith(".py"):
+        module = _without_docstrings(_without_claims(ast.parse(content)))
+        code = compile(module, "", "exec", dont_inherit=True, optimize=1)
+        content = repr(_what_runs(code)).encode()
+    return hashlib.blake2b(content, digest_size=10).hexdigest()
+
+
+def _without_claims(module: ast.Module) -> ast.Module:
+    """A module without statements `method.claim = ...`, and without the imported names that only these used."""
+    body = [s for s in module.body if not (isinstance(s, ast.Assign) and _is_claim(s.targets[0]))]
+    if len(body) == len(module.body):
+        return module
+    module.body = body
+    used = {n.id for n in ast.walk(module) if isinstance(n, ast.Name)}
+    for statement in body:
+        if isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
+            statement.names = [a for a in statement.names if (a.asname or a.name) in used] or statement.names[:1]
+    return module
+
+
+def _without_docstrings(module: ast.Module) -> ast.Module:
+    for node in ast.walk(module):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(node, ast.Module | ast.ClassDef | FUNCTION):
+            first, *rest = typing.cast("list[ast.stmt]", body)
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                body[:] = rest or [ast.copy_location(ast.Pass(), first)]
+    return module
+
+
+def _is_claim(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and target.attr == "claim"
+
+
+def _what_runs(value: Any) -> Any:
+    """A code object by what it does, without file and lines; constants of a set in one order whatever their hashes."""
+    if isinstance(value, CodeType):
+        names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars, value.co_qualname
+        counts = value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags
+        consts = [_what_runs(c) for c in value.co_consts]
+        return value.co_code, value.co_exceptiontable, names, counts, consts
+    if isinstance(value, tuple):
+        return tuple(_what_runs(v) for v in typing.cast("tuple[Any, ...]", value))
+    if isinstance(value, frozenset):
+        return ("frozenset", *sorted(repr(_what_runs(v)) for v in typing.cast("frozenset[Any]", value)))
+    return value
 
 
 @cache

@@ -34,6 +34,8 @@ class Result:
     majority: float = float("nan")  # share of tasks whose most frequent answer (the earliest of equals) is right
     distinct: float = float("nan")  # different right answers to a task (core.answers), mean over tasks
     length: float = 0.0
+    length_right: float = float("nan")  # of the samples that are right, and of those that are wrong
+    length_wrong: float = float("nan")
     calls: float = 0.0
     re_rendered: float = 0.0  # times that a chat template re-rendered a conversation, per episode
 
@@ -71,6 +73,8 @@ class Result:
             "stderr": self.error(),
             "score": self.score,
             "length": self.length,
+            "length_right": self.length_right,
+            "length_wrong": self.length_wrong,
             "calls": self.calls,
         }
         if self.re_rendered:
@@ -114,6 +118,7 @@ async def evaluate(
     """
     result = Result([], [], [], [])
     cost: Counter[str] = Counter()
+    tokens: dict[bool, list[float]] = {True: [], False: []}
     values: list[float] = []
     played = right = distinct = 0
     for at in range(0, len(tasks), wave):
@@ -134,13 +139,16 @@ async def evaluate(
             best, _ = majority([a for a, _ in known])
             if best is not None:
                 right += next(v for a, v in known if canonical(a) == best) >= 1.0
-            for episode in group.episodes:
+            for episode, (_, value) in zip(group.episodes, scores, strict=True):
                 cost.update(episode.cost)
                 played += 1
+                if value is not None:
+                    tokens[value >= 1.0].append(episode.cost.get("tokens", 0))
             context.trees.clear()
         if on_progress:
             on_progress(min(at + wave, len(tasks)), len(tasks))
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
+    result.length_right, result.length_wrong = (float(np.mean(t or [np.nan])) for t in (tokens[True], tokens[False]))
     result.re_rendered = sum(re_render_counts([cost]).values()) / max(1, played)
     result.score = float(np.mean(values)) if values else float("nan")
     result.majority, result.distinct = right / max(1, len(tasks)), distinct / max(1, len(tasks))

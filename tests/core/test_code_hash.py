@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +34,13 @@ def roots_of(name: str, task: str = "chain_sum") -> list[Path]:
 
 
 def touch(file: Path) -> None:
-    """Change a file's content, and its time too where the clock is coarse."""
-    file.write_bytes(file.read_bytes() + b"\n")
+    """Change what a file does, and its time too where the clock is coarse."""
+    write(file, file.read_text() + "\nTOUCHED = 1\n")
+
+
+def write(file: Path, text: str) -> None:
+    """Write a file that already is there, with a newer time."""
+    file.write_text(text)
     os.utime(file, ns=(time.time_ns(), file.stat().st_mtime_ns + 10**7))
 
 
@@ -75,6 +82,50 @@ def test_what_a_run_does_not_reach_leaves_its_key_alone(copied: Path):
         touch(file)
     assert code_hash(roots) == before
     assert code_hash([copied / f for f in roots_of("tango")]) != before
+
+
+SOURCE = """
+from math import cos, sin
+
+def f(x: float = 1.0) -> float:
+    assert x
+    return sin(x) if x in {1, 2, "a", "b"} else 0.0
+
+f.claim = cos
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("def f", "# why\n\ndef f", True),
+        ("    assert", '    """What it is."""\n    assert', True),
+        ("f.claim = cos", "f.claim = (\n    cos, 2\n)", True),
+        ("import cos, sin", "import sin, tan", True),  # what only the claim used; a name that nothing uses
+        ("= 1.0", "= 2.0", False),
+        ("x: float", "x: int", False),
+        ("sin(x)", "sin(-x)", False),
+        ("else 0.0", "else -0.0", False),
+        ('"b"}', '"c"}', False),
+        ("import cos, sin", "import cos, tan as sin", False),
+        ("f.claim", "f.other", False),
+    ],
+)
+def test_of_a_module_what_it_runs_counts(tmp_path: Path, old: str, new: str, same: bool):
+    file = tmp_path / "one.py"
+    file.write_text(SOURCE)
+    before = code_hash([file])
+    assert old in SOURCE
+    write(file, SOURCE.replace(old, new))
+    assert (code_hash([file]) == before) == same
+
+
+def test_the_hash_does_not_depend_on_the_hashes_of_strings(tmp_path: Path):
+    (tmp_path / "one.py").write_text(SOURCE)
+    call = "from selfteach.core.code_hash import *; print(code_hash(['one.py']))"
+    seeds = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2", "3")]
+    run = [subprocess.run([sys.executable, "-c", call], cwd=tmp_path, env=e, capture_output=True) for e in seeds]
+    assert len({r.stdout for r in run}) == 1 and run[0].stdout.strip()
 
 
 def test_where_the_package_lies_does_not_matter(copied: Path):

@@ -570,6 +570,7 @@ def test_measuring_counts_what_was_right_by_hand(tags):
     assert figures["length"] == pytest.approx(
         (4 + 4) * 3 / 12
     )  # three tokens and no end: the stop ends it; the failed have none
+    assert figures["length_right"] == 3 and figures["length_wrong"] == pytest.approx(3 * 3 / 7)
 
 
 def test_pass_at_k_is_the_share_of_draws_with_a_right_one():

@@ -116,7 +116,7 @@ def test_the_reward_model_learns_from_the_comparisons_that_make_the_win_rates():
     # paper beats rock, rock ties with rock: one pair for each rock, none between them
     pairs = compared_pairs(groups=[judged("rock", "paper", "rock"), judged("rock", "scissors")])
     assert [e.preferred_over for e in pairs] == [(), (0, 2), (), (4,), ()]
-    assert [p.learn for p in pairs[0].parts] == [None, "rm"] and pairs[0].model_role == "rm"
+    assert [s.learn for s in pairs[0].segments] == [None, "rm"] and pairs[0].model_role == "rm"
     assert {e.given["reward"][1] for e in pairs} == {0.0} and pairs[0].key == pairs[2].key == "k/rm"
     # in a circle each wins once: no order of three numbers satisfies all, where the win rates are one half each
     circular = compared_pairs(groups=[judged(*CIRCLE)])

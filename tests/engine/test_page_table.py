@@ -269,7 +269,7 @@ def test_memory_running_out_begins_anew_with_fewer_pages() -> None:
     e, right = engine(8), engine(8)
     want = asked(right, [trunk] * 8, 60)
     scheduler, step = e.schedulers["w"], e.schedulers["w"].step
-    left = iter([False] * 40 + [True])
+    left = iter([False] * 2 + [True])
     e.warn = lambda line: None
 
     def fails_once() -> bool:
