@@ -27,6 +27,7 @@ def dapo(
     limit: int = 128,
     cache: int = 32,
     rounds: int = 4,
+    minibatches: int = 4,
     over: Literal["batch", "group"] = "batch",
 ) -> Method:
     """GRPO with clip-higher, dynamic sampling, a token-level loss and soft overlong punishment.
@@ -35,7 +36,8 @@ def dapo(
         R    = reward + clip((limit - cache - length) / cache, -1, 0)
 
     Yu et al. 2025, equations 8 to 13. Answers longer than limit - cache are punished, by 1 at the limit. Groups of
-    equal rewards are dropped and replaced in up to `rounds` rounds of sampling. over: the mean over tokens is that of
+    equal rewards are dropped and replaced in up to `rounds` rounds of sampling. A batch is learned in `minibatches`
+    updates (16 in the paper): with one, no ratio leaves 1 and no clip acts. over: the mean over tokens is that of
     the batch, as in the released code; "group" is equation 8 as printed, the mean over groups of their token means.
     """
     return policy_method(
@@ -44,6 +46,7 @@ def dapo(
         term=Term(clipped_ratio(low=low, high=high), loss_weights=tokens_over(over)),
         groups=groups,
         rollouts=rollouts,
+        minibatches=minibatches,
     )
 
 
