@@ -21,6 +21,7 @@ def cispo(
     rollouts: int = 8,
     low: float = 1.0,
     high: float = 4.0,
+    epochs: int = 1,
     minibatches: int = 4,
     over: Literal["batch", "group"] = "batch",
 ) -> Method:
@@ -36,6 +37,7 @@ def cispo(
         term=Term(clipped_importance(low=low, high=high), loss_weights=tokens_over(over)),
         groups=groups,
         rollouts=rollouts,
+        epochs=epochs,
         minibatches=minibatches,
     )
 

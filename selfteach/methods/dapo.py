@@ -27,6 +27,7 @@ def dapo(
     limit: int = 128,
     cache: int = 32,
     rounds: int = 4,
+    epochs: int = 1,
     minibatches: int = 4,
     over: Literal["batch", "group"] = "batch",
 ) -> Method:
@@ -46,6 +47,7 @@ def dapo(
         term=Term(clipped_ratio(low=low, high=high), loss_weights=tokens_over(over)),
         groups=groups,
         rollouts=rollouts,
+        epochs=epochs,
         minibatches=minibatches,
     )
 

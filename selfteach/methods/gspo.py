@@ -14,7 +14,14 @@ from .base import policy_method
 
 
 @method(family="objective", paper="2507.18071")
-def gspo(groups: int = 16, rollouts: int = 8, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
+def gspo(
+    groups: int = 16,
+    rollouts: int = 8,
+    low: float = 3e-4,
+    high: float = 4e-4,
+    epochs: int = 1,
+    minibatches: int = 4,
+) -> Method:
     """Group sequence policy optimisation: one importance ratio per sequence, the geometric mean of its tokens'.
 
         s_i    = exp(mean over tokens of (logp - old_logp))
@@ -27,6 +34,7 @@ def gspo(groups: int = 16, rollouts: int = 8, low: float = 3e-4, high: float = 4
         term=Term(sequence_ratio(low=low, high=high)),
         groups=groups,
         rollouts=rollouts,
+        epochs=epochs,
         minibatches=minibatches,
     )
 

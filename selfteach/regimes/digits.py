@@ -166,3 +166,34 @@ def hackable() -> Regime:
         shows="The proxy rises all the way while accuracy ends below its start.",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.1, fails_at=0.05),
     )
+
+
+@regime
+def stale() -> Regime:
+    """Every batch is learned sixteen updates after it was sampled: what was true of the policy then no longer is.
+
+    Everything else is as in `skill`, where the same baseline, fresh, is right nearly always.
+    """
+    return Regime(
+        **SKILL,
+        settings={**WARM, **RUN, "steps": 60},
+        args={**BATCH, "delay": 16, "sync": 1, "minibatches": 1},
+        search=SEARCH,
+        admits="failure",
+        shows="At its best learning rate GRPO ends at least 7 points below what it reaches in `skill`.",
+        failure=premise("accuracy", "baseline", 0.9, relation="<", fails_at=0.95),
+    )
+
+
+@regime
+def reused() -> Regime:
+    """Every batch is learned in sixteen updates, two epochs of eight minibatches: ratios leave 1, and clips act.
+
+    Everything else is as in `skill`.
+    """
+    return Regime(
+        **SKILL,
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        args={**BATCH, "epochs": 2, "minibatches": 8},
+        search=SEARCH,
+    )
