@@ -150,7 +150,7 @@ def page(regimes: Sequence[Regime], evidence: Mapping[str, Mapping[str, Any]]) -
 def _section(home: Regime, found: Mapping[str, Any] | None) -> str:
     out = [f"\n## {home.name}\n\n{home.doc}\n"]
     if home.shows:
-        out.append(f"\nIt shows: {home.shows}.\n")
+        out.append(f"\nIt shows that {home.shows}.\n")
     verdict = status(home, found)
     out.append(f"\n**{verdict[:1].upper()}{verdict[1:]}**" + (f": {found['why']}.\n" if found else ".\n"))
     out += ["\n", markdown(["", ""], regime_rows(home))]

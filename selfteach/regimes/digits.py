@@ -135,7 +135,7 @@ def unlabelled_wrong() -> Regime:
         ways=beginnings("slowly", "skipping", "guess"),
         search={},
         admits="failure",
-        shows="The vote rewards the error that most answers share, and accuracy falls.",
+        shows="the vote rewards the error that most answers share, and accuracy falls",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.1, fails_at=0.05),
     )
 
@@ -163,7 +163,7 @@ def hackable() -> Regime:
         ways=beginnings("slowly", "twice", "looping", "guess"),
         search={},
         admits="failure",
-        shows="The proxy rises all the way while accuracy ends below its start.",
+        shows="the proxy rises all the way while accuracy ends below its start",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.1, fails_at=0.05),
     )
 
@@ -180,7 +180,7 @@ def stale() -> Regime:
         args={**BATCH, "delay": 16, "sync": 1, "minibatches": 1},
         search=SEARCH,
         admits="failure",
-        shows="At its best learning rate GRPO ends at least 7 points below what it reaches in `skill`.",
+        shows="at its best learning rate GRPO ends at least 7 points below what it reaches in `skill`",
         failure=premise("accuracy", "baseline", 0.9, relation="<", fails_at=0.95),
     )
 

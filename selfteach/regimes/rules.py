@@ -35,6 +35,6 @@ def diverse() -> Regime:
         args=BATCH,
         search=SEARCH,
         admits="failure",
-        shows="Accuracy rises while pass@64 falls: what is seldom right is forgotten.",
+        shows="accuracy rises while pass@64 falls: what is seldom right is forgotten",
         failure=premise("pass@64", "baseline", "start", relation="<", by=0.05, fails_at=0.04),
     )
