@@ -360,13 +360,13 @@ def measured() -> dict[str, Any]:
 def test_the_page_of_a_hand_made_result(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
     small = registry.regimes.get("bandit_small")
-    other = replace(small, name="other", shows="nothing", search={"lr": (0.1, 0.2)}, ways={"b": "<b>"})
+    other = replace(small, name="other", shows="nothing happens", search={"lr": (0.1, 0.2)}, ways={"b": "<b>"})
     file = regime_page.write_page([small, other], {"bandit_small": measured()}, tmp_path / "docs" / "regimes.md")
     text = file.read_text()
     row = "bandit | tiny | 50.0 → 70.0 | 50.0 → 70.0 | 21.5 | admitted |"
     assert f"[`bandit_small`](#bandit_small) | {registry.regimes.get('bandit_small').doc} | {row}" in text
     assert "bandit | tiny | - | - | - | not measured |" in text and "**Not measured**.\n" in text
-    assert "**Admitted**: greedy 50.0 to 70.0 %" in text and "It shows: nothing." in text
+    assert "**Admitted**: greedy 50.0 to 70.0 %" in text and "It shows that nothing happens." in text
     assert "| bandit_reinforce, 8 seeds | greedy | 50.0 | 70.0 | +20.0 [+0.1, +40.0] | 5.0 |" in text
     assert "| rewards shuffled, 4 seeds | sampled | 50.0 | 51.0 | +1.0 [-1.0, +3.0] | - |" in text
     assert "| slowly, the ceiling | <think> slowly | 100.0 | 98.0 | 30.0 |" in text
