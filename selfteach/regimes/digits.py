@@ -49,7 +49,7 @@ def skill() -> Regime:
 def sparse() -> Regime:
     """The careful way is two in a hundred and a guess is right once in a hundred: nearly all groups are all wrong.
 
-    Until the first right answers are found and learned from, most of a batch teaches nothing.
+    Most of a batch teaches nothing, and the first thing to be found is that guesses below ten are right more often.
     """
     return Regime(
         task="digit_sum",
@@ -59,6 +59,9 @@ def sparse() -> Regime:
         args=BATCH,
         ways=beginnings("slowly", "quickly", "guess"),
         search=SEARCH,
+        admits="failure",
+        shows="most groups are all wrong, and teach nothing",
+        failure=premise("early:rollout/mixed_group_fraction", "baseline", 0.3, relation="<", fails_at=0.5),
     )
 
 
@@ -95,7 +98,7 @@ def verbose() -> Regime:
     """
     return Regime(
         task="digit_sum",
-        task_options=ways(slowly=0.05, twice=0.25, looping=0.4, guess=0.3),
+        task_options=ways(slowly=0.15, twice=0.15, looping=0.4, guess=0.3),
         model="tiny-s",
         settings={**WARM, **RUN, "steps": 60},
         args=BATCH,
