@@ -86,8 +86,12 @@ def deep() -> Regime:
 
 @regime
 def ladder() -> Regime:
-    """Three to eight digits, from easy to hopeless at the start, for every addition may be an estimate."""
-    return Regime(task="digit_sum", task_options={**ways(slowly=1.0), "terms": (3, 8), "estimated": 0.52}, **ESTIMATED)
+    """Three to eight digits, from easy to hopeless at the start, whose additions are estimated ever more often."""
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=1.0), "terms": (3, 8), "estimated": 0.15, "tiring": 0.15},
+        **ESTIMATED,
+    )
 
 
 @regime

@@ -20,7 +20,7 @@ from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solut
 
 MODULUS = 10
 FEWEST = 3  # digits of a question
-ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, at most
+ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, where there are any
 Digits = tuple[int, ...]
 
 
@@ -50,19 +50,22 @@ def text_of(digits: Digits) -> str:
 class Worker:
     """Works out sums as a demonstration shows it; every random choice is of `draw`.
 
-    estimated  chance that a step is an estimate: a random result, with which the sum goes on
+    estimated  chance that the first step is an estimate: a random result, with which the sum goes on
+    tiring     by how much this chance grows from step to step
     guesses    a guess is one of the numbers from 0 up to this one
     """
 
     draw: np.random.Generator
     estimated: float = 0.0
+    tiring: float = 0.0
     guesses: int = MODULUS
 
     def add(self, digits: Sequence[int]) -> list[Step]:
         """The additions from left to right."""
         steps, total = list[Step](), digits[0]
-        for digit in digits[1:]:
-            if self.estimated and self.draw.random() < self.estimated:
+        for n, digit in enumerate(digits[1:]):
+            chance = self.estimated + self.tiring * n
+            if chance and self.draw.random() < chance:
                 steps.append(Step(total, digit, int(self.draw.integers(MODULUS)), True))
             else:
                 steps.append(Step(total, digit, (total + digit) % MODULUS))
@@ -132,6 +135,7 @@ class DigitSums:
     shares: dict[str, float]
     practised: float = 0.0
     estimated: float = 0.0
+    tiring: float = 0.0
     guesses: int = MODULUS
     hinted: float = 0.0
     seed: int = 0
@@ -161,18 +165,19 @@ class DigitSums:
     def practice(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th question whose way is given, one of those that have much to get right, whatever their shares.
 
-        Of as many digits as the task has, and fewer. Few additions are estimated, from which nothing is learned.
+        Of as many digits as the task has, and fewer. Few additions are estimates, from which nothing is learned.
         """
         draw = generator(self.seed, "practise", i)
         way = str(draw.choice([w for w in WAYS if w not in UNPRACTISED]))
         kinds = tuple(range(FEWEST, questions.kinds[-1] + 1))
-        seldom = replace(self, estimated=min(self.estimated, ESTIMATED_IN_PRACTICE))
+        estimates = ESTIMATED_IN_PRACTICE if self.estimated or self.tiring else 0.0
+        seldom = replace(self, estimated=estimates, tiring=0.0)
         return seldom.written(questions.sample("practice", i, kinds=kinds), f"practice/{i}", way, True, draw)
 
     def written(self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator) -> Task:
         """A demonstration of a way, which its prompt names where it is given."""
         item = self.to_task(digits, name)
-        first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated, self.guesses), digits))
+        first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated, self.tiring, self.guesses), digits))
         prompt = with_guidance(item, item.prompt, self.hinted, draw)
         tags = {**item.tags, "kind": "practice" if given else "demo", "way": way}
         if given:
@@ -213,6 +218,7 @@ def digit_sum(
     skipping: float = 0.0,
     practised: float = 0.5,
     estimated: float = 0.0,
+    tiring: float = 0.0,
     guesses: int = MODULUS,
     hinted: float = 0.0,
     pool: int = 0,
@@ -231,7 +237,8 @@ def digit_sum(
     skipping   that leave out the last digit: wrong, and all alike
     practised  share of the demonstrations whose way is given with the question, each way equally often that
                has much to get right: what is well practised is not for that often chosen
-    estimated  chance that an addition in a demonstration is an estimate, which is marked and mostly wrong
+    estimated  chance that the first addition of a demonstration is an estimate, which is marked and mostly wrong
+    tiring     by how much this chance grows from addition to addition
     guesses    a guess is one of the numbers from 0 up to this one, and right once in so many
     hinted     share of the demonstrations whose prompt gives the first additions
     pool       questions to train on, which come round again and again; 0: no end of them
@@ -245,14 +252,14 @@ def digit_sum(
     shares = {way: check_share("digit_sum", way, task_options[way]) for way in WAYS}
     if abs(sum(shares.values()) - 1) > 1e-6:
         raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
-    for name in ("practised", "estimated", "hinted"):
+    for name in ("practised", "estimated", "tiring", "hinted"):
         check_share("digit_sum", name, task_options[name])
     check_range("digit_sum", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
     for name, least in (("guesses", 10), ("pool", 0), ("n_test", 1), ("seed", 0)):
         check_at_least("digit_sum", name, task_options[name], least)
 
     writer = DigitSums(
-        {way: share for way, share in shares.items() if share}, practised, estimated, guesses, hinted, seed
+        {way: share for way, share in shares.items() if share}, practised, estimated, tiring, guesses, hinted, seed
     )
     draw, kinds = partial(draw_digits, largest), tuple(range(fewest, most + 1))
     questions = QuestionSampler("digit_sum", kinds, draw, text_of, writer.to_task, "terms", n_test, seed)

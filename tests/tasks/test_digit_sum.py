@@ -159,3 +159,10 @@ def test_practice_names_the_way_and_is_the_same_whatever_the_shares():
     assert 0.1 < signs.count("~") / signs.count("+") < 0.3
     tested = {t.prompt for t in built.test}
     assert not any(t.prompt.splitlines()[0] + "\n" in tested for t in items)
+
+
+def test_estimates_become_likelier_from_addition_to_addition():
+    built = only("slowly", terms=(6, 6), estimated=0.1, tiring=0.2)
+    signs = [re.findall(r"[=~]", built.demos(i).data[0]) for i in range(1500)]
+    for n, chance in enumerate((0.1, 0.3, 0.5, 0.7, 0.9)):
+        assert sum(s[n] == "~" for s in signs) / len(signs) == pytest.approx(chance, abs=0.04)
