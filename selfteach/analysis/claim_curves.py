@@ -31,8 +31,12 @@ def draw_curves(result: Mapping[str, Any], file: Path) -> Path:
 
 
 def draw_band(axis: Any, points: Sequence[Mapping[str, Any]], label: str, colour: str, style: str = "o-") -> None:
-    """Draw a curve of `comparison.mean_curve`, in per cent, with its band where there are seeds enough for one."""
+    """Draw a curve of accuracies (`comparison.mean_curve`) in per cent, with its band where there are seeds for one.
+
+    A t interval may go beyond what accuracy can be; the band does not.
+    """
     x = [p["step"] for p in points]
     axis.plot(x, [100 * p["mean"] for p in points], style, color=colour, markersize=3, label=label)
-    low, high = ([100 * (p["mean"] if p[end] is None else p[end]) for p in points] for end in ("low", "high"))
+    ends = ([p["mean"] if p[end] is None else p[end] for p in points] for end in ("low", "high"))
+    low, high = ([100 * min(max(v, 0.0), 1.0) for v in end] for end in ends)
     axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
