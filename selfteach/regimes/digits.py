@@ -68,9 +68,9 @@ def sparse() -> Regime:
 # Additions that may be estimated take longer to learn; of both regimes the practice is one.
 ESTIMATED: dict[str, Any] = {
     "model": "tiny-s",
-    "settings": {**WARM, "warm_practice_steps": 1200, **RUN, "steps": 60},
+    "settings": {**WARM, "warm_practice_steps": 1200, **RUN, "lr": 2e-4, "steps": 60},
     "args": BATCH,
-    "search": SEARCH,
+    "search": {"lr": (1e-4, 2e-4, 4e-4)},
 }
 
 
