@@ -12,7 +12,21 @@ from typing import Literal
 
 import numpy as np
 
-from ..core import BadValue, Claim, Column, Method, Sampling, Seq, Term, Token, block, method, unsorted
+from ..core import (
+    BadValue,
+    Claim,
+    Column,
+    Method,
+    Sampling,
+    Seq,
+    Term,
+    Token,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
 from ..objective.likelihood import weighted_nll
@@ -85,14 +99,28 @@ def own_probability(
     return {"adv": Column("seq", np.exp(total) + smooth)}
 
 
+OF_PAPER = {"groups": 8, "temperature": 0.5}
+
 rlsc.claim = Claim(
     (
-        unsorted("accuracy", "self", "start", by=0.05),
-        unsorted("accuracy", "self", "maj of start", by=-0.02),
-        unsorted("length", "self", "start", by=0.0, relation="<"),
-        unsorted("late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=0.0, relation="<"),
+        premise("early:reward/label", "self", 0.5, by=0.1, fails_at=0.55),
+        mechanism(
+            "late:policy/entropy_estimate",
+            "self",
+            "early:policy/entropy_estimate of self",
+            by=0.3,
+            relation="<",
+            scale="ratio",
+            fails_at=0.0,
+        ),
+        outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
+        outcome("accuracy", "self", "even", by=0.05, fails_at=0.99),
     ),
-    task="chain_sum",
-    steps=20,
-    because=("answers of which the policy is confident are more often right, and a few steps towards its mode suffice"),
+    arms={"even": ("rlsc", {**OF_PAPER, "by": "length"})},
+    regime="unlabelled_right",
+    args=OF_PAPER,
+    settings={"steps": 20, "eval_every": 4},
+    idea=("main.credit",),
+    because="answers of which the policy is confident are more often right, and a few steps towards its mode suffice; "
+    "the mean over tokens, by which all answers weigh alike, is learning from its own samples",
 )
