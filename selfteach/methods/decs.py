@@ -265,27 +265,21 @@ def norm_by_position(
     return {"adv": Column("token", out)}
 
 
-OF_VERBOSE = {"limit": 81}  # the most tokens that an answer of the regime may have
-
-OF_VERBOSE = {"limit": 81}  # the most tokens that an answer of the regime may have
-
-OF_VERBOSE = {"limit": 81}  # the most tokens that an answer of the regime may have
-
 decs.claim = Claim(
     (
         # thirty tokens write every addition once
-        premise("length_right", "undivided", 40.0, by=0.0, fails_at=32.0),
+        premise("length_right", "undivided", 36.0, by=0.0, fails_at=32.0),
         mechanism("late:reward/necessary", "self", "undivided", by=0.1, fails_at=0.95),
         outcome("length", "self", "undivided", by=0.15, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "undivided", by=0.03, relation="~", fails_at=0.5),
         outcome("accuracy", "self", "unscheduled", by=0.02, fails_at=0.99),
     ),
     arms={
-        "undivided": ("decs", {**OF_VERBOSE, "redundant_reward": 1.1, "rate": None}),
-        "unscheduled": ("decs", {**OF_VERBOSE, "rate": None}),
+        "undivided": ("decs", {"limit": 81, "redundant_reward": 1.1, "rate": None}),
+        "unscheduled": ("decs", {"limit": 81, "rate": None}),
     },
     regime="verbose",
-    args=OF_VERBOSE,
+    args={"limit": 81},  # tokens of an answer, at most
     idea=("main.credit",),
     because="only the tokens after the first statement of the right answer have a lower reward, so that answers get "
     "shorter and what reasoning they need is kept; fewer easy prompts keep this from ruling the gradient",

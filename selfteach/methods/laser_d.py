@@ -189,12 +189,12 @@ def _known(group: RolloutGroup, scores: dict[Ref, Score]) -> list[Ref]:
 laser_d.claim = Claim(
     (
         # thirty tokens write every addition once
-        premise("length_right", "grpo", 40.0, by=0.0, fails_at=32.0),
-        # the target of easy prompts follows the policy down
+        premise("length_right", "grpo", 36.0, by=0.0, fails_at=32.0),
+        # the target leaves what the baseline does behind
         mechanism(
             "late:reward/target/easy",
             "self",
-            "early:reward/target/easy of self",
+            "length_right of grpo",
             by=0.1,
             relation="<",
             scale="ratio",

@@ -181,7 +181,7 @@ def _length(example: Example, trees: Mapping[str, Tree], by: str) -> int:
 rorecomp.claim = Claim(
     (
         # thirty tokens write every addition once
-        premise("length_right", "grpo", 40.0, by=0.0, fails_at=32.0),
+        premise("length_right", "grpo", 36.0, by=0.0, fails_at=32.0),
         mechanism("length_right", "self", "grpo", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("length", "self", "grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "grpo", by=0.03, relation="~", fails_at=0.5),

@@ -78,8 +78,8 @@ def keep_first(*, group: Seq, n: int = 32) -> dict[str, Column]:
 ttrl.claim = Claim(
     (
         premise("early:reward/label", "self", "accuracy of start", by=0.1, fails_at=0.9),
-        # with a wrong majority most other wrong answers still have the right reward
-        mechanism("early:reward/hit", "self", "early:reward/label of self", by=0.01, fails_at=1.0),
+        # the reward agrees with the label that it does not know
+        mechanism("early:reward/hit", "self", 0.9, by=0.0, fails_at=0.8),
         # no label, and better than the vote that it began with
         outcome("accuracy", "self", "maj of start", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "labelled", by=0.05, relation="~", fails_at=0.5),
@@ -87,6 +87,6 @@ ttrl.claim = Claim(
     arms={"labelled": ("ttrl", {"labels": True})},
     regime="unlabelled_right",
     idea=("main.reward",),
-    because="the majority is more often right than an answer, a reward by it is right more often than it, and the vote "
+    because="the majority is more often right than an answer, a reward by it is right even more often, and the vote "
     "improves with the policy",
 )
