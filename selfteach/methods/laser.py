@@ -303,9 +303,9 @@ laser.claim = Claim(
         outcome("accuracy+weighted_vote", "self", "accuracy+vote of self", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo"},
-    regime="skill",
-    # votes are of eight samples each; at the end of the regime's steps hardly an answer is wrong
-    settings={"steps": 30, "final_eval_decoder_samples": 2},
+    regime="ladder",
+    # at the threefold GRPO collapses here; a vote is of eight samples
+    settings={"lr": 1e-4, "final_eval_decoder_samples": 2},
     idea=("main.reward", "main.credit", "main.update", "decode"),
     because="one log-probability after the end verifies the policy's own answer, at the cost of a single token and "
     "none of accuracy, and a vote weighted by it is better",

@@ -118,6 +118,7 @@ tempo.claim = Claim(
     ),
     arms={"grpo": "grpo"},
     regime="skill",
+    settings={"steps": 30, "eval_every": 2},  # most is learned in ten steps
     idea=("main.credit",),
     because="where the answers of a group branch, the success rates of the branches are an estimate of each "
     "branching token's advantage",
