@@ -91,7 +91,7 @@ def hint_failures(
 
 guide.claim = Claim(
     (
-        premise("early:rollout/mixed_group_fraction", "grpo", 0.3, relation="<", by=0.0, fails_at=0.5),
+        premise("early:rollout/mixed_group_fraction", "grpo", 0.5, relation="<", by=0.0, fails_at=0.6),
         mechanism("early:select/opened", "self", 0.05, by=0.0, fails_at=0.02),
         outcome("accuracy", "self", "grpo", by=0.05, fails_at=0.99),
         outcome("accuracy", "self", "uncorrected", by=0.02, fails_at=0.99),

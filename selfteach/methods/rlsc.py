@@ -99,10 +99,11 @@ def own_probability(
     return {"adv": Column("seq", np.exp(total) + smooth)}
 
 
-OF_PAPER = {"groups": 8, "temperature": 0.5}
+FEW = {"groups": 8, "temperature": 1.0}
 
 rlsc.claim = Claim(
     (
+        # the vote is mostly right: what is likely is true
         premise("early:reward/label", "self", 0.5, by=0.1, fails_at=0.55),
         mechanism(
             "late:policy/entropy_estimate",
@@ -114,13 +115,13 @@ rlsc.claim = Claim(
             fails_at=0.0,
         ),
         outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
-        outcome("accuracy", "self", "even", by=0.05, fails_at=0.99),
+        # samples at temperature 1/2 sharpen by themselves, so that the weight is tried at temperature 1
+        outcome("auc", "weighted", "even", by=0.05, fails_at=0.99),
     ),
-    arms={"even": ("rlsc", {**OF_PAPER, "by": "length"})},
+    arms={"weighted": ("rlsc", FEW), "even": ("rlsc", {**FEW, "smooth": 10.0})},
     regime="unlabelled_right",
-    args=OF_PAPER,
-    settings={"steps": 20, "eval_every": 4},
-    idea=("main.credit",),
-    because="answers of which the policy is confident are more often right, and a few steps towards its mode suffice; "
-    "the mean over tokens, by which all answers weigh alike, is learning from its own samples",
+    args={**FEW, "temperature": 0.5},
+    settings={"steps": 20, "eval_every": 3},
+    idea=("main.credit", "main.sampling"),
+    because="answers of which the policy is confident are more often right, and a few steps towards its mode suffice",
 )
