@@ -153,7 +153,8 @@ sec.claim = Claim(
     (
         # some categories are nearer to being solved than others
         premise("accuracy/terms=3", "grpo", "accuracy/terms=8 of grpo", by=0.2, fails_at=0.95),
-        mechanism("late:select/difficulty", "self", "early:select/difficulty of self", by=0.2, fails_at=7.0),
+        # the easiest category is left as it is learned
+        mechanism("late:select/p/2", "self", "early:select/p/2 of self", by=0.03, relation="<", fails_at=0.03),
         mechanism("early:rollout/mixed_group_fraction", "self", "grpo", by=0.03, fails_at=0.98),
         outcome("accuracy/terms=8", "self", "grpo", by=0.05, fails_at=0.99),
         outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
