@@ -29,10 +29,12 @@ from ..core import (
     Term,
     Token,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
     stateful,
-    unsorted,
 )
 from ..core.tagged_text import pieces_before, split_points
 from ..credit import segments as seg
@@ -43,7 +45,7 @@ from ..reward.answer import exact_match, gold_answers
 from ..reward.answer_verdicts import judge_answers
 from .base import policy_method
 
-REFLECTION = ("wait", "but", "alternatively", "hmm", "let", "therefore", "then", "so")
+REFLECTION = ("wait", "but", "alternatively", "hmm", "let", "therefore", "then", "so", "check")
 STATED = r"(?:=|\bis)\s*{gold}(?!\w|[.,]\d)"  # the statement of an answer in the thinking
 
 
@@ -55,7 +57,7 @@ def decs(
     necessary_reward: float = 1.1,
     redundant_reward: float = 1.0,
     limit: int = 128,
-    rate: float = 0.2,
+    rate: float | None = 0.2,
     finished: bool = True,
     reflection_words: tuple[str, ...] = REFLECTION,
 ) -> Method:
@@ -74,16 +76,16 @@ def decs(
     arXiv 2509.25827, sections 4.1 to 4.3. Redundant tokens have r+ in a short answer and r0 in one of the greatest
     length L_max (`limit`, the longest that may be sampled), as in the released code. The judge of chunks is a
     string rule (= or is, and the right answer) in place of a small model; `reflection_words` are the paper's and
-    the `then` and `so` of verbose sums, and single-line chunks are not merged. Answers that have ended count with
-    their last reward (`finished`), as there. Chosen here: kappa begins as the first batch's share, and of the easy
-    prompts the most redundant stay; the released code begins with kappa = 0 and R = 1/2, counts R in chunks, draws
-    the easy prompts at random and refills the batch. With r0 = r+ and rate = 0 all tokens of a right answer have
-    the same reward.
+    the `then`, `so` and `check` of the tasks' sums, and single-line chunks are not merged. Answers that have ended
+    count with their last reward (`finished`), as there. Chosen here: kappa begins as the first batch's share, and of
+    the easy prompts the most redundant stay; the released code begins with kappa = 0 and R = 1/2, counts R in chunks,
+    draws the easy prompts at random and refills the batch. rate=None keeps all easy prompts. With r0 = r+ all tokens
+    of a right answer have the same reward.
     """
     return policy_method(
         credit=(
             per_trajectory(),
-            keep_share_of_easy(rate=rate),
+            *(() if rate is None else (keep_share_of_easy(rate=rate),)),
             pay_necessary(necessary_reward=necessary_reward, redundant_reward=redundant_reward, limit=limit),
             norm_by_position(finished=finished),
         ),
@@ -265,12 +267,20 @@ def norm_by_position(
 
 decs.claim = Claim(
     (
-        unsorted("length", "self", "grpo", by=0.05, relation="<", scale="ratio"),
-        unsorted("accuracy", "self", "grpo", by=-0.02),
-        unsorted("late:reward/necessary", "self", "grpo_judged", by=0.0),
+        # thirty tokens write every addition once
+        premise("length_right", "undivided", 36.0, by=0.0, fails_at=32.0),
+        mechanism("late:reward/necessary", "self", "undivided", by=0.1, fails_at=0.95),
+        outcome("length", "self", "undivided", by=0.15, relation="<", scale="ratio", fails_at=30.0),
+        outcome("accuracy", "self", "undivided", by=0.03, relation="~", fails_at=0.5),
+        outcome("accuracy", "self", "unscheduled", by=0.02, fails_at=0.99),
     ),
-    arms={"grpo": "grpo", "grpo_judged": ("decs", {"redundant_reward": 1.1, "rate": 0.0})},
-    task="chain_sum",
-    steps=40,
-    because="only tokens after the first statement of the right answer have a lower reward, so reasoning is kept",
+    arms={
+        "undivided": ("decs", {"limit": 81, "redundant_reward": 1.1, "rate": None}),
+        "unscheduled": ("decs", {"limit": 81, "rate": None}),
+    },
+    regime="verbose",
+    args={"limit": 81},  # tokens of an answer, at most
+    idea=("main.credit",),
+    because="only the tokens after the first statement of the right answer have a lower reward, so that answers get "
+    "shorter and what reasoning they need is kept; fewer easy prompts keep this from ruling the gradient",
 )

@@ -13,9 +13,11 @@ from ..core import (
     Term,
     Update,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
@@ -89,14 +91,15 @@ def hint_failures(
 
 guide.claim = Claim(
     (
-        unsorted("accuracy/depth=3", "self", "grpo", by=0.10),
-        unsorted("accuracy", "self", "uncorrected", by=0.0),
+        premise("early:rollout/mixed_group_fraction", "grpo", 0.5, relation="<", by=0.0, fails_at=0.6),
+        mechanism("early:select/opened", "self", 0.05, by=0.0, fails_at=0.02),
+        outcome("accuracy", "self", "grpo", by=0.05, fails_at=0.99),
+        outcome("accuracy", "self", "uncorrected", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo", "uncorrected": ("guide", {"corrected": False})},
-    # one question in three is of a kind never shown, and a warm start on correct demonstrations follows hints
-    task="strings",
-    task_options={"hinted": 0.3, "noise": 0.0},
-    steps=60,
+    regime="sparse",
+    idea=("main.select", "main.credit", "main.update"),
     equal="tokens",
-    because="a prompt never solved has no gradient without a hint; the ratio trains the policy without the hint",
+    because="a prompt that no rollout solves has no gradient without a hint; the ratio to the policy that had the hint "
+    "trains the policy that has none",
 )

@@ -19,9 +19,11 @@ from ..core import (
     RolloutRequest,
     TaskSource,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..curriculum.select import pool_tasks
 from .grpo import grpo
@@ -146,13 +148,16 @@ def _in_turn(counts: list[int], some: Sequence[int], remaining: int, high: int) 
 
 knapsack.claim = Claim(
     (
-        unsorted("late:rollout/mixed_episode_fraction", "self", "uniform", by=0.20, scale="ratio"),
-        unsorted("accuracy", "self", "uniform", by=0.02),
-        unsorted("late:select/most", "self", 24.0),
+        premise("mean:rollout/mixed_episode_fraction", "uniform", 0.8, relation="<", by=0.0, fails_at=0.9),
+        mechanism("mean:rollout/mixed_episode_fraction", "self", "uniform", by=0.1, scale="ratio", fails_at=0.95),
+        outcome("accuracy", "self", "uniform", by=0.02, fails_at=0.99),
+        outcome("auc", "self", "uniform", by=0.02, fails_at=0.99),
     ),
-    arms={"uniform": ("knapsack", {"low": 8, "high": 8})},
-    task="chain_sum",
-    task_options={"terms": (2, 8), "style": "terse"},
-    steps=60,
-    because="rollouts that solved prompts do not need give gradients where success is rare",
+    arms={"uniform": ("knapsack", {"size": 128, "low": 8, "high": 8})},
+    regime="ladder",
+    settings={"lr": 1e-4},  # at the threefold GRPO collapses here
+    args={"size": 128},
+    idea=("main.select",),
+    equal="tokens",
+    because="rollouts that solved prompts do not need find right answers, and so gradients, where these are rare",
 )

@@ -36,9 +36,11 @@ from ..core import (
     Term,
     Token,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
-    unsorted,
 )
 from ..core.answers import canonical, majority
 from ..core.scoring import score
@@ -294,13 +296,17 @@ async def sampled_vote(
 
 laser.claim = Claim(
     (
-        unsorted("accuracy", "self", "grpo", by=-0.02),
-        unsorted("late:reward/accepts", "self", 0.5, by=0.1),
-        unsorted("late:reward/rejects", "self", 0.5, by=0.1),
-        unsorted("accuracy+weighted_vote", "self", "accuracy+vote of self", by=0.0),
+        premise("accuracy+vote", "self", 0.95, relation="<", by=0.0, fails_at=0.96),
+        mechanism("late:reward/accepts", "self", 0.5, by=0.2, fails_at=0.6),
+        mechanism("late:reward/rejects", "self", 0.5, by=0.2, fails_at=0.6),
+        outcome("accuracy", "self", "grpo", by=0.05, relation="~", fails_at=0.5),
+        outcome("accuracy+weighted_vote", "self", "accuracy+vote of self", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo"},
-    task="chain_sum",
-    steps=40,
-    because=("one log-probability after the end verifies the policy's own answer, at the cost of a single token"),
+    regime="ladder",
+    # at the threefold GRPO collapses here; a vote is of eight samples
+    settings={"lr": 1e-4, "final_eval_decoder_samples": 2},
+    idea=("main.reward", "main.credit", "main.update", "decode"),
+    because="one log-probability after the end verifies the policy's own answer, at the cost of a single token and "
+    "none of accuracy, and a vote weighted by it is better",
 )

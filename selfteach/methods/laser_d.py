@@ -28,9 +28,11 @@ from ..core import (
     Scores,
     Trajectory,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..core.scoring import score
 from ..reward.answer import exact_match
@@ -186,18 +188,24 @@ def _known(group: RolloutGroup, scores: dict[Ref, Score]) -> list[Ref]:
 
 laser_d.claim = Claim(
     (
-        # the paper's is 0.4 to 0.6; here a terse answer is only a third shorter than the mixture that the policy
-        # begins with
-        unsorted("length", "self", "grpo", by=0.20, relation="<", scale="ratio"),
-        unsorted("accuracy", "self", "grpo", by=-0.01),
-        unsorted("accuracy", "self", "fixed", by=0.0),
-        unsorted("length", "self", "fixed", by=0.0, relation="<", scale="ratio"),
+        # thirty tokens write every addition once
+        premise("length_right", "grpo", 36.0, by=0.0, fails_at=32.0),
+        # the target leaves what the baseline does behind
+        mechanism(
+            "late:reward/target/easy",
+            "self",
+            "length_right of grpo",
+            by=0.1,
+            relation="<",
+            scale="ratio",
+            fails_at=30.0,
+        ),
+        outcome("length", "self", "grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
+        outcome("accuracy", "self", "grpo", by=0.03, relation="~", fails_at=0.5),
     ),
-    arms={"grpo": "grpo", "fixed": ("laser_d", {"target": 24})},
-    task="chain_sum",
-    steps=40,
-    because=(
-        "a bonus within a target length shortens answers without a penalty on those that must be long, and the target "
-        "adapts to the policy"
-    ),
+    arms={"grpo": "grpo"},
+    regime="verbose",
+    idea=("main.reward",),
+    because="a bonus within a target length shortens right answers without a penalty on those that must be long, and "
+    "the target falls as the policy finds shorter ones",
 )

@@ -28,10 +28,12 @@ from ..core import (
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
     stateful,
-    unsorted,
 )
 from ..credit import segments as seg
 from ..credit.advantages import center
@@ -175,15 +177,17 @@ def first_rows(*, seq: Token) -> Token:
 
 pcl.claim = Claim(
     (
-        unsorted("mean:rollout/mixed_group_fraction", "self", "uniform", by=0.30, scale="ratio"),
-        unsorted("accuracy", "self", "uniform", by=0.0),
-        unsorted("late:select/off", "self", "early:select/off of self", by=0.0, relation="<"),
-        unsorted("late:select/difficulty", "self", "early:select/difficulty of self", by=0.0),
+        premise("early:rollout/mixed_group_fraction", "uniform", 0.8, relation="<", by=0.0, fails_at=0.9),
+        mechanism("mean:rollout/mixed_group_fraction", "self", "uniform", by=0.05, scale="ratio", fails_at=0.97),
+        mechanism("late:select/off", "self", "early:select/off of self", by=0.0, relation="<", fails_at=0.05),
+        outcome("auc", "self", "uniform", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "uniform", by=0.02, fails_at=0.99),
     ),
-    arms={"uniform": ("pcl", {"candidates": 1})},
-    task="chain_sum",
-    task_options={"terms": (2, 8), "style": "terse"},
-    steps=60,
-    because="a group teaches most where half of its answers are right, and one forward pass over prompts finds where "
-    "that is",
+    arms={"uniform": ("pcl", {"candidates": 1, "critic_lr": 1e-3})},
+    regime="ladder",
+    settings={"lr": 1e-4},  # at the threefold GRPO collapses here
+    args={"critic_lr": 1e-3},  # at a tenth it takes half of the run to tell prompts apart
+    idea=("main.select",),
+    because="a group teaches most where half of its answers are right, and a value model finds such prompts by one "
+    "forward pass over each",
 )

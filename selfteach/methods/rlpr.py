@@ -30,8 +30,9 @@ from ..core import (
     Term,
     block,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..core.scoring import score
 from ..core.tagged_text import pieces_before
@@ -262,16 +263,15 @@ def _tokens_before(ids: np.ndarray, start: int, opening: bytes, tokenizer: Any) 
 
 rlpr.claim = Claim(
     (
-        unsorted("accuracy", "self", "start", by=0.05),
-        unsorted("accuracy", "self", "grpo", by=-0.03),
-        unsorted("accuracy", "self", "likelihood", by=0.0),
-        unsorted("mean:reward/auc", "self", "mean:reward/auc_product of self", by=0.1),
+        premise("mean:reward/auc", "self", 0.8, by=0.0, fails_at=0.6),
+        outcome("accuracy", "self", "start", by=0.3, fails_at=0.95),
+        outcome("accuracy", "self", "grpo", by=0.05, relation="~", fails_at=0.5),
+        outcome("auc", "self", "biased", by=0.02, fails_at=0.99),
     ),
-    arms={"likelihood": ("rlpr", {"by": "product"}), "grpo": "grpo"},
-    task="strings",
-    steps=40,
-    because=(
-        "reasoning that leads to the answer makes each of its tokens likely, however it is worded, so no "
-        "verifier is needed"
-    ),
+    arms={"grpo": "grpo", "biased": ("rlpr", {"rounds": 1, "debias": False})},
+    regime="skill",
+    # one token answers here, so that mean and product of the probabilities are the same and have no arm
+    args={"rounds": 1},
+    idea=("main.select", "main.reward", "main.credit", "main.update"),
+    because="reasoning that leads to the answer makes it likely, so that no verifier is needed",
 )

@@ -12,7 +12,21 @@ from typing import Literal
 
 import numpy as np
 
-from ..core import BadValue, Claim, Column, Method, Sampling, Seq, Term, Token, block, method, unsorted
+from ..core import (
+    BadValue,
+    Claim,
+    Column,
+    Method,
+    Sampling,
+    Seq,
+    Term,
+    Token,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
 from ..objective.likelihood import weighted_nll
@@ -85,14 +99,29 @@ def own_probability(
     return {"adv": Column("seq", np.exp(total) + smooth)}
 
 
+FEW = {"groups": 8, "temperature": 1.0}
+
 rlsc.claim = Claim(
     (
-        unsorted("accuracy", "self", "start", by=0.05),
-        unsorted("accuracy", "self", "maj of start", by=-0.02),
-        unsorted("length", "self", "start", by=0.0, relation="<"),
-        unsorted("late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=0.0, relation="<"),
+        # the vote is mostly right: what is likely is true
+        premise("early:reward/label", "self", 0.5, by=0.1, fails_at=0.55),
+        mechanism(
+            "late:policy/entropy_estimate",
+            "self",
+            "early:policy/entropy_estimate of self",
+            by=0.3,
+            relation="<",
+            scale="ratio",
+            fails_at=0.0,
+        ),
+        outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
+        # samples at temperature 1/2 sharpen by themselves, so that the weight is tried at temperature 1
+        outcome("auc", "weighted", "even", by=0.05, fails_at=0.99),
     ),
-    task="chain_sum",
-    steps=20,
-    because=("answers of which the policy is confident are more often right, and a few steps towards its mode suffice"),
+    arms={"weighted": ("rlsc", FEW), "even": ("rlsc", {**FEW, "smooth": 10.0})},
+    regime="unlabelled_right",
+    args={**FEW, "temperature": 0.5},
+    settings={"steps": 20, "eval_every": 3},
+    idea=("main.credit", "main.sampling"),
+    because="answers of which the policy is confident are more often right, and a few steps towards its mode suffice",
 )

@@ -26,9 +26,11 @@ from ..core import (
     Tree,
     Update,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..credit.advantages import norm
 from ..credit.composers import by_key, per_trajectory
@@ -178,15 +180,16 @@ def _length(example: Example, trees: Mapping[str, Tree], by: str) -> int:
 
 rorecomp.claim = Claim(
     (
-        unsorted("length", "self", "grpo", by=0.20, relation="<", scale="ratio"),
-        unsorted("accuracy", "self", "grpo", by=-0.02),
-        unsorted("accuracy", "self", "uncompensated", by=0.0),
+        # thirty tokens write every addition once
+        premise("length_right", "grpo", 36.0, by=0.0, fails_at=32.0),
+        mechanism("length_right", "self", "grpo", by=0.1, relation="<", scale="ratio", fails_at=30.0),
+        outcome("length", "self", "grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
+        outcome("accuracy", "self", "grpo", by=0.03, relation="~", fails_at=0.5),
+        outcome("accuracy", "self", "uncompensated", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo", "uncompensated": ("rorecomp", {"rate": 0.0})},
-    task="chain_sum",
-    steps=40,
-    because=(
-        "short right and long wrong answers make answers shorter, and the others, learned later and at a decaying "
-        "rate, prevent collapse"
-    ),
+    regime="verbose",
+    idea=("main.credit", "main.update.1"),
+    because="batches of short right and long wrong answers make answers shorter without a reward for it, and what "
+    "they leave out, learned later and less and less often, keeps accuracy",
 )

@@ -25,9 +25,11 @@ from ..core import (
     Seq,
     Token,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
-    unsorted,
 )
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -95,11 +97,14 @@ def self_aligned(
 
 sar.claim = Claim(
     (
-        unsorted("length", "self", "grpo", by=0.25, relation="<", scale="ratio"),
-        unsorted("accuracy", "self", "grpo", by=-0.01),
+        # thirty tokens write every addition once
+        premise("length_right", "grpo", 36.0, by=0.0, fails_at=32.0),
+        mechanism("length_right", "self", "grpo", by=0.1, relation="<", scale="ratio", fails_at=30.0),
+        outcome("length", "self", "grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
+        outcome("accuracy", "self", "grpo", by=0.03, relation="~", fails_at=0.5),
     ),
     arms={"grpo": "grpo"},
-    task="chain_sum",
-    steps=40,
-    because=("repetition and filler are likely without the question too, so they lower the self-aligned reward"),
+    regime="verbose",
+    idea=("main.credit",),
+    because="what repeats or fills is as likely without the question, so that it lowers the self-aligned reward",
 )

@@ -21,10 +21,12 @@ from ..core import (
     Task,
     TaskSource,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     random_keys,
     stateful,
-    unsorted,
 )
 from ..curriculum.select import first_task_index, mean_difficulty
 from .grpo import grpo
@@ -149,14 +151,18 @@ def _next_of(source: TaskSource, by: str, arm: str, at: int) -> tuple[Task, int]
 
 sec.claim = Claim(
     (
-        unsorted("accuracy/terms=8", "self", "grpo", by=0.10, scale="ratio"),
-        unsorted("late:select/difficulty", "self", "early:select/difficulty of self", by=0.0),
-        unsorted("accuracy", "self", "grpo", by=0.0),
+        # some categories are nearer to being solved than others
+        premise("accuracy/terms=3", "grpo", "accuracy/terms=8 of grpo", by=0.2, fails_at=0.95),
+        # the easiest category is left as it is learned
+        mechanism("late:select/p/2", "self", "early:select/p/2 of self", by=0.03, relation="<", fails_at=0.03),
+        mechanism("early:rollout/mixed_group_fraction", "self", "grpo", by=0.03, fails_at=0.98),
+        outcome("accuracy/terms=8", "self", "grpo", by=0.05, fails_at=0.99),
+        outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo"},
-    task="chain_sum",
-    task_options={"terms": (2, 8), "style": "terse"},
-    steps=150,  # the policy must have learned much for the frontier to move
+    regime="ladder",
+    settings={"lr": 1e-4},  # at the threefold GRPO collapses here
+    idea=("main.select",),
     because="advantages are largest where half of the answers are right, so a bandit on them selects problems that "
-    "are neither solved nor out of reach",
+    "are neither solved nor out of reach, and the hardest are learned sooner",
 )

@@ -22,9 +22,11 @@ from ..core import (
     Task,
     TaskSource,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..curriculum.select import known_rewards, pool_tasks
 from .grpo import grpo
@@ -170,15 +172,16 @@ def fit(points: Sequence[tuple[float, float, int]], prior: float = 0.1) -> Curve
 
 seele.claim = Claim(
     (
-        unsorted("late:reward/mean", "self", 0.5, by=0.15, relation="~"),
-        unsorted("accuracy/terms=8", "self", "grpo", by=0.10),
-        unsorted("late:select/hint", "self", "early:select/hint of self", by=0.0, relation="<"),
-        unsorted("accuracy", "self", "half", by=0.0),
+        premise("early:rollout/mixed_group_fraction", "unhinted", 0.5, relation="<", by=0.0, fails_at=0.6),
+        mechanism("early:reward/mean", "self", "early:reward/mean of unhinted", by=0.15, fails_at=0.6),
+        mechanism("late:select/hint", "self", "early:select/hint of self", by=0.05, relation="<", fails_at=0.0),
+        outcome("accuracy", "self", "unhinted", by=0.05, fails_at=0.99),
+        outcome("auc", "self", "unhinted", by=0.05, fails_at=0.99),
+        outcome("accuracy", "self", "half", by=0.02, fails_at=0.99),
     ),
-    arms={"grpo": "grpo", "half": ("seele", {"fixed": 0.5})},
-    task="chain_sum",
-    task_options={"terms": (2, 8), "style": "terse"},
-    steps=60,
+    arms={"unhinted": ("seele", {"fixed": 0.0}), "half": ("seele", {"fixed": 0.5})},
+    regime="sparse",
+    idea=("main.select",),
     because="a step gains most at an accuracy of one half, and an item-response curve finds the hint rate that gives "
-    "it",
+    "it, at which none of a prompt's rollouts are in vain and which falls as the policy learns",
 )

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import BadValue, Claim, Column, Method, Seq, Term, Token, block, method, unsorted
+from ..core import (
+    BadValue,
+    Claim,
+    Column,
+    Method,
+    Seq,
+    Term,
+    Token,
+    block,
+    method,
+    outcome,
+    premise,
+)
 from ..core.blocks import Array
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -100,14 +112,14 @@ def prefix_values(id: Array, seq: Array, group: Array, reward: Array) -> Array:
 
 tempo.claim = Claim(
     (
-        unsorted("accuracy", "self", "grpo", by=0.0),
-        unsorted("mean:time/step_s", "self", "grpo", by=0.05, relation="~", scale="ratio"),
+        premise("mean:rollout/mixed_group_fraction", "grpo", 0.3, by=0.0, fails_at=0.2),
+        outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
+        outcome("steps_to@0.8", "self", "grpo", by=0.1, relation="<", scale="ratio", fails_at=0.0),
     ),
     arms={"grpo": "grpo"},
-    task="chain_sum",
-    steps=40,
-    because=(
-        "where the answers of a group branch, the success rates of the branches are an estimate of each "
-        "branching token's advantage"
-    ),
+    regime="skill",
+    settings={"steps": 30, "eval_every": 2},  # most is learned in ten steps
+    idea=("main.credit",),
+    because="where the answers of a group branch, the success rates of the branches are an estimate of each "
+    "branching token's advantage",
 )

@@ -12,7 +12,18 @@ from collections import Counter
 
 import numpy as np
 
-from ..core import Claim, Column, Method, Sampling, Seq, block, method, unsorted
+from ..core import (
+    Claim,
+    Column,
+    Method,
+    Sampling,
+    Seq,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..curriculum.select import pool
@@ -66,16 +77,16 @@ def keep_first(*, group: Seq, n: int = 32) -> dict[str, Column]:
 
 ttrl.claim = Claim(
     (
-        unsorted("accuracy", "self", "start", by=0.05),
-        unsorted("accuracy", "self", "maj of start", by=-0.01),
-        unsorted("accuracy", "self", "labelled", by=-0.02),
-        unsorted("mean:reward/hit", "self", "mean:reward/label of self", by=0.0),
+        premise("early:reward/label", "self", "accuracy of start", by=0.1, fails_at=0.9),
+        # the reward agrees with the label that it does not know
+        mechanism("early:reward/hit", "self", 0.9, by=0.0, fails_at=0.8),
+        # no label, and better than the vote that it began with
+        outcome("accuracy", "self", "maj of start", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "labelled", by=0.05, relation="~", fails_at=0.5),
     ),
     arms={"labelled": ("ttrl", {"labels": True})},
-    task="chain_sum",
-    steps=40,
-    because=(
-        "with a wrong majority most other wrong answers still have the right reward, and the vote improves with "
-        "the policy"
-    ),
+    regime="unlabelled_right",
+    idea=("main.reward",),
+    because="the majority is more often right than an answer, a reward by it is right even more often, and the vote "
+    "improves with the policy",
 )

@@ -123,10 +123,10 @@ def test_the_share_of_easy_prompts_follows_what_is_left_to_cut():
 def test_decs_with_one_price_is_grpo_with_a_token_mean():
     plain = of("grpo").replace(updates=of("decs").stage.updates)
     same(
-        of("decs", necessary_reward=1.0, redundant_reward=1.0, rate=0.0), plain, 1e-5
+        of("decs", necessary_reward=1.0, redundant_reward=1.0, rate=None), plain, 1e-5
     )  # 1e-6 is added to the standard deviation of what is paid
     with pytest.raises(AssertionError):
-        same(of("decs", rate=0.0, limit=4), plain, 1e-3)
+        same(of("decs", rate=None, limit=4), plain, 1e-3)
 
 
 def test_thinking_of_one_token_is_all_necessary_and_of_none_has_no_share():
