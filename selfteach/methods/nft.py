@@ -134,7 +134,7 @@ nft.claim = Claim(
         outcome("accuracy", "self", "grpo", relation="~", by=0.03, fails_at=0.5),
     ),
     arms={"rft": ("nft", {"neg_weight": 0.0}), "grpo": ("grpo", {"minibatches": 4})},
-    regime="skill",
+    regime="ladder",
     idea=("main.credit", "main.update"),
     because=(
         "supervised learning uses wrong answers too, as the likelihood of the negative policy that the "

@@ -87,9 +87,13 @@ ppo.claim = Claim(
         outcome("accuracy", "self", "no_critic", by=0.02, fails_at=0.99),
         outcome("auc", "gae", "self", by=0.02, fails_at=0.99),
     ),
-    # a critic that never learns values every state at its start: the batch's mean is the baseline, by whitening
-    arms={"no_critic": ("ppo", {"critic_lr": 1e-12}), "gae": ("ppo", {"lam": 0.95})},
-    regime="skill",
+    # a critic that never learns values every state alike: the batch's mean is the baseline, by whitening
+    arms={
+        "no_critic": ("ppo", {"critic_lr": 1e-12, "minibatches": 1}),
+        "gae": ("ppo", {"lam": 0.95, "minibatches": 1}),
+    },
+    args={"minibatches": 1},
+    regime="deep",
     idea=("main.credit", "main.update"),
     because="a learned value is a baseline for every token, and advantages that trust it (lam below 1) vary less",
 )

@@ -63,9 +63,10 @@ rloo.claim = Claim(
         outcome("accuracy", "self", "reinforce", by=0.02, fails_at=0.99),
         outcome("auc", "self", "ppo", by=0.02, fails_at=0.99),
     ),
-    arms={"ppo": ("ppo", {"minibatches": 1, "beta": 0.03}), "reinforce": "reinforce"},
-    regime="skill",
-    idea=("main.credit", "main.update", "main.term", "models", "weights"),
+    arms={"ppo": ("ppo", {"minibatches": 1}), "reinforce": ("reinforce", {"beta": 0.0})},
+    args={"beta": 0.0},
+    regime="ladder",
+    idea=("main.credit", "main.update", "models", "weights"),
     because=(
         "the whole answer is one action, and its siblings are an unbiased baseline: critic, GAE and clipping"
         " buy nothing"
