@@ -60,12 +60,13 @@ rloo.claim = Claim(
         # the gradient varies less around the mean of a prompt than around that of all prompts
         mechanism("mean:policy/grad_norm", "self", "reinforce", relation="<", scale="ratio", by=0.1, fails_at=0.0),
         outcome("accuracy", "self", "ppo", by=0.02, fails_at=0.99),
-        outcome("accuracy", "self", "reinforce", by=0.02, fails_at=0.99),
+        outcome("auc", "self", "reinforce", by=0.02, fails_at=0.99),
         outcome("auc", "self", "ppo", by=0.02, fails_at=0.99),
     ),
     arms={"ppo": ("ppo", {"minibatches": 1}), "reinforce": ("reinforce", {"beta": 0.0})},
     args={"beta": 0.0},
-    regime="ladder",
+    settings={"steps": 20, "eval_every": 2},  # it is learned in ten steps, so it is watched closely
+    regime="skill",
     idea=("main.credit", "main.update", "models", "weights"),
     because=(
         "the whole answer is one action, and its siblings are an unbiased baseline: critic, GAE and clipping"

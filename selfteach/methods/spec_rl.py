@@ -196,8 +196,13 @@ spec_rl.claim = Claim(
         outcome("auc", "self", "no_reuse", relation="~", by=0.05, fails_at=0.5),
         outcome("sum:time/rollout_s", "self", "no_reuse", relation="<", scale="ratio", by=0.1, fails_at=0.0),
     ),
-    arms={"no_reuse": ("spec_rl", {"reuse": False}), "unbiased": ("spec_rl", {"lenience": 1.0})},
+    arms={
+        "no_reuse": ("spec_rl", {"reuse": False, "size": 64}),
+        "unbiased": ("spec_rl", {"lenience": 1.0, "size": 64}),
+    },
+    args={"size": 64},  # an epoch is four steps
+    settings={"steps": 32, "eval_every": 4},
     regime="skill",
-    idea=("main.select", "main.program"),
+    idea=("main.select", "main.programs"),
     because="between two epochs a policy changes little, so it would sample most of its drafts again",
 )
