@@ -161,6 +161,7 @@ g_ra.claim = Claim(
         # paid for every step, the policy writes steps and gives right answers up: what the gate is for
         premise("accuracy", "direct", "start", relation="<", by=0.05, fails_at=0.04),
         mechanism("late:reward/steps", "direct", "early:reward/steps of direct", scale="ratio", by=0.1, fails_at=0.0),
+        mechanism("late:reward/completed", "self", "late:reward/completed of direct", by=0.2, fails_at=1.0),
         mechanism("late:reward/open", "self", 1.5, fails_at=1.2),  # the gate does open
         outcome("accuracy", "self", "direct", by=0.2, fails_at=0.9),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.9),

@@ -219,11 +219,12 @@ def baseline_shift(*, adv: Seq, by: float = 0.1) -> dict[str, Column]:
 
 rec.claim = Claim(
     (
-        premise("accuracy", "unclipped", 0.8, relation="<", fails_at=0.95),  # stale samples do harm
+        premise("accuracy", "unclipped", "start", relation="<", by=0.1, fails_at=0.05),  # stale samples do harm
         mechanism("mean:policy/clip_fraction", "self", 0.005, fails_at=0.001),
         outcome("accuracy", "self", "importance", relation="~", by=0.05, fails_at=0.5),
         outcome("accuracy", "self", "unclipped", by=0.05, fails_at=0.96),
-        outcome("auc", "wide", "self", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "start", by=0.2, fails_at=0.9),
+        outcome("accuracy", "wide", "self", by=0.03, fails_at=0.98),
     ),
     arms={
         "importance": ("rec", {"importance": True}),
