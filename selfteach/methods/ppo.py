@@ -80,7 +80,7 @@ def critic_error(*, critic_value: Token, returns: Token) -> Token:
 
 ppo.claim = Claim(
     (
-        premise("accuracy", "no_critic", 0.97, relation="<", fails_at=0.99),  # without a critic something is left
+        premise("auc", "no_critic", 0.9, relation="<", fails_at=0.95),  # without a critic it takes its time
         # a critic that knows nothing of a state gives right and wrong answers the same value
         mechanism("mean:critic/value_right", "self", "mean:critic/value_wrong of self", by=0.1, fails_at=1.0),
         outcome("auc", "self", "no_critic", by=0.03, fails_at=0.98),
@@ -93,7 +93,8 @@ ppo.claim = Claim(
         "gae": ("ppo", {"lam": 0.95, "minibatches": 1}),
     },
     args={"minibatches": 1},
-    regime="deep",
+    settings={"steps": 20, "eval_every": 2},  # it is learned in ten steps, so it is watched closely
+    regime="skill",
     idea=("main.credit", "main.update"),
     because="a learned value is a baseline for every token, and advantages that trust it (lam below 1) vary less",
 )

@@ -147,7 +147,6 @@ shiq.claim = Claim(
         "unshifted": ("shiq", {"shift": False, "groups": 128, "rollouts": 1}),
     },
     args={"groups": 128, "rollouts": 1},
-    settings={"steps": 30, "eval_every": 3},
     regime="skill",
     idea=("main.update",),
     because=(
