@@ -85,7 +85,7 @@ grpo.claim = Claim(
         outcome("auc", "self", "ppo", relation="~", by=0.05, fails_at=0.5),
         outcome("auc", "self", "reinforce", by=0.03, fails_at=0.98),  # a mean for each prompt, not one of all
     ),
-    arms={"ppo": ("ppo", {"minibatches": 1}), "reinforce": ("reinforce", {"beta": 0.0})},
+    arms={"ppo": ("ppo", {"minibatches": 1, "critic_epochs": 4}), "reinforce": ("reinforce", {"beta": 0.0})},
     settings={"steps": 20, "eval_every": 2},  # it is learned in ten steps, so it is watched closely
     regime="skill",
     idea=("main.credit", "main.update", "models", "weights"),

@@ -28,6 +28,7 @@ def ppo(
     critic_lr: float = 1e-3,
     minibatches: int = 4,
     beta: float = 0.0,
+    critic_epochs: int = 1,
 ) -> Method:
     """Proximal policy optimisation: a separate critic values every sampled token's state, and GAE gives advantages.
 
@@ -38,7 +39,8 @@ def ppo(
     Schulman et al. 2017, equations 7, 9 and 11. GAE runs over sampled tokens only; advantages are whitened over the
     batch. The critic has its own update and learning rate; its loss is not halved (equation 9), and the gradient clip
     applies to the gradient of the whole square. No groups are needed: one answer a prompt. beta: a KL penalty to the
-    reference in the reward of every token, as in RLHF (2203.02155, equation 2).
+    reference in the reward of every token, as in RLHF (2203.02155, equation 2). critic_epochs: passes of the critic over
+    a batch; with one, a critic that begins with a new head hardly tells states apart in the first tens of updates.
     """
     shaped = (kl_per_token(beta=beta), gae_shaped(gamma=gamma, lam=lam))
     returns = shaped if beta else (gae(gamma=gamma, lam=lam),)
@@ -50,7 +52,11 @@ def ppo(
         minibatches=minibatches,
     )
     critic = Update(
-        ("critic",), (Term(critic_error(), loss_weights=token_mean()),), minibatches=minibatches, lr=critic_lr
+        ("critic",),
+        (Term(critic_error(), loss_weights=token_mean()),),
+        epochs=critic_epochs,
+        minibatches=minibatches,
+        lr=critic_lr,
     )
     return base.replace(updates=(critic, *base.stage.updates)).override(
         weights={"critic": WeightSpec("start")}, models={"critic": ModelRole(("critic",), heads=("value",))}
@@ -89,10 +95,10 @@ ppo.claim = Claim(
     ),
     # a critic that never learns values every state alike: the batch's mean is the baseline, by whitening
     arms={
-        "no_critic": ("ppo", {"critic_lr": 1e-12, "minibatches": 1}),
-        "gae": ("ppo", {"lam": 0.95, "minibatches": 1}),
+        "no_critic": ("ppo", {"critic_lr": 1e-12, "minibatches": 1, "critic_epochs": 4}),
+        "gae": ("ppo", {"lam": 0.95, "minibatches": 1, "critic_epochs": 4}),
     },
-    args={"minibatches": 1},
+    args={"minibatches": 1, "critic_epochs": 4},
     settings={"steps": 20, "eval_every": 2},  # it is learned in ten steps, so it is watched closely
     regime="skill",
     idea=("main.credit", "main.update"),

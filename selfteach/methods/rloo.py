@@ -63,7 +63,7 @@ rloo.claim = Claim(
         outcome("auc", "self", "reinforce", by=0.02, fails_at=0.99),
         outcome("auc", "self", "ppo", by=0.02, fails_at=0.99),
     ),
-    arms={"ppo": ("ppo", {"minibatches": 1}), "reinforce": ("reinforce", {"beta": 0.0})},
+    arms={"ppo": ("ppo", {"minibatches": 1, "critic_epochs": 4}), "reinforce": ("reinforce", {"beta": 0.0})},
     args={"beta": 0.0},
     settings={"steps": 20, "eval_every": 2},  # it is learned in ten steps, so it is watched closely
     regime="skill",

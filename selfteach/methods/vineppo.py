@@ -202,13 +202,13 @@ vineppo.claim = Claim(
         outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
     ),
     arms={
-        "ppo": ("ppo", {"minibatches": 1}),
+        "ppo": ("ppo", {"minibatches": 1, "critic_epochs": 4}),
         "one": ("vineppo", {"k": 1, "epochs": 1, "minibatches": 1, "beta": 0.0}),
         "grpo": "grpo",
     },
     args={"epochs": 1, "minibatches": 1, "beta": 0.0},
     regime="deep",
-    idea=("main.program", "main.reward", "main.credit", "main.update", "models", "weights", "decode"),
+    idea=("main.programs", "main.reward", "main.credit", "main.update", "models", "weights", "decode"),
     because=(
         "a mean over new continuations is an unbiased value of a state, where the error of a critic exceeds the "
         "differences between steps"
