@@ -40,7 +40,8 @@ def ppo(
     batch. The critic has its own update and learning rate; its loss is not halved (equation 9), and the gradient clip
     applies to the gradient of the whole square. No groups are needed: one answer a prompt. beta: a KL penalty to the
     reference in the reward of every token, as in RLHF (2203.02155, equation 2). critic_epochs: the critic's
-    passes over a batch; with one, a critic that begins with a new head hardly tells states apart in the first tens of updates.
+    passes over a batch; with one, a critic that begins with a new head hardly tells states apart in the first tens of
+    updates.
     """
     shaped = (kl_per_token(beta=beta), gae_shaped(gamma=gamma, lam=lam))
     returns = shaped if beta else (gae(gamma=gamma, lam=lam),)
