@@ -136,8 +136,8 @@ def _to_go(x: torch.Tensor, seq: torch.Tensor) -> torch.Tensor:
 shiq.claim = Claim(
     (
         premise("auc", "one_step", 0.9, relation="<", fails_at=0.95),  # one-step residuals are slow here
-        # a late reward reaches the first token, which decides the way, from the first steps on
-        mechanism("early:reward/mean", "self", "one_step", by=0.03, fails_at=1.0),
+        # a late reward reaches the first token, which decides the way (after a dip, while values are still 0)
+        mechanism("late:reward/mean", "self", "one_step", by=0.05, fails_at=1.0),
         outcome("accuracy", "self", "one_step", by=0.05, fails_at=0.96),
         outcome("auc", "self", "one_step", by=0.05, fails_at=0.96),
         outcome("accuracy", "self", "unshifted", by=0.05, fails_at=0.96),
