@@ -25,9 +25,11 @@ from ..core import (
     Term,
     Update,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..core.blocks import Array
 from ..credit.advantages import center
@@ -127,14 +129,16 @@ def soft_value(rewards: Array, beta: float) -> float:
 
 a_star_po.claim = Claim(
     (
-        unsorted("accuracy", "self", "grpo", by=-0.02),
-        unsorted("sum:tokens/sampled", "self", "grpo", by=0.4, relation="<", scale="ratio"),
-        unsorted("sum:time/step_s", "self", "grpo", by=0.4, relation="<", scale="ratio"),
-        unsorted("accuracy", "self", "no_value", by=0.02),
+        premise("accuracy", "grpo", "start", by=0.2, fails_at=0.9),  # there is something to match
+        mechanism("sum:tokens/sampled", "self", "grpo", relation="<", scale="ratio", by=0.4, fails_at=0.0),
+        outcome("accuracy", "self", "grpo", relation="~", by=0.05, fails_at=0.5),
+        outcome("accuracy", "self", "no_value", by=0.05, fails_at=0.96),
+        outcome("sum:time/step_s", "self", "grpo", relation="<", scale="ratio", by=0.3, fails_at=0.0),
     ),
-    arms={"grpo": "grpo", "no_value": ("a_star_po", {"value": False})},
-    task="chain_sum",
-    steps=40,
+    arms={"grpo": "grpo", "no_value": ("a_star_po", {"value": False, "groups": 32})},
+    args={"groups": 32},
+    regime="skill",
+    idea=("*.credit*", "*.update*", "*.select*", "value.*", "learn.*", "main.*"),
     because=(
         "the optimal value of a prompt can be had from the reference beforehand, and one answer a prompt is then enough"
     ),

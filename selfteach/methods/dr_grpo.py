@@ -6,7 +6,7 @@ answers. Without either the policy gradient is unbiased.
 
 from __future__ import annotations
 
-from ..core import Claim, Method, Term, method, unsorted
+from ..core import Claim, Method, Term, mechanism, method, outcome, premise
 from ..credit.advantages import center
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import constant_length
@@ -32,12 +32,17 @@ def dr_grpo(groups: int = 16, rollouts: int = 8, clip: float = 0.2, limit: int =
 
 
 dr_grpo.claim = Claim(
-    (unsorted("accuracy", "self", "grpo", by=0.03, relation="~"), unsorted("length", "self", "grpo", relation="<")),
-    arms={"grpo": "grpo"},
-    task="chain_sum",
-    steps=40,
+    (
+        premise("length_wrong", "grpo", "start", scale="ratio", by=0.1, fails_at=0.0),  # wrong answers grow
+        mechanism("length_wrong", "self", "grpo", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+        outcome("accuracy", "self", "grpo", relation="~", by=0.03, fails_at=0.5),
+        outcome("length", "self", "grpo", relation="<", scale="ratio", by=0.05, fails_at=0.0),
+        outcome("length_wrong", "self", "std", relation="~", scale="ratio", by=0.1, fails_at=0.0),
+    ),
+    arms={"grpo": "grpo", "std": "grpo_sum"},  # std: without the division by length alone
+    regime="verbose",
+    idea=("main.credit", "main.update"),
     because=(
-        "dividing by length and by std rewards long wrong answers and easy questions; without them accuracy "
-        "stays and answers shorten"
+        "dividing by an answer's length favours long wrong answers; without it accuracy stays and these get no longer"
     ),
 )

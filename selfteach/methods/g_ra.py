@@ -11,10 +11,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
-from ..core import BadValue, Block, Claim, Method, RewardContext, RolloutGroup, Score, Scores, block, method, unsorted
+from ..core import (
+    BadValue,
+    Block,
+    Claim,
+    Method,
+    RewardContext,
+    RolloutGroup,
+    Score,
+    Scores,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
 from ..core.scoring import score
+from ..core.tagged_text import last_between
 from ..reward.answer import exact_match
 from ..reward.combine import join_scores, weighted
 from ..rollout.search import search_agent
@@ -31,6 +46,7 @@ def g_ra(
     search_reward: float = 0.1,
     gate: bool = True,
     beta: float = 0.001,
+    actions: Literal["searches", "steps"] = "searches",
 ) -> Method:
     """Gated reward accumulation: GRPO on the outcome reward and, where it reaches a threshold, immediate rewards.
 
@@ -39,19 +55,25 @@ def g_ra(
 
     In the paper the outcome is a patch that is submitted and passes tests, and actions are those of an editor and a
     shell; here the outcome is the exact answer, and an action a search (by a real engine) or an answer: `format_reward`
-    for each that is well formed (minus it for no answer at the end), `search_reward` for a search with results. A
-    reward that equals the threshold meets it. The paper's values were not available; with these, direct accumulation
-    can reach nearly the reward of a right answer.
+    for each that is well formed (minus it for no answer at the end), `search_reward` for a search with results. With
+    actions="steps" nothing is searched, and an action is a written step of the solution or an answer. A reward that
+    equals the threshold meets it. The paper's values were not available; with these, direct accumulation can reach
+    nearly the reward of a right answer. Raises BadValue for other actions.
     """
-    actions = action_score(format_reward=format_reward, search_reward=search_reward)
+    if actions not in ("searches", "steps"):
+        raise BadValue(f"g_ra: actions must be searches or steps, not {actions!r}")
+    immediate = (
+        step_score(format_reward=format_reward)
+        if actions == "steps"
+        else action_score(format_reward=format_reward, search_reward=search_reward)
+    )
     reward = (
-        gated(levels=((exact_match(), threshold), (actions, 0.0)))
+        gated(levels=((exact_match(), threshold), (immediate, 0.0)))
         if gate
-        else weighted(parts=((1.0, exact_match()), (1.0, actions)))
+        else weighted(parts=((1.0, exact_match()), (1.0, immediate)))
     )
-    return grpo(groups=groups, rollouts=rollouts, beta=beta).replace(
-        programs={"main": search_agent(turns=turns)}, reward=(reward,)
-    )
+    base = grpo(groups=groups, rollouts=rollouts, beta=beta).replace(reward=(reward,))
+    return base if actions == "steps" else base.replace(programs={"main": search_agent(turns=turns)})
 
 
 @block
@@ -116,18 +138,41 @@ def action_score(
     return Score(value, {"steps": value, "completed": float(done)})
 
 
+@block
+def step_score(*, text: str, format_reward: float = 0.1) -> Score:
+    """The sum of the immediate rewards of a written solution's steps, which are its sentences.
+
+        R = format_reward (sentences before the answer + 1[an answer] - 1[no answer])
+
+    A closed <answer> that is not empty is one. More sentences have a higher reward whether they help or not. Parts:
+    steps (R), completed (there is an answer).
+
+    >>> [step_score(text=s).value for s in (" 1 + 2 = 3. 3 + 3 = 6.<answer> 6</answer>", " 1 + 2 = 3. 3 + 3")]
+    [0.30000000000000004, 0.0]
+    """
+    steps = len(re.findall(r"[.!?](?=\s|<|$)", text.partition("<answer>")[0]))
+    done = bool(last_between(text, "answer", ""))
+    value = format_reward * (steps + done - (not done))
+    return Score(value, {"steps": value, "completed": float(done)})
+
+
 g_ra.claim = Claim(
     (
-        unsorted("accuracy", "self", "direct", by=0.0),
-        unsorted("accuracy", "self", "start", by=0.0),
-        # nearly all episodes are completed from the start here, so that completing can only fall
-        unsorted("late:reward/completed", "self", "early:reward/completed of self", by=-0.02),
-        unsorted("late:reward/completed", "direct", "early:reward/completed of direct", by=0.0, relation="<"),
-        unsorted("late:reward/steps", "direct", "late:reward/steps of self", by=0.0),
+        # paid for every step, the policy writes steps and gives right answers up: what the gate is for
+        premise("accuracy", "direct", "start", relation="<", by=0.05, fails_at=0.04),
+        mechanism("late:reward/steps", "direct", "early:reward/steps of direct", scale="ratio", by=0.1, fails_at=0.0),
+        mechanism("late:reward/completed", "self", "late:reward/completed of direct", by=0.2, fails_at=1.0),
+        mechanism("late:reward/open", "self", 1.5, fails_at=1.2),  # the gate does open
+        outcome("accuracy", "self", "direct", by=0.2, fails_at=0.9),
+        outcome("accuracy", "self", "start", by=0.2, fails_at=0.9),
+        outcome("accuracy", "self", "outcome", relation="~", by=0.05, fails_at=0.5),
     ),
-    arms={"direct": ("g_ra", {"gate": False})},
-    task="factworld",
-    task_options={"hops": (1, 2), "withheld": 0.3},
-    steps=40,
+    arms={
+        "direct": ("g_ra", {"actions": "steps", "format_reward": 0.5, "gate": False}),
+        "outcome": ("grpo", {"beta": 0.001}),
+    },
+    args={"actions": "steps", "format_reward": 0.5},
+    regime="verbose",
+    idea=("main.reward",),
     because="immediate rewards by themselves are exploited; gated by the outcome they only refine successful episodes",
 )

@@ -10,7 +10,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..core import BadValue, Claim, Column, Method, Seq, Term, Token, block, method, provides, unsorted
+from ..core import (
+    BadValue,
+    Claim,
+    Column,
+    Method,
+    Seq,
+    Term,
+    Token,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+    provides,
+)
 from ..core.lazy import torch
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
@@ -113,13 +127,16 @@ def implicit_negative(
 
 nft.claim = Claim(
     (
-        unsorted("accuracy", "self", "rft", by=0.03),
-        unsorted("accuracy", "self", "grpo", by=-0.02),
-        unsorted("late:policy/entropy_estimate", "self", "rft", by=0.0),
+        premise("mean:rollout/mixed_group_fraction", "self", 0.3, fails_at=0.2),  # there are wrong answers to learn of
+        mechanism("late:policy/entropy_estimate", "self", "rft", scale="ratio", by=0.1, fails_at=0.0),
+        outcome("accuracy", "self", "rft", by=0.03, fails_at=0.98),
+        outcome("auc", "self", "rft", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "grpo", relation="~", by=0.03, fails_at=0.5),
     ),
     arms={"rft": ("nft", {"neg_weight": 0.0}), "grpo": ("grpo", {"minibatches": 4})},
-    task="chain_sum",
-    steps=40,
+    settings={"lr": 1e-4, "steps": 20, "eval_every": 2},  # four updates a step, so it is learned in five steps
+    regime="skill",
+    idea=("main.credit", "main.update"),
     because=(
         "supervised learning uses wrong answers too, as the likelihood of the negative policy that the "
         "trained one implies"

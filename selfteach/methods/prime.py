@@ -8,7 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import Claim, Column, Method, ModelRole, Seq, Term, Token, Update, WeightSpec, block, method, unsorted
+from ..core import (
+    Claim,
+    Column,
+    Method,
+    ModelRole,
+    Seq,
+    Term,
+    Token,
+    Update,
+    WeightSpec,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
+from ..core.blocks import logged
 from ..core.lazy import torch
 from ..credit import segments as seg
 from ..credit.advantages import leave_one_out, whiten
@@ -66,20 +82,42 @@ def prime(
     )
 
 
+def log_odds(prm_logp: torch.Tensor, ref_logp: torch.Tensor, seq: torch.Tensor, n: int, beta: float) -> torch.Tensor:
+    """f[S]: the reward model's log-odds that an answer is right, beta times its summed log-ratio to the reference."""
+    return beta * seq_sum(prm_logp - ref_logp, seq, n)
+
+
+def odds_right(
+    *, prm_logp: torch.Tensor, ref_logp: torch.Tensor, reward: torch.Tensor, seq: torch.Tensor, beta: float
+) -> torch.Tensor:
+    """Log-odds of right answers, those with a reward above 1/2."""
+    return log_odds(prm_logp, ref_logp, seq, len(reward), beta)[reward > 0.5]
+
+
+def odds_wrong(
+    *, prm_logp: torch.Tensor, ref_logp: torch.Tensor, reward: torch.Tensor, seq: torch.Tensor, beta: float
+) -> torch.Tensor:
+    """Log-odds of all other answers."""
+    return log_odds(prm_logp, ref_logp, seq, len(reward), beta)[reward <= 0.5]
+
+
 @block
+@logged("odds_right", odds_right)
+@logged("odds_wrong", odds_wrong)
 def outcome_cross_entropy(*, prm_logp: Token, ref_logp: Token, reward: Seq, seq: Token, beta: float = 0.05) -> Seq:
     """Cross-entropy of the outcome, with the summed log-ratio to the reference as log-odds (2412.01981; equation 4).
 
         -(R log sigmoid(S) + (1 - R) log(1 - sigmoid(S))),   S = beta sum_t (prm_logp_t - ref_logp_t)
 
-    Each summand of S then is a reward for its token. Args: prm_logp, ref_logp f[N]; reward f[S] in [0, 1]; seq i64[N].
+    Each summand of S then is a reward for its token. Logs S of right answers and of wrong ones,
+    the same where the model cannot tell them apart. Args: prm_logp, ref_logp f[N]; reward f[S] in [0, 1]; seq i64[N].
     Returns: l f[S]. Scope: seq.
 
     >>> zero = torch.zeros(1)
     >>> outcome_cross_entropy(prm_logp=zero, ref_logp=zero, reward=torch.ones(1), seq=torch.tensor([0]))  # log 2
     tensor([0.6931])
     """
-    odds = beta * seq_sum(prm_logp - ref_logp, seq, len(reward))
+    odds = log_odds(prm_logp, ref_logp, seq, len(reward), beta)
     return torch.nn.functional.softplus(odds) - reward * odds
 
 
@@ -121,10 +159,17 @@ def implicit_process(
 
 
 prime.claim = Claim(
-    (unsorted("accuracy", "self", "outcome", by=0.0), unsorted("accuracy", "self", "start", by=0.05)),
+    (
+        premise("accuracy", "outcome", "start", by=0.1, fails_at=0.95),  # outcomes can be learned from
+        # the reward model tells right answers from wrong ones that it was not trained on
+        mechanism("late:prm/odds_right", "self", "late:prm/odds_wrong of self", by=0.5, fails_at=0.0),
+        outcome("auc", "self", "outcome", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "outcome", by=0.03, fails_at=0.98),
+        outcome("steps_to@0.5", "self", "outcome", relation="<", scale="ratio", by=0.2, fails_at=0.0),
+    ),
     arms={"outcome": ("prime", {"process": 0.0})},
-    task="chain_sum",
-    steps=40,
+    regime="deep",
+    idea=("main.update",),
     because=(
         "a reward model trained on the outcomes of the same rollouts rewards every token, and so needs fewer steps"
     ),

@@ -20,9 +20,11 @@ from ..core import (
     Term,
     Token,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     random_keys,
-    unsorted,
     zero_when,
 )
 from ..core.lazy import torch
@@ -217,17 +219,20 @@ def baseline_shift(*, adv: Seq, by: float = 0.1) -> dict[str, Column]:
 
 rec.claim = Claim(
     (
-        unsorted("accuracy", "self", "importance", by=0.03, relation="~"),
-        unsorted("accuracy", "self", "unclipped", by=0.05),
-        unsorted("mean:reward/mean", "wide", "self", by=0.0),
+        premise("accuracy", "unclipped", "start", relation="<", by=0.1, fails_at=0.05),  # stale samples do harm
+        mechanism("mean:policy/clip_fraction", "self", 0.005, fails_at=0.001),
+        outcome("accuracy", "self", "importance", relation="~", by=0.05, fails_at=0.5),
+        outcome("accuracy", "self", "unclipped", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "start", by=0.2, fails_at=0.9),
+        outcome("accuracy", "wide", "self", by=0.03, fails_at=0.98),
     ),
     arms={
         "importance": ("rec", {"importance": True}),
         "unclipped": ("rec", {"mask": "none"}),
         "wide": ("rec", {"low": 0.6, "high": 2.0}),
     },
-    task="chain_sum",
-    steps=40,
+    regime="skill",
+    idea=("main.update",),
     because=(
         "group-relative REINFORCE needs no importance weights off-policy: the clip is what keeps it stable, "
         "and may be wide"

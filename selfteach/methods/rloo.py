@@ -8,7 +8,7 @@ answers with the leave-one-out baseline is unbiased and of low variance.
 
 from __future__ import annotations
 
-from ..core import Claim, Method, Term, method, unsorted
+from ..core import Claim, Method, Term, mechanism, method, outcome, premise
 from ..credit.advantages import center, moving_baseline
 from ..credit.composers import per_trajectory
 from ..credit.shaping import kl_in_reward
@@ -55,12 +55,21 @@ def reinforce(groups: int = 128, rollouts: int = 1, beta: float = 0.03) -> Metho
 
 
 rloo.claim = Claim(
-    (unsorted("accuracy", "self", "ppo", by=0.0), unsorted("accuracy", "self", "reinforce", by=0.0)),
-    arms={"ppo": ("ppo", {"groups": 128}), "reinforce": "reinforce"},
-    task="chain_sum",
-    steps=40,
+    (
+        premise("mean:rollout/mixed_group_fraction", "self", 0.3, fails_at=0.2),  # siblings tell something
+        # the gradient varies less around the mean of a prompt than around that of all prompts
+        mechanism("mean:policy/grad_norm", "self", "reinforce", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+        outcome("accuracy", "self", "ppo", by=0.02, fails_at=0.99),
+        outcome("auc", "self", "reinforce", by=0.02, fails_at=0.99),
+        outcome("auc", "self", "ppo", by=0.02, fails_at=0.99),
+    ),
+    arms={"ppo": ("ppo", {"minibatches": 1, "critic_epochs": 4}), "reinforce": ("reinforce", {"beta": 0.0})},
+    args={"beta": 0.0},
+    settings={"steps": 20, "eval_every": 2},  # it is learned in ten steps, so it is watched closely
+    regime="skill",
+    idea=("main.credit", "main.update", "models", "weights"),
     because=(
-        "the whole answer is one action, and its siblings are an unbiased baseline: critic, GAE and clipping "
-        "buy nothing"
+        "the whole answer is one action, and its siblings are an unbiased baseline: critic, GAE and clipping"
+        " buy nothing"
     ),
 )

@@ -6,7 +6,7 @@ and their softmax keeps every path that leads to a success. Q is parametrised by
 
 from __future__ import annotations
 
-from ..core import Claim, Method, Term, Token, block, method, unsorted
+from ..core import Claim, Method, Term, Token, block, mechanism, method, outcome, premise
 from ..credit.advantages import center
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
@@ -70,14 +70,14 @@ def uniform_bellman(
 
 rover.claim = Claim(
     (
-        unsorted("accuracy", "self", "grpo", by=-0.01),
-        unsorted("pass@64", "self", "grpo", by=0.0),
-        unsorted("distinct@64", "self", "grpo", by=0.0),
-        unsorted("late:policy/entropy_estimate", "self", "grpo", by=0.0),
+        premise("pass@64", "grpo", "start", relation="<", by=0.05, fails_at=0.04),  # GRPO forgets what is seldom right
+        mechanism("late:policy/entropy_estimate", "self", "grpo", scale="ratio", by=0.1, fails_at=0.0),
+        outcome("pass@64", "self", "grpo", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "grpo", relation="~", by=0.05, fails_at=0.5),
     ),
     arms={"grpo": ("grpo", {"minibatches": 4})},
-    task="countdown",
-    steps=40,
+    regime="diverse",
+    idea=("main.credit", "main.update"),
     because=(
         "the uniform policy's value is above 0 wherever a success can be reached, so its softmax keeps every "
         "path to one"

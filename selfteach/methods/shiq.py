@@ -10,7 +10,22 @@ from typing import Literal
 
 import numpy as np
 
-from ..core import BadValue, Claim, Column, Method, Seq, Step, Term, Token, block, method, provides, unsorted
+from ..core import (
+    BadValue,
+    Claim,
+    Column,
+    Method,
+    Seq,
+    Step,
+    Term,
+    Token,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+    provides,
+)
 from ..core.lazy import torch
 from ..credit.composers import per_trajectory
 from ..credit.returns import at_last_token
@@ -120,15 +135,22 @@ def _to_go(x: torch.Tensor, seq: torch.Tensor) -> torch.Tensor:
 
 shiq.claim = Claim(
     (
-        unsorted("accuracy", "self", "start", by=0.05),
-        unsorted("accuracy", "self", "one_step", by=0.0),
-        unsorted("mean:reward/mean", "self", "one_step", by=0.0),
+        premise("auc", "one_step", 0.9, relation="<", fails_at=0.95),  # one-step residuals are slow here
+        # a late reward reaches the first token, which decides the way (after a dip, while values are still 0)
+        mechanism("late:reward/mean", "self", "one_step", by=0.05, fails_at=1.0),
+        outcome("accuracy", "self", "one_step", by=0.05, fails_at=0.96),
+        outcome("auc", "self", "one_step", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "unshifted", by=0.05, fails_at=0.96),
     ),
-    arms={"one_step": ("shiq", {"steps": "one"})},
-    task="chain_sum",
-    steps=40,
+    arms={
+        "one_step": ("shiq", {"steps": "one", "groups": 128, "rollouts": 1}),
+        "unshifted": ("shiq", {"shift": False, "groups": 128, "rollouts": 1}),
+    },
+    args={"groups": 128, "rollouts": 1},
+    regime="skill",
+    idea=("main.update",),
     because=(
-        "one-step residuals propagate a final reward by one token per update; summed from each token on, it "
-        "reaches all of them at once"
+        "one-step residuals propagate a final reward by one token per update; summed from each token on, it reaches"
+        " all of them at once; logits shifted by the reference's log-partition start as the right Q-values of no reward"
     ),
 )

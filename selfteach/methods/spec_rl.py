@@ -21,11 +21,13 @@ from ..core import (
     RolloutRequest,
     TaskSource,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     quantity,
     random_keys,
     stateful,
-    unsorted,
 )
 from ..core.blocks import Array
 from ..core.lazy import torch
@@ -187,14 +189,20 @@ def cdf_below(*, logprobs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 spec_rl.claim = Claim(
     (
-        unsorted("sum:tokens/generated", "self", "plain", by=0.5, relation="<", scale="ratio"),
-        unsorted("accuracy", "self", "plain", by=0.03, relation="~"),
-        unsorted("sum:time/rollout_s", "self", "plain", by=0.0, relation="<", scale="ratio"),
-        unsorted("sum:tokens/generated", "exact", "plain", by=0.0, relation="<", scale="ratio"),
-        unsorted("accuracy", "exact", "plain", by=0.03, relation="~"),
+        premise("accuracy", "no_reuse", "start", by=0.2, fails_at=0.9),  # it learns, so that drafts do get old
+        mechanism("sum:tokens/generated", "self", "no_reuse", relation="<", scale="ratio", by=0.3, fails_at=0.0),
+        mechanism("sum:tokens/generated", "unbiased", "no_reuse", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+        outcome("accuracy", "self", "no_reuse", relation="~", by=0.03, fails_at=0.5),
+        outcome("auc", "self", "no_reuse", relation="~", by=0.05, fails_at=0.5),
+        outcome("sum:time/rollout_s", "self", "no_reuse", relation="<", scale="ratio", by=0.1, fails_at=0.0),
     ),
-    arms={"plain": ("spec_rl", {"reuse": False}), "exact": ("spec_rl", {"lenience": 1.0})},
-    task="chain_sum",
-    steps=40,
+    arms={
+        "no_reuse": ("spec_rl", {"reuse": False, "size": 64}),
+        "unbiased": ("spec_rl", {"lenience": 1.0, "size": 64}),
+    },
+    args={"size": 64},  # an epoch is four steps
+    settings={"steps": 32, "eval_every": 4},
+    regime="skill",
+    idea=("main.select", "main.programs"),
     because="between two epochs a policy changes little, so it would sample most of its drafts again",
 )

@@ -10,7 +10,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import Claim, Column, GroupRows, Method, Seq, Term, Token, block, method, quantity, unsorted
+from ..core import (
+    Claim,
+    Column,
+    GroupRows,
+    Method,
+    Seq,
+    Term,
+    Token,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+    quantity,
+)
 from ..core.lazy import torch
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -101,15 +115,17 @@ def _error(logprobs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 thr.claim = Claim(
     (
-        unsorted("greedy", "self", "grpo", by=0.0),
-        unsorted("pass@32", "explore", "grpo", by=0.03),
-        unsorted("accuracy", "explore", "grpo", by=-0.02),
-        unsorted("accuracy", "dominant", "grpo", by=0.02, relation="~"),
+        premise("pass@64", "grpo", "start", relation="<", by=0.05, fails_at=0.04),  # GRPO forgets what is seldom right
+        mechanism("late:policy/entropy_estimate", "self", "exploit", scale="ratio", by=0.1, fails_at=0.0),
+        outcome("pass@64", "self", "grpo", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "grpo", relation="~", by=0.05, fails_at=0.5),
+        outcome("accuracy", "dominant", "grpo", relation="~", by=0.05, fails_at=0.5),
     ),
-    arms={"grpo": "grpo", "explore": ("thr", {"p": -0.1}), "dominant": ("thr", {"p": 0.0})},
-    task="chain_sum",
-    steps=40,
+    arms={"grpo": "grpo", "exploit": ("thr", {"p": 0.1}), "dominant": ("thr", {"p": 0.0})},
+    args={"p": -0.1},
+    regime="diverse",
+    idea=("main.credit",),
     because=(
-        "a few tokens decide how likely right answers become; a larger weight on them exploits, a smaller one explores"
+        "a few tokens decide how likely right answers become; less weight on those that make them likelier explores"
     ),
 )

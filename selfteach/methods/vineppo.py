@@ -29,9 +29,11 @@ from ..core import (
     Term,
     Token,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
-    unsorted,
 )
 from ..core.tagged_text import last_between, split_points
 from ..credit import segments as seg
@@ -191,10 +193,22 @@ def step_values(*, reward: Seq, start_value: Seq, step_value: Token, seq: Token)
 
 
 vineppo.claim = Claim(
-    (unsorted("accuracy", "self", "ppo", by=0.0), unsorted("accuracy", "self", "one", by=0.0)),
-    arms={"ppo": "ppo", "one": ("vineppo", {"k": 1})},
-    task="chain_sum",
-    steps=40,
+    (
+        premise("accuracy", "ppo", 0.97, relation="<", fails_at=0.99),  # PPO leaves something to gain
+        # values of steps differ: the gradient is another one than that of the answer's reward alone
+        mechanism("auc", "self", "one", by=0.0, fails_at=1.0),
+        outcome("auc", "self", "ppo", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "ppo", by=0.03, fails_at=0.98),
+        outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
+    ),
+    arms={
+        "ppo": ("ppo", {"minibatches": 1, "critic_epochs": 4}),
+        "one": ("vineppo", {"k": 1, "epochs": 1, "minibatches": 1, "beta": 0.0}),
+        "grpo": "grpo",
+    },
+    args={"epochs": 1, "minibatches": 1, "beta": 0.0},
+    regime="deep",
+    idea=("main.programs", "main.reward", "main.credit", "main.update", "models", "weights", "decode"),
     because=(
         "a mean over new continuations is an unbiased value of a state, where the error of a critic exceeds the "
         "differences between steps"

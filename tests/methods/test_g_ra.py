@@ -11,8 +11,8 @@ import pytest
 from support.battery import of
 from support.scores import ask, by_sample
 
-from selfteach.core import Score
-from selfteach.methods.g_ra import action_score, gated
+from selfteach.core import BadValue, Score
+from selfteach.methods.g_ra import action_score, gated, step_score
 from selfteach.reward.combine import weighted
 
 
@@ -99,3 +99,28 @@ def test_an_action_and_a_result_bring_a_tenth_each(tags):
     path = SimpleNamespace(ids=np.concatenate(ids), action_mask=mask, prompt=len(ids[0]))
     # a search and an answer, well formed, and one result
     assert action_score(path=path, context=SimpleNamespace(tokenizer=tags)).value == pytest.approx(0.2 + 0.1)
+
+
+@pytest.mark.parametrize(
+    "text,value,completed",
+    [
+        (" 1 + 2 = 3. 3 + 3 = 6.<answer> 6</answer>", 0.3, 1),  # two steps and an answer
+        (" 1 + 2 = 3." * 4 + "<answer> 0</answer>", 0.5, 1),  # one step again and again pays, right or wrong
+        (" 1 + 2 = 3. 3 + 3", 0.1 - 0.1, 0),  # cut off
+        (" 1 + 2 = 3.<answer> 6", 0.1 - 0.1, 0),
+        (" 1 + 2 = 3.<answer> </answer>", 0.1 - 0.1, 0),
+        (" 1.5 is no end<answer> 6. 7.</answer>", 0.1, 1),  # nor are sentences within the answer
+        ("", -0.1, 0),
+    ],
+)
+def test_written_steps_are_paid_whether_they_help_or_not(text, value, completed):
+    got = step_score(text=text)
+    assert got.value == pytest.approx(value) and got.parts == {"steps": got.value, "completed": completed}
+
+
+def test_actions_are_searches_of_an_agent_or_steps_of_a_single_turn():
+    assert str(of("g_ra").stage.programs["main"]).startswith("search_agent(")
+    steps = of("g_ra", actions="steps", format_reward=0.5).stage
+    assert str(steps.programs["main"]) == "single()" and "step_score(format_reward=0.5)" in str(steps.reward[0])
+    with pytest.raises(BadValue, match="searches or steps"):
+        of("g_ra", actions="thoughts")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from support.battery import of
 from support.by_hand import token_gradient
 from support.episodes import single_turn_group
+
+from selfteach.core.blocks import measures
+from selfteach.methods.ppo import critic_error
 
 # One answer of two tokens with the reward 1; V = 1/2, 1/4.
 GROUP = [single_turn_group([(5, 6)], [1.0])]
@@ -37,11 +41,18 @@ def test_the_critics_loss_is_not_halved():
     # R = 1, 1: d (V - R)^2 / dV = 2 (V - R) = -1, -3/2, over two tokens
     got = token_gradient(of("ppo"), GROUP, VALUE, name="critic_value", update=0, critic_value=VALUE)
     assert got == pytest.approx([-0.5, -0.75])
-    critic, policy = of("ppo", critic_lr=0.5).stage.updates
+    critic, policy = of("ppo", critic_lr=0.5, critic_epochs=3).stage.updates
     assert (critic.params, critic.lr, policy.params, policy.lr) == (("critic",), 0.5, ("policy",), None)
+    assert (critic.epochs, policy.epochs) == (3, 1)
 
 
 def test_a_penalty_on_every_token_is_part_of_its_reward():
     # beta 1/10, log-ratios of 1 and 2 a token: r = -0.1, 1 - 0.2. R at lam 1: 0.7, 0.8. 2 (V - R) / 2 of the critic.
     given = {"name": "critic_value", "update": 0, "critic_value": VALUE, "ref_logp": [-2.0, -3.0]}
     assert token_gradient(of("ppo", beta=0.1), GROUP, VALUE, **given) == pytest.approx([0.5 - 0.7, 0.25 - 0.8])
+
+
+def test_values_of_right_and_of_wrong_answers_are_logged():
+    given = {"critic_value": torch.tensor([0.5, 0.25, 0.75]), "returns": torch.tensor([1.0, 0.0, 1.0])}
+    got = {name: values.tolist() for name, values in measures(critic_error(), given).items()}
+    assert got == {"value_right": [0.5, 0.75], "value_wrong": [0.25]}

@@ -12,6 +12,7 @@ from support.battery import groups_of, of, start
 from support.by_hand import token_gradient
 from support.episodes import single_turn_group
 
+from selfteach.core.blocks import measures
 from selfteach.credit.advantages import leave_one_out
 from selfteach.learner.local import LocalLearner
 from selfteach.learner.settings import LearnerSettings
@@ -127,3 +128,11 @@ def test_beta_is_a_twentieth_and_process_and_outcome_count_alike_unless_told_oth
     }
     got = implicit_process(**given, reward=[1.0, 0.0])["adv"].values
     assert got == pytest.approx([-1.0, 0.5, 0.0])
+
+
+def test_log_odds_of_right_and_of_wrong_answers_are_logged():
+    # beta 1/2: S = (1 + 2)/2 and 1/2 (3 - 1) of two answers, the first of which is right
+    given = {"prm_logp": torch.tensor([1.0, 2.0, 3.0]), "ref_logp": torch.tensor([0.0, 0.0, 1.0])}
+    given |= {"seq": torch.tensor([0, 0, 1]), "reward": torch.tensor([1.0, 0.0])}
+    got = {name: values.tolist() for name, values in measures(outcome_cross_entropy(beta=0.5), given).items()}
+    assert got == {"odds_right": [1.5], "odds_wrong": [1.0]}

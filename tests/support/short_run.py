@@ -44,9 +44,9 @@ def short_job(name: str, start: Callable[..., Path]) -> RunConfig:
 
 
 def task_of(name: str) -> tuple[str, dict[str, Any]]:
-    """The task of a method's claim, or the first that it can run on; small."""
+    """The task of a method's claim, or the first that it can run on with its defaults; small."""
     entry = registry.methods.get(name)
-    for task in [claim_home(entry.claim)[0]] if entry.claim else ["chain_sum", "factworld"]:
+    for task in [*([claim_home(entry.claim)[0]] if entry.claim else []), "chain_sum", "factworld"]:
         task = STAND_IN.get(task, task)
         try:
             check(entry(), task_source(task, SMALL_TASKS.get(task, {})))
