@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.claim import Check, Claim, arm_parts, difference
+from ..core.claim import MARGINS, Check, Claim, arm_parts, difference
 from ..core.regime import claim_home
 from . import statistics
 
@@ -84,11 +84,13 @@ def interval_verdict(check: Check, mean: float, low: float, high: float, rejecte
     ['holds', 'does not hold here', 'undecided']
     """
     by = check.by
+    if check.relation.startswith("<"):
+        mean, low, high = -mean, -high, -low
     if check.relation == "~":
         holds, fails = -by < low and high < by, low >= by or high <= -by
+    elif check.relation in MARGINS:
+        holds, fails = -by < low, high <= -by
     else:
-        if check.relation == "<":
-            mean, low, high = -mean, -high, -low
         holds, fails = low > 0 and mean >= by, high < by or (by <= 0 and high <= 0)
     return HOLDS if holds and rejected else FAILS if fails else UNDECIDED
 
@@ -110,7 +112,7 @@ def evaluate_check(check: Check, seeds: Sequence[Arms]) -> CheckResult:
     mean = statistics.mean_and_error(known)[0] if known else None
     if mean is None or len(known) < 2:
         return CheckResult(check, values, mean, None, None, None, UNDECIDED, why or _too_few(known))
-    span = statistics.interval(known, 2 * alpha if check.relation == "~" else alpha)
+    span = statistics.interval(known, 2 * alpha if check.relation in MARGINS else alpha)
     found = CheckResult(
         check, values, mean, span, statistics.detectable(known, alpha), null_p(check, known), UNDECIDED, why
     )
@@ -125,7 +127,8 @@ def null_p(check: Check, values: Sequence[float]) -> float:
     """The p-value of a check's null hypothesis: no difference in its direction, or one beyond the margin."""
     if check.relation == "~":
         return statistics.equivalence_p(values, check.by)
-    return statistics.difference_p(values if check.relation == ">" else [-v for v in values])
+    turned = values if check.relation.startswith(">") else [-v for v in values]
+    return statistics.one_sided_p(turned, -check.by) if check.relation in MARGINS else statistics.difference_p(turned)
 
 
 def _too_few(known: Sequence[float]) -> str:
@@ -140,9 +143,10 @@ def _decided(found: CheckResult, p: float, alpha: float) -> CheckResult:
 
 
 def largest_effect(check: Check, interval: Sequence[float]) -> float:
-    """The far end of an interval, in the direction of the check: an undecided effect is smaller than this."""
+    """The far end of an interval, in the direction of the check or of its margin: an open effect is smaller."""
     low, high = interval
-    return high if check.relation == ">" else -low if check.relation == "<" else max(abs(low), abs(high))
+    ends = {">": high, "<": -low, "~": max(abs(low), abs(high)), ">=": -low, "<=": high}
+    return ends[check.relation]
 
 
 def evaluate_claim(checks: Sequence[Check], seeds: Sequence[Arms]) -> list[CheckResult]:
@@ -196,6 +200,8 @@ def describe(check: Check) -> str:
     head = f"{check.measure} of {check.left} is"
     if check.relation == "~":
         return f"{head} within {by} of {right}"
+    if check.relation in MARGINS:
+        return f"{head} at most {by} {'below' if check.relation == '>=' else 'above'} {right}"
     if check.by < 0:  # "at most 5 % below" reads better than "above by -5 %"
         return f"{head} at most {by.lstrip('-')} {'below' if check.relation == '>' else 'above'} {right}"
     return f"{head} {'above' if check.relation == '>' else 'below'} {right}" + (f" by {by}" if check.by else "")

@@ -13,6 +13,9 @@ Kind: TypeAlias = Literal["premise", "mechanism", "outcome", "unsorted"]
 # A method's name, with hyper-parameters, and with run settings of its own.
 ArmSpec: TypeAlias = "str | tuple[str, Mapping[str, Any]] | tuple[str, Mapping[str, Any], Mapping[str, Any]]"
 
+# Relations whose `by` is a margin: the difference may be as large as that, on both sides or on one.
+MARGINS = ("~", ">=", "<=")
+
 # Measures that lie in [0, 1], by how their names begin.
 FRACTIONS = ("accuracy", "greedy", "sampled", "maj", "pass@", "stderr", "auc")
 
@@ -33,7 +36,8 @@ class Check:
               a logged number (late:reward/mean, sum:tokens/sampled, late:policy/entropy_estimate, sum:time/step_s)
     left      an arm; right: an arm, "start" (the same arm before training), a number, or "other measure of arm"
     by        the smallest effect of interest: above 0 for an outcome, at least 0 for a premise or mechanism
-    relation  ">": the difference is above 0 and at least `by`; "<": the same below; "~": it is within `by`
+    relation  ">": the difference is above 0 and at least `by`; "<": the same below; "~": it is within `by`;
+              ">=": the left is not worse, at most `by` below; "<=": at most `by` above
     scale     "abs" compares differences, "ratio" compares left / right - 1
     fails_at  a value of the right figure (of the left one, where the right side is a number) at which the check fails:
               a check that no figure could fail says nothing
@@ -46,7 +50,7 @@ class Check:
     left: str = "self"
     right: str | float = "start"
     by: float = 0.0
-    relation: Literal[">", "<", "~"] = ">"
+    relation: Literal[">", "<", "~", ">=", "<="] = ">"
     scale: Literal["abs", "ratio"] = "abs"
     fails_at: float | None = None
 
@@ -55,7 +59,7 @@ class Check:
             raise BadValue(f"check {self}: `by` is the smallest effect of interest and must be above 0, not {self.by}")
         if self.kind in ("premise", "mechanism") and not self.by >= 0:
             raise BadValue(f"check {self}: `by` must be at least 0, not {self.by}; turn the relation round")
-        if self.relation == "~" and self.kind != "unsorted" and not self.by > 0:
+        if self.relation in MARGINS and self.kind != "unsorted" and not self.by > 0:
             raise BadValue(f"check {self}: to be within 0 is never shown; give `by` above 0")
         if self.fails_at is not None and could_hold_at(self, self.fails_at):
             raise BadValue(
@@ -64,7 +68,7 @@ class Check:
             )
 
     def __str__(self) -> str:
-        rel = {">": "above", "<": "below", "~": "within"}[self.relation]
+        rel = {">": "above", "<": "below", "~": "within", ">=": "not below", "<=": "not above"}[self.relation]
         by = f"{self.by:g}" + (" (as a share)" if self.scale == "ratio" else "")
         return f"{self.measure} of {self.left} {rel} that of {self.right} by {by}"
 
@@ -86,7 +90,9 @@ def is_satisfied(check: Check, left: float, right: float) -> bool:
     d = difference(check, left, right)
     if check.relation == "~":
         return abs(d) < check.by
-    d = d if check.relation == ">" else -d
+    d = d if check.relation in (">", ">=") else -d
+    if check.relation in MARGINS:
+        return d > -check.by
     return d > 0 and d >= check.by
 
 
@@ -94,8 +100,8 @@ def could_hold_at(check: Check, figure: float) -> bool:
     """Whether a check could hold where its right figure (its left one, against a number) has this value.
 
     A fraction lies in [0, 1], so the best that the left side can be is known: accuracy cannot be 0.05 above 0.98. Of
-    other measures no bound is known, and any value is taken for one at which the check could fail. "~" fails where
-    some possible left figure is further off than the margin.
+    other measures no bound is known, and any value is taken for one at which the check could fail. "~", ">="
+    and "<=" fail where some possible left figure is further off than the margin.
 
     >>> check = outcome("accuracy", "self", "grpo", by=0.05)
     >>> could_hold_at(check, 0.5), could_hold_at(check, 0.96)
@@ -109,7 +115,7 @@ def could_hold_at(check: Check, figure: float) -> bool:
         return False
     if check.relation == "~":
         return is_satisfied(check, 0.0, figure) and is_satisfied(check, 1.0, figure)
-    return is_satisfied(check, 1.0 if check.relation == ">" else 0.0, figure)
+    return is_satisfied(check, 1.0 if check.relation in (">", "<=") else 0.0, figure)
 
 
 def _against_number(check: Check) -> bool:

@@ -60,6 +60,9 @@ def test_a_margin_is_the_smallest_effect_of_interest(make, by, is_refused):
         (outcome("accuracy", "self", "grpo", by=0.5, scale="ratio"), 0.6, True),  # 1 / 0.6 = 1.67
         (outcome("accuracy", "self", "grpo", by=0.05, relation="~"), 0.5, False),  # 0 and 1 are further off than 0.05
         (outcome("accuracy", "self", "grpo", by=0.7, relation="~"), 0.5, True),  # nothing is further off than 0.5
+        (outcome("accuracy", "self", "grpo", by=0.05, relation=">="), 0.5, False),  # 0 is worse by more than 0.05
+        (outcome("accuracy", "self", "grpo", by=0.05, relation=">="), 0.04, True),  # nothing is
+        (outcome("accuracy", "self", "grpo", by=0.05, relation="<="), 0.96, True),
         (premise("pass@64", "grpo", 0.9, relation="<"), 0.95, False),  # against a number: the left figure
         (premise("pass@64", "grpo", 0.9, relation="<"), 0.85, True),
         (mechanism("late:policy/entropy_estimate", "self", "grpo", by=0.1), 3.0, False),  # no bound is known
@@ -234,6 +237,11 @@ def test_where_differences_are_skewed_eight_seeds_cover_less(kind, share):
         ("~", 0.03, 0.0, -0.03, 0.03, UNDECIDED),
         ("~", 0.03, 0.04, 0.03, 0.05, FAILS),
         ("~", 0.03, -0.04, -0.05, -0.031, FAILS),
+        (">=", 0.03, 0.0, -0.029, 0.2, HOLDS),  # better is not worse
+        (">=", 0.03, -0.01, -0.03, 0.01, UNDECIDED),
+        (">=", 0.03, -0.04, -0.05, -0.03, FAILS),
+        ("<=", 0.03, 0.0, -0.2, 0.029, HOLDS),
+        ("<=", 0.03, 0.04, 0.03, 0.05, FAILS),
     ],
 )
 def test_a_check_is_judged_by_its_interval_and_its_mean(relation, by, mean, low, high, said):
@@ -306,8 +314,25 @@ def test_what_was_not_measured_leaves_a_check_open_and_says_so():
 
 def test_an_undecided_effect_is_smaller_than_the_far_end_of_its_interval():
     span = (-0.02, 0.05)
-    said = [verdict.largest_effect(unsorted("accuracy", by=0.1, relation=r), span) for r in (">", "<", "~")]
-    assert said == [0.05, 0.02, 0.05]
+    said = [verdict.largest_effect(unsorted("accuracy", by=0.1, relation=r), span) for r in (">", "<", "~", ">=", "<=")]
+    assert said == [0.05, 0.02, 0.05, 0.02, 0.05]
+
+
+def test_not_worse_by_hand():
+    # differences -1 and 1: mean 0, error 1; against -2 t = 2 with one degree of freedom, one-sided
+    p = 0.5 - math.atan(2.0) / math.pi
+    assert verdict.null_p(outcome("length", by=2, relation=">="), [-1.0, 1.0]) == pytest.approx(p)
+    assert verdict.null_p(outcome("length", by=2, relation="<="), [-1.0, 1.0]) == pytest.approx(p)
+    # 1 and 3 are better than -2 by 4 errors, and worse than an upper margin of 2 by none
+    assert verdict.null_p(outcome("length", by=2, relation=">="), [1.0, 3.0]) == pytest.approx(
+        0.5 - math.atan(4) / math.pi
+    )
+    assert verdict.null_p(outcome("length", by=2, relation="<="), [1.0, 3.0]) == pytest.approx(0.5)
+    assert verdict.describe(outcome("accuracy", "self", "grpo", by=0.03, relation=">=")) == (
+        "accuracy of self is at most 0.03 below that of grpo"
+    )
+    with pytest.raises(BadValue, match="give `by` above 0"):
+        premise("accuracy", relation=">=")
 
 
 @pytest.mark.parametrize(
