@@ -121,7 +121,7 @@ rlsc.claim = Claim(
     arms={"weighted": ("rlsc", FEW), "even": ("rlsc", {**FEW, "smooth": 10.0})},
     regime="unlabelled_right",
     args={**FEW, "temperature": 0.5},
-    settings={"steps": 20, "eval_every": 3},
+    settings={"lr": 3e-4, "steps": 20, "eval_every": 3},
     idea=("main.credit", "main.sampling"),
     because="answers of which the policy is confident are more often right, and a few steps towards its mode suffice",
 )
