@@ -212,7 +212,8 @@ async def final_eval(
 
     Names of figures: accuracy (mean over samples), greedy, pass@k, maj and distinct right answers (of
     `config.decoder_samples` samples; maj@k and distinct@k of k), length, calls, accuracy/hops=2; those of a decoder end
-    in its name: accuracy+search ...
+    in its name: accuracy+search ... `failed` and `unscored` count episodes that raised and other answers without a
+    score, in all that was sampled.
     """
     method, source = session.loop.method, session.loop.source
     tasks, tags = session.test_tasks(), [source.defaults.get("by", "category")]
@@ -245,13 +246,15 @@ async def final_eval(
         if name and (str(program) == str(main) or assemble.lacking(program, method, source)):
             continue
         greedy = await measure(name, program, 1, config.tasks, True)
-        drawn = (
-            await measure(name, program, config.decoder_samples, config.tasks, False) if config.decoder_samples else {}
-        )
+        found, many = dict[str, float](), dict[str, float]()
+        if config.decoder_samples:
+            found = await measure(name, program, config.decoder_samples, config.tasks, False)
+        drawn = dict(found)
         if config.k and (not name or decoders is not None):  # a decoder asked for by name gets pass@k too
             many = await measure(name, program, config.k, min(config.pass_at_k_tasks, len(tasks)), False)
             drawn |= {k: v for k, v in many.items() if k.startswith("pass@")}
             drawn |= {f"{figure}@{config.k}": many.get(figure, float("nan")) for figure in ("maj", "distinct")}
+        drawn |= {n: greedy[n] + found.get(n, 0.0) + many.get(n, 0.0) for n in ("failed", "unscored")}
         tail = f"+{name}" if name else ""
         out |= {f"{k.replace('accuracy', 'greedy')}{tail}": v for k, v in greedy.items() if k.startswith("accuracy")}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
@@ -268,16 +271,19 @@ def evaluate(
     decoder: str | None = None,
     task: str | None = None,
     task_options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Measure the newest checkpoint of a run, or the model that a RunConfig would start from, before any training.
 
     decoder  of the method's decoders only this one, besides its own program
     task     another task than the run's, with its options
+    settings others than the run's: threads, max_unscored
 
-    Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run.
+    Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run, ScoringFailed
+    where more than `max_unscored` of the answers have no score.
     """
     folder = None if isinstance(run, RunConfig) else Path(run)
-    run_config = run if isinstance(run, RunConfig) else run_config_of(run)
+    run_config = (run if isinstance(run, RunConfig) else run_config_of(run)).override(**(settings or {}))
     if task is not None:
         run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
     if decoder is not None and decoder not in run_config.method.decode:

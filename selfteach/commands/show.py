@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..analysis.figures import ReportTable, decoders, tables
+from ..analysis.figures import ReportTable, decoders, failed_figures, tables
 
 
 def print_tables(report: Iterable[ReportTable]) -> None:
@@ -36,6 +36,8 @@ def show_run(run: Any, picture: Path | None) -> None:
     figures = run.figures
     print()
     print_tables(tables(figures.get("before", {}), figures.get("after", {})))
+    if text := failed_figures(figures.get("after", {})):
+        print(text)
     training = format_seconds(figures.get("seconds", {}).get("training"))
     print(
         f"{figures.get('steps')} steps, {figures.get('tokens') or 0:,} tokens sampled, training {training} of"

@@ -21,7 +21,7 @@ from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
 from . import checkpoint
-from .evaluate import Result, evaluate
+from .evaluate import Result, evaluate, failure_lines
 from .log import RunLog
 from .run import Loop
 from .state import RunState
@@ -145,7 +145,8 @@ class Session:
             return greedy.figures()
         where = ("eval_samples", self.loop.state.step)
         result = await self.measure(k=self.eval_samples, tasks=self.eval_tasks, where=where)
-        return {**greedy.figures(), "greedy": greedy.accuracy, "sampled": result.accuracy}
+        both = {"failed": float(greedy.failed + result.failed), "unscored": float(greedy.unscored + result.unscored)}
+        return {**greedy.figures(), **both, "greedy": greedy.accuracy, "sampled": result.accuracy}
 
     def test_tasks(self) -> list[Task]:
         """The held-out tasks, in the order in which they are taken."""
@@ -185,14 +186,19 @@ class Session:
         sampling = Sampling(temperature=temperature, max_tokens=loop.max_tokens)
         main = program or loop.method.eval_program(stage)
         with frozen_heap():
-            return await evaluate(
+            result = await evaluate(
                 loop.step_context({"main": main}, sampling, where, loop.engine),
                 list(tasks),
                 self.judge,
                 k,
                 max(1, wave // k),
                 on_progress,
+                loop.safety_limits.unscored,
+                loop.safety_limits.reward_seconds,
             )
+        if text := failure_lines(result, len(result.tasks) * k):
+            self._emit("notice", step=loop.state.step, text=f"evaluation: {text}")
+        return result
 
     def _emit(self, event: str, **values: Any) -> None:
         if self.log:

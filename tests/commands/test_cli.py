@@ -404,6 +404,28 @@ def test_progress_hears_every_event_of_a_run():
     )
 
 
+def test_an_evaluation_that_cannot_be_believed_is_no_figure_and_no_success(out, tmp_path, mini_folder):
+    file = tmp_path / "broken_judge.py"
+    file.write_text(
+        "from dataclasses import replace\n"
+        "from selfteach.core import TaskSource, block, registry, task\n"
+        "@block\n"
+        "def judge_that_is_down(*, answer):\n"
+        "    raise ValueError('the judge is down')\n"
+        "@task\n"
+        "def unjudged() -> TaskSource:\n"
+        "    source = registry.tasks.get('bandit')()\n"
+        "    return replace(source, defaults={**source.defaults, 'judge': judge_that_is_down()})\n"
+    )
+    words = f"eval bandit_reinforce --use {file} --task unjudged --model {mini_folder} --tasks 4 --k 0 --threads 1"
+    code, printed, error = out(*words.split(), "--json")
+    assert code == 2 and not printed and "cannot be believed" in error and error.count("the judge is down") == 4
+    code, printed, error = out(*words.split(), "--json", "--max-unscored", "1")
+    figures = json.loads(printed)["figures"]
+    assert code == 0 and figures["unscored"] == 20 and figures["greedy"] is figures["accuracy"] is None
+    assert "own program: 20 answers have no score" in error and "Traceback" not in error
+
+
 # ---- the whole way, in a process of its own
 
 
@@ -417,12 +439,20 @@ TINY = (
 ).split()
 
 
+def with_own_cache(folder: Path) -> dict[str, str]:
+    """An environment with a cache of its own, but for kernels: those are compiled once for all tests."""
+    (folder / "cache").mkdir(exist_ok=True)
+    kernels = folder / "cache" / "kernels"
+    if not kernels.exists():
+        kernels.symlink_to((Path(os.environ["SELFTEACH_CACHE"]) / "kernels").resolve())
+    return {**os.environ, "SELFTEACH_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+
+
 def selfteach(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
-    env = {**os.environ, "SELFTEACH_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-m", "selfteach.cli", *words],
         cwd=folder,
-        env=env,
+        env=with_own_cache(folder),
         capture_output=True,
         text=True,
         timeout=120,
@@ -487,7 +517,7 @@ def test_a_folder_of_another_run_and_a_tool_that_is_not_there_are_refused(traine
 
 
 def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_continue(tmp_path):
-    env = {**os.environ, "SELFTEACH_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    env = {**with_own_cache(tmp_path), "PYTHONUNBUFFERED": "1"}
     words = ["train", "grpo", *TINY, "--steps", "5000", "--eval-every", "0", "--out", "run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "selfteach.cli", *words], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True
