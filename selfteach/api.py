@@ -18,7 +18,7 @@ import torch
 from .configuration import RunConfig, judge_of, plan, run_config_of, task_source
 from .core import registry
 from .core.blocks import Block
-from .core.errors import BadValue, unknown
+from .core.errors import BadValue, quoted, unknown
 from .core.method import Method, MethodEntry
 from .core.random_keys import generator
 from .core.serial import plain
@@ -46,12 +46,14 @@ class Run:
              before and after; "steps", "tokens", and "seconds" ("all"; "training": of steps, also before a resume;
              "warm": of its warm start, whenever that was trained); of a stopped run "before" alone
     seconds  wall-clock time of this call
+    stopped_by  the signal that stopped it
     """
 
     folder: Path
     figures: dict[str, Any]
     done: bool
     seconds: float
+    stopped_by: int = 0
 
     @property
     def model(self) -> Path:
@@ -139,7 +141,7 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
         before = await final_eval(session, run_config.final_eval, "start")
     await session.run()
     if not session.loop.done:
-        return Run(out, {"before": before or {}}, False, time.monotonic() - started)
+        return Run(out, {"before": before or {}}, False, time.monotonic() - started, session.stopped_by)
     after = _logged_evaluation(out, "end") or await final_eval(session, run_config.final_eval, "end")
     figures: dict[str, Any] = {
         "before": before or {},
@@ -314,7 +316,7 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events) -> Sta
     last, run_config = Path(folder) / "last", run_config_of(folder)
     source = task_source(run_config.task, run_config.task_options)
     if not last.exists():
-        raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {folder}")
+        raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
     start = asyncio.run(start_model(run_config, source, observer))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.figures import ReportTable, decoders, failed_figures, tables
+from ..core.errors import quoted
 
 
 def print_tables(report: Iterable[ReportTable]) -> None:
@@ -50,8 +51,8 @@ def show_run(run: Any, picture: Path | None) -> None:
     if picture:
         print(f"curves  {picture}")
     search = "search" in decoders(figures.get("after", {}))
-    print(f"\nmeasure again:  selfteach eval {run.folder}" + (" --decoder search" if search else ""))
-    print(f"another seed:   selfteach train --config {run.folder}/config.json --seed 1")
+    print(f"\nmeasure again:  selfteach eval {quoted(run.folder)}" + (" --decoder search" if search else ""))
+    print(f"another seed:   selfteach train --config {quoted(run.folder / 'config.json')} --seed 1")
 
 
 def format_seconds(seconds: float | None) -> str:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ..core.cache import cache_folder
+from ..core.cache import cache_folder, remove_left_over
 
 FLAGS = (
     "-O3",
@@ -54,7 +54,7 @@ def _compiled(source: Path, compiler: str) -> Path:
     key = "\0".join([*texts, compiler, *flags, _target(compiler, flags)])
     file = private_folder("kernels") / f"{source.stem}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.so"
     if not file.is_file():
-        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=file.parent) as folder:
             made = Path(folder) / file.name
             _run([compiler, *flags, str(source), "-o", str(made)], seconds=300)
             made.replace(file)  # atomic, even where two processes build at once
@@ -87,6 +87,7 @@ def private_folder(name: str) -> Path:
         raise PermissionError(f"error: {folder} belongs to another user; set SELFTEACH_CACHE to a folder of your own")
     if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
         folder.chmod(stat.S_IRWXU)
+    remove_left_over(folder)
     return folder
 
 

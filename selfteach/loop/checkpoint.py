@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from ..core.errors import BadCheckpoint, BadValue, SelfteachError
+from ..core.errors import BadCheckpoint, BadValue, SelfteachError, quoted
 from ..core.serial import from_json, to_json
 from ..model.files import atomic_folder
 
@@ -58,6 +58,8 @@ def unpack_state(data: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path], None], keep: int = 2) -> Path:
     """Write checkpoint `step` (`fill` puts models and optimisers into the folder), point `last` to it, drop the oldest
     beyond `keep`.
+
+    What `last` names is never dropped, whatever `keep` is, and nothing of a later step, from which a run went back.
     """
     folder = run / "checkpoints" / f"{step:06d}"
     arrays: dict[str, np.ndarray] = {}
@@ -73,12 +75,13 @@ def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path],
         os.replace(link, run / "last")
     except OSError as error:
         raise disk_error(error, folder) from error
-    written = sorted((run / "checkpoints").iterdir())
-    for old in [
-        *[p for p in written if p.name.isdigit()][:-keep],
-        *(p for p in written if p.name.startswith(".")),
-    ]:  # ".": left unfinished by a kill
+    written = list((run / "checkpoints").iterdir())
+    earlier = sorted((p for p in written if p.name.isdigit() and int(p.name) < step), key=lambda p: int(p.name))
+    unfinished = [p for p in written if p.name.startswith(".")]  # left by a kill
+    for old in earlier[: max(0, len(earlier) - (max(keep, 1) - 1))] + unfinished:
         shutil.rmtree(old, ignore_errors=True)
+    for link in run.glob(".last-*"):
+        link.unlink(missing_ok=True)
     return folder
 
 
@@ -135,10 +138,12 @@ def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
                 differ = sorted(k for k in {*have, *ours} if have.get(k) != ours.get(k))
                 raise BadValue(
                     f"{run}: holds a run of another configuration (other: {', '.join(differ)}); give another "
-                    f"--out, or --resume {run}"
+                    f"--out, or --resume {quoted(run)}"
                 )
             if not resume:
-                raise BadValue(f"{run}: holds this run already; continue with --resume {run}, or give another --out")
+                raise BadValue(
+                    f"{run}: holds this run already; continue with --resume {quoted(run)}, or give another --out"
+                )
             return
         if run.exists() and any(run.iterdir()):
             raise BadValue(f"{run}: is not empty and holds no run; give another --out")

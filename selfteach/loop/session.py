@@ -1,4 +1,4 @@
-"""A loop in a run folder: with its log, checkpoints, evaluations, and a clean stop on Ctrl-C."""
+"""A loop in a run folder: with its log, checkpoints, evaluations, and a clean stop on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.blocks import Block
 from ..core.contexts import History
-from ..core.errors import BadCheckpoint, NotFinite
+from ..core.errors import BadCheckpoint, NotFinite, Terminated
 from ..core.task import Sampling, Task
 from ..core.threads import guarded
 from ..model import files, lora, peft_files
@@ -46,7 +46,7 @@ class Session:
     observer: Observer = lambda event: None
     base: str = ""  # the adapters' base model, for their config
     log: RunLog | None = field(default=None, init=False)
-    stopping: bool = field(default=False, init=False)
+    stopped_by: int = field(default=0, init=False)  # the signal that asked to stop
 
     def __post_init__(self) -> None:
         for part in (self.loop, self.loop.learner, self.loop.engine):
@@ -57,6 +57,11 @@ class Session:
     def model(self) -> Model:
         """The policy's trunk, as the learner has it."""
         return self.loop.learner.trunk("policy")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop after the current step was requested."""
+        return bool(self.stopped_by)
 
     @property
     def adapted(self) -> bool:
@@ -114,7 +119,7 @@ class Session:
         loop, started = self.loop, time.monotonic()
         first, due = loop.state.step, False
         gc.collect()  # a warm start, say, which would be kept otherwise
-        with self._stop_on_interrupt(), frozen_heap():
+        with self._stop_on_signals(), frozen_heap():
             while not loop.done and not (self.stopping and loop.settled):
                 step = loop.state.step
                 try:
@@ -206,24 +211,29 @@ class Session:
         self.observer({"event": event, **values})
 
     @contextmanager
-    def _stop_on_interrupt(self) -> Any:
-        """Ctrl-C requests a stop after the current step; a second one stops at once."""
+    def _stop_on_signals(self) -> Any:
+        """Ctrl-C or SIGTERM requests a stop after the current step; a second one stops at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.getsignal(signal.SIGINT)
 
-        def stop(*_: Any) -> None:
+        def stop(number: int, *_: Any) -> None:
             if self.stopping:
-                raise KeyboardInterrupt
-            self.stopping = True
+                raise interruption(number)
+            self.stopped_by = number
             self.observer({"event": "stopping"})
 
-        signal.signal(signal.SIGINT, stop)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def interruption(number: int) -> KeyboardInterrupt:
+    """The exception for a signal that asked to stop."""
+    return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
 
 
 @contextmanager

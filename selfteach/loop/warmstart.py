@@ -25,7 +25,7 @@ from ..model import devices, files
 from ..model.catalog import StartModel
 from .assemble import loop
 from .dependencies import source_files
-from .session import Session
+from .session import Session, interruption
 from .settings import RunSettings, WarmStartConfig
 
 
@@ -71,7 +71,7 @@ async def warm_start(
 
     method  supervised training, with its batch size set. Raises KeyboardInterrupt where the run was stopped
     """
-    folder = cache_folder() / "warm" / cache_key(source, start, method, warm, settings)
+    folder = cache_folder("warm") / cache_key(source, start, method, warm, settings)
     if any(folder.glob("model*.safetensors")):
         observer({"event": "warm_found", "folder": str(folder)})
         return folder
@@ -96,8 +96,7 @@ async def warm_start(
     )
     await session.run()
     if session.stopping:
-        raise KeyboardInterrupt
-    folder.parent.mkdir(parents=True, exist_ok=True)
+        raise interruption(session.stopped_by)
     with files.atomic_folder(folder) as temporary:
         files.save(temporary, session.model, start.tokenizer)
         about = {

@@ -516,13 +516,14 @@ def test_a_folder_of_another_run_and_a_tool_that_is_not_there_are_refused(traine
     assert code == 2 and "no decoder besides" in error
 
 
-def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_continue(tmp_path):
+@pytest.mark.parametrize("number,code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_with_a_checkpoint_and_says_how_to_continue(number, code, tmp_path):
     env = {**with_own_cache(tmp_path), "PYTHONUNBUFFERED": "1"}
-    words = ["train", "grpo", *TINY, "--steps", "5000", "--eval-every", "0", "--out", "run"]
+    words = ["train", "grpo", *TINY, "--steps", "5000", "--eval-every", "0", "--out", "a run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "selfteach.cli", *words], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True
     )
-    log = tmp_path / "run" / "log" / "events.jsonl"
+    log = tmp_path / "a run" / "log" / "events.jsonl"
     deadline = time.monotonic() + 60
     while (
         time.monotonic() < deadline
@@ -530,11 +531,12 @@ def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_continue(tmp_path):
         and not (log.exists() and '"event": "step"' in log.read_text())
     ):
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130, error
-    assert "continue with: selfteach train --resume run" in error and "Traceback" not in error
-    assert (tmp_path / "run" / "last" / "model.safetensors").is_file()
+    assert process.returncode == code, error
+    assert "continue with: selfteach train --resume 'a run'" in error and "Traceback" not in error
+    steps = (tmp_path / "a run" / "log" / "events.jsonl").read_text().count('"event": "step"')
+    assert steps and (tmp_path / "a run" / "last").resolve().name == f"{steps:06d}"
 
 
 def test_the_python_api_has_what_it_lists():
