@@ -18,6 +18,7 @@ import torch
 from .configuration import RunConfig, judge_of, plan, run_config_of, task_source
 from .core import registry
 from .core.blocks import Block
+from .core.disk import disk_error, write_whole
 from .core.errors import BadValue, quoted, unknown
 from .core.method import Method, MethodEntry
 from .core.random_keys import generator
@@ -27,7 +28,7 @@ from .loop import assemble, checkpoint
 from .loop.log import RolloutArchive, read_events
 from .loop.session import Session
 from .loop.settings import EvalConfig
-from .loop.warmstart import warm_start, warm_start_seconds
+from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
 
@@ -74,7 +75,7 @@ def new_run_folder(name: str, base: str | Path = "runs") -> Path:
                 raise BadValue(f"{base}: is a file, so no run can be written under it; give another --out") from None
             number += 1
         except OSError as error:
-            raise checkpoint.disk_error(error, folder) from error
+            raise disk_error(error, folder) from error
 
 
 def train(
@@ -114,12 +115,28 @@ def resume(folder: str | Path, observer: Observer = ignore_events) -> Run:
 async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: bool) -> Run:
     started = time.monotonic()
     set_threads(run_config.settings.threads)
-    checkpoint.claim_folder(out, run_config.to_json(), resume)
+    config = run_config.to_json()
+    checkpoint.check_folder(out, config, resume)
     source = task_source(run_config.task, run_config.task_options)
     assemble.check(run_config.method, source)
     observer({"event": "source", "task": run_config.task, **source.about})
-    start = await start_model(run_config, source, observer)
+    start = build(run_config.model, source, run_config.warm.seed)
+    check_start(run_config, source, start)
     memory = assemble.memory(run_config.method, start, run_config.settings)
+    with checkpoint.claimed(out, config, resume):
+        start = await warm_started(run_config, source, start, observer)
+        return await _train_claimed(run_config, source, start, memory, out, observer, started)
+
+
+async def _train_claimed(
+    run_config: RunConfig,
+    source: TaskSource,
+    start: StartModel,
+    memory: str | None,
+    out: Path,
+    observer: Observer,
+    started: float,
+) -> Run:
     session = make_session(run_config, source, start, out, observer)
     resumed = session.open()
     about = dict(start.about) | (
@@ -157,7 +174,7 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
         "steps": session.loop.state.step,
         "tokens": session.loop.state.tokens,
     }
-    (out / "figures.json").write_text(json.dumps(plain(figures), indent=1) + "\n")
+    write_whole(out / "figures.json", json.dumps(plain(figures), indent=1) + "\n")
     observer({"event": "done", "folder": str(out), "figures": figures})
     return Run(out, figures, True, time.monotonic() - started)
 
@@ -165,11 +182,37 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
 async def start_model(run_config: RunConfig, source: TaskSource, observer: Observer) -> StartModel:
     """The model that a run starts from: loaded, or fresh and warm-started."""
     start = build(run_config.model, source, run_config.warm.seed)
-    assemble.adapter_for(run_config.settings, start.model)  # refuses adapters that do not fit before the warm start
-    if start.fresh and run_config.warm.steps and source.demos is not None:
-        method = registry.methods.get("sft")(batch=run_config.warm.batch)
+    check_start(run_config, source, start)
+    return await warm_started(run_config, source, start, observer)
+
+
+def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> None:
+    """Check before any work, and before a folder is taken, what can be known: adapters, context, the cache.
+
+    Raises SelfteachError.
+    """
+    settings = run_config.settings
+    assemble.adapter_for(settings, start.model)
+    assemble.context_of(settings, start)
+    if needs_warm_start(run_config, source, start):
+        warm_folder(source, start, warm_method(run_config), run_config.warm, settings)
+
+
+def needs_warm_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> bool:
+    """Whether a run begins with a warm start: its model is fresh, and its task has demonstrations."""
+    return start.fresh and run_config.warm.steps > 0 and source.demos is not None
+
+
+def warm_method(run_config: RunConfig) -> Method:
+    """The method of the warm start: supervised training."""
+    return registry.methods.get("sft")(batch=run_config.warm.batch)
+
+
+async def warm_started(run_config: RunConfig, source: TaskSource, start: StartModel, observer: Observer) -> StartModel:
+    """A model after its warm start, trained now or read from the cache; one that needs none as it is."""
+    if needs_warm_start(run_config, source, start):
         folder = await warm_start(
-            source, start, method, judge_of(source), run_config.warm, run_config.settings, observer
+            source, start, warm_method(run_config), judge_of(source), run_config.warm, run_config.settings, observer
         )
         model, tokenizer = files.load(folder, mapped=True)
         start = replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
@@ -313,9 +356,9 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events) -> Sta
 
     Where the checkpoint holds adapters alone, it is the model that the run started from with these merged in.
     """
-    last, run_config = Path(folder) / "last", run_config_of(folder)
+    run_config, last = run_config_of(folder), checkpoint.find(Path(folder))
     source = task_source(run_config.task, run_config.task_options)
-    if not last.exists():
+    if last is None:
         raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)

@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from .commands.streams import command_streams
+from .core.disk import CAUSED, disk_error
 from .core.errors import SelfteachError, Terminated, nearest
 
 # command -> (module of commands, what it does)
@@ -74,6 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SelfteachError as error:
         text = str(error)
         print(text if text.startswith("selfteach ") else f"selfteach: {text}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in CAUSED:
+            raise
+        print(f"selfteach: {disk_error(error, error.filename or 'selfteach')}", file=sys.stderr)
         return 2
     except SystemExit as exit:  # argparse has printed the help
         return int(exit.code or 0)

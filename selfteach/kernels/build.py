@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from ..core.cache import cache_folder, remove_left_over
+from ..core.errors import SelfteachError
 
 FLAGS = (
     "-O3",
@@ -41,7 +42,7 @@ def load_library(source: Path) -> ctypes.CDLL | str:
         return "no C++ compiler (c++, g++ or clang++)"
     try:
         return ctypes.CDLL(str(_compiled(source, compiler)))
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, SelfteachError, subprocess.SubprocessError) as error:
         lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         reason = next((line for line in lines if "error" in line), lines[0] if lines else error)
         return f"{compiler} did not build {source.name}: {reason}"

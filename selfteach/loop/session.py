@@ -76,6 +76,8 @@ class Session:
         offset = None
         if found is not None:
             at, _, state = found
+            if not (self.folder / "last").is_dir():
+                self._emit("notice", step=state["step"], text=f"{self.folder / 'last'} is missing: continues with {at}")
             if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
                 raise BadCheckpoint(
                     f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids "
@@ -93,6 +95,9 @@ class Session:
             self.loop.deliver_all()
         self.log = RunLog(self.folder / "log", 0 if found is None else offset)
         self.log.remove_from(self.loop.state.step)
+        if self.log.missing:
+            text = f"{self.log.file}: {self.log.missing} bytes shorter than when the checkpoint was written"
+            self._emit("notice", step=self.loop.state.step, text=f"{text}; earlier steps are missing from it")
         if found is None:
             self.save()
         return found is not None
