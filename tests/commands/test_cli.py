@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from support.caches import own_cache
 
 from selfteach import api
 from selfteach.cli import COMMANDS, main
@@ -440,12 +441,7 @@ TINY = (
 
 
 def with_own_cache(folder: Path) -> dict[str, str]:
-    """An environment with a cache of its own, but for kernels: those are compiled once for all tests."""
-    (folder / "cache").mkdir(exist_ok=True)
-    kernels = folder / "cache" / "kernels"
-    if not kernels.exists():
-        kernels.symlink_to((Path(os.environ["SELFTEACH_CACHE"]) / "kernels").resolve())
-    return {**os.environ, "SELFTEACH_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "SELFTEACH_CACHE": str(own_cache(folder)), "OMP_NUM_THREADS": "1"}
 
 
 def selfteach(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
