@@ -26,6 +26,7 @@ from .core.serial import plain
 from .core.task import TaskSource
 from .loop import assemble, checkpoint
 from .loop.log import RolloutArchive, read_events
+from .loop.made_by import file_hashes, load_kernels
 from .loop.session import Session
 from .loop.settings import EvalConfig
 from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
@@ -138,6 +139,8 @@ async def _train_claimed(
     started: float,
 ) -> Run:
     session = make_session(run_config, source, start, out, observer)
+    kernels = load_kernels(run_config.settings, session.model)
+    session.made_by = {"kernels": kernels, "files": file_hashes(run_config.use)}
     resumed = session.open()
     about = dict(start.about) | (
         {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}
@@ -151,6 +154,7 @@ async def _train_claimed(
             "budget": run_config.settings.budget,
             "model": about,
             "memory": memory,
+            "kernels": kernels,
         }
     )
     before = _logged_evaluation(out, "start")

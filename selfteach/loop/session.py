@@ -23,6 +23,7 @@ from ..model.tokenizer import Tokenizer
 from . import checkpoint
 from .evaluate import Result, evaluate, failure_lines
 from .log import RunLog
+from .made_by import differences
 from .run import Loop
 from .state import RunState
 
@@ -45,6 +46,7 @@ class Session:
     rollouts: bool = True
     observer: Observer = lambda event: None
     base: str = ""  # the adapters' base model, for their config
+    made_by: Mapping[str, Any] = field(default_factory=dict[str, Any])  # kernels and files of the user (made_by.py)
     log: RunLog | None = field(default=None, init=False)
     stopped_by: int = field(default=0, init=False)  # the signal that asked to stop
 
@@ -95,6 +97,9 @@ class Session:
             self.loop.deliver_all()
         self.log = RunLog(self.folder / "log", 0 if found is None else offset)
         self.log.remove_from(self.loop.state.step)
+        if found is not None and self.made_by:
+            for text in differences(found[2].get("made_by", {}), self.made_by):
+                self._emit("notice", step=self.loop.state.step, text=text)
         if self.log.missing:
             text = f"{self.log.file}: {self.log.missing} bytes shorter than when the checkpoint was written"
             self._emit("notice", step=self.loop.state.step, text=f"{text}; earlier steps are missing from it")
@@ -116,7 +121,7 @@ class Session:
                 files.save(folder, lora.merged_copy(self.model) if self.adapted else self.model, loop.tokenizer)
             loop.learner.save(folder, skip=("policy",))
 
-        state = {**asdict(loop.state), "log": self.log.offset if self.log else 0}
+        state = {**asdict(loop.state), "log": self.log.offset if self.log else 0, "made_by": dict(self.made_by)}
         checkpoint.write(self.folder, loop.state.step, state, fill, self.keep)
 
     async def run(self) -> None:
@@ -258,7 +263,7 @@ def frozen_heap() -> Generator[None]:
 
 def unpack(state: Mapping[str, Any], file: Path) -> RunState:
     """The loop's state from a checkpoint's. Raises BadCheckpoint for one of other fields."""
-    known = {k: v for k, v in state.items() if k not in ("log", "history")}
+    known = {k: v for k, v in state.items() if k not in ("log", "history", "made_by")}
     try:
         return RunState(**known, history=History(**state["history"]))
     except (KeyError, TypeError) as error:
