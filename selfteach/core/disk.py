@@ -64,18 +64,12 @@ def file_lock(file: Path, busy: Callable[[], None]) -> Generator[None]:
 
 
 @contextmanager
-def disk_errors(at: str | Path, every: bool = True) -> Generator[None]:
-    """Raise an OSError as the one line of `disk_error`.
-
-    at: what is written to, where the error names nothing below it. every: False lets those pass that a program's own
-    mistake may have caused, such as a file that is missing.
-    """
+def disk_errors(at: str | Path) -> Generator[None]:
+    """Raise an OSError of writing to `at`, or below it, as the one line of `disk_error`."""
     try:
         yield
     except OSError as error:
-        if not every and error.errno not in CAUSED:
-            raise
-        raise disk_error(error, at if every else error.filename or at) from error
+        raise disk_error(error, at) from error
 
 
 def sync(path: Path) -> None:
