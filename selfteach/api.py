@@ -18,16 +18,18 @@ import torch
 from .configuration import RunConfig, judge_of, plan, run_config_of, task_source
 from .core import registry
 from .core.blocks import Block
-from .core.errors import BadValue, unknown
+from .core.disk import disk_error, write_whole
+from .core.errors import BadValue, quoted, unknown
 from .core.method import Method, MethodEntry
 from .core.random_keys import generator
 from .core.serial import plain
 from .core.task import TaskSource
 from .loop import assemble, checkpoint
 from .loop.log import RolloutArchive, read_events
+from .loop.made_by import file_hashes, load_kernels
 from .loop.session import Session
 from .loop.settings import EvalConfig
-from .loop.warmstart import warm_start, warm_start_seconds
+from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
 
@@ -46,12 +48,14 @@ class Run:
              before and after; "steps", "tokens", and "seconds" ("all"; "training": of steps, also before a resume;
              "warm": of its warm start, whenever that was trained); of a stopped run "before" alone
     seconds  wall-clock time of this call
+    stopped_by  the signal that stopped it
     """
 
     folder: Path
     figures: dict[str, Any]
     done: bool
     seconds: float
+    stopped_by: int = 0
 
     @property
     def model(self) -> Path:
@@ -72,7 +76,7 @@ def new_run_folder(name: str, base: str | Path = "runs") -> Path:
                 raise BadValue(f"{base}: is a file, so no run can be written under it; give another --out") from None
             number += 1
         except OSError as error:
-            raise checkpoint.disk_error(error, folder) from error
+            raise disk_error(error, folder) from error
 
 
 def train(
@@ -112,13 +116,31 @@ def resume(folder: str | Path, observer: Observer = ignore_events) -> Run:
 async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: bool) -> Run:
     started = time.monotonic()
     set_threads(run_config.settings.threads)
-    checkpoint.claim_folder(out, run_config.to_json(), resume)
+    config = run_config.to_json()
+    checkpoint.check_folder(out, config, resume)
     source = task_source(run_config.task, run_config.task_options)
     assemble.check(run_config.method, source)
     observer({"event": "source", "task": run_config.task, **source.about})
-    start = await start_model(run_config, source, observer)
+    start = build(run_config.model, source, run_config.warm.seed)
+    check_start(run_config, source, start)
     memory = assemble.memory(run_config.method, start, run_config.settings)
+    with checkpoint.claimed(out, config, resume):
+        start = await warm_started(run_config, source, start, observer)
+        return await _train_claimed(run_config, source, start, memory, out, observer, started)
+
+
+async def _train_claimed(
+    run_config: RunConfig,
+    source: TaskSource,
+    start: StartModel,
+    memory: str | None,
+    out: Path,
+    observer: Observer,
+    started: float,
+) -> Run:
     session = make_session(run_config, source, start, out, observer)
+    kernels = load_kernels(run_config.settings, session.model)
+    session.made_by = {"kernels": kernels, "files": file_hashes(run_config.use)}
     resumed = session.open()
     about = dict(start.about) | (
         {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}
@@ -132,6 +154,7 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
             "budget": run_config.settings.budget,
             "model": about,
             "memory": memory,
+            "kernels": kernels,
         }
     )
     before = _logged_evaluation(out, "start")
@@ -139,7 +162,7 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
         before = await final_eval(session, run_config.final_eval, "start")
     await session.run()
     if not session.loop.done:
-        return Run(out, {"before": before or {}}, False, time.monotonic() - started)
+        return Run(out, {"before": before or {}}, False, time.monotonic() - started, session.stopped_by)
     after = _logged_evaluation(out, "end") or await final_eval(session, run_config.final_eval, "end")
     figures: dict[str, Any] = {
         "before": before or {},
@@ -155,7 +178,7 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
         "steps": session.loop.state.step,
         "tokens": session.loop.state.tokens,
     }
-    (out / "figures.json").write_text(json.dumps(plain(figures), indent=1) + "\n")
+    write_whole(out / "figures.json", json.dumps(plain(figures), indent=1) + "\n")
     observer({"event": "done", "folder": str(out), "figures": figures})
     return Run(out, figures, True, time.monotonic() - started)
 
@@ -163,11 +186,37 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
 async def start_model(run_config: RunConfig, source: TaskSource, observer: Observer) -> StartModel:
     """The model that a run starts from: loaded, or fresh and warm-started."""
     start = build(run_config.model, source, run_config.warm.seed)
-    assemble.adapter_for(run_config.settings, start.model)  # refuses adapters that do not fit before the warm start
-    if start.fresh and run_config.warm.steps and source.demos is not None:
-        method = registry.methods.get("sft")(batch=run_config.warm.batch)
+    check_start(run_config, source, start)
+    return await warm_started(run_config, source, start, observer)
+
+
+def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> None:
+    """Check before any work, and before a folder is taken, what can be known: adapters, context, the cache.
+
+    Raises SelfteachError.
+    """
+    settings = run_config.settings
+    assemble.adapter_for(settings, start.model)
+    assemble.context_of(settings, start)
+    if needs_warm_start(run_config, source, start):
+        warm_folder(source, start, warm_method(run_config), run_config.warm, settings)
+
+
+def needs_warm_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> bool:
+    """Whether a run begins with a warm start: its model is fresh, and its task has demonstrations."""
+    return start.fresh and run_config.warm.steps > 0 and source.demos is not None
+
+
+def warm_method(run_config: RunConfig) -> Method:
+    """The method of the warm start: supervised training."""
+    return registry.methods.get("sft")(batch=run_config.warm.batch)
+
+
+async def warm_started(run_config: RunConfig, source: TaskSource, start: StartModel, observer: Observer) -> StartModel:
+    """A model after its warm start, trained now or read from the cache; one that needs none as it is."""
+    if needs_warm_start(run_config, source, start):
         folder = await warm_start(
-            source, start, method, judge_of(source), run_config.warm, run_config.settings, observer
+            source, start, warm_method(run_config), judge_of(source), run_config.warm, run_config.settings, observer
         )
         model, tokenizer = files.load(folder, mapped=True)
         start = replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
@@ -212,7 +261,8 @@ async def final_eval(
 
     Names of figures: accuracy (mean over samples), greedy, pass@k, maj and distinct right answers (of
     `config.decoder_samples` samples; maj@k and distinct@k of k), length, calls, accuracy/hops=2; those of a decoder end
-    in its name: accuracy+search ...
+    in its name: accuracy+search ... `failed` and `unscored` count episodes that raised and other answers without a
+    score, in all that was sampled.
     """
     method, source = session.loop.method, session.loop.source
     tasks, tags = session.test_tasks(), [source.defaults.get("by", "category")]
@@ -245,13 +295,15 @@ async def final_eval(
         if name and (str(program) == str(main) or assemble.lacking(program, method, source)):
             continue
         greedy = await measure(name, program, 1, config.tasks, True)
-        drawn = (
-            await measure(name, program, config.decoder_samples, config.tasks, False) if config.decoder_samples else {}
-        )
+        found, many = dict[str, float](), dict[str, float]()
+        if config.decoder_samples:
+            found = await measure(name, program, config.decoder_samples, config.tasks, False)
+        drawn = dict(found)
         if config.k and (not name or decoders is not None):  # a decoder asked for by name gets pass@k too
             many = await measure(name, program, config.k, min(config.pass_at_k_tasks, len(tasks)), False)
             drawn |= {k: v for k, v in many.items() if k.startswith("pass@")}
             drawn |= {f"{figure}@{config.k}": many.get(figure, float("nan")) for figure in ("maj", "distinct")}
+        drawn |= {n: greedy[n] + found.get(n, 0.0) + many.get(n, 0.0) for n in ("failed", "unscored")}
         tail = f"+{name}" if name else ""
         out |= {f"{k.replace('accuracy', 'greedy')}{tail}": v for k, v in greedy.items() if k.startswith("accuracy")}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
@@ -268,16 +320,19 @@ def evaluate(
     decoder: str | None = None,
     task: str | None = None,
     task_options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Measure the newest checkpoint of a run, or the model that a RunConfig would start from, before any training.
 
     decoder  of the method's decoders only this one, besides its own program
     task     another task than the run's, with its options
+    settings others than the run's: threads, max_unscored
 
-    Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run.
+    Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run, ScoringFailed
+    where more than `max_unscored` of the answers have no score.
     """
     folder = None if isinstance(run, RunConfig) else Path(run)
-    run_config = run if isinstance(run, RunConfig) else run_config_of(run)
+    run_config = (run if isinstance(run, RunConfig) else run_config_of(run)).override(**(settings or {}))
     if task is not None:
         run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
     if decoder is not None and decoder not in run_config.method.decode:
@@ -305,10 +360,10 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events) -> Sta
 
     Where the checkpoint holds adapters alone, it is the model that the run started from with these merged in.
     """
-    last, run_config = Path(folder) / "last", run_config_of(folder)
+    run_config, last = run_config_of(folder), checkpoint.find(Path(folder))
     source = task_source(run_config.task, run_config.task_options)
-    if not last.exists():
-        raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {folder}")
+    if last is None:
+        raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
     start = asyncio.run(start_model(run_config, source, observer))

@@ -10,11 +10,17 @@ serves --option VALUE and --set KEY=VALUE alike.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
-from .core.errors import SelfteachError, nearest
+from .commands.streams import command_streams
+from .core.disk import CAUSED, disk_error
+from .core.errors import SelfteachError, Terminated, nearest
 
 # command -> (module of commands, what it does)
 COMMANDS = {
@@ -55,27 +61,48 @@ selfteach COMMAND --help shows the options of a command; --json (all commands) l
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code: 0, 2 for a mistake (one line on stderr), 130 after Ctrl-C."""
+    """Run a command and return the exit code: 0, 2 for a mistake (one line on stderr), 130 after Ctrl-C, 143 after
+    SIGTERM.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     # A thread that spins for long while it waits takes the core from the thread it waits for as soon as another process
     # runs (20 times slower and more); one that sleeps at once wakes too late for small matmuls (twice as slow). This
     # many spins are about 50 microseconds.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
-        return _run(words)
+        with command_streams("--json" in words), terminated_by_sigterm():
+            return _run(words)
     except SelfteachError as error:
         text = str(error)
         print(text if text.startswith("selfteach ") else f"selfteach: {text}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.errno not in CAUSED:
+            raise
+        print(f"selfteach: {disk_error(error, error.filename or 'selfteach')}", file=sys.stderr)
+        return 2
     except SystemExit as exit:  # argparse has printed the help
         return int(exit.code or 0)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("selfteach: stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # the reader of our output (head, less) has exited; keep the interpreter from complaining when it flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 143 if isinstance(stop, Terminated) else 130
+
+
+@contextmanager
+def terminated_by_sigterm() -> Generator[None]:
+    """Let SIGTERM raise Terminated, so that what is under way is put in order as after Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(*_: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(words: list[str]) -> int:

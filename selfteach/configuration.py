@@ -22,12 +22,12 @@ import torch
 
 from .core import registry
 from .core.blocks import Block
-from .core.errors import BadCheckpoint, BadValue, SelfteachError, unknown
+from .core.errors import BadCheckpoint, BadValue, SelfteachError, describe, unknown
 from .core.method import Method, MethodEntry
 from .core.regime import claim_home
 from .core.serial import from_json, to_json
 from .core.task import TaskSource
-from .loop import checkpoint
+from .loop import assemble, checkpoint
 from .loop.settings import (
     SETTING_GROUPS,
     SETTING_NAMES,
@@ -109,7 +109,13 @@ def task_source(task: str, task_options: Mapping[str, Any]) -> TaskSource:
     key = make, repr(sorted(task_options.items()))
     if key not in _sources:
         _sources.clear()
-        _sources[key] = make(**task_options)
+        try:
+            _sources[key] = make(**task_options)
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            if isinstance(error, SelfteachError):
+                raise
+            given = ", ".join(f"{name}={value!r}" for name, value in task_options.items()) or "no options"
+            raise BadValue(f"task {task} with {given}: cannot be made ({describe(error)})") from error
     return _sources[key]
 
 
@@ -188,10 +194,16 @@ def run_config_of(folder: str | Path) -> RunConfig:
 def read_run_config(file: Path) -> RunConfig:
     """The configuration that a config.json holds. Raises BadCheckpoint for a file that does not hold one."""
     try:
-        return RunConfig.from_json(json.loads(file.read_text()))
-    except SelfteachError:
-        raise
+        run_config = RunConfig.from_json(json.loads(file.read_text()))
+        kinds = {"method": Method, "task": str, "task_options": Mapping, "model": str}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(run_config, name), kind):
+                raise BadCheckpoint(f"{file}: its {name} is no {kind.__name__.lower()}")
+        assemble.check(run_config.method, task_source(run_config.task, run_config.task_options))
+        return run_config
+    except SelfteachError as error:
+        raise error if "config.json" in str(error) else type(error)(f"{file}: {error}") from None
     except OSError as error:
         raise BadValue(f"{file}: cannot be read ({error.strerror}); give the config.json of a run") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadCheckpoint(f"{file}: not a run's config.json ({type(error).__name__}: {error})") from None
+    except Exception as error:  # it was edited, and what is wrong shows wherever it is first used
+        raise BadCheckpoint(f"{file}: not a run's config.json ({describe(error)})") from error

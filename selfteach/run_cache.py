@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +17,8 @@ from .api import Observer, ignore_events
 from .configuration import RunConfig
 from .core import registry
 from .core.code_hash import code_hash
+from .core.disk import disk_errors, file_lock, write_whole
 from .core.serial import plain
-from .loop.checkpoint import disk_error
 from .loop.dependencies import source_files
 from .loop.log import read_events
 from .model.names import ABOUT
@@ -57,22 +56,9 @@ def folder_lock(folder: Path, observer: Observer) -> Generator[None]:
 
     The system releases it where the process is killed.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows: no lock
-        yield
-        return
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_name(folder.name + ".lock").open("w")
-    except OSError as error:
-        raise disk_error(error, folder) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            observer({"event": "waiting", "folder": str(folder)})
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with file_lock(
+        folder.with_name(folder.name + ".lock"), lambda: observer({"event": "waiting", "folder": str(folder)})
+    ):
         yield
 
 
@@ -138,10 +124,6 @@ def write_json(file: Path, value: Any) -> None:
 
     Raises SelfteachError for a full disk or a folder that cannot be written.
     """
-    try:
+    with disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.new")
-        temporary.write_text(json.dumps(plain(value), indent=1) + "\n")
-        os.replace(temporary, file)
-    except OSError as error:
-        raise disk_error(error, file) from error
+    write_whole(file, json.dumps(plain(value), indent=1) + "\n")

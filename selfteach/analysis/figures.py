@@ -144,6 +144,22 @@ def tables(before: Figures, after: Figures) -> list[ReportTable]:
     return out
 
 
+def failed_figures(figures: Figures) -> str:
+    """The episodes that failed and the answers without a score, in a line by program; "" where there are none.
+
+    >>> failed_figures({"failed": 3.0, "unscored": 0.0, "failed+search": 0.0, "unscored+search": 2.0})
+    'own program: 3 episodes failed; with search: 2 answers have no score'
+    """
+    out: list[str] = []
+    for decoder in decoders(figures):
+        failed, unscored = (figures.get(figure_name(n, decoder=decoder)) or 0 for n in ("failed", "unscored"))
+        words = [f"{failed:.0f} episodes failed"] * bool(failed)
+        words += [f"{unscored:.0f} answers have no score"] * bool(unscored)
+        if words:
+            out.append((f"with {decoder}" if decoder else "own program") + f": {', '.join(words)}")
+    return "; ".join(out)
+
+
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
 

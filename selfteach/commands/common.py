@@ -14,11 +14,12 @@ from ..core.errors import BadValue, nearest, unknown
 from ..core.serial import plain
 from ..loop.settings import SETTING_GROUPS, SETTING_NAMES, split_settings
 from .arguments import Parser, add_fields, assignments
+from .streams import results
 
 
 def print_json(value: Any) -> None:
-    """Print one line of JSON; numbers that are not finite become null."""
-    print(json.dumps(plain(value)), flush=True)
+    """Print one line of JSON, the command's result; numbers that are not finite become null."""
+    print(json.dumps(plain(value)), file=results(), flush=True)
 
 
 def print_note(text: str) -> None:

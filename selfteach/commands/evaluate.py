@@ -45,7 +45,7 @@ def parser() -> Parser:
     )
     add_fields(made, EvalConfig, only=MEASURED, of="")
     add_task(made)
-    add_fields(made, RunSettings, only=("threads",))
+    add_fields(made, RunSettings, only=("threads", "max_unscored"))
     group = made.add_argument_group("for a METHOD alone")
     add_model(group)
     add_fields(group, RunSettings, only=("seed", "max_tokens", "slots"))
@@ -60,7 +60,7 @@ def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach eval`; returns the exit code."""
     given = vars(parser().read(words))
     from .. import api
-    from ..analysis.figures import tables
+    from ..analysis.figures import failed_figures, tables
     from ..configuration import run_config_of
     from .progress import show_progress
     from .show import print_tables
@@ -69,9 +69,9 @@ def run(command: str, words: Sequence[str]) -> int:
     if not config.tasks:
         raise BadValue("selfteach eval: --tasks must be 1 or more, not 0")
     target, title = _target(given)
-    task_options = None
+    task_options, settings = None, None
     if isinstance(target, Path):
-        api.set_threads(settings_of(given).get("threads"))
+        settings = settings_of(given)
         run_config = run_config_of(target)
         task = given.get("task", run_config.task if "set" in given else None)
         task_options = read_task_options(task, given.get("set", ())) if task else None
@@ -80,7 +80,7 @@ def run(command: str, words: Sequence[str]) -> int:
     else:
         run_config, task = target, None
     with show_progress() as progress:
-        figures = api.evaluate(target, config, progress, given.get("decoder"), task, task_options)
+        figures = api.evaluate(target, config, progress, given.get("decoder"), task, task_options, settings)
     if given.get("json"):
         print_json({"of": title, "figures": figures})
     else:
@@ -90,6 +90,8 @@ def run(command: str, words: Sequence[str]) -> int:
             " --json has the standard error of"
             " the sampled accuracy"
         )
+    if text := failed_figures(figures):
+        print_note(text)
     return 0
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..analysis.figures import ReportTable, decoders, tables
+from ..analysis.figures import ReportTable, decoders, failed_figures, tables
+from ..core.errors import quoted
 
 
 def print_tables(report: Iterable[ReportTable]) -> None:
@@ -36,6 +37,8 @@ def show_run(run: Any, picture: Path | None) -> None:
     figures = run.figures
     print()
     print_tables(tables(figures.get("before", {}), figures.get("after", {})))
+    if text := failed_figures(figures.get("after", {})):
+        print(text)
     training = format_seconds(figures.get("seconds", {}).get("training"))
     print(
         f"{figures.get('steps')} steps, {figures.get('tokens') or 0:,} tokens sampled, training {training} of"
@@ -48,8 +51,8 @@ def show_run(run: Any, picture: Path | None) -> None:
     if picture:
         print(f"curves  {picture}")
     search = "search" in decoders(figures.get("after", {}))
-    print(f"\nmeasure again:  selfteach eval {run.folder}" + (" --decoder search" if search else ""))
-    print(f"another seed:   selfteach train --config {run.folder}/config.json --seed 1")
+    print(f"\nmeasure again:  selfteach eval {quoted(run.folder)}" + (" --decoder search" if search else ""))
+    print(f"another seed:   selfteach train --config {quoted(run.folder / 'config.json')} --seed 1")
 
 
 def format_seconds(seconds: float | None) -> str:

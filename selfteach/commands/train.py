@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core import registry
-from ..core.errors import BadValue
+from ..core.errors import BadValue, Terminated, quoted
 from ..loop.settings import SETTING_NAMES, option_name
 from .arguments import Parser, add_typed, doc_options, type_of
 from .common import (
@@ -156,21 +157,22 @@ def _run_with_progress(work: Any, folder: Path, as_json: bool) -> int:
     try:
         with show_progress() as progress:
             run = work(progress)
-    except KeyboardInterrupt:
-        run = None
+        number = run.stopped_by
+    except KeyboardInterrupt as stop:
+        run, number = None, signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
     except BaseException:
         _remove_if_empty(folder)
         raise
     picture = draw(folder)
     if run is None or not run.done:
         print_note(
-            f"stopped; continue with: selfteach train --resume {folder}"
+            f"stopped; continue with: selfteach train --resume {quoted(folder)}"
             if (folder / "config.json").exists()
             else "stopped before anything was saved"
         )
         if as_json:
             print_json({"folder": str(folder), "figures": run.figures if run else {}, "done": False})
-        return 130
+        return 128 + (number or signal.SIGINT)
     if as_json:
         print_json({"folder": str(folder), "figures": run.figures, "done": True})
     else:

@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import time
 from pathlib import Path
+
+from .errors import SelfteachError
+
+LEFT_OVER = 24 * 3600.0  # seconds after which what is temporary belongs to no process any more
+
+
+def cache_root() -> Path:
+    """$SELFTEACH_CACHE, or ~/.cache/selfteach. Raises SelfteachError where the user has no home."""
+    try:
+        return Path(os.environ.get("SELFTEACH_CACHE") or "~/.cache/selfteach").expanduser()
+    except RuntimeError:
+        raise SelfteachError(
+            "cache: this user has no home folder; set SELFTEACH_CACHE to a folder for what can be computed again"
+        ) from None
 
 
 def cache_folder(*parts: str) -> Path:
     """A folder of the cache, made if it is not there: $SELFTEACH_CACHE, or ~/.cache/selfteach.
 
-    Raises OSError where it cannot be made.
+    What is temporary in it has a name that begins with "."; what a killed process left of that is removed after a day.
+
+    Raises SelfteachError where it cannot be made.
     """
-    root = Path(os.environ.get("SELFTEACH_CACHE") or "~/.cache/selfteach").expanduser()
-    folder = root.joinpath(*parts)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = cache_root().joinpath(*parts)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SelfteachError(
+            f"{folder}: the cache cannot be made ({error.strerror or error}); set SELFTEACH_CACHE to a folder that"
+            " can be written to"
+        ) from error
+    if parts:
+        remove_left_over(folder)
     return folder
+
+
+def writable_cache(*parts: str) -> Path:
+    """A folder of the cache that can be written to. Raises SelfteachError where it cannot: before any work for it."""
+    folder = cache_folder(*parts)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SelfteachError(
+            f"{folder}: the cache cannot be written to; set SELFTEACH_CACHE to a folder that can be written to"
+        )
+    return folder
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove what is temporary in a folder (".NAME") and older than a day."""
+    for temporary in folder.glob(".*"):
+        with contextlib.suppress(OSError):  # another process removes it too, or may not be disturbed
+            if time.time() - temporary.lstat().st_mtime > LEFT_OVER:
+                shutil.rmtree(temporary) if temporary.is_dir() and not temporary.is_symlink() else temporary.unlink()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class SelfteachError(Exception):
@@ -40,6 +42,19 @@ class UserCodeFailed(SelfteachError, RuntimeError):
 
 class NoTrainingData(SelfteachError, RuntimeError):
     """A batch that could not be filled: every group was filtered out, or nothing came back."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, by which a scheduler or `kill` asks a process to end; treated as Ctrl-C is."""
+
+
+def quoted(path: str | Path) -> str:
+    """A path as one word of a command that can be pasted into a shell.
+
+    >>> quoted("runs/my run")
+    "'runs/my run'"
+    """
+    return shlex.quote(str(path))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..analysis import comparison, statistics
 from ..api import Observer, ignore_events
+from ..core.disk import disk_error
 from ..core.errors import BadValue
 from ..core.serial import plain
-from ..loop.checkpoint import disk_error
 from ..run_cache import write_json
 from .arms import Arm
 from .runs import RunPool, RunRequest

@@ -8,13 +8,16 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
-from ..core.cache import cache_folder
+from ..core.cache import cache_folder, remove_left_over
+from ..core.disk import sync
+from ..core.errors import SelfteachError
 
 FLAGS = (
     "-O3",
@@ -27,38 +30,82 @@ FLAGS = (
 )
 
 
+used: dict[str, str] = {}  # source -> what it is computed by in this process: its library's key, or why by torch
+
+
 @functools.cache
 def load_library(source: Path) -> ctypes.CDLL | str:
     """A C++ source as a loaded library, or the reason (a string) why there is none.
 
-    $SELFTEACH_NATIVE=0 turns kernels off, $CXX names the compiler. Nothing compiled is ever shipped: `-march=native` is
-    right only for the machine that compiles.
+    $SELFTEACH_NATIVE=0 turns kernels off, $CXX names the compiler, with options if need be (`ccache g++`). Nothing
+    compiled is ever shipped: `-march=native` is right only for the machine that compiles.
     """
+    found = _load(source)
+    if isinstance(found, str):
+        used[source.name] = f"torch: {found}"
+        return found
+    library, file = found
+    used[source.name] = file.stem.split("-")[1]
+    return library
+
+
+def _load(source: Path) -> tuple[ctypes.CDLL, Path] | str:
     if os.environ.get("SELFTEACH_NATIVE") == "0":
         return "SELFTEACH_NATIVE is 0"
-    compiler = os.environ.get("CXX") or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
-    if compiler is None:
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        return f"CXX is no command ({error})"
+    compiler = named or [c for c in ("c++", "g++", "clang++") if shutil.which(c)][:1]
+    if not compiler:
         return "no C++ compiler (c++, g++ or clang++)"
     try:
-        return ctypes.CDLL(str(_compiled(source, compiler)))
-    except (OSError, subprocess.SubprocessError) as error:
+        file = _compiled(source, compiler)
+        return ctypes.CDLL(str(file)), file
+    except (OSError, ValueError, SelfteachError, subprocess.SubprocessError) as error:
         lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         reason = next((line for line in lines if "error" in line), lines[0] if lines else error)
-        return f"{compiler} did not build {source.name}: {reason}"
+        return f"{' '.join(compiler)} did not build {source.name}: {reason}"
 
 
-def _compiled(source: Path, compiler: str) -> Path:
-    """The compiled library in the cache, named by a hash of all that it depends on."""
+def _compiled(source: Path, compiler: list[str]) -> Path:
+    """The compiled library in the cache: SOURCE-KEY-CONTENT.so.
+
+    KEY is a hash of all that it depends on, CONTENT of its bytes: one that is not as it was built, or that anybody else
+    may have written, is never loaded but built anew.
+    """
     texts = source_texts(source)
     flags = compiler_flags(texts)
-    key = "\0".join([*texts, compiler, *flags, _target(compiler, flags)])
-    file = private_folder("kernels") / f"{source.stem}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.so"
-    if not file.is_file():
-        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-            made = Path(folder) / file.name
-            _run([compiler, *flags, str(source), "-o", str(made)], seconds=300)
-            made.replace(file)  # atomic, even where two processes build at once
+    key = "\0".join([*texts, *compiler, *flags, _target(compiler, flags)])
+    folder, name = private_folder("kernels"), f"{source.stem}-{_digest(key.encode())}"
+    for file in sorted(folder.glob(f"{name}-*.so")):
+        if _is_ours(file):
+            return file
+        shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as temporary:
+        made = Path(temporary) / f"{name}.so"
+        _run([*compiler, *flags, str(source), "-o", str(made)], seconds=300)
+        made.chmod(stat.S_IRWXU)
+        sync(made)
+        file = folder / f"{name}-{_digest(made.read_bytes())}.so"
+        made.replace(file)  # atomic, even where two processes build at once
+    sync(folder)
     return file
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a library is a file of this user that nobody else can write to, with the content that its name says."""
+    try:
+        status = file.lstat()
+        private = stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        own = private and status.st_uid == os.geteuid() and status.st_nlink == 1
+        return own and _digest(file.read_bytes()) == file.stem.split("-")[-1]
+    except OSError:
+        return False
 
 
 def compiler_flags(texts: list[str]) -> list[str]:
@@ -87,12 +134,13 @@ def private_folder(name: str) -> Path:
         raise PermissionError(f"error: {folder} belongs to another user; set SELFTEACH_CACHE to a folder of your own")
     if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
         folder.chmod(stat.S_IRWXU)
+    remove_left_over(folder)
     return folder
 
 
-def _target(compiler: str, flags: list[str]) -> str:
+def _target(compiler: list[str], flags: list[str]) -> str:
     """The macros that compiler and flags define: its version, the instruction set of this CPU."""
-    return _run([compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull], seconds=60)
+    return _run([*compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull], seconds=60)
 
 
 def _run(command: list[str], seconds: int) -> str:

@@ -4,27 +4,33 @@ RUN/config.json              the resolved configuration
 RUN/checkpoints/000040/      model.safetensors config.json tokenizer.json, other weight groups, the optimiser,
                              state.json; with LoRA adapter/ in place of the model, which is written when the run is
                              done
+                             state.json has the sizes and hashes of all the others, checked before they are read
 RUN/last                     a link to the newest
+RUN/.lock                    held by the process that trains
 """
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from ..core.errors import BadCheckpoint, BadValue, SelfteachError
+from ..core.disk import disk_error, disk_errors, file_lock, write_whole
+from ..core.errors import BadCheckpoint, BadValue, SelfteachError, quoted
 from ..core.serial import from_json, to_json
 from ..model.files import atomic_folder
 
 FORMAT = 3  # raise it with what a checkpoint or config.json holds, or what its names mean
+LOCK = ".lock"  # of a run's folder
+OURS = (LOCK, ".config.json.")  # what may be in a folder before its config.json is
 
 
 def pack_state(value: Any, arrays: dict[str, np.ndarray], at: str = "") -> Any:
@@ -58,57 +64,113 @@ def unpack_state(data: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path], None], keep: int = 2) -> Path:
     """Write checkpoint `step` (`fill` puts models and optimisers into the folder), point `last` to it, drop the oldest
     beyond `keep`.
+
+    What `last` names is never dropped, whatever `keep` is, and nothing of a later step, from which a run went back.
     """
     folder = run / "checkpoints" / f"{step:06d}"
     arrays: dict[str, np.ndarray] = {}
     packed = pack_state(dict(state), arrays)
-    try:
-        with atomic_folder(folder) as temporary:
-            fill(temporary)
-            save_file(arrays, str(temporary / "state.safetensors"))
-            (temporary / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, "state": packed}) + "\n")
+    with atomic_folder(folder) as temporary:
+        fill(temporary)
+        save_file(arrays, str(temporary / "state.safetensors"))
+        write_state(temporary, {"format": FORMAT, "step": step, "state": packed})
+    with disk_errors(folder):
         link = run / f".last-{os.getpid()}"
         link.unlink(missing_ok=True)
         link.symlink_to(Path("checkpoints") / folder.name)
+        if (run / "last").is_dir() and not (run / "last").is_symlink():  # a copy that has folders in place of links
+            shutil.rmtree(run / "last")
         os.replace(link, run / "last")
-    except OSError as error:
-        raise disk_error(error, folder) from error
-    written = sorted((run / "checkpoints").iterdir())
-    for old in [
-        *[p for p in written if p.name.isdigit()][:-keep],
-        *(p for p in written if p.name.startswith(".")),
-    ]:  # ".": left unfinished by a kill
+    written = list((run / "checkpoints").iterdir())
+    earlier = sorted((p for p in written if p.name.isdigit() and int(p.name) < step), key=lambda p: int(p.name))
+    unfinished = [p for p in written if p.name.startswith(".")]  # left by a kill
+    for old in earlier[: max(0, len(earlier) - (max(keep, 1) - 1))] + unfinished:
         shutil.rmtree(old, ignore_errors=True)
+    for link in run.glob(".last-*"):
+        link.unlink(missing_ok=True)
     return folder
+
+
+def write_state(folder: Path, data: Mapping[str, Any]) -> None:
+    """Write state.json, last of a checkpoint's files: with the sizes and hashes of the others, and its own."""
+    data = {**data, "files": checksums(folder)}
+    data["checksum"] = _hash(json.dumps(data).encode())
+    (folder / "state.json").write_text(json.dumps(data) + "\n")
+
+
+def checksums(folder: Path) -> dict[str, list[Any]]:
+    """[size, hash] of every file in a folder but state.json, by its path there."""
+    files = sorted(f for f in folder.rglob("*") if f.is_file() and f != folder / "state.json")
+    return {f.relative_to(folder).as_posix(): [f.stat().st_size, _file_hash(f)] for f in files}
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _file_hash(file: Path) -> str:
+    h = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as f:
+        while chunk := f.read(1 << 22):
+            h.update(chunk)
+    return h.hexdigest()
+
+
+def find(run: Path) -> Path | None:
+    """The folder of the newest checkpoint: what `last` names, or, where that is missing (a copy without links), the one
+    of the highest step; None where there is none.
+    """
+    if (run / "last").is_dir():
+        return (run / "last").resolve()
+    written = [p for p in (run / "checkpoints").glob("*") if p.name.isdigit() and (p / "state.json").is_file()]
+    return max(written, key=lambda p: int(p.name), default=None)
 
 
 def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
     """(folder, step, state) of the newest checkpoint; None where a run was killed before its first.
 
-    Raises BadCheckpoint.
+    Raises BadCheckpoint where a file of it is not as it was written.
     """
-    folder = run / "last"
-    if not folder.exists():
+    if (folder := find(run)) is None:
         return None
-    file = folder / "state.json"
+    file, shown = folder / "state.json", run / "last" / "state.json"
     try:
         data = json.loads(file.read_text())
-        check_format(file, data.get("format") if isinstance(data, dict) else None)
-        arrays = load_file(str(folder / "state.safetensors"))
+        check_format(shown, data.get("format") if isinstance(data, dict) else None)
     except SelfteachError:
         raise
     except (OSError, ValueError) as error:
         raise BadCheckpoint(
-            f"{file}: broken ({error}); remove {folder.resolve()} and point {run / 'last'} to an older one"
+            f"{shown}: broken ({error}); remove {folder} and point {run / 'last'} to an older one"
         ) from error
+    _check_files(run, folder, data)
+    try:
+        arrays = load_file(str(folder / "state.safetensors"))
     except Exception as error:
         raise BadCheckpoint(f"{folder / 'state.safetensors'}: broken ({error})") from error
     try:
-        return folder.resolve(), int(data["step"]), dict(unpack_state(data["state"], arrays))
+        return folder, int(data["step"]), dict(unpack_state(data["state"], arrays))
     except SelfteachError:
         raise
     except Exception as error:
         raise BadCheckpoint(f"{file}: not a state that a run wrote ({type(error).__name__}: {error})") from error
+
+
+def _check_files(run: Path, folder: Path, data: Mapping[str, Any]) -> None:
+    """Raise BadCheckpoint for the first file of a checkpoint that is not as `write` left it."""
+    do = f"remove {folder} and point {run / 'last'} to an older one"
+    content = {k: v for k, v in data.items() if k != "checksum"}
+    if data.get("checksum") != _hash(json.dumps(content).encode()):
+        raise BadCheckpoint(f"{folder / 'state.json'}: changed since it was written (checksum); {do}")
+    for name, (size, expected) in data["files"].items():
+        try:
+            have = (folder / name).stat().st_size
+            wrong = f"cut short, {have} of {size} bytes" if have < size else "checksum"
+            if have == size and _file_hash(folder / name) == expected:
+                continue
+        except OSError as error:
+            wrong = "missing" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise BadCheckpoint(f"{folder / name}: changed since it was written ({wrong}); {do}")
 
 
 def check_format(file: Path, written: Any) -> None:
@@ -120,44 +182,50 @@ def check_format(file: Path, written: Any) -> None:
         )
 
 
-def claim_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
-    """Make the run's folder and write its configuration, or check that the folder holds the same one.
+@contextmanager
+def claimed(run: Path, config: Mapping[str, Any], resume: bool) -> Generator[None]:
+    """Make the run's folder, write its configuration, and hold its lock inside the `with`.
+
+    Raises BadValue for a folder that holds another run, or something else, or that another process trains in.
+    """
+
+    def busy() -> None:
+        raise BadValue(f"{run}: another process is training in this folder; wait until it ends, or give another --out")
+
+    check_folder(run, config, resume)
+    with file_lock(run / LOCK, busy):
+        check_folder(run, config, resume)  # another process may have come first
+        text = json.dumps(config, indent=1) + "\n"
+        if not (resume and (run / "config.json").exists()):
+            write_whole(run / "config.json", text)
+        yield
+
+
+def check_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
+    """Check that a folder is free for a run, or (resume) holds it. A run of which nothing was saved leaves it free.
 
     Raises BadValue for a folder that holds another run, or something else.
     """
     file = run / "config.json"
-    text = json.dumps(config, indent=1) + "\n"
     try:
-        if file.exists():
-            have = json.loads(file.read_text())
-            ours = json.loads(text)
-            if have != ours:
-                differ = sorted(k for k in {*have, *ours} if have.get(k) != ours.get(k))
-                raise BadValue(
-                    f"{run}: holds a run of another configuration (other: {', '.join(differ)}); give another "
-                    f"--out, or --resume {run}"
-                )
-            if not resume:
-                raise BadValue(f"{run}: holds this run already; continue with --resume {run}, or give another --out")
+        if not file.exists():
+            if run.exists() and any(not p.name.startswith(OURS) for p in run.iterdir()):
+                raise BadValue(f"{run}: is not empty and holds no run; give another --out")
             return
-        if run.exists() and any(run.iterdir()):
-            raise BadValue(f"{run}: is not empty and holds no run; give another --out")
-        run.mkdir(parents=True, exist_ok=True)
-        temporary = run / ".config.json.new"
-        temporary.write_text(text)
-        os.replace(temporary, file)
-    except json.JSONDecodeError as error:
+        if not resume and find(run) is None and not (run / "last").is_symlink():
+            return
+        have, ours = json.loads(file.read_text()), json.loads(json.dumps(config))
+    except SelfteachError:
+        raise
+    except ValueError as error:
         raise BadCheckpoint(f"{file}: not JSON ({error})") from None
     except OSError as error:
         raise disk_error(error, run) from error
-
-
-def disk_error(error: OSError, at: Path) -> SelfteachError:
-    """One clear line for a full disk or a folder that cannot be written."""
-    if error.errno == errno.ENOSPC:
-        return SelfteachError(
-            f"{at}: the disk is full; free some space and continue with --resume (the last checkpoint is complete)"
+    if have != ours:
+        differ = sorted(k for k in {*have, *ours} if have.get(k) != ours.get(k))
+        raise BadValue(
+            f"{run}: holds a run of another configuration (other: {', '.join(differ)}); give another "
+            f"--out, or --resume {quoted(run)}"
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return SelfteachError(f"{at}: cannot be written to ({error.strerror}); give another --out")
-    return SelfteachError(f"{at}: {error.strerror or error}")
+    if not resume:
+        raise BadValue(f"{run}: holds this run already; continue with --resume {quoted(run)}, or give another --out")

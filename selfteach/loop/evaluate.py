@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import comb
 from typing import Any
 
@@ -12,19 +12,24 @@ import numpy as np
 
 from ..core.answers import canonical, majority
 from ..core.blocks import Block
+from ..core.errors import ScoringFailed
 from ..core.scoring import score
-from ..core.task import RolloutRequest, Task
-from ..core.tree import RolloutGroup
+from ..core.task import Ref, RolloutRequest, Task
+from ..core.tree import Episode, Score
 from .conversation import re_render_counts
 from .episode import play
 from .step_context import StepContext
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+SHOWN = 5  # failures that are shown with their reason
 
 
 @dataclass
 class Result:
-    """The results of a program on some tasks: right and scored samples of each, answers, length, calls."""
+    """The results of a program on some tasks: right and scored samples of each, answers, length, calls.
+
+    A sample that failed has no score: it is neither right nor wrong, and counted in `failed` or `unscored`.
+    """
 
     tasks: list[Task]
     right: list[int]
@@ -38,6 +43,9 @@ class Result:
     length_wrong: float = float("nan")
     calls: float = 0.0
     re_rendered: float = 0.0  # times that a chat template re-rendered a conversation, per episode
+    failed: int = 0  # episodes whose program raised
+    unscored: int = 0  # other answers without a score: the judge raised, was too late or gave none
+    failures: list[str] = field(default_factory=list[str])  # the first of both, "episode: reason"
 
     @property
     def accuracy(self) -> float:
@@ -76,6 +84,8 @@ class Result:
             "length_right": self.length_right,
             "length_wrong": self.length_wrong,
             "calls": self.calls,
+            "failed": float(self.failed),
+            "unscored": float(self.unscored),
         }
         if self.re_rendered:
             out["re_rendered"] = self.re_rendered
@@ -111,16 +121,21 @@ async def evaluate(
     k: int = 1,
     wave: int = 16,
     on_progress: Callable[[int, int], None] | None = None,
+    max_unscored: float = 1.0,
+    reward_seconds: float = 60.0,
 ) -> Result:
     """Run the program `main` of a context `k` times on every task, `wave` tasks at a time, and score the answers.
 
     judge: a reward; a score of 1 or more is right. on_progress: called with the tasks done and their number.
+    max_unscored: the share of all samples that may fail or have no score; reward_seconds: the judge's deadline.
+
+    Raises ScoringFailed as soon as more than that have none: accuracy over the others could not be believed.
     """
     result = Result([], [], [], [])
     cost: Counter[str] = Counter()
     tokens: dict[bool, list[float]] = {True: [], False: []}
     values: list[float] = []
-    played = right = distinct = 0
+    played = right = distinct = judged = 0
     for at in range(0, len(tasks), wave):
         groups = await play(
             context,
@@ -128,8 +143,10 @@ async def evaluate(
             round_=at,
         )
         for group in groups:
-            scores = await _scores(judge, group, context)
+            found = (await score(judge, [group], context, reward_seconds)).get("reward", {})
+            scores = [(e.answer, _value(e, found, result)) for e in group.episodes]
             known = [(a, v) for a, v in scores if v is not None]
+            judged += bool(known)
             result.tasks.append(group.request.task)
             result.scored.append(len(known))
             values += [v for _, v in known]
@@ -145,21 +162,49 @@ async def evaluate(
                 if value is not None:
                     tokens[value >= 1.0].append(episode.cost.get("tokens", 0))
             context.trees.clear()
+        _check(result, len(tasks) * k, max_unscored)
         if on_progress:
             on_progress(min(at + wave, len(tasks)), len(tasks))
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
     result.length_right, result.length_wrong = (float(np.mean(t or [np.nan])) for t in (tokens[True], tokens[False]))
     result.re_rendered = sum(re_render_counts([cost]).values()) / max(1, played)
     result.score = float(np.mean(values)) if values else float("nan")
-    result.majority, result.distinct = right / max(1, len(tasks)), distinct / max(1, len(tasks))
+    result.majority, result.distinct = right / max(1, judged), distinct / max(1, judged)
     return result
 
 
-async def _scores(judge: Block, group: RolloutGroup, context: StepContext) -> list[tuple[Any, float | None]]:
-    """(answer, score) of every episode; a failed episode has no answer, which is a wrong one."""
-    found = (await score(judge, [group], context)).get("reward", {})
-    out: list[tuple[Any, float | None]] = []
-    for episode in group.episodes:
-        value = next((found[t.leaf].value for t in reversed(episode.trajectories) if t.leaf in found), 0.0)
-        out.append((episode.answer, value))
-    return out
+def _value(episode: Episode, found: Mapping[Ref, Score], result: Result) -> float | None:
+    """The score of an episode; None, counted with its reason, where it failed or its judge gave none.
+
+    An episode that closed nothing (it came to a limit) has no answer, which is a wrong one.
+    """
+    verdict = next((found[t.leaf] for t in reversed(episode.trajectories) if t.leaf in found), None)
+    if episode.status == "error":
+        result.failed += 1
+        why = episode.why
+    elif verdict is not None and verdict.value is not None:
+        return verdict.value
+    elif verdict is None and (episode.status == "limit" or not episode.trajectories):
+        return 0.0
+    else:
+        result.unscored += 1
+        why = (verdict.error or verdict.why or "no value") if verdict else "no trajectory that a reward scores"
+    if len(result.failures) < SHOWN:
+        result.failures.append(f"{episode.id}: {why}")
+    return None
+
+
+def failure_lines(result: Result, total: int) -> str:
+    """What failed, counted, and the first failures with their reason, a line each; "" where all is well."""
+    if not result.failures:
+        return ""
+    counted = f"of {total} episodes {result.failed} failed, and {result.unscored} answers have no score"
+    return "\n  ".join([counted, *result.failures])
+
+
+def _check(result: Result, total: int, limit: float) -> None:
+    if (result.failed + result.unscored) / max(1, total) > limit:
+        raise ScoringFailed(
+            f"this evaluation cannot be believed (limit {limit:.0%}): {failure_lines(result, total)}\n"
+            "fix the judge, tool or program, or allow more with --max-unscored"
+        )

@@ -7,6 +7,7 @@ log/rollouts/000003.npz   tokens, nodes, trajectories, scores, advantages of tha
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -18,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from ..core.batch import Batch
+from ..core.disk import disk_errors
 from ..core.errors import BadCheckpoint, unknown
 from ..core.serial import from_json, plain_text, to_json
 from ..core.task import Ref
 from ..core.tree import RolloutGroup, Tree
-from .checkpoint import disk_error
 
 TOKENS = ("id", "action_mask", "logp", "version", "span")
 METADATA = "metadata"  # the array that holds the JSON
@@ -34,14 +35,17 @@ class RunLog:
 
     def __init__(self, folder: Path, offset: int | None = None) -> None:
         """`offset`: truncate the events to their size at a checkpoint, so that repeated steps are logged once; None:
-        keep all complete lines.
+        keep all complete lines. `missing`: bytes of these that are not there any more.
         """
         self.folder = folder
-        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         self.file = folder / "events.jsonl"
-        if self.file.exists():
-            with self.file.open("r+b") as f:
-                f.truncate(f.read().rfind(b"\n") + 1 if offset is None else offset)
+        with disk_errors(folder):
+            (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+            if self.file.exists():
+                with self.file.open("r+b") as f:
+                    data = f.read() if offset is None else f.read(offset)
+                    f.truncate(data.rfind(b"\n") + 1)
+        self.missing = max(0, (offset or 0) - self.offset)
 
     @property
     def offset(self) -> int:
@@ -51,29 +55,25 @@ class RunLog:
     def event(self, event: str, **values: Any) -> None:
         """Append one event. Numbers that are not finite become null."""
         line = plain_text({"event": event, **values})
-        try:
-            with self.file.open("a") as f:
-                f.write(line + "\n")
-        except OSError as error:
-            raise disk_error(error, self.file) from error
+        with disk_errors(self.file), self.file.open("a") as f:
+            f.write(line + "\n")
 
     def rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:
         """Write a step's episodes, whole or not at all."""
         file = self.folder / "rollouts" / f"{step:06d}.npz"
         temporary = file.with_suffix(".new")
         packed = pack(groups, batch)
-        try:
+        with disk_errors(file):
             with temporary.open("wb") as f:
                 f.write(packed)
             os.replace(temporary, file)
-        except OSError as error:
-            raise disk_error(error, file) from error
 
     def remove_from(self, step: int) -> None:
         """Remove the rollouts of `step` and later ones, which are about to be repeated."""
-        for file in (self.folder / "rollouts").glob("*.npz"):
-            if int(file.stem) >= step:
-                file.unlink()
+        with disk_errors(self.folder):
+            for file in (self.folder / "rollouts").glob("*.npz"):
+                if file.stem.isdigit() and int(file.stem) >= step:
+                    file.unlink()
 
 
 def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
@@ -194,12 +194,10 @@ class RolloutArchive:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """The events of a run, oldest first; a last line cut short by a kill is left out."""
+    """The events of a run, oldest first; a line that is broken (the last one, cut short by a kill) is left out."""
     file = folder / "events.jsonl"
     out = []
-    for line in file.read_text().splitlines() if file.exists() else []:
-        try:
+    for line in file.read_bytes().splitlines() if file.exists() else []:
+        with contextlib.suppress(ValueError):
             out.append(json.loads(line))
-        except ValueError:
-            break
     return out

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core import random_keys
-from ..core.errors import BadValue, SelfteachError, unknown
+from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.protocols import Completion
 from ..core.task import Ref, RolloutRequest, Sampling
 from ..core.threads import call_user
@@ -66,7 +66,9 @@ class EpisodeContext:
             deadline = self._step_context.limits.tool_seconds
             try:
                 return await call_user(tool, deadline, query)
-            except TimeoutError:
+            except TimeoutError as error:
+                if describe(error) != "TimeoutError":  # one with a message is the tool's own
+                    raise
                 raise SelfteachError(f"tool {name}: no answer within {deadline:g} s") from None
 
         return call

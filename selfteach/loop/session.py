@@ -1,4 +1,4 @@
-"""A loop in a run folder: with its log, checkpoints, evaluations, and a clean stop on Ctrl-C."""
+"""A loop in a run folder: with its log, checkpoints, evaluations, and a clean stop on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from typing import Any
 
 from ..core.blocks import Block
 from ..core.contexts import History
-from ..core.errors import BadCheckpoint, NotFinite
+from ..core.errors import BadCheckpoint, NotFinite, Terminated
 from ..core.task import Sampling, Task
 from ..core.threads import guarded
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
 from . import checkpoint
-from .evaluate import Result, evaluate
+from .evaluate import Result, evaluate, failure_lines
 from .log import RunLog
+from .made_by import differences
 from .run import Loop
 from .state import RunState
 
@@ -45,8 +46,9 @@ class Session:
     rollouts: bool = True
     observer: Observer = lambda event: None
     base: str = ""  # the adapters' base model, for their config
+    made_by: Mapping[str, Any] = field(default_factory=dict[str, Any])  # kernels and files of the user (made_by.py)
     log: RunLog | None = field(default=None, init=False)
-    stopping: bool = field(default=False, init=False)
+    stopped_by: int = field(default=0, init=False)  # the signal that asked to stop
 
     def __post_init__(self) -> None:
         for part in (self.loop, self.loop.learner, self.loop.engine):
@@ -57,6 +59,11 @@ class Session:
     def model(self) -> Model:
         """The policy's trunk, as the learner has it."""
         return self.loop.learner.trunk("policy")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop after the current step was requested."""
+        return bool(self.stopped_by)
 
     @property
     def adapted(self) -> bool:
@@ -71,6 +78,8 @@ class Session:
         offset = None
         if found is not None:
             at, _, state = found
+            if not (self.folder / "last").is_dir():
+                self._emit("notice", step=state["step"], text=f"{self.folder / 'last'} is missing: continues with {at}")
             if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
                 raise BadCheckpoint(
                     f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids "
@@ -88,6 +97,12 @@ class Session:
             self.loop.deliver_all()
         self.log = RunLog(self.folder / "log", 0 if found is None else offset)
         self.log.remove_from(self.loop.state.step)
+        if found is not None and self.made_by:
+            for text in differences(found[2].get("made_by", {}), self.made_by):
+                self._emit("notice", step=self.loop.state.step, text=text)
+        if self.log.missing:
+            text = f"{self.log.file}: {self.log.missing} bytes shorter than when the checkpoint was written"
+            self._emit("notice", step=self.loop.state.step, text=f"{text}; earlier steps are missing from it")
         if found is None:
             self.save()
         return found is not None
@@ -106,7 +121,7 @@ class Session:
                 files.save(folder, lora.merged_copy(self.model) if self.adapted else self.model, loop.tokenizer)
             loop.learner.save(folder, skip=("policy",))
 
-        state = {**asdict(loop.state), "log": self.log.offset if self.log else 0}
+        state = {**asdict(loop.state), "log": self.log.offset if self.log else 0, "made_by": dict(self.made_by)}
         checkpoint.write(self.folder, loop.state.step, state, fill, self.keep)
 
     async def run(self) -> None:
@@ -114,7 +129,7 @@ class Session:
         loop, started = self.loop, time.monotonic()
         first, due = loop.state.step, False
         gc.collect()  # a warm start, say, which would be kept otherwise
-        with self._stop_on_interrupt(), frozen_heap():
+        with self._stop_on_signals(), frozen_heap():
             while not loop.done and not (self.stopping and loop.settled):
                 step = loop.state.step
                 try:
@@ -145,7 +160,8 @@ class Session:
             return greedy.figures()
         where = ("eval_samples", self.loop.state.step)
         result = await self.measure(k=self.eval_samples, tasks=self.eval_tasks, where=where)
-        return {**greedy.figures(), "greedy": greedy.accuracy, "sampled": result.accuracy}
+        both = {"failed": float(greedy.failed + result.failed), "unscored": float(greedy.unscored + result.unscored)}
+        return {**greedy.figures(), **both, "greedy": greedy.accuracy, "sampled": result.accuracy}
 
     def test_tasks(self) -> list[Task]:
         """The held-out tasks, in the order in which they are taken."""
@@ -185,14 +201,19 @@ class Session:
         sampling = Sampling(temperature=temperature, max_tokens=loop.max_tokens)
         main = program or loop.method.eval_program(stage)
         with frozen_heap():
-            return await evaluate(
+            result = await evaluate(
                 loop.step_context({"main": main}, sampling, where, loop.engine),
                 list(tasks),
                 self.judge,
                 k,
                 max(1, wave // k),
                 on_progress,
+                loop.safety_limits.unscored,
+                loop.safety_limits.reward_seconds,
             )
+        if text := failure_lines(result, len(result.tasks) * k):
+            self._emit("notice", step=loop.state.step, text=f"evaluation: {text}")
+        return result
 
     def _emit(self, event: str, **values: Any) -> None:
         if self.log:
@@ -200,24 +221,29 @@ class Session:
         self.observer({"event": event, **values})
 
     @contextmanager
-    def _stop_on_interrupt(self) -> Any:
-        """Ctrl-C requests a stop after the current step; a second one stops at once."""
+    def _stop_on_signals(self) -> Any:
+        """Ctrl-C or SIGTERM requests a stop after the current step; a second one stops at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.getsignal(signal.SIGINT)
 
-        def stop(*_: Any) -> None:
+        def stop(number: int, *_: Any) -> None:
             if self.stopping:
-                raise KeyboardInterrupt
-            self.stopping = True
+                raise interruption(number)
+            self.stopped_by = number
             self.observer({"event": "stopping"})
 
-        signal.signal(signal.SIGINT, stop)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def interruption(number: int) -> KeyboardInterrupt:
+    """The exception for a signal that asked to stop."""
+    return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
 
 
 @contextmanager
@@ -237,7 +263,7 @@ def frozen_heap() -> Generator[None]:
 
 def unpack(state: Mapping[str, Any], file: Path) -> RunState:
     """The loop's state from a checkpoint's. Raises BadCheckpoint for one of other fields."""
-    known = {k: v for k, v in state.items() if k not in ("log", "history")}
+    known = {k: v for k, v in state.items() if k not in ("log", "history", "made_by")}
     try:
         return RunState(**known, history=History(**state["history"]))
     except (KeyError, TypeError) as error:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..core.blocks import Block
-from ..core.cache import cache_folder
+from ..core.cache import cache_folder, writable_cache
 from ..core.code_hash import code_hash
 from ..core.errors import BadValue
 from ..core.method import Method
@@ -25,7 +25,7 @@ from ..model import devices, files
 from ..model.catalog import StartModel
 from .assemble import loop
 from .dependencies import source_files
-from .session import Session
+from .session import Session, interruption
 from .settings import RunSettings, WarmStartConfig
 
 
@@ -58,6 +58,20 @@ def cache_key(
     return hashlib.blake2b(json.dumps(depends, sort_keys=True).encode(), digest_size=10).hexdigest()
 
 
+def warm_folder(
+    source: TaskSource, start: StartModel, method: Method, warm: WarmStartConfig, settings: RunSettings
+) -> tuple[Path, bool]:
+    """The folder of a warm start in the cache, and whether it is there already.
+
+    Raises SelfteachError where it is not and could not be saved, and BadValue for a task without demonstrations.
+    """
+    folder = cache_folder("warm") / cache_key(source, start, method, warm, settings)
+    found = any(folder.glob("model*.safetensors"))
+    if not found:
+        writable_cache("warm")
+    return folder, found
+
+
 async def warm_start(
     source: TaskSource,
     start: StartModel,
@@ -71,8 +85,8 @@ async def warm_start(
 
     method  supervised training, with its batch size set. Raises KeyboardInterrupt where the run was stopped
     """
-    folder = cache_folder() / "warm" / cache_key(source, start, method, warm, settings)
-    if any(folder.glob("model*.safetensors")):
+    folder, found = warm_folder(source, start, method, warm, settings)
+    if found:
         observer({"event": "warm_found", "folder": str(folder)})
         return folder
     if warm.practice_steps:
@@ -96,8 +110,7 @@ async def warm_start(
     )
     await session.run()
     if session.stopping:
-        raise KeyboardInterrupt
-    folder.parent.mkdir(parents=True, exist_ok=True)
+        raise interruption(session.stopped_by)
     with files.atomic_folder(folder) as temporary:
         files.save(temporary, session.model, start.tokenizer)
         about = {

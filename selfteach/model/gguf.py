@@ -42,11 +42,10 @@ def converted_folder(file: Path) -> Path:
     """
     if not file.is_file():
         raise BadCheckpoint(f"{file}: no such file; give a GGUF file or a model's folder")
-    folder = cache_folder() / "gguf" / content_hash(file)
+    folder = cache_folder("gguf") / content_hash(file)
     if (folder / "model.safetensors").is_file():
         return folder
     config, tensors, tokenizer = read(file)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with files.atomic_folder(folder) as temporary:
         (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         files.write_tensors(temporary / "model.safetensors", tensors)

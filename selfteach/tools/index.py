@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.cache import cache_folder
+from ..core.errors import SelfteachError
 from ..core.extras import optional
 from ..core.task import Document
 
@@ -49,7 +50,7 @@ def load_or_build(documents: Sequence[Document], words: Words) -> Any:
     name = corpus_hash(documents)
     try:
         cache_dir = cache_folder("search")
-    except OSError:
+    except SelfteachError:
         return build(documents, words, None)
     for _ in range(3):
         index = _load(cache_dir / name)

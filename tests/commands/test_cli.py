@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from support.caches import own_cache
 
 from selfteach import api
 from selfteach.cli import COMMANDS, main
@@ -404,6 +405,28 @@ def test_progress_hears_every_event_of_a_run():
     )
 
 
+def test_an_evaluation_that_cannot_be_believed_is_no_figure_and_no_success(out, tmp_path, mini_folder):
+    file = tmp_path / "broken_judge.py"
+    file.write_text(
+        "from dataclasses import replace\n"
+        "from selfteach.core import TaskSource, block, registry, task\n"
+        "@block\n"
+        "def judge_that_is_down(*, answer):\n"
+        "    raise ValueError('the judge is down')\n"
+        "@task\n"
+        "def unjudged() -> TaskSource:\n"
+        "    source = registry.tasks.get('bandit')()\n"
+        "    return replace(source, defaults={**source.defaults, 'judge': judge_that_is_down()})\n"
+    )
+    words = f"eval bandit_reinforce --use {file} --task unjudged --model {mini_folder} --tasks 4 --k 0 --threads 1"
+    code, printed, error = out(*words.split(), "--json")
+    assert code == 2 and not printed and "cannot be believed" in error and error.count("the judge is down") == 4
+    code, printed, error = out(*words.split(), "--json", "--max-unscored", "1")
+    figures = json.loads(printed)["figures"]
+    assert code == 0 and figures["unscored"] == 20 and figures["greedy"] is figures["accuracy"] is None
+    assert "own program: 20 answers have no score" in error and "Traceback" not in error
+
+
 # ---- the whole way, in a process of its own
 
 
@@ -417,12 +440,15 @@ TINY = (
 ).split()
 
 
+def with_own_cache(folder: Path) -> dict[str, str]:
+    return {**os.environ, "SELFTEACH_CACHE": str(own_cache(folder)), "OMP_NUM_THREADS": "1"}
+
+
 def selfteach(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
-    env = {**os.environ, "SELFTEACH_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-m", "selfteach.cli", *words],
         cwd=folder,
-        env=env,
+        env=with_own_cache(folder),
         capture_output=True,
         text=True,
         timeout=120,
@@ -486,13 +512,14 @@ def test_a_folder_of_another_run_and_a_tool_that_is_not_there_are_refused(traine
     assert code == 2 and "no decoder besides" in error
 
 
-def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_continue(tmp_path):
-    env = {**os.environ, "SELFTEACH_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    words = ["train", "grpo", *TINY, "--steps", "5000", "--eval-every", "0", "--out", "run"]
+@pytest.mark.parametrize("number,code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_with_a_checkpoint_and_says_how_to_continue(number, code, tmp_path):
+    env = {**with_own_cache(tmp_path), "PYTHONUNBUFFERED": "1"}
+    words = ["train", "grpo", *TINY, "--steps", "5000", "--eval-every", "0", "--out", "a run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "selfteach.cli", *words], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True
     )
-    log = tmp_path / "run" / "log" / "events.jsonl"
+    log = tmp_path / "a run" / "log" / "events.jsonl"
     deadline = time.monotonic() + 60
     while (
         time.monotonic() < deadline
@@ -500,11 +527,12 @@ def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_continue(tmp_path):
         and not (log.exists() and '"event": "step"' in log.read_text())
     ):
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130, error
-    assert "continue with: selfteach train --resume run" in error and "Traceback" not in error
-    assert (tmp_path / "run" / "last" / "model.safetensors").is_file()
+    assert process.returncode == code, error
+    assert "continue with: selfteach train --resume 'a run'" in error and "Traceback" not in error
+    steps = (tmp_path / "a run" / "log" / "events.jsonl").read_text().count('"event": "step"')
+    assert steps and (tmp_path / "a run" / "last").resolve().name == f"{steps:06d}"
 
 
 def test_the_python_api_has_what_it_lists():

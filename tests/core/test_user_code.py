@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from support.episodes import scripted_context
 from support.models import TAGS
+from support.raised import IDS, RAISED, Unprintable
 from support.scores import Reader, ask, group_of
 
 from selfteach.core import BadValue, Block, RolloutRequest, Task
@@ -21,34 +21,6 @@ from selfteach.core.threads import NOT_CARRIED, BackgroundLoop, call_user, guard
 from selfteach.loop.episode import play
 from selfteach.model.tokenizer import train_tokenizer
 
-
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no")
-
-
-class Bare(BaseException):
-    pass
-
-
-RAISED = [
-    ValueError("no"),
-    SystemExit("x"),
-    SystemExit(0),
-    KeyboardInterrupt("k"),
-    asyncio.CancelledError(),
-    concurrent.futures.CancelledError(),
-    GeneratorExit(),
-    StopIteration(3),
-    StopAsyncIteration(),
-    RecursionError(),
-    MemoryError(),
-    TimeoutError("mine"),
-    Unprintable(),
-    Bare("b"),
-    BaseExceptionGroup("many", [SystemExit(1)]),
-]
-IDS = [type(e).__name__ + str(i) for i, e in enumerate(RAISED)]
 # In a program, a coroutine on the run's own loop, KeyboardInterrupt is Ctrl-C, and has to pass.
 RAISED_ASYNC = [e for e in RAISED if not isinstance(e, KeyboardInterrupt)]
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,107 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pyte
     why = load_library.__wrapped__(source)
     assert isinstance(why, str) and "belongs to another user; set SELFTEACH_CACHE" in why
     assert kept(tmp_path) == []
+
+
+def emptied(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_bytes(b"")
+
+
+def cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def one_bit_flipped(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+
+
+def planted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.unlink()
+    file.write_bytes(b"somebody else's")
+    real = Path.lstat
+
+    def of_somebody_else(path: Path) -> os.stat_result:
+        status = real(path)
+        if path != file or status.st_size != len(b"somebody else's"):
+            return status
+        return os.stat_result((*status[:4], os.geteuid() + 1, *status[5:]))
+
+    monkeypatch.setattr(Path, "lstat", of_somebody_else)
+
+
+def owned_by_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("only root may give a file away")
+    os.chown(file, 12345, -1)
+
+
+def writable_by_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.chmod(0o777)
+
+
+def linked(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = file.with_name("other")
+    file.rename(other)
+    file.symlink_to(other)
+
+
+def linked_hard(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.link(file, file.with_name("other"))
+
+
+def a_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.unlink()
+    (file / "in it").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [emptied, cut_short, one_bit_flipped, planted, owned_by_another, writable_by_all, linked, linked_hard, a_folder],
+)
+def test_a_library_that_is_broken_or_foreign_is_never_loaded_but_built_anew(
+    spoil: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = answer(tmp_path / "src")
+    built(source)
+    (file,) = kept(tmp_path)
+    good = file.stem.split("-")
+    file.unlink()  # the one that was loaded stays as it is, in memory
+    built(source)
+    spoil(file, monkeypatch)
+    loaded: list[Path] = []
+    load = ctypes.CDLL
+
+    def watch(path: str) -> ctypes.CDLL:
+        status = Path(path).lstat()
+        assert stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+        assert not status.st_mode & 0o022 and Path(path).read_bytes()[:4] == b"\x7fELF"
+        loaded.append(Path(path))
+        return load(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", watch)
+    assert built(source).answer() == 7 and len(loaded) == 1
+    assert loaded[0].stem.split("-")[:2] == good[:2] and not list((tmp_path / "cache" / "kernels").glob(".*"))
+
+
+def test_the_compiler_may_be_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = answer(tmp_path / "src")
+    built(source)
+    monkeypatch.setenv("CXX", "env c++")
+    assert built(source).answer() == 7
+    assert len(kept(tmp_path)) == 2
+    monkeypatch.setenv("CXX", "'")
+    assert "CXX is no command" in str(load_library.__wrapped__(source))
+
+
+def test_what_computes_is_known_by_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = answer(tmp_path / "src")
+    built(source)
+    assert build.used["answer.cpp"] in kept(tmp_path)[0].name
+    monkeypatch.setenv("SELFTEACH_NATIVE", "0")
+    load_library.__wrapped__(source)
+    assert build.used["answer.cpp"] == "torch: SELFTEACH_NATIVE is 0"
 
 
 def test_what_does_not_compile_is_reported_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,8 +197,28 @@ BREAKS = {
 
 @pytest.mark.parametrize("how", BREAKS)
 def test_a_broken_checkpoint_is_named(how: str, run: Path):
+    breaks, file, _ = BREAKS[how]
+    breaks(run)
+    with pytest.raises(BadCheckpoint) as caught:
+        api.resume(run)
+    assert file in one_line(caught.value)
+
+
+def sign(checkpoint_folder: Path) -> None:
+    """Let a checkpoint that was changed pass for one that was written so, where its state can be read."""
+    try:
+        data = json.loads((checkpoint_folder / "state.json").read_text())
+        content = {k: v for k, v in data.items() if k not in ("files", "checksum")}
+    except (OSError, ValueError, AttributeError):
+        return
+    checkpoint.write_state(checkpoint_folder, content)
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_checkpoint_that_was_written_wrong_is_named(how: str, run: Path):
     breaks, file, says = BREAKS[how]
     breaks(run)
+    sign(run / "last")
     with pytest.raises(BadCheckpoint) as caught:
         api.resume(run)
     text = one_line(caught.value)
@@ -223,6 +244,65 @@ def test_an_older_checkpoint_can_be_gone_on_with(run: Path, finished: Path):
         files.read_tensors(finished / "last" / "model.safetensors"),
     )
     assert all((a[n] == b[n]).all() for n in a)
+
+
+def flip(file: Path, share: float) -> None:
+    data = bytearray(file.read_bytes())
+    data[min(int(share * len(data)), len(data) - 1)] ^= 4
+    file.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.999])
+def test_a_flipped_bit_in_any_file_of_a_checkpoint_is_found(share: float, run: Path):
+    folder = (run / "last").resolve()
+    found = sorted(f.name for f in folder.rglob("*") if f.is_file())
+    assert {"model.safetensors", "optimiser.safetensors", "learner.json", "state.json", "tokenizer.json"} <= {*found}
+    for name in found:
+        whole = (folder / name).read_bytes()
+        flip(folder / name, share)
+        with pytest.raises(BadCheckpoint) as caught:
+            checkpoint.read(run)
+        assert name in one_line(caught.value)
+        (folder / name).write_bytes(whole)
+    assert checkpoint.read(run) is not None
+
+
+@pytest.mark.parametrize("how", ["no link", "a link to nowhere", "a file", "a folder"])
+def test_a_run_whose_link_was_lost_goes_on_from_its_newest_checkpoint(how: str, run: Path, finished: Path):
+    """A copy without symbolic links: it never silently begins anew."""
+    last = run / "last"
+    shutil.rmtree(last.resolve())
+    newest = run / "checkpoints" / "000001"
+    last.unlink()
+    if how == "a link to nowhere":
+        last.symlink_to("checkpoints/000099")
+    elif how == "a file":
+        last.write_text("checkpoints/000001")
+    elif how == "a folder":
+        shutil.copytree(newest, last)
+        shutil.rmtree(run / "checkpoints")
+    events: list[Any] = []
+    done = api.resume(run, events.append)
+    said = [e["text"] for e in events if e["event"] == "notice" and "missing: continues with" in e["text"]]
+    assert done.done and len(said) == (how != "a folder")
+    assert [e["step"] for e in events if e["event"] == "step"] == [1] and last.is_symlink()
+    assert last.resolve().name == "000002"
+
+
+def test_a_folder_is_trained_in_by_one_process(run: Path, finished: Path, mini_folder: Path, tmp_path: Path):
+    refused: list[str] = []
+
+    def intrude(event: Any) -> None:
+        if event["event"] == "step":
+            again = lambda: api.train(run_config_of(mini_folder), tmp_path / "new")  # noqa: E731
+            for attempt in (lambda: api.resume(tmp_path / "new"), again):
+                with pytest.raises(BadValue) as caught, ThreadPoolExecutor() as pool:
+                    pool.submit(attempt).result()
+                refused.append(one_line(caught.value))
+
+    assert api.train(run_config_of(mini_folder), tmp_path / "new", intrude).done
+    assert len(refused) == 4 and "another process is training in this folder" in refused[0]
+    assert [e["step"] for e in read_events(tmp_path / "new" / "log") if e["event"] == "step"] == [0, 1]
 
 
 # ---- full disks

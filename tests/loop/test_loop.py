@@ -549,28 +549,21 @@ def test_measuring_counts_what_was_right_by_hand(tags):
     context = scripted_context(registry.blocks.get("single")(), reply, tags)
     asked = [Task(name, name, "a", tags={"hops": hops}) for name, hops in (("one", 1), ("two", 2), ("three", 2))]
     result = asyncio.run(evaluate(context, asked, registry.blocks.get("exact_match")(), k=4, wave=2))
-    assert result.right == [3, 2, 0] and result.scored == [
-        4,
-        4,
-        4,
-    ]  # an episode that fails has no answer, which is a wrong one
-    assert result.accuracy == pytest.approx((3 / 4 + 2 / 4 + 0) / 3)
+    # an episode that fails has no answer: that is unknown, neither right nor wrong
+    assert result.right == [3, 2, 0] and result.scored == [4, 4, 0] and (result.failed, result.unscored) == (4, 0)
+    assert result.accuracy == pytest.approx((3 / 4 + 2 / 4) / 2)
     assert result.pass_at(2) == pytest.approx(
-        (1 + 5 / 6 + 0) / 3
-    )  # of 6 pairs: 3 of one a and b hold a right one, all 6; 5; none
-    assert result.by("hops") == {"1": 0.75, "2": 0.25}
-    assert result.majority == pytest.approx(1 / 3)  # aaab: a; bbaa: b came first
-    assert result.distinct == pytest.approx(2 / 3)  # a, a and nothing: what is said twice counts once
+        (1 + 5 / 6) / 2
+    )  # of 6 pairs: 3 of one a and b hold a right one, all 6; 5
+    assert result.by("hops") == {"1": 0.75, "2": 0.5}
+    assert result.majority == pytest.approx(1 / 2)  # aaab: a; bbaa: b came first
+    assert result.distinct == 1  # a and a: what is said twice counts once
     figures = result.figures(ks=(1, 4, 8))
-    assert (
-        figures["pass@1"] == pytest.approx(result.accuracy)
-        and figures["pass@4"] == pytest.approx(2 / 3)
-        and "pass@8" not in figures
-    )
+    assert figures["pass@1"] == pytest.approx(result.accuracy) and figures["pass@4"] == 1 and "pass@8" not in figures
     assert figures["length"] == pytest.approx(
         (4 + 4) * 3 / 12
     )  # three tokens and no end: the stop ends it; the failed have none
-    assert figures["length_right"] == 3 and figures["length_wrong"] == pytest.approx(3 * 3 / 7)
+    assert figures["length_right"] == 3 and figures["length_wrong"] == 3
 
 
 def test_pass_at_k_is_the_share_of_draws_with_a_right_one():

@@ -1,0 +1,96 @@
+"""What goes wrong with disks and folders, as one line that says what to do; and files that are written whole or not."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .cache import cache_root
+from .errors import SelfteachError
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+# What a program's own mistake does not cause.
+CAUSED = {*FULL, *CLOSED, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG, errno.ELOOP}
+
+
+def disk_error(error: OSError, at: str | Path) -> SelfteachError:
+    """One clear line for a full disk, or for a file or folder that cannot be written to."""
+    if error.errno in FULL:
+        why = "" if error.errno == errno.ENOSPC else f" ({error.strerror})"
+        do = "or set SELFTEACH_CACHE to a folder on another disk" if in_cache(at) else "and continue with --resume"
+        saved = "" if in_cache(at) else " (the last checkpoint is complete)"
+        return SelfteachError(f"{at}: the disk is full{why}; free some space {do}{saved}")
+    if error.errno in CLOSED:
+        do = "set SELFTEACH_CACHE to a folder of your own" if in_cache(at) else "give another --out"
+        return SelfteachError(f"{at}: cannot be written to ({error.strerror}); {do}")
+    return SelfteachError(f"{at}: {error.strerror or error}")
+
+
+def in_cache(at: str | Path) -> bool:
+    """Whether a path lies in the cache folder."""
+    try:
+        return Path(at).resolve().is_relative_to(cache_root().resolve())
+    except (OSError, SelfteachError):
+        return False
+
+
+@contextmanager
+def file_lock(file: Path, busy: Callable[[], None]) -> Generator[None]:
+    """Hold a lock file, which the system releases where the process is killed.
+
+    busy: called where another holds it; unless that raises, it is waited for.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: no lock
+        yield
+        return
+    with disk_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            busy()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+@contextmanager
+def disk_errors(at: str | Path) -> Generator[None]:
+    """Raise an OSError of writing to `at`, or below it, as the one line of `disk_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, at) from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file under a temporary name, sync it and rename it. Raises SelfteachError as `disk_error` says."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.new")
+    with disk_errors(file):
+        try:
+            with temporary.open("w", encoding="utf-8") as f:
+                f.write(text)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(temporary, file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
