@@ -21,7 +21,7 @@ seen to be one: with --measure it is run on tuning seeds, and what was found is 
   baseline  eight seeds, at least ten evaluations on the way: does it learn, or show the failure that it is for?
   start     the policy before training: greedy, sampled, pass@k, and every way of answering forced by its first words,
             which gives a ceiling (the best way) and a floor (the worst)
-  control   four seeds with rewards that are shuffled: is anything learned from nothing?
+  control   eight seeds with rewards that are shuffled: is anything learned from nothing?
 
 It is admitted where the baseline gains 20 points, greedy and sampled (or shows its failure), no value of the search is
 better by more than 2 points than what is stated, and the control's change with its interval is not above 3 points.

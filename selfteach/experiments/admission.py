@@ -31,7 +31,7 @@ from .runs import RunPool, RunRequest, available_cores
 
 FORMAT = 1
 SEEDS = 8  # of the baseline; the other parts take the first few of them
-SEARCH_SEEDS, START_SEEDS, CONTROL_SEEDS = 2, 4, 4
+SEARCH_SEEDS, START_SEEDS, CONTROL_SEEDS = 2, 4, 8
 TUNING_SEEDS = range(100)  # claims are reported on others
 EVALUATIONS, SAMPLES, MANY = 10, 4, 64  # on the way, at least; of each question there; of the start, for pass@k
 FIGURES = {"greedy": "greedy", "sampled": "accuracy"}  # kind of accuracy -> figure of a finished run
@@ -56,7 +56,7 @@ def measure_regime(
         baseline  with all seeds: gains, at least ten evaluations on the way, spread, costs, and the regime's failure
         start     the policy before training, with four seeds: greedy, sampled, pass@k, and each way forced. The best of
                   these ways is the ceiling, the worst the floor
-        control   the baseline with its rewards shuffled, with four seeds
+        control   the baseline with its rewards shuffled, with all seeds (a policy that learns nothing wanders)
 
     jobs   how many runs at once; None: as many as there are cores
     out    the folder of results; None: nothing is written
