@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Generator
@@ -32,10 +33,9 @@ def disk_error(error: OSError, at: str | Path) -> SelfteachError:
 
 def in_cache(at: str | Path) -> bool:
     """Whether a path lies in the cache folder."""
-    try:
+    with contextlib.suppress(OSError, SelfteachError):
         return Path(at).resolve().is_relative_to(cache_root().resolve())
-    except (OSError, SelfteachError):
-        return False
+    return False
 
 
 @contextmanager

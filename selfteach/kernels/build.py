@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -99,13 +100,12 @@ def _digest(data: bytes) -> str:
 
 def _is_ours(file: Path) -> bool:
     """Whether a library is a file of this user that nobody else can write to, with the content that its name says."""
-    try:
+    with contextlib.suppress(OSError):
         status = file.lstat()
         private = stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         own = private and status.st_uid == os.geteuid() and status.st_nlink == 1
         return own and _digest(file.read_bytes()) == file.stem.split("-")[-1]
-    except OSError:
-        return False
+    return False
 
 
 def compiler_flags(texts: list[str]) -> list[str]:
