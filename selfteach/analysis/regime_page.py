@@ -19,7 +19,7 @@ Where claims are measured: each a task with its options, a model, a warm start, 
 name. A regime is admitted with evidence from tuning seeds (0 to 99), and claims are reported on others. The rule: with
 at least eight seeds the baseline raises greedy and sampled accuracy by {100 * GAIN:g} points (or shows the failure that
 the regime is for); no value that its search tried is better by more than {100 * BETTER:g} points; and with shuffled
-rewards sampled accuracy rises by {100 * RISE:g} points at most, the 95 % interval included.
+rewards sampled accuracy rises by {100 * RISE:g} points at most, with a 95 % interval that reaches 0.
 
 This page is made by `selfteach regimes --page docs/regimes.md`, from what `selfteach regimes NAME --measure` found.
 """

@@ -24,7 +24,8 @@ seen to be one: with --measure it is run on tuning seeds, and what was found is 
   control   eight seeds with rewards that are shuffled: is anything learned from nothing?
 
 It is admitted where the baseline gains 20 points, greedy and sampled (or shows its failure), no value of the search is
-better by more than 2 points than what is stated, and the control's change with its interval is not above 3 points.
+better by more than 2 points than what is stated, and the control rises by 3 points at most, with an interval that
+reaches 0.
 """
 EXAMPLES = """examples:
   selfteach regimes                               # all, with what is known of them

@@ -92,10 +92,10 @@ def test_questions_are_drawn_by_their_seed_alone(mini_folder: Path):
 
 
 def test_seconds_of_training_end_a_run_and_are_counted_on_after_a_resume(tmp_path: Path, mini_folder: Path):
-    run_config = run_config_of(mini_folder, steps=10_000, max_seconds=0.15, eval_every=0)
+    run_config = run_config_of(mini_folder, steps=10_000, max_seconds=0.5, eval_every=0)
     run = api.train(run_config, tmp_path / "run")
     took = run.figures["seconds"]["training"]
-    assert run.done and 1 < run.figures["steps"] < 10_000 and 0.15 <= took < 5
+    assert run.done and 1 <= run.figures["steps"] < 10_000 and 0.5 <= took < 30
     longer = run_config.override(max_seconds=took + 0.1)
     (run.folder / "config.json").write_text(json.dumps(longer.to_json()))
     (run.folder / "figures.json").unlink()
