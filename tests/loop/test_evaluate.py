@@ -87,7 +87,7 @@ def test_what_raises_is_counted_and_no_figure(where: str, error: BaseException) 
     assert "cannot be believed" in str(caught.value) and type(error).__name__ in str(caught.value)
 
 
-@pytest.mark.parametrize("gives", [None, math.nan, "yes", [1, 2], object()], ids=str)
+@pytest.mark.parametrize("gives", [None, math.nan, "yes", [1, 2], object()], ids=lambda g: type(g).__name__)
 def test_a_judge_that_gives_nonsense_has_no_score(gives: Any) -> None:
     def judge(*, answer: Any) -> Any:
         return gives
