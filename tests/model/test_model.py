@@ -16,7 +16,7 @@ from tokenizers import AddedToken
 from torch import Tensor
 
 from selfteach.configuration import plan
-from selfteach.core.errors import BadCheckpoint, BadValue
+from selfteach.core.errors import BadCheckpoint, BadValue, SelfteachError
 from selfteach.core.quantity import parse
 from selfteach.model import files, quantities
 from selfteach.model.attention import AttentionSpec, causal_attention, masked_attention
@@ -183,7 +183,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
             (folder / "config.json").write_text("{")
             raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(SelfteachError, match="disk full"):
         half_written()
     files.load(tmp_path / "m")
     assert [f.name for f in tmp_path.iterdir()] == ["m"]
