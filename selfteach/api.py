@@ -122,10 +122,10 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
     assemble.check(run_config.method, source)
     observer({"event": "source", "task": run_config.task, **source.about})
     start = build(run_config.model, source, run_config.warm.seed)
-    check_start(run_config, source, start)
+    folder = check_start(run_config, source, start)
     memory = assemble.memory(run_config.method, start, run_config.settings)
     with checkpoint.claimed(out, config, resume):
-        start = await warm_started(run_config, source, start, observer)
+        start = await warm_started(run_config, source, start, folder, observer)
         return await _train_claimed(run_config, source, start, memory, out, observer, started)
 
 
@@ -186,25 +186,21 @@ async def _train_claimed(
 async def start_model(run_config: RunConfig, source: TaskSource, observer: Observer) -> StartModel:
     """The model that a run starts from: loaded, or fresh and warm-started."""
     start = build(run_config.model, source, run_config.warm.seed)
-    check_start(run_config, source, start)
-    return await warm_started(run_config, source, start, observer)
+    folder = check_start(run_config, source, start)
+    return await warm_started(run_config, source, start, folder, observer)
 
 
-def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> None:
+def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> Path | None:
     """Check before any work, and before a folder is taken, what can be known: adapters, context, the cache.
 
-    Raises SelfteachError.
+    Returns the folder of the warm start; None for a model that needs none. Raises SelfteachError.
     """
     settings = run_config.settings
     assemble.adapter_for(settings, start.model)
     assemble.context_of(settings, start)
-    if needs_warm_start(run_config, source, start):
-        warm_folder(source, start, warm_method(run_config), run_config.warm, settings)
-
-
-def needs_warm_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> bool:
-    """Whether a run begins with a warm start: its model is fresh, and its task has demonstrations."""
-    return start.fresh and run_config.warm.steps > 0 and source.demos is not None
+    if not (start.fresh and run_config.warm.steps > 0 and source.demos is not None):
+        return None
+    return warm_folder(source, start, warm_method(run_config), run_config.warm, settings)
 
 
 def warm_method(run_config: RunConfig) -> Method:
@@ -212,15 +208,16 @@ def warm_method(run_config: RunConfig) -> Method:
     return registry.methods.get("sft")(batch=run_config.warm.batch)
 
 
-async def warm_started(run_config: RunConfig, source: TaskSource, start: StartModel, observer: Observer) -> StartModel:
-    """A model after its warm start, trained now or read from the cache; one that needs none as it is."""
-    if needs_warm_start(run_config, source, start):
-        folder = await warm_start(
-            source, start, warm_method(run_config), judge_of(source), run_config.warm, run_config.settings, observer
-        )
-        model, tokenizer = files.load(folder, mapped=True)
-        start = replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
-    return start
+async def warm_started(
+    run_config: RunConfig, source: TaskSource, start: StartModel, folder: Path | None, observer: Observer
+) -> StartModel:
+    """A model after its warm start (`check_start` gives the folder), trained now or read; without one as it is."""
+    if folder is None:
+        return start
+    method, judge = warm_method(run_config), judge_of(source)
+    await warm_start(folder, source, start, method, judge, run_config.warm, run_config.settings, observer)
+    model, tokenizer = files.load(folder, mapped=True)
+    return replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
 
 
 def make_session(

@@ -210,7 +210,7 @@ class NativeRunner:
         return self._draw(logits, np.ones(len(ids)), None, np.array(ids)).logp
 
     def steps_at_once(self, rows: int) -> int:
-        """As Runner.steps_at_once: one, or several where these are a few milliseconds of work."""
+        """As MultiStepRunner.steps_at_once: one, or several where these are a few milliseconds of work."""
         return min(max(WORK_AT_ONCE // (rows * self.n_weights), 1), MAX_STEPS)
 
     def generate(
@@ -225,7 +225,7 @@ class NativeRunner:
         stops: tuple[np.ndarray, np.ndarray],
         enough: int,
     ) -> int:
-        """As Runner.generate, in one call."""
+        """As MultiStepRunner.generate."""
         steps, table = uniform.shape[1], self.pages.table
         self._copy(self.pages.write(slots, known - 1, np.minimum(steps, limit - known)))
         temperature = temperature.astype(np.float32)

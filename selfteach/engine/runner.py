@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -63,8 +63,23 @@ class Runner(Protocol):
         """The hidden states of some rows, and their logits: [R, width], f32[R, vocab]."""
         ...
 
+    def draw(
+        self, logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray
+    ) -> Draw:
+        """As `sampler.draw`."""
+        ...
+
+    def logp(self, logits: Tensor, ids: np.ndarray) -> Tensor:
+        """Log-probabilities f32[R] of ids i64[R] at temperature 1, with the bits that `draw` gives."""
+        ...
+
+
+@runtime_checkable
+class MultiStepRunner(Runner, Protocol):
+    """A runner that can draw several tokens of each sequence in one call."""
+
     def steps_at_once(self, rows: int) -> int:
-        """How many tokens of each of `rows` sequences `generate` may draw in a call; 0: it cannot."""
+        """How many tokens of each of `rows` sequences `generate` may draw in a call, at least 1."""
         ...
 
     def generate(
@@ -89,16 +104,6 @@ class Runner(Protocol):
         A sequence that may have stopped, or is at its limit, gets no more; all end when `enough` have. Returns the
         steps done; -1 where a distribution is not finite.
         """
-        ...
-
-    def draw(
-        self, logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray
-    ) -> Draw:
-        """As `sampler.draw`."""
-        ...
-
-    def logp(self, logits: Tensor, ids: np.ndarray) -> Tensor:
-        """Log-probabilities f32[R] of ids i64[R] at temperature 1, with the bits that `draw` gives."""
         ...
 
 

@@ -17,7 +17,7 @@ from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..model import quantities
 from . import sampler
-from .runner import Runner
+from .runner import MultiStepRunner, Runner
 from .sampler import pad_rows
 from .stop_strings import StopStrings
 
@@ -67,6 +67,7 @@ class Scheduler:
         head_values: Callable[[str, torch.Tensor], dict[str, torch.Tensor]] = lambda model_role, hidden: {},
     ) -> None:
         self.name, self.runner, self.stops, self.counts, self.head_values = name, runner, stops, counts, head_values
+        self.multi_step = runner if isinstance(runner, MultiStepRunner) else None
         self.is_eos = np.zeros(max(runner.model.config.vocab, *eos_token_ids, 0) + 1, bool)
         self.is_eos[[*eos_token_ids]] = True
         self.length, self.chunk, self.version = length, chunk, 0
@@ -145,8 +146,8 @@ class Scheduler:
         slots, take = self._next_pieces()
         if not len(slots):
             return False
-        if self.is_plain[slots].all() and take.max() == 1 and (steps := self.runner.steps_at_once(len(slots))):
-            return self._generate(slots, steps)
+        if self.multi_step and self.is_plain[slots].all() and take.max() == 1:
+            return self._generate(self.multi_step, slots)
         self.counts["steps"] += 1
         self.counts["prefilled"] += int(take.sum() - (self.n_cached[slots] >= self.start[slots]).sum())
         self.n_written = max(self.n_written, int((self.n_cached[slots] + take).max()))
@@ -204,17 +205,18 @@ class Scheduler:
         self.counts["generated"] += n
         return self._finish_ended(slots, ids)
 
-    def _generate(self, slots: np.ndarray, steps: int) -> bool:
-        """Draw up to `steps` tokens of slots that decode, as steps with `_draw` would; whether a request ended.
+    def _generate(self, runner: MultiStepRunner, slots: np.ndarray) -> bool:
+        """Draw several tokens of slots that decode, as steps with `_draw` would; whether a request ended.
 
         No request is admitted and no program goes on meanwhile, so it is over once an eighth of them may have ended.
         """
+        steps = runner.steps_at_once(len(slots))
         before, known = self.n_known[slots], self.n_known[slots]
         uniform = random_keys.uniform(
             self.rng_key[slots][:, None], (before - self.start[slots])[:, None] + np.arange(steps)
         )
         stops = self.stops.may_complete | self.is_eos[: self.stops.may_complete.shape[1]], self.stop_table[slots]
-        done = self.runner.generate(
+        done = runner.generate(
             self.tokens,
             self.logp,
             slots,

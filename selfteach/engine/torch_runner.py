@@ -64,25 +64,6 @@ class TorchRunner:
             hidden = hidden[torch.from_numpy(rows).to(hidden.device)]
         return hidden, self.model.logits(hidden).float()
 
-    def steps_at_once(self, rows: int) -> int:
-        """As Runner.steps_at_once: there is no `generate`."""
-        return 0
-
-    def generate(
-        self,
-        tokens: np.ndarray,
-        logp: np.ndarray,
-        slots: np.ndarray,
-        known: np.ndarray,
-        limit: np.ndarray,
-        temperature: np.ndarray,
-        uniform: np.ndarray,
-        stops: tuple[np.ndarray, np.ndarray],
-        enough: int,
-    ) -> int:
-        """Not there."""
-        raise NotImplementedError
-
     def draw(
         self, logits: Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, uniform: np.ndarray
     ) -> sampler.Draw:

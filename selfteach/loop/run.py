@@ -121,7 +121,7 @@ class Loop:
         """Count steps without a gradient: no token was left to learn, or no update that was due had one.
 
         Raises NoTrainingData after `starved` of them where no step has had one before: nothing is learned here. Later
-        it is only said: a task that is solved gives every answer the same reward.
+        there is only a notice: a task that is solved gives every answer the same reward.
         """
         state = self.state
         due = not taught or any(name.endswith("/optimiser_steps") for name in taught)

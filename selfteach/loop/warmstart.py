@@ -60,19 +60,24 @@ def cache_key(
 
 def warm_folder(
     source: TaskSource, start: StartModel, method: Method, warm: WarmStartConfig, settings: RunSettings
-) -> tuple[Path, bool]:
-    """The folder of a warm start in the cache, and whether it is there already.
+) -> Path:
+    """The folder of a warm start in the cache, whether it is there already or not.
 
     Raises SelfteachError where it is not and could not be saved, and BadValue for a task without demonstrations.
     """
     folder = cache_folder("warm") / cache_key(source, start, method, warm, settings)
-    found = any(folder.glob("model*.safetensors"))
-    if not found:
+    if not is_kept(folder):
         writable_cache("warm")
-    return folder, found
+    return folder
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether a warm start is in its folder."""
+    return any(folder.glob("model*.safetensors"))
 
 
 async def warm_start(
+    folder: Path,
     source: TaskSource,
     start: StartModel,
     method: Method,
@@ -80,19 +85,19 @@ async def warm_start(
     warm: WarmStartConfig,
     settings: RunSettings,
     observer: Callable[[Mapping[str, Any]], None],
-) -> Path:
-    """The folder of the warm-started model, trained now unless the cache has it; after its practice, where it has one.
+) -> None:
+    """Train a warm start into its folder (`warm_folder`) unless it is there; after its practice, where it has one.
 
     method  supervised training, with its batch size set. Raises KeyboardInterrupt where the run was stopped
     """
-    folder, found = warm_folder(source, start, method, warm, settings)
-    if found:
+    if is_kept(folder):
         observer({"event": "warm_found", "folder": str(folder)})
-        return folder
+        return
     if warm.practice_steps:
         practice = replace(warm, steps=warm.practice_steps, practice_steps=0)
         first = replace(source, demos=source.practice, practice=None)
-        practised = await warm_start(first, start, method, judge, practice, settings, observer)
+        practised = warm_folder(first, start, method, practice, settings)
+        await warm_start(practised, first, start, method, judge, practice, settings, observer)
         start = replace(start, model=files.load(practised)[0])
     supervised = RunSettings(
         seed=warm.seed,
@@ -121,7 +126,6 @@ async def warm_start(
             "seconds": training.state.seconds,
         }
         (temporary / "about.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
-    return folder
 
 
 def warm_start_seconds(folder: Path | None) -> float | None:

@@ -219,7 +219,7 @@ def test_where_differences_are_skewed_eight_seeds_cover_less(kind, share):
 
 
 @pytest.mark.parametrize(
-    ("relation", "by", "mean", "low", "high", "said"),
+    ("relation", "by", "mean", "low", "high", "expected"),
     [
         (">", 0.05, 0.06, 0.01, 0.11, HOLDS),  # above 0 for sure, and large enough at best guess
         (">", 0.05, 0.04, 0.01, 0.07, UNDECIDED),  # above 0 for sure, perhaps too small
@@ -244,10 +244,10 @@ def test_where_differences_are_skewed_eight_seeds_cover_less(kind, share):
         ("<=", 0.03, 0.04, 0.03, 0.05, FAILS),
     ],
 )
-def test_a_check_is_judged_by_its_interval_and_its_mean(relation, by, mean, low, high, said):
+def test_a_check_is_judged_by_its_interval_and_its_mean(relation, by, mean, low, high, expected):
     check = Check("unsorted", "accuracy", by=by, relation=relation)
-    assert verdict.interval_verdict(check, mean, low, high) == said
-    if said == HOLDS:
+    assert verdict.interval_verdict(check, mean, low, high) == expected
+    if expected == HOLDS:
         assert verdict.interval_verdict(check, mean, low, high, rejected=False) == UNDECIDED
 
 
@@ -314,8 +314,10 @@ def test_what_was_not_measured_leaves_a_check_open_and_says_so():
 
 def test_an_undecided_effect_is_smaller_than_the_far_end_of_its_interval():
     span = (-0.02, 0.05)
-    said = [verdict.largest_effect(unsorted("accuracy", by=0.1, relation=r), span) for r in (">", "<", "~", ">=", "<=")]
-    assert said == [0.05, 0.02, 0.05, 0.02, 0.05]
+    found = [
+        verdict.largest_effect(unsorted("accuracy", by=0.1, relation=r), span) for r in (">", "<", "~", ">=", "<=")
+    ]
+    assert found == [0.05, 0.02, 0.05, 0.02, 0.05]
 
 
 def test_not_worse_by_hand():
@@ -336,7 +338,7 @@ def test_not_worse_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("said", "overall"),
+    ("expected", "overall"),
     [
         ({"premise": HOLDS, "mechanism": HOLDS, "outcome": HOLDS}, HOLDS),
         ({"premise": FAILS, "mechanism": HOLDS, "outcome": HOLDS}, NOT_TESTED),
@@ -351,8 +353,8 @@ def test_not_worse_by_hand():
         ({}, UNDECIDED),
     ],
 )
-def test_the_verdict_is_of_the_outcome_where_premise_and_mechanism_hold(said, overall):
-    results = [CheckResult(Check(k, "accuracy", by=0.1), [], None, None, None, None, v) for k, v in said.items()]
+def test_the_verdict_is_of_the_outcome_where_premise_and_mechanism_hold(expected, overall):
+    results = [CheckResult(Check(k, "accuracy", by=0.1), [], None, None, None, None, v) for k, v in expected.items()]
     assert verdict.overall(results) == overall
 
 

@@ -562,8 +562,8 @@ def test_text_and_path_are_from_after_the_prompt(tags):
         Sampling(temperature=float("nan"))
 
 
-@pytest.mark.parametrize("said", ["<search>q</search>", "<search>q</search> ", "<search>q</search> <"])
-def test_a_document_does_not_repeat_what_the_last_token_ran_on_into(said: str):
+@pytest.mark.parametrize("written", ["<search>q</search>", "<search>q</search> ", "<search>q</search> <"])
+def test_a_document_does_not_repeat_what_the_last_token_ran_on_into(written: str):
     merged = train_tokenizer(
         ["<search>q</search> <information>d</information> <answer>a</answer>"] * 50, (), 300
     )  # tokens across the edges of tags
@@ -571,7 +571,7 @@ def test_a_document_does_not_repeat_what_the_last_token_ran_on_into(said: str):
     request = RolloutRequest(Task("t", [{"role": "user", "content": "Q"}]), key="t")
     e = episode(
         scripted_context(
-            search_agent(answerer="lookup"), [said, " <answer>a</answer>"], talking, tools={"lookup": lambda q: "d"}
+            search_agent(answerer="lookup"), [written, " <answer>a</answer>"], talking, tools={"lookup": lambda q: "d"}
         ),
         request,
     )

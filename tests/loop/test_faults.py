@@ -283,8 +283,8 @@ def test_a_run_whose_link_was_lost_goes_on_from_its_newest_checkpoint(how: str, 
         shutil.rmtree(run / "checkpoints")
     events: list[Any] = []
     done = api.resume(run, events.append)
-    said = [e["text"] for e in events if e["event"] == "notice" and "missing: continues with" in e["text"]]
-    assert done.done and len(said) == (how != "a folder")
+    warnings = [e["text"] for e in events if e["event"] == "notice" and "missing: continues with" in e["text"]]
+    assert done.done and len(warnings) == (how != "a folder")
     assert [e["step"] for e in events if e["event"] == "step"] == [1] and last.is_symlink()
     assert last.resolve().name == "000002"
 

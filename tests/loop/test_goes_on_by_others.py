@@ -60,10 +60,10 @@ def test_a_users_file_that_was_edited_is_said(begun: Path, run: Path) -> None:
     before = (begun / "mine.py").read_text()
     (begun / "mine.py").write_text(before + "\n# another reward\n")
     try:
-        (said,) = notices(run)
+        (notice,) = notices(run)
     finally:
         (begun / "mine.py").write_text(before)
-    assert str(begun / "mine.py") in said and "was edited since the checkpoint" in said
+    assert str(begun / "mine.py") in notice and "was edited since the checkpoint" in notice
 
 
 def test_other_kernels_are_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +76,10 @@ def test_other_kernels_are_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return {"layer_ops.cpp": "torch: no compiler", "decode.cpp": "another"}
 
     monkeypatch.setattr(api, "load_kernels", others)
-    said = notices(run)
+    found = notices(run)
     if any(how.startswith("torch") for how in build.used.values()):
         pytest.skip("no compiler here")
-    assert len(said) == 2 and "by torch: no compiler now, by another build before" in said[0]
+    assert len(found) == 2 and "by torch: no compiler now, by another build before" in found[0]
 
 
 def test_a_log_that_is_shorter_is_said_and_stays_readable(run: Path) -> None:
@@ -89,9 +89,9 @@ def test_a_log_that_is_shorter_is_said_and_stays_readable(run: Path) -> None:
         copied = run.with_name(f"run{len(left)}")
         shutil.copytree(run, copied, symlinks=True)
         (copied / "log" / "events.jsonl").write_bytes(left)
-        (said,) = notices(copied)
+        (notice,) = notices(copied)
         data = (copied / "log" / "events.jsonl").read_bytes()
-        assert "shorter than when the checkpoint was written" in said and b"\0" not in data
+        assert "shorter than when the checkpoint was written" in notice and b"\0" not in data
         assert len(data.splitlines()) == len(read_events(copied / "log"))
 
 
