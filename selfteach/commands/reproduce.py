@@ -8,7 +8,9 @@ from typing import Any
 
 from ..core import registry
 from ..core.errors import BadValue, SelfteachError
-from .arguments import Parser
+from ..core.method import MethodEntry
+from ..loop.settings import option_name
+from .arguments import Parser, convert
 from .common import add_model, add_run_options, print_json, print_note, read_method, settings_of
 
 ABOUT = """Run a method's claim as an experiment, and judge each of its checks: holds, does not hold here, or undecided.
@@ -27,6 +29,7 @@ EXAMPLES = """examples:
   selfteach reproduce grpo                              # looks at 8, 12, 16 and 24 seeds, until all is decided
   selfteach reproduce ssrl --jobs 8 --hours 2           # eight runs at once; stops, and can go on, after two hours
   selfteach reproduce grpo --seeds 3 --first-seed 0     # three tuning seeds, to see what it takes; decides nothing
+  selfteach reproduce grpo --tune lr=1e-4,3e-4 beta=0,0.04   # every arm with every combination, on seeds 0 and 1
 
 what comes out: a table of checks with effect, interval, the effect that so many seeds could have found, and verdict;
 what a run of each arm costs; and OUT/METHOD.json, from which `selfteach ledger` makes its page, with the counts of
@@ -55,7 +58,14 @@ def parser() -> Parser:
     made.add_argument("--first-seed", type=int, metavar="N", help="the first of them (default: 200)")
     made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: as many as cores)")
     made.add_argument("--hours", type=float, metavar="H", help="begin no run after this many hours of wall-clock time")
-    made.add_argument("--out", metavar="DIR", help="where METHOD.json is written (default: results)")
+    made.add_argument("--out", metavar="DIR", help="where METHOD.json is written (default: results, or results/tuning)")
+    made.add_argument(
+        "--tune",
+        nargs="*",
+        metavar="NAME=V,V",
+        help="tune the arms alike instead: these values of settings or hyper-parameters (default: those that the"
+        " claim's regime searched), with --seeds tuning seeds (default: 2)",
+    )
     add_model(made)
     add_run_options(made)
     return made
@@ -84,6 +94,8 @@ def _reproduce(words: Sequence[str]) -> int:
             "selfteach reproduce: a claim is made with the method's own hyper-parameters;"
             " leave out what follows the name"
         )
+    if "tune" in given:
+        return _tune(entry, given, (*used, *files))
     out = given.get("out", "results")
     with show_progress() as progress:
         result = experiments.reproduce(
@@ -105,6 +117,69 @@ def _reproduce(words: Sequence[str]) -> int:
         show_result(result)
         print(f"result  {Path(out) / (entry.name + '.json')}")
     return 0
+
+
+def _tune(entry: MethodEntry[...], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
+    from .. import experiments
+    from .progress import show_progress
+
+    unread = (
+        ["--max-seeds"] * ("max_seeds" in given) + ["--hours"] * ("hours" in given) + ["--model"] * ("model" in given)
+    )
+    unread += [option_name(n) for n in settings_of(given, entry)]
+    if unread:
+        raise BadValue(f"selfteach reproduce: {unread[0]} does not go with --tune; leave it out")
+    out = given.get("out", "results/tuning")
+    with show_progress() as progress:
+        result = experiments.tune(
+            entry.name,
+            _read_grid(given["tune"]) or None,
+            **({"seeds": given["seeds"]} if "seeds" in given else {}),
+            first_seed=given.get("first_seed", 0),
+            jobs=given.get("jobs"),
+            out=out,
+            observer=progress,
+            use=use,
+        )
+    if given.get("json"):
+        print_json(result)
+    else:
+        _show_tuning(result)
+        print(f"result  {Path(out) / (entry.name + '.json')}")
+    return 0
+
+
+def _read_grid(words: Sequence[str]) -> dict[str, list[Any]]:
+    """Words as `lr=1e-4,3e-4` -> name -> values. Raises BadValue for a word of another form, or a name given twice."""
+    grid: dict[str, list[Any]] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not (name.isidentifier() and equals and text) or name in grid:
+            raise BadValue(f"--tune {word}: give each name once, as lr=1e-4,3e-4")
+        grid[name] = [convert(part, Any) for part in text.split(",")]
+    return grid
+
+
+def _show_tuning(result: Mapping[str, Any]) -> None:
+    from ..analysis.figures import ReportTable
+    from ..experiments.tuning import best
+    from .show import print_tables
+
+    def percent(value: float | None) -> str:
+        return "failed" if value is None else f"{100 * value:.1f}"
+
+    rows: list[list[str]] = []
+    for arm, found in result["arms"].items():
+        top = best(found)
+        for r in found:
+            marks = ["stated"] * r["stated"] + ["best"] * (r is top)
+            values = " ".join(f"{n}={v}" for n, v in r["values"].items())
+            rows.append(
+                [arm, values, percent(r["greedy"]), percent(r["sampled"]), percent(r["figure"]), ", ".join(marks)]
+            )
+    title = f"{result['method']} in {result['regime']}: accuracy after training, %, seeds {result['seeds']}"
+    print()
+    print_tables([ReportTable(title, ["arm", "values", "greedy", "sampled", "mean", ""], rows)])
 
 
 def show_result(result: Mapping[str, Any]) -> None:

@@ -1,14 +1,15 @@
 """Experiments of many runs: methods compared over seeds, claims reproduced, and regimes measured.
 
 arms: the two sides of an experiment, and what they differ in; runs: many runs at once, from the cache of finished ones;
-compare, reproduce and admission: the experiments. Finished runs are cached (`run_cache`), so that an interrupted
-experiment continues, and two claims with the same baseline share its runs.
+compare, tuning, reproduce and admission: the experiments. Finished runs are cached (`run_cache`), so that an
+interrupted experiment continues, and two claims with the same baseline share its runs.
 """
 
 from .admission import measure_regime
 from .arms import Arm, ArmDifference, arm_differences, claim_arms, regime_config
 from .compare import compare
 from .reproduce import FIRST_SEED, reproduce
+from .tuning import tune
 
 __all__ = [
     "FIRST_SEED",
@@ -20,4 +21,5 @@ __all__ = [
     "measure_regime",
     "regime_config",
     "reproduce",
+    "tune",
 ]

@@ -210,9 +210,7 @@ class Measurement:
         for name, rows in tried.items():
             values: list[dict[str, Any]] = []
             for i, (value, stated, _) in enumerate(rows):
-                runs = [pool.results.get(arms[name, i], {}).get(s) for s in seeds]
-                failed = next((pool.failed[arms[name, i], s] for s in seeds if (arms[name, i], s) in pool.failed), "")
-                values.append({"value": value, "stated": stated, **_search_figures(runs), "failed": failed})
+                values.append({"value": value, "stated": stated, **search_figures(pool, arms[name, i], seeds)})
             out.append({"name": name, "seeds": list(seeds), "values": values})
         return out
 
@@ -292,14 +290,18 @@ def _spread(values: Sequence[float | None]) -> float | None:
     return statistics.mean_and_error(known)[1] * len(known) ** 0.5 if len(known) > 1 else None
 
 
-def _search_figures(runs: Sequence[Mapping[str, Any] | None]) -> dict[str, float | None]:
-    """Accuracy at the end of both kinds, and their mean; None where a run is not there."""
-    there = [run for run in runs if run is not None]
-    if len(there) < len(runs):
-        return {"greedy": None, "sampled": None, "figure": None}
-    found = {kind: _mean(_figures(there, "after", kind)) for kind in FIGURES}
+def search_figures(pool: RunPool, arm: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Greedy and sampled accuracy at the end of an arm's runs, and "figure", the mean of the two.
+
+    All are None where a run failed; "failed" then says how.
+    """
+    failed = next((pool.failed[arm, s] for s in seeds if (arm, s) in pool.failed), "")
+    if failed:
+        return {"greedy": None, "sampled": None, "figure": None, "failed": failed}
+    runs = [pool.results[arm][s] for s in seeds]
+    found = {kind: _mean(_figures(runs, "after", kind)) for kind in FIGURES}
     known = [v for v in found.values() if v is not None]
-    return {**found, "figure": sum(known) / len(known) if len(known) == len(found) else None}
+    return {**found, "figure": sum(known) / len(known) if len(known) == len(found) else None, "failed": ""}
 
 
 def _learning(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..analysis.learning_curve import OF_CURVES
 from ..configuration import RunConfig, plan
 from ..core import registry
-from ..core.claim import Check, Claim, arm_parts
+from ..core.claim import ArmSpec, Check, Claim, arm_parts
 from ..core.errors import BadValue
 from ..core.method import MethodEntry
 from ..core.regime import Regime
@@ -86,23 +86,37 @@ def claim_arms(entry: MethodEntry[...], settings: Mapping[str, Any] | None = Non
             f"method {entry.name}: makes no claim (a baseline or a variant), so there is nothing to reproduce; see"
             " selfteach methods"
         )
-    common = {"final_eval_k": samples_per_task(measures_of(claim))}
-    if not claim.regime:
-        common |= {"steps": claim.steps, "eval_every": 0, "threads": 1}
-    out: dict[str, Arm] = {}
-    for name, arm in {"self": (entry.name, claim.args), **claim.arms}.items():
-        method, args, own = arm_parts(arm)
-        given = {**common, **claim.settings, **own, **(settings or {})}
-        of = entry if name == "self" else registry.methods.get(method)
-        if claim.regime:
-            out[name] = Arm(name, regime_config(claim.regime, of, args, given, **more))
-        else:
-            out[name] = Arm(name, plan(of, claim.task, claim.task_options, args=args, settings=given, **more))
+    specs: dict[str, ArmSpec] = {"self": (entry.name, claim.args), **claim.arms}
+    out = {name: Arm(name, arm_config(entry, name, spec, settings=settings, **more)) for name, spec in specs.items()}
     for check in claim.checks:
         _check_arm_names(entry.name, check, out)
     if claim.regime:
         _check_curves(entry.name, claim, out)
     return out
+
+
+def arm_config(
+    entry: MethodEntry[...],
+    name: str,
+    spec: ArmSpec,
+    *,
+    args: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> RunConfig:
+    """The configuration of one arm of a method's claim, with `args` and `settings` in place of the arm's own."""
+    claim = entry.claim
+    assert claim is not None
+    method, own_args, own_settings = arm_parts(spec)
+    common: dict[str, Any] = {"final_eval_k": samples_per_task(measures_of(claim))}
+    if not claim.regime:
+        common |= {"steps": claim.steps, "eval_every": 0, "threads": 1}
+    given = {**common, **claim.settings, **own_settings, **(settings or {})}
+    of = entry if name == "self" else registry.methods.get(method)
+    own_args = {**own_args, **(args or {})}
+    if claim.regime:
+        return regime_config(claim.regime, of, own_args, given, **more)
+    return plan(of, claim.task, claim.task_options, args=own_args, settings=given, **more)
 
 
 def _check_arm_names(method: str, check: Check, arms: Mapping[str, Arm]) -> None:

@@ -124,8 +124,12 @@ class RunPool:
                     self._keep(request, key)
         for request, key in asked:
             known = request.seed in self.results.get(request.arm, {}) or (request.arm, request.seed) in self.failed
-            if not known and finished_figures(self.store / key) is not None:
+            if known:
+                continue
+            if finished_figures(self.store / key) is not None:
                 self._keep(request, key)
+            elif (same := to_do[key]) and (same.arm, same.seed) in self.failed:
+                self.failed[request.arm, request.seed] = self.failed[same.arm, same.seed]
 
     def close(self) -> None:
         """Stop all workers; a run under way ends its step and saves a checkpoint."""
