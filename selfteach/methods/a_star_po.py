@@ -137,7 +137,7 @@ a_star_po.claim = Claim(
     ),
     arms={"grpo": "grpo", "no_value": ("a_star_po", {"value": False, "groups": 32})},
     args={"groups": 32},
-    regime="skill",
+    regime="ladder",  # prompts that differ in difficulty, so that their values do
     idea=("*.credit*", "*.update*", "*.select*", "value.*", "learn.*", "main.*"),
     because=(
         "the optimal value of a prompt can be had from the reference beforehand, and one answer a prompt is then enough"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..core import Claim, Method, Term, method, unsorted
+from ..core import Claim, Method, Term, mechanism, method, outcome, premise
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.policy import clipped_importance
@@ -43,9 +43,17 @@ def cispo(
 
 
 cispo.claim = Claim(
-    (unsorted("accuracy", "self", "grpo", by=0.0),),
-    arms={"grpo": ("grpo", {"minibatches": 4})},
-    task="chain_sum",
-    steps=40,
+    (
+        premise("mean:policy/clip_fraction", "grpo", 0.005, fails_at=0.001),  # tokens lose their gradient
+        # nearly no weight is capped, and none of those that are loses its gradient
+        mechanism("mean:policy/clip_fraction", "self", "grpo", relation="<", by=0.5, scale="ratio", fails_at=0.0),
+        outcome("accuracy", "self", "grpo", by=0.03, fails_at=0.98),
+        outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
+        outcome("auc", "self", "dapo", by=0.02, fails_at=0.99),
+    ),
+    arms={"grpo": "grpo", "dapo": "dapo"},
+    regime="reused",
+    idea=("main.update",),
+    differs={"main.select": "DAPO's own sampling and shaping", "main.credit": "DAPO's own sampling and shaping"},
     because="no token's gradient is dropped: the weight is clipped, not the update",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..core import Claim, Method, Term, method, unsorted
+from ..core import Claim, Method, Term, mechanism, method, outcome, premise
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..credit.keep import drop_zero_variance_groups
@@ -53,10 +53,25 @@ def dapo(
 
 
 dapo.claim = Claim(
-    (unsorted("accuracy", "self", "grpo", by=0.0),),
-    arms={"grpo": "grpo"},
-    task="chain_sum",
-    steps=40,
-    equal="tokens",
+    (
+        premise("mean:policy/clip_fraction", "grpo", 0.005, fails_at=0.001),  # clips act at all
+        premise(
+            "late:rollout/mixed_group_fraction", "grpo", 0.8, relation="<", fails_at=0.9
+        ),  # groups without gradient
+        # the upper bound lets rare right tokens grow
+        mechanism("mean:policy/entropy_estimate", "self", "equal_clip", by=0.05, scale="ratio", fails_at=10.0),
+        # dynamic sampling: of what is learned every group has a gradient
+        mechanism("late:tokens/learned", "self", "static", by=0.1, scale="ratio", fails_at=1e6),
+        outcome("accuracy", "self", "grpo", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "equal_clip", by=0.02, fails_at=0.99),
+        outcome("auc", "self", "static", by=0.02, fails_at=0.99),
+    ),
+    arms={
+        "grpo": "grpo",
+        "equal_clip": ("dapo", {"high": 0.2}),
+        "static": ("dapo", {"rounds": 1}),
+    },
+    regime="reused",
+    idea=("main.select", "main.credit", "main.update"),
     because="a higher upper clip keeps exploring, and every group of a batch carries a gradient",
 )

@@ -155,7 +155,6 @@ knapsack.claim = Claim(
     ),
     arms={"uniform": ("knapsack", {"size": 128, "low": 8, "high": 8})},
     regime="ladder",
-    settings={"lr": 1e-4},  # at the threefold GRPO collapses here
     args={"size": 128},
     idea=("main.select",),
     equal="tokens",

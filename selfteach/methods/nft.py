@@ -134,8 +134,8 @@ nft.claim = Claim(
         outcome("accuracy", "self", "grpo", relation="~", by=0.03, fails_at=0.5),
     ),
     arms={"rft": ("nft", {"neg_weight": 0.0}), "grpo": ("grpo", {"minibatches": 4})},
-    settings={"lr": 1e-4, "steps": 20, "eval_every": 2},  # four updates a step, so it is learned in five steps
-    regime="skill",
+    settings={"lr": 1e-4},  # four updates a step
+    regime="ladder",
     idea=("main.credit", "main.update"),
     because=(
         "supervised learning uses wrong answers too, as the likelihood of the negative policy that the "

@@ -185,7 +185,6 @@ pcl.claim = Claim(
     ),
     arms={"uniform": ("pcl", {"candidates": 1, "critic_lr": 1e-3})},
     regime="ladder",
-    settings={"lr": 1e-4},  # at the threefold GRPO collapses here
     args={"critic_lr": 1e-3},  # at a tenth it takes half of the run to tell prompts apart
     idea=("main.select",),
     because="a group teaches most where half of its answers are right, and a value model finds such prompts by one "

@@ -100,8 +100,7 @@ ppo.claim = Claim(
         "gae": ("ppo", {"lam": 0.95, "minibatches": 1, "critic_epochs": 4}),
     },
     args={"minibatches": 1, "critic_epochs": 4},
-    settings={"steps": 20, "eval_every": 2},  # it is learned in ten steps, so it is watched closely
-    regime="skill",
+    regime="ladder",
     idea=("main.credit", "main.update"),
     because="a learned value is a baseline for every token, and advantages that trust it (lam below 1) vary less",
 )

@@ -65,8 +65,7 @@ rloo.claim = Claim(
     ),
     arms={"ppo": ("ppo", {"minibatches": 1, "critic_epochs": 4}), "reinforce": ("reinforce", {"beta": 0.0})},
     args={"beta": 0.0},
-    settings={"steps": 20, "eval_every": 2},  # it is learned in ten steps, so it is watched closely
-    regime="skill",
+    regime="ladder",  # prompts that differ in difficulty, so that a baseline for each matters
     idea=("main.credit", "main.update", "models", "weights"),
     because=(
         "the whole answer is one action, and its siblings are an unbiased baseline: critic, GAE and clipping"

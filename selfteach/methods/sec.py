@@ -161,7 +161,6 @@ sec.claim = Claim(
     ),
     arms={"grpo": "grpo"},
     regime="ladder",
-    settings={"lr": 1e-4},  # at the threefold GRPO collapses here
     idea=("main.select",),
     because="advantages are largest where half of the answers are right, so a bandit on them selects problems that "
     "are neither solved nor out of reach, and the hardest are learned sooner",

@@ -84,14 +84,16 @@ def deep() -> Regime:
     return Regime(task="digit_sum", task_options={**ways(slowly=1.0), "terms": (5, 8), "estimated": 0.52}, **ESTIMATED)
 
 
+LADDER: dict[str, Any] = {
+    "task": "digit_sum",
+    "task_options": {**ways(slowly=1.0), "terms": (3, 8), "estimated": 0.15, "tiring": 0.15},
+}
+
+
 @regime
 def ladder() -> Regime:
     """Three to eight digits, from easy to hopeless at the start, whose additions are estimated ever more often."""
-    return Regime(
-        task="digit_sum",
-        task_options={**ways(slowly=1.0), "terms": (3, 8), "estimated": 0.15, "tiring": 0.15},
-        **ESTIMATED,
-    )
+    return Regime(**LADDER, **ESTIMATED)
 
 
 @regime
@@ -196,11 +198,12 @@ def stale() -> Regime:
 def reused() -> Regime:
     """Every batch is learned in sixteen updates, two epochs of eight minibatches: ratios leave 1, and clips act.
 
-    Everything else is as in `skill`.
+    Everything else is as in `ladder`, where an update for each batch gets further. At the threefold rate it collapses.
     """
     return Regime(
-        **SKILL,
-        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        **LADDER,
+        model="tiny-s",
+        settings={**ESTIMATED["settings"], "lr": 1e-4, "steps": 40, "eval_every": 4},
         args={**BATCH, "epochs": 2, "minibatches": 8},
-        search=SEARCH,
+        search={"lr": (5e-5, 1e-4, 2e-4)},
     )
