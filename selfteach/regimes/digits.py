@@ -81,7 +81,11 @@ def deep() -> Regime:
     An estimate is marked and mostly wrong, so the answer is right where none is made, and the first wrong step is
     known. The start estimates every second addition.
     """
-    return Regime(task="digit_sum", task_options={**ways(slowly=1.0), "terms": (5, 8), "estimated": 0.52}, **ESTIMATED)
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=1.0), "terms": (5, 8), "estimated": 0.52},
+        **{**ESTIMATED, "settings": {**ESTIMATED["settings"], "steps": 80, "eval_every": 8}},
+    )
 
 
 LADDER: dict[str, Any] = {
