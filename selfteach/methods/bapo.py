@@ -8,12 +8,11 @@ answers. The two bounds are raised, the lower first, until positive advantages h
 
 from __future__ import annotations
 
-from ..core import BadValue, Claim, Method, Term, Token, block, method, unsorted, zero_when
+from ..core import BadValue, Claim, Method, Term, Token, block, mechanism, method, outcome, premise, zero_when
 from ..core.lazy import torch
 from ..credit.advantages import norm
 from ..objective.loss_weights import token_mean
 from .base import delayed_trajectories, policy_method
-from .m2po import STALE
 
 
 @method(family="objective", paper="2510.18927", catalogue=281)
@@ -129,16 +128,17 @@ def balanced_bounds(
 
 bapo.claim = Claim(
     (
-        unsorted("accuracy", "self", "grpo", by=0.05),
-        unsorted("late:policy/entropy_estimate", "self", "grpo", by=0.0),
-        unsorted(
-            "late:policy/entropy_estimate", "self", "early:policy/entropy_estimate of self", by=-0.5, scale="ratio"
-        ),
-        unsorted("accuracy", "fresh", "fresh_grpo", by=0.03, relation="~"),
+        premise("accuracy", "grpo", "fresh_grpo", by=0.05, relation="<", fails_at=0.04),  # stale samples do harm
+        mechanism("mean:policy/clip_low", "self", 0.6, by=0.05, fails_at=0.6),  # the bounds move
+        # rare tokens of right answers keep their gradient, so that the policy stays open
+        mechanism("late:policy/entropy_estimate", "self", "grpo", by=0.05, scale="ratio", fails_at=10.0),
+        outcome("accuracy", "self", "grpo", by=0.05, fails_at=0.96),
+        outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
     ),
-    arms={"grpo": ("grpo", STALE), "fresh": ("bapo", {"sync": 1}), "fresh_grpo": ("grpo", {"minibatches": 4})},
-    task="chain_sum",
-    steps=40,
+    arms={"grpo": "grpo", "fresh_grpo": ("grpo", {"delay": 0})},
+    regime="stale",
+    idea=("main.update",),
+    differs={"main.credit.0": "the fresh arm is there to show what staleness costs"},
     because=(
         "on stale samples negative advantages outweigh positive ones and a fixed clip drops low-probability positive "
         "tokens; bounds that balance the two keep the entropy"
