@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadCheckpoint
+from .claim_curves import draw_curves
 from .figures import is_fraction, markdown
+from .verdict import NOT_SHOWN, NOT_TESTED
 
 HEAD = """# The ledger
 
@@ -32,6 +34,22 @@ so many seeds, spread as these are, would have found with a probability of 80 %.
 
 At eight seeds such an interval holds the truth in 95 % of simulated experiments where seeds differ as a normal
 distribution does, in 92 % where their effects are skewed (exponential), and in 67 % where one run in ten collapses.
+"""
+
+LIMITS = """
+## What small models can tell, and what they cannot
+
+They can tell what a mechanism does: whether a clip acts, whether credit finds the step that was wrong, whether a vote
+rises with its policy, what an estimator costs in variance, tokens or seconds; and whether that makes a policy better at
+choosing among things that it can already do. A regime is made so that this is what decides, and every seed has another
+start, other questions and other samples.
+
+They cannot tell how large an effect is on a model a thousand times as large, nor anything about what such a model
+brings from pre-training: its knowledge, its habits of checking and correcting, its use of language. Answers here have
+some thirty tokens, so what is about answers of thousands (length bias, entropy over long chains, cost of rollouts) is
+seen in small. A paper whose claim does not hold here is not refuted: its idea did not help in this regime, at the
+settings and within the budget that are named. Small differences between methods that all learn are below what 8 to 24
+seeds can see; "could have found" says how far below.
 """
 
 NOT_YET = "not yet decided again"
@@ -117,8 +135,17 @@ def formatted_cost(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def page(results: Sequence[Mapping[str, Any]]) -> str:
-    """The ledger in Markdown."""
+def page(
+    results: Sequence[Mapping[str, Any]],
+    tuning: Mapping[str, Mapping[str, Any]] | None = None,
+    pictures: Collection[str] = (),
+) -> str:
+    """The ledger in Markdown.
+
+    tuning    method -> what `experiments.tune` found
+    pictures  methods whose learning curves are drawn in ledger/METHOD.png, beside the page
+    """
+    tuning = tuning or {}
     decided = [r for r in results if is_decided(r)]
     out = [HEAD]
     if decided:
@@ -127,8 +154,9 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
         columns = ["method", "family", "paper", *KINDS, "verdict", "measured on"]
         out.append(f"\n{len(decided)} claim{'s' if len(decided) != 1 else ''} decided: {numbers}.\n\n")
         out.append(markdown(columns, [_row(r) for r in decided]))
+        out += [LIMITS, *_summaries(decided)]
         sharing = shared_runs(decided)
-        out += [_section(r, sharing) for r in decided]
+        out += [_section(r, sharing, tuning.get(r["method"]), r["method"] in pictures) for r in decided]
     else:
         out.append("\nNo claim has been decided yet.\n")
     if waiting := [r["method"] for r in results if not is_decided(r)]:
@@ -160,9 +188,54 @@ def kind_verdict(verdicts: Sequence[str]) -> str:
     return f"{sum(v == 'holds' for v in verdicts)} of {len(verdicts)} hold" if verdicts else "-"
 
 
-def _section(r: Mapping[str, Any], sharing: Mapping[str, list[str]]) -> str:
-    """One claim: why, its checks, its arms with what they cost and differ in."""
+def _summaries(decided: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which ideas helped where, and at what cost: by regime, and how many by family."""
+    out = ["\n## Which ideas helped where\n"]
+    for regime in sorted({r["regime"] for r in decided}):
+        own = [r for r in decided if r["regime"] == regime]
+        rows = [row for r in sorted(own, key=lambda r: r["method"]) for row in _outcome_rows(r)]
+        out += [f"\nIn [`{regime}`](regimes.md#{regime}):\n\n", markdown(OUTCOMES, rows)]
+    families = sorted({r["family"] for r in decided})
+    names = sorted({r["verdict"] for r in decided})
+    counted = [
+        [f, *(str(sum(r["family"] == f and r["verdict"] == v for r in decided) or "-") for v in names)]
+        for f in families
+    ]
+    return [*out, "\nClaims by family and verdict:\n\n", markdown(["family", *names], counted)]
+
+
+OUTCOMES = ["method", "outcome", "difference", "verdict", "tokens, self / other", "seconds, self / other"]
+
+
+def _outcome_rows(r: Mapping[str, Any]) -> list[list[str]]:
+    """A claim's outcomes, each with what its left arm costs as a multiple of its right one."""
+    rows: list[list[str]] = []
+    for c in r["checks"]:
+        if c["kind"] != "outcome":
+            continue
+        own, other = (r["arms"].get(arm, {}).get("cost", {}) for arm in (c["left"], c["right"]))
+        ratios = [formatted_ratio(own.get(k), other.get(k)) for k in ("tokens", "seconds")]
+        verdict = r["verdict"] if r["verdict"] in (NOT_TESTED, NOT_SHOWN) else c["verdict"]
+        rows.append([f"[`{r['method']}`](#{r['method']})", c["text"], formatted_effect(c), verdict, *ratios])
+    return rows
+
+
+def formatted_ratio(value: float | None, other: float | None) -> str:
+    """A cost as a multiple of another, as text.
+
+    >>> formatted_ratio(30.0, 20.0), formatted_ratio(30.0, None)
+    ('1.50', '-')
+    """
+    return f"{value / other:.2f}" if value is not None and other else "-"
+
+
+def _section(
+    r: Mapping[str, Any], sharing: Mapping[str, list[str]], tuned: Mapping[str, Any] | None, has_picture: bool
+) -> str:
+    """One claim: why, its curves and checks, its arms with what they cost and differ in, and how it was tuned."""
     out = [f"\n## {r['method']}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n"]
+    if has_picture:
+        out.append(f"![Held-out accuracy over steps, by arm](ledger/{r['method']}.png)\n\n")
     checks = [
         [c["kind"], c["text"], formatted_effect(c), formatted_detectable(c), formatted_verdict(c)] for c in r["checks"]
     ]
@@ -172,6 +245,8 @@ def _section(r: Mapping[str, Any], sharing: Mapping[str, list[str]]) -> str:
         for name, arm in r["arms"].items()
     ]
     out += ["\n", markdown(["arm", *COSTS.values(), "differs from self in"], arms)]
+    if tuned:
+        out.append(f"\n{formatted_tuning(tuned)}\n")
     if r["claim"]["equal"] != "steps":
         out.append(f"\nArms are equal in {r['claim']['equal']}.\n")
     if r.get("changed"):
@@ -179,6 +254,27 @@ def _section(r: Mapping[str, Any], sharing: Mapping[str, list[str]]) -> str:
     if others := sharing.get(r["method"]):
         out.append(f"\nShares runs, and so their luck, with {', '.join(f'`{o}`' for o in others)}.\n")
     return "".join(out)
+
+
+def formatted_tuning(tuned: Mapping[str, Any]) -> str:
+    """What the arms of a claim were tuned over, and which of it was best for each: a sentence."""
+
+    def listed(values: Mapping[str, Any]) -> str:
+        return " ".join(f"{n} {v}" for n, v in values.items())
+
+    tried = "; ".join(f"{n} {', '.join(map(str, values))}" for n, values in tuned["grid"].items())
+    found = [(arm, best_of(rows)) for arm, rows in tuned["arms"].items()]
+    best = ", ".join(f"{arm} {listed(row['values'])}" for arm, row in found if row)
+    return f"Tuned on seeds {', '.join(map(str, tuned['seeds']))} over {tried}. Best: {best or 'none ran to its end'}."
+
+
+def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Of an arm's combinations that with the highest figure, the first of equals; None where every one failed.
+
+    >>> best_of([{"figure": None}, {"figure": 0.5, "values": {"lr": 1}}, {"figure": 0.5, "values": {}}])["values"]
+    {'lr': 1}
+    """
+    return max((r for r in rows if r["figure"] is not None), key=lambda r: r["figure"], default=None)
 
 
 def formatted_differences(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -204,10 +300,24 @@ def paper_link(paper: str) -> str:
     return f"[{paper}](https://arxiv.org/abs/{paper})" if paper[:4].isdigit() and paper[4:5] == "." else paper
 
 
+def read_tuning(folders: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
+    """Method -> what tuning its claim found (`tuning/METHOD.json`), from the first folder that has it."""
+    out: dict[str, dict[str, Any]] = {}
+    for file in (f for folder in folders for f in sorted((Path(folder) / "tuning").glob("*.json"))):
+        out.setdefault(file.stem, json.loads(file.read_text(encoding="utf-8")))
+    return out
+
+
 def write_page(folders: Iterable[str | Path], file: str | Path = "docs/ledger.md") -> Path:
-    """Write the page from folders of results. Raises OSError where it cannot be written."""
-    out = Path(file)
-    text = page(read_results(*folders))
+    """Write the page from folders of results, and beside it, in the folder `ledger`, the curves of each decided claim.
+
+    Raises OSError where it cannot be written, BadValue where matplotlib is not installed.
+    """
+    out, folders = Path(file), list(folders)
+    results = read_results(*folders)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text)
+    drawn = [r for r in results if is_decided(r)]
+    for r in drawn:
+        draw_curves(r, out.parent / "ledger" / f"{r['method']}.png")
+    out.write_text(page(results, read_tuning(folders), [r["method"] for r in drawn]), encoding="utf-8")
     return out

@@ -162,7 +162,7 @@ def _read_grid(words: Sequence[str]) -> dict[str, list[Any]]:
 
 def _show_tuning(result: Mapping[str, Any]) -> None:
     from ..analysis.figures import ReportTable
-    from ..experiments.tuning import best
+    from ..analysis.ledger import best_of
     from .show import print_tables
 
     def percent(value: float | None) -> str:
@@ -170,7 +170,7 @@ def _show_tuning(result: Mapping[str, Any]) -> None:
 
     rows: list[list[str]] = []
     for arm, found in result["arms"].items():
-        top = best(found)
+        top = best_of(found)
         for r in found:
             marks = ["stated"] * r["stated"] + ["best"] * (r is top)
             values = " ".join(f"{n}={v}" for n, v in r["values"].items())

@@ -104,15 +104,6 @@ def tune(
     return result
 
 
-def best(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Of an arm's combinations that with the highest figure, the first of equals; None where every one failed.
-
-    >>> best([{"figure": None}, {"figure": 0.5, "values": {"lr": 1}}, {"figure": 0.5, "values": {"lr": 2}}])["values"]
-    {'lr': 1}
-    """
-    return max((r for r in rows if r["figure"] is not None), key=lambda r: r["figure"], default=None)
-
-
 def _combinations(
     entry: MethodEntry[...],
     arm: str,

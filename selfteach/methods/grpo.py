@@ -86,7 +86,7 @@ grpo.claim = Claim(
         outcome("auc", "self", "reinforce", by=0.03, fails_at=0.98),  # a mean for each prompt, not one of all
     ),
     arms={"ppo": ("ppo", {"minibatches": 1, "critic_epochs": 4}), "reinforce": ("reinforce", {"beta": 0.0})},
-    regime="ladder",  # prompts that differ in difficulty, so that a baseline for each matters
+    regime="offset",  # rewards differ between prompts, so that a baseline for each matters
     idea=("main.credit", "main.update", "models", "weights"),
     because="the mean reward of a group is baseline enough, so that no critic is trained",
 )

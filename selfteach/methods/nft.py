@@ -128,7 +128,7 @@ def implicit_negative(
 nft.claim = Claim(
     (
         premise("mean:rollout/mixed_group_fraction", "self", 0.3, fails_at=0.2),  # there are wrong answers to learn of
-        mechanism("late:policy/entropy_estimate", "self", "rft", scale="ratio", by=0.1, fails_at=0.0),
+        mechanism("mean:policy/entropy_estimate", "self", "rft", scale="ratio", by=0.05, fails_at=0.0),
         outcome("accuracy", "self", "rft", by=0.03, fails_at=0.98),
         outcome("auc", "self", "rft", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "grpo", relation="~", by=0.03, fails_at=0.5),

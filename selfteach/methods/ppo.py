@@ -100,7 +100,7 @@ ppo.claim = Claim(
         "gae": ("ppo", {"lam": 0.95, "minibatches": 1, "critic_epochs": 4}),
     },
     args={"minibatches": 1, "critic_epochs": 4},
-    regime="ladder",
+    regime="offset",  # rewards differ between prompts, so that there is something to know of a state
     idea=("main.credit", "main.update"),
     because="a learned value is a baseline for every token, and advantages that trust it (lam below 1) vary less",
 )

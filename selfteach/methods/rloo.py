@@ -65,7 +65,7 @@ rloo.claim = Claim(
     ),
     arms={"ppo": ("ppo", {"minibatches": 1, "critic_epochs": 4}), "reinforce": ("reinforce", {"beta": 0.0})},
     args={"beta": 0.0},
-    regime="ladder",  # prompts that differ in difficulty, so that a baseline for each matters
+    regime="offset",  # rewards differ between prompts, so that a baseline for each matters
     idea=("main.credit", "main.update", "models", "weights"),
     because=(
         "the whole answer is one action, and its siblings are an unbiased baseline: critic, GAE and clipping"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
+from ..core import Score, Task
 from ..core.blocks import block
 from ..core.claim import premise
 from ..core.regime import Regime, regime
+from ..reward.answer import exact_match
 
 # What they share: forty facts of addition; the smallest model, which first practises the ways that have steps and then
 # sees in which shares they are gone; a batch and a rate by search.
@@ -81,11 +85,8 @@ def deep() -> Regime:
     An estimate is marked and mostly wrong, so the answer is right where none is made, and the first wrong step is
     known. The start estimates every second addition.
     """
-    return Regime(
-        task="digit_sum",
-        task_options={**ways(slowly=1.0), "terms": (5, 8), "estimated": 0.52},
-        **{**ESTIMATED, "settings": {**ESTIMATED["settings"], "steps": 80, "eval_every": 8}},
-    )
+    longer: dict[str, Any] = {**ESTIMATED, "settings": {**ESTIMATED["settings"], "steps": 80, "eval_every": 8}}
+    return Regime(task="digit_sum", task_options={**ways(slowly=1.0), "terms": (5, 8), "estimated": 0.52}, **longer)
 
 
 LADDER: dict[str, Any] = {
@@ -98,6 +99,30 @@ LADDER: dict[str, Any] = {
 def ladder() -> Regime:
     """Three to eight digits, from easy to hopeless at the start, whose additions are estimated ever more often."""
     return Regime(**LADDER, **ESTIMATED)
+
+
+@block
+def offset_match(*, answer: Any, task: Task, by: float = 0.3) -> Score:
+    """1 for the right answer, and `by` times the first digit of the question whatever is answered.
+
+    So are rewards of learned models: they differ more from prompt to prompt than from answer to answer.
+
+    >>> offset_match(answer="8", task=Task("t", "add 7 1 =", ("8",))).value
+    3.1
+    """
+    right = Score.of(exact_match()(answer=answer, task=task))
+    first = int(re.findall(r"\d", task.prompt)[0])
+    return right if right.value is None else replace(right, value=right.value + by * first)
+
+
+@regime
+def offset() -> Regime:
+    """`ladder` with rewards that differ more between prompts than between answers: a baseline must be of the prompt.
+
+    As with learned reward models, part of the reward is of the question alone (its first digit), which a group's mean
+    takes out, a critic can learn, and a mean over all prompts leaves in.
+    """
+    return Regime(**LADDER, **ESTIMATED, reward=offset_match())
 
 
 @regime

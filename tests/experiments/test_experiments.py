@@ -208,6 +208,11 @@ def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pr
     assert "| outcome | accuracy of self is above that of other by 0.05 | +20.0 [+18.9, +21.1] | 1.4 | holds |" in text
     assert "| undecided (smaller than 20.9) |" in text  # t at twice that level: 2.43
     assert "| `other` | 304 | - | - | 1 | the idea (main.reward.0) |" in text
+    effect = "accuracy of self is above that of other by 0.05 | +20.0 [+18.9, +21.1] | holds |"
+    assert "In [`bandit_small`](regimes.md#bandit_small):" in text and f"| [`claimed`](#claimed) | {effect}" in text
+    assert "| family | mechanism shown |\n| --- | --- |\n| test | 1 |" in text and ".png" not in text
+    assert ledger.write_page([tmp_path / "out"], tmp_path / "page" / "ledger.md").read_text().count(".png") == 1
+    assert (tmp_path / "page" / "ledger" / "claimed.png").stat().st_size > 5000
     assert ledger.verdicts([tmp_path / "out"]) == {"claimed": "mechanism shown"}
 
 

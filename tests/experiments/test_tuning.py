@@ -10,13 +10,13 @@ import pytest
 from support.runs import BANDIT
 
 from selfteach import experiments
+from selfteach.analysis.ledger import best_of, formatted_tuning
 from selfteach.cli import main
 from selfteach.core import BadValue, Claim, outcome, registry
 from selfteach.core.method import MethodEntry
-from selfteach.experiments.tuning import best
 
 CLAIM = Claim(
-    outcome("accuracy", "self", "other", by=0.05, fails_at=0.97),
+    (outcome("accuracy", "self", "other", by=0.05, fails_at=0.97),),
     arms={"other": ("bandit_reinforce", {"rollouts": 3})},
     regime="bandit_small",
     idea=("main.rollouts",),
@@ -63,7 +63,10 @@ def test_what_a_claim_states_is_marked(tmp_path: Path) -> None:
 def test_a_run_that_fails_is_noted_and_never_the_best(tmp_path: Path) -> None:
     result = experiments.tune("claimed", {"lr": [0.1, 1e30]}, seeds=1, out=None, store=tmp_path / "runs")
     fine, broken = result["arms"]["self"]
-    assert broken["figure"] is None and broken["failed"] and best([broken, fine]) is fine and best([broken]) is None
+    assert (
+        broken["figure"] is None and broken["failed"] and best_of([broken, fine]) is fine and best_of([broken]) is None
+    )
+    assert formatted_tuning(result).startswith("Tuned on seeds 0 over lr 0.1, 1e+30. Best: self lr 0.1, other lr 0.1")
 
 
 @pytest.mark.parametrize(
