@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from typing import Any
 
-from ..core import Score, Task
-from ..core.blocks import block
 from ..core.claim import premise
 from ..core.regime import Regime, regime
-from ..reward.answer import exact_match
+from .rewards import looks_thorough, offset_match
 
 # What they share: forty facts of addition; the smallest model, which first practises the ways that have steps and then
 # sees in which shares they are gone; a batch and a rate by search.
@@ -101,20 +97,6 @@ def ladder() -> Regime:
     return Regime(**LADDER, **ESTIMATED)
 
 
-@block
-def offset_match(*, answer: Any, task: Task, by: float = 0.3) -> Score:
-    """1 for the right answer, and `by` times the first digit of the question whatever is answered.
-
-    So are rewards of learned models: they differ more from prompt to prompt than from answer to answer.
-
-    >>> offset_match(answer="8", task=Task("t", "add 7 1 =", ("8",))).value
-    3.1
-    """
-    right = Score.of(exact_match()(answer=answer, task=task))
-    first = int(re.findall(r"\d", task.prompt)[0])
-    return right if right.value is None else replace(right, value=right.value + by * first)
-
-
 @regime
 def offset() -> Regime:
     """`ladder` with rewards that differ more between prompts than between answers: a baseline must be of the prompt.
@@ -176,16 +158,6 @@ def unlabelled_wrong() -> Regime:
         shows="the vote rewards the error that most answers share, and accuracy falls",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.1, fails_at=0.05),
     )
-
-
-@block
-def looks_thorough(*, text: str) -> float:
-    """The share of twelve additions that a response writes, at most 1: a proxy that effort is, and truth is not.
-
-    >>> looks_thorough(text=" 2 + 1 = 3. 3 + 3 = 6. 6 + 0 = 6.")
-    0.25
-    """
-    return min(1.0, text.count("+") / 12)
 
 
 @regime
