@@ -140,7 +140,7 @@ class Batch:
 
     def on(self, loss_streams: Sequence[str]) -> np.ndarray:
         """bool[N]: rows of these loss streams."""
-        wanted = np.array([s in loss_streams for s in self.loss_streams], bool)
+        wanted = np.array([*(s in loss_streams for s in self.loss_streams), False], bool)  # the last: of -1, no stream
         return wanted[self.columns["loss_stream"].values]
 
     def take(self, rows: np.ndarray) -> Batch:
