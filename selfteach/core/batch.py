@@ -140,8 +140,8 @@ class Batch:
 
     def on(self, loss_streams: Sequence[str]) -> np.ndarray:
         """bool[N]: rows of these loss streams."""
-        wanted = [i for i, s in enumerate(self.loss_streams) if s in loss_streams]
-        return np.isin(self.columns["loss_stream"].values, wanted)
+        wanted = np.array([*(s in loss_streams for s in self.loss_streams), False], bool)  # the last: of -1, no stream
+        return wanted[self.columns["loss_stream"].values]
 
     def take(self, rows: np.ndarray) -> Batch:
         """The batch of some rows (bool[N]), with indices renumbered.

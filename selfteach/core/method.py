@@ -267,6 +267,12 @@ def _default(f: Any) -> Any:
     return f.default_factory() if callable(f.default_factory) else f.default
 
 
+@functools.cache
+def _parameters(build: Callable[..., Method]) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a method's function, whose annotations are read once."""
+    return inspect.signature(build, eval_str=True).parameters
+
+
 @dataclass
 class MethodEntry(Generic[P]):
     """A registered method: called with hyper-parameters it builds the Method; the rest says where it comes from.
@@ -293,7 +299,7 @@ class MethodEntry(Generic[P]):
     @property
     def hyper_parameters(self) -> dict[str, inspect.Parameter]:
         """The function's own arguments."""
-        return dict(inspect.signature(self.build, eval_str=True).parameters)
+        return dict(_parameters(self.build))
 
     def __call__(self, *args: P.args, **values: P.kwargs) -> Method:
         """The method with these hyper-parameters. Raises UnknownName for others, BadValue for positional ones."""

@@ -14,6 +14,7 @@ import math
 import textwrap
 import types
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from .errors import BadValue
@@ -59,7 +60,7 @@ def check(values: Any) -> None:
 
     Every number has to be finite, whatever its range.
     """
-    kinds = get_type_hints(cast(Any, type(values)))
+    kinds = _kinds(type(values))
     for f in fields(values):
         value = getattr(values, f.name)
         if not fits(value, kinds[f.name]):
@@ -67,6 +68,12 @@ def check(values: Any) -> None:
         for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
             if isinstance(one, int | float):
                 _check_range(f, one)
+
+
+@cache
+def _kinds(cls: type) -> dict[str, Any]:
+    """The annotations of a class, resolved: of a settings class they are the same at each of its values."""
+    return get_type_hints(cls)
 
 
 def _check_range(f: Field[Any], value: float) -> None:

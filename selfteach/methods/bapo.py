@@ -110,9 +110,11 @@ def balanced_bounds(
     if step <= 0:
         raise BadValue(f"balanced_clip: step must be above 0, not {step}")
 
+    gains, losses = adv.clamp(min=0), adv.clamp(max=0)
+
     def share(low: float, high: float) -> float:
-        positive = (ratio.clamp(max=high) * adv.clamp(min=0)).sum()
-        negative = -(ratio.clamp(min=low) * adv.clamp(max=0)).sum()
+        positive = (ratio.clamp(max=high) * gains).sum()
+        negative = -(ratio.clamp(min=low) * losses).sum()
         return float((positive / (positive + negative)).detach())
 
     low, high = lows[0], highs[0]

@@ -357,6 +357,8 @@ def _copied(module: M, memo: dict[int, Any]) -> M:
             made.__dict__[name] = {n: copy.deepcopy(t, memo) for n, t in value.items()}
         elif isinstance(value, dict | set) and not value:
             made.__dict__[name] = type(value)()
+        elif value is None or isinstance(value, bool | int | float | str | Config):  # what cannot change
+            made.__dict__[name] = value
         else:
-            made.__dict__[name] = value if isinstance(value, Config) else copy.deepcopy(value, memo)
+            made.__dict__[name] = copy.deepcopy(value, memo)
     return made

@@ -23,6 +23,8 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "strings": {"depth": (1, 2), "n_test": 8},
     "preference": {"n_test": 8},
     "games": {"n_test": 8},
+    "digit_sum": {"n_test": 8},
+    "hidden_rule": {"n_test": 8},
 }
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.
