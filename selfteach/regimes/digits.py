@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.claim import premise
 from ..core.regime import Regime, regime
-from .rewards import looks_thorough, offset_match
+from ..reward.proxies import looks_thorough, offset_match
 
 # What they share: forty facts of addition; the smallest model, which first practises the ways that have steps and then
 # sees in which shares they are gone; a batch and a rate by search.

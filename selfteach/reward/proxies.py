@@ -1,4 +1,4 @@
-"""Rewards of regimes, in place of the right answer alone: what they leave out or add is known."""
+"""Proxy rewards of the proving ground: what they leave out of the right answer, or add to it, is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import Score, Task, block
-from ..reward.answer import exact_match
+from .answer import exact_match
 
 
 @block
