@@ -20,7 +20,11 @@ from pathlib import Path
 
 def memory() -> dict[str, int]:
     """MB of this process: private (not backed by a file) and the peak resident set."""
-    lines = Path("/proc/self/status").read_text().splitlines() if Path("/proc/self/status").is_file() else []
+    lines = (
+        Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        if Path("/proc/self/status").is_file()
+        else []
+    )
     status = {
         k: int(v.split()[0]) // 1024 for k, _, v in (line.partition(":") for line in lines) if k in ("RssAnon", "VmHWM")
     }

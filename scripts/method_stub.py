@@ -18,7 +18,7 @@ def registered(file: Path) -> list[str]:
     """The functions of a file that `@method` decorates."""
     return [
         node.name
-        for node in ast.parse(file.read_text()).body
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
         and any(isinstance(d, ast.Call) and ast.unparse(d.func) == "method" for d in node.decorator_list)
     ]

@@ -88,7 +88,7 @@ class Mutant:
 def tree_of(fn: Callable[..., Any]) -> FunctionNode:
     """A block's function as it is written, without its decorators."""
     file = Path(inspect.getsourcefile(fn) or "")
-    tree = next(n for n in ast.parse(file.read_text()).body if getattr(n, "name", "") == fn.__name__)
+    tree = next(n for n in ast.parse(file.read_text(encoding="utf-8")).body if getattr(n, "name", "") == fn.__name__)
     assert isinstance(tree, FunctionNode)
     tree.decorator_list = []
     return tree
@@ -185,7 +185,9 @@ def words_of(file: Path) -> list[tuple[str, frozenset[str]]]:
         for node in ast.walk(tree):
             yield from (getattr(node, "id", ""), getattr(node, "attr", ""), str(getattr(node, "value", "")))
 
-    tests = [n for n in ast.parse(file.read_text()).body if getattr(n, "name", "").lower().startswith("test")]
+    tests = [
+        n for n in ast.parse(file.read_text(encoding="utf-8")).body if getattr(n, "name", "").lower().startswith("test")
+    ]
     return [(getattr(n, "name", ""), frozenset(words(n))) for n in tests]
 
 

@@ -194,7 +194,7 @@ def run_config_of(folder: str | Path) -> RunConfig:
 def read_run_config(file: Path) -> RunConfig:
     """The configuration that a config.json holds. Raises BadCheckpoint for a file that does not hold one."""
     try:
-        run_config = RunConfig.from_json(json.loads(file.read_text()))
+        run_config = RunConfig.from_json(json.loads(file.read_text(encoding="utf-8")))
         kinds = {"method": Method, "task": str, "task_options": Mapping, "model": str}
         for name, kind in kinds.items():
             if not isinstance(getattr(run_config, name), kind):

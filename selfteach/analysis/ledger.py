@@ -209,5 +209,5 @@ def write_page(folders: Iterable[str | Path], file: str | Path = "docs/ledger.md
     out = Path(file)
     text = page(read_results(*folders))
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text)
+    out.write_text(text, encoding="utf-8")
     return out

@@ -37,7 +37,7 @@ def missing(module: Any) -> str | None:
 
 def resident() -> int:
     """Resident memory of this process in bytes."""
-    with open("/proc/self/statm") as f:
+    with open("/proc/self/statm", encoding="utf-8") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

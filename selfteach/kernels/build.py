@@ -117,7 +117,7 @@ def compiler_flags(texts: list[str]) -> list[str]:
 
 def source_texts(source: Path) -> list[str]:
     """The text of a C++ file, then those of our headers that it includes, in order."""
-    text = source.read_text()
+    text = source.read_text(encoding="utf-8")
     headers = re.findall(r'^#\s*include "(.+)"', text, re.MULTILINE)
     return [text, *(t for name in headers for t in source_texts(source.parent / name))]
 

@@ -112,7 +112,7 @@ class EpisodeContext:
 
     def text(self, at: Ref) -> str:
         """The text from after the prompt to a place."""
-        return self._step_context.text(at)
+        return self._step_context.whole_text(at)
 
     def path(self, at: Ref) -> PathView:
         """The tokens from a root to a place of this step or, where the run keeps a log, of an earlier one."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.blocks import Block
+from ..core.contexts import own_tokens
 from ..core.errors import unknown
 from ..core.protocols import Engine
 from ..core.task import Ref, Sampling
@@ -89,6 +90,11 @@ class StepContext:
         )
 
     def text(self, at: Ref) -> str:
-        """The text from after the prompt (the root) to a place."""
+        """What the policy itself wrote from after the prompt to a place: what rewards read."""
+        path = self.path(at)
+        return self.tokenizer.decode(path.ids[own_tokens(path)])
+
+    def whole_text(self, at: Ref) -> str:
+        """The text from after the prompt (the root) to a place, whoever wrote it: what programs read."""
         path = self.path(at)
         return self.tokenizer.decode(path.ids[path.prompt :])

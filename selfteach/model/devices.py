@@ -74,7 +74,9 @@ def keep_freed_memory() -> None:
 
 def _available() -> int | None:
     try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+        lines = dict(
+            line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines() if ":" in line
+        )
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         pass

@@ -232,7 +232,7 @@ def read_config(file: Path) -> Config | str:
     Raises BadCheckpoint for a missing field, or one that is not understood.
     """
     try:
-        data = json.loads(file.read_text())
+        data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadCheckpoint(
             f"{file}: missing; a model folder holds config.json, model.safetensors and tokenizer.json"

@@ -112,7 +112,7 @@ def read(folder: Path, base: Model, dropout: float | None = None) -> Adapter:
 def check_base(file: Path, base: Model, root: str = "start") -> None:
     """Raises BadCheckpoint where a checkpoint's learner.json names another base of its adapters than these weights."""
     try:
-        over = json.loads(file.read_text())["bases"].get(root)
+        over = json.loads(file.read_text(encoding="utf-8"))["bases"].get(root)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(
             f"{file}: does not name the base of its adapters ({type(error).__name__}: {error})"

@@ -59,7 +59,7 @@ def _read_json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        data = json.loads(file.read_text())
+        data = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise BadCheckpoint(f"{file}: not JSON ({error})") from None
     if not isinstance(data, dict):
