@@ -64,7 +64,8 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def __contains__(self, name: str) -> bool:
-        load_all(self.packages)
+        if name not in self._entries:
+            load_all(self.packages)
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
