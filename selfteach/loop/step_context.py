@@ -22,13 +22,17 @@ Tool = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class EpisodeLimits:
-    """Limits of an episode, which ends with the status `limit` where one is reached; tool_seconds: of one tool call."""
+    """Limits of an episode, which ends with the status `limit` where one is reached.
+
+    tool_seconds  of one tool call;  characters: of one text that a tool or a task gives (loop/text_limit.py)
+    """
 
     tokens: int = 4096
     turns: int = 64
     calls: int = 64
     seconds: float = 600.0
     tool_seconds: float = 30.0
+    characters: int = 1 << 20
 
 
 class PathView(NamedTuple):

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +26,8 @@ from ..core.disk import disk_errors, sync
 from ..core.errors import BadCheckpoint
 from . import hf_model
 from .base import Model
-from .hf_config import FAMILIES, config_from_json, config_to_json
+from .hf_config import FAMILIES, check_numbers, config_from_json, config_to_json
+from .outside_files import check_finite, read_json
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -138,8 +139,9 @@ def _check_vocab(folder: Path, tokenizer: Tokenizer, vocab: int) -> None:
 
 
 def _load_transformer(folder: Path, config: Config, dtype: torch.dtype, mapped: bool) -> Transformer:
-    model = Transformer.without_weights(config)
     files = shard_files(folder)
+    check_layers(config.layers, files, folder)
+    model = Transformer.without_weights(config)
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
     for name in [n for n in files if n.endswith("rotary_emb.inv_freq")]:
         del files[name]  # old files hold these, which config.json determines
@@ -158,6 +160,15 @@ def _load_transformer(folder: Path, config: Config, dtype: torch.dtype, mapped: 
     return model
 
 
+def check_layers(layers: int, names: Collection[str], folder: Path) -> None:
+    """Raise BadCheckpoint where a config.json describes more layers than there are tensors, before any is built."""
+    if layers > len(names):
+        raise BadCheckpoint(
+            f"{folder / 'config.json'}: describes {layers} layers, and the weights beside it have {len(names)} tensors"
+            " in all; they are not of one model, download both again"
+        )
+
+
 def shard_files(folder: Path) -> dict[str, Path]:
     """The safetensors file of each tensor, by name.
 
@@ -168,8 +179,10 @@ def shard_files(folder: Path) -> dict[str, Path]:
         with open_safetensors(single) as file:
             return dict.fromkeys(file.keys(), single)
     try:
-        table = json.loads(index.read_text())["weight_map"]
+        table = read_json(index)["weight_map"]
         out = {str(name): folder / file for name, file in table.items()}
+    except BadCheckpoint:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(
             f"{index}: not an index of tensors ({type(error).__name__}: {error}); download it again"
@@ -223,7 +236,10 @@ def _read(
         for name, shape in needed.items():
             # A copy where the file might not stay as it is: what is trained must not depend on that.
             tensor = shard.get_tensor(name)
-            yield name, tensor if mapped and tensor.dtype == dtype else torch.empty(shape, dtype=dtype).copy_(tensor)
+            if mapped and tensor.dtype == dtype:  # of our own cache
+                yield name, tensor
+            else:
+                yield name, check_finite(file, name, torch.empty(shape, dtype=dtype).copy_(tensor))
 
 
 def read_config(file: Path) -> Config | str:
@@ -232,17 +248,14 @@ def read_config(file: Path) -> Config | str:
     Raises BadCheckpoint for a missing field, or one that is not understood.
     """
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError:
         raise BadCheckpoint(
             f"{file}: missing; a model folder holds config.json, model.safetensors and tokenizer.json"
         ) from None
-    except ValueError as error:
-        raise BadCheckpoint(f"{file}: not JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise BadCheckpoint(f"{file}: not a table of a model's shape")
     kind = data.get("model_type")
     if isinstance(kind, str) and kind not in FAMILIES and kind != "gemma3":  # whose text part is ours
+        check_numbers(data, file)
         return kind
     return config_from_json(data, file)
 

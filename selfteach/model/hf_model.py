@@ -22,6 +22,7 @@ from ..core.errors import BadCheckpoint, BadValue, nearest
 from .attention import AttentionFn, causal_attention, soft_cap
 from .base import Model
 from .hf_config import FAMILIES
+from .outside_files import check_finite
 
 UNBOUNDED = 1 << 20  # a context, in tokens, of a model that has no positions (state spaces, relative biases)
 CONTEXT_KEYS = (
@@ -171,6 +172,8 @@ def load(folder: Path, kind: str, dtype: torch.dtype = torch.float32) -> HFModel
         raise BadCheckpoint(
             f"{folder}: its weights hold {left}, which a {kind} as in config.json has not; download both again"
         )
+    for name, p in inner.named_parameters():
+        check_finite(folder, name, p.data)
     for t in (*inner.parameters(), *inner.buffers()):
         t.data = t.data.clone()  # it may be the mapped file, which can change while the model is trained
     return verify(wrap(inner.eval().requires_grad_(False), kind, hf.__version__, folder), folder)
