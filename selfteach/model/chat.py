@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import BadValue
-from .template_sandbox import compiled
 
 Message = Mapping[str, Any]
 QUESTION, REPLY = {"role": "user", "content": "What is asked?"}, "What-was-replied-7f3a"
@@ -79,6 +78,8 @@ class ChatTemplate:
 
         Raises BadValue where the template refuses them or is broken.
         """
+        from .template_sandbox import compiled  # with jinja2, which a model without a template does not need
+
         try:
             return compiled(self.template).render(
                 messages=list(messages), add_generation_prompt=reply, tools=None, **self.special_tokens

@@ -140,7 +140,7 @@ def _check_vocab(folder: Path, tokenizer: Tokenizer, vocab: int) -> None:
 
 def _load_transformer(folder: Path, config: Config, dtype: torch.dtype, mapped: bool) -> Transformer:
     files = shard_files(folder)
-    check_layers(config.layers, files, folder)
+    check_layers(config.layers, files, folder / "config.json")
     model = Transformer.without_weights(config)
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
     for name in [n for n in files if n.endswith("rotary_emb.inv_freq")]:
@@ -160,13 +160,21 @@ def _load_transformer(folder: Path, config: Config, dtype: torch.dtype, mapped: 
     return model
 
 
-def check_layers(layers: int, names: Collection[str], folder: Path) -> None:
+def check_layers(layers: int, names: Collection[str], file: Path) -> None:
     """Raise BadCheckpoint where a config.json describes more layers than there are tensors, before any is built."""
     if layers > len(names):
         raise BadCheckpoint(
-            f"{folder / 'config.json'}: describes {layers} layers, and the weights beside it have {len(names)} tensors"
-            " in all; they are not of one model, download both again"
+            f"{file}: describes {layers} layers, and its weights have {len(names)} tensors in all; they are not of one"
+            " model, download both again"
         )
+
+
+def check_names_and_shapes(model: Model, given: Mapping[str, Any], file: Path) -> None:
+    """Raise BadCheckpoint where tensors are not, by name and shape, those of a model."""
+    needed = model.named_tensors()
+    _check_names(needed, given, file)
+    for name, tensor in needed.items():
+        _check_shape(file, name, tuple(given[name].shape), tuple(tensor.shape))
 
 
 def shard_files(folder: Path) -> dict[str, Path]:

@@ -49,7 +49,7 @@ class Family:
     aspects: tuple[Aspect, ...]
 
 
-# The most that a config.json may say of anything: far more than any model has, and not enough to hang or to fill memory.
+# The most that a config.json may say: far more than any model has, and not enough to hang or to fill memory.
 MOST = {"layer": 4096, "position": 1 << 21, "head": 1 << 16}
 MOST_OTHERWISE = 1 << 26
 
@@ -88,9 +88,9 @@ def field_key(own: str, key: str, kind: type, default: Any = REQUIRED, null: Any
             or isinstance(value, bool) != (kind is bool)
             or (kind is not bool and value <= 0)
         ):
-            raise UnsupportedConfig(f"{key} is {str(value)[:60]}, and must be {wanted}")
+            raise UnsupportedConfig(f"{key} is {repr(value)[:60]}, and must be {wanted}")
         if kind is not bool and not value <= most_of(key):  # NaN too
-            raise UnsupportedConfig(f"{key} is {str(value)[:60]}, and may be {most_of(key)} at most")
+            raise UnsupportedConfig(f"{key} is {repr(value)[:60]}, and may be {most_of(key)} at most")
         return {own: kind(value)}
 
     return Aspect((key,), read, lambda c: {key: getattr(c, own)})

@@ -17,6 +17,11 @@ from datetime import datetime
 from functools import lru_cache, wraps
 from typing import Any, cast
 
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
 from ..core.errors import BadValue
 
 TODAY = datetime(2024, 7, 26)  # fixed, since a prompt must not depend on the day
@@ -115,6 +120,95 @@ def _charged(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _calling(name: str, args: list[Any]) -> Any:
+    """A call of a method of the environment, as a part of a template."""
+    return nodes.Call(nodes.EnvironmentAttribute(name), args, [], None, None)
+
+
+class Generation(Extension):
+    """The block {% generation %} ... {% endgeneration %}, which changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Any) -> Any:
+        """The block as a scope of its own."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class Counting(NodeTransformer):
+    """Puts a counted step into every body that may be repeated, and lets joins of texts be counted."""
+
+    def _body(self, node: Any) -> Any:
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_calling("count_step", []), lineno=node.lineno))
+        return node
+
+    visit_For = visit_Macro = visit_CallBlock = _body
+
+    def visit_Concat(self, node: Any) -> Any:
+        """A join of texts as a call that counts."""
+        self.generic_visit(node)
+        return _calling("concatenate", node.nodes)
+
+
+class Bounded(ImmutableSandboxedEnvironment):
+    """The sandbox, counting."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def count_step(self) -> None:
+        """Count a turn of a loop, or a call of a macro."""
+        budget().step()
+
+    def concatenate(self, *pieces: Any) -> str:
+        """`a ~ b ~ c`, counted before it is made."""
+        texts = [str(piece) for piece in pieces]
+        budget().made(sum(map(len, texts)))
+        return "".join(texts)
+
+    def _generate(self, source: Any, *args: Any, **named: Any) -> Any:
+        counted = Counting().visit(source).set_environment(self)
+        return super()._generate(counted, *args, **named)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """An operation whose result can be large, counted before it is computed."""
+        budget().step()
+        numbers = isinstance(left, int) and isinstance(right, int)
+        if operator == "+" and not numbers:
+            budget().made(_size(left) + _size(right))
+        elif operator == "*" and not numbers:
+            times = right if isinstance(right, int) else left
+            budget().made((_size(left) + _size(right)) * max(0, times if isinstance(times, int) else 0))
+        elif operator == "%" and isinstance(left, str) and WIDE.search(left):
+            raise TemplateTooLong("it formats to a width above 9999")
+        elif numbers and operator in ("*", "**"):
+            bits = abs(left).bit_length() * (max(right, 0) if operator == "**" else 1) + right.bit_length()
+            if bits > 4096:
+                raise TemplateTooLong("it computes a number of more than 4096 bits")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **named: Any) -> Any:
+        """A call of a function or method, counted before it is made."""
+        name, of = getattr(obj, "__name__", ""), getattr(obj, "__self__", None)
+        if of is self:
+            return obj(*args)
+        _checked(name, of if isinstance(of, str) else None, () if obj is self.globals["range"] else args)
+        if name == "join" and isinstance(of, str) and args and isinstance(args[0], Iterable):
+            args = ([*_joined(cast("Iterable[Any]", args[0]), of)],)
+        return _made(super().call(context, obj, *args, **named))
+
+
+def _refuse(message: str) -> None:
+    raise BadValue(message)
+
+
+def _counted_output(value: Any) -> Any:
+    budget().made(_size(value))
+    return value
+
+
 class Compiled:
     """A compiled template."""
 
@@ -145,93 +239,12 @@ def compiled(template: str) -> Compiled:
 @lru_cache(maxsize=1)
 def environment() -> Any:
     """The sandbox in which templates are compiled and rendered."""
-    from jinja2 import nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.visitor import NodeTransformer
-
-    def counting(name: str, args: list[Any]) -> Any:
-        return nodes.Call(nodes.EnvironmentAttribute(name), args, [], None, None)
-
-    class Generation(Extension):
-        """The block {% generation %} ... {% endgeneration %}, which changes nothing."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    class Counting(NodeTransformer):
-        """Puts a counted step into every body that may be repeated, and lets joins of texts be counted."""
-
-        def _body(self, node: Any) -> Any:
-            self.generic_visit(node)
-            node.body.insert(0, nodes.ExprStmt(counting("count_step", []), lineno=node.lineno))
-            return node
-
-        visit_For = visit_Macro = visit_CallBlock = _body
-
-        def visit_Concat(self, node: Any) -> Any:
-            self.generic_visit(node)
-            return counting("concatenate", node.nodes)
-
-    class Bounded(ImmutableSandboxedEnvironment):
-        """The sandbox, counting."""
-
-        intercepted_binops = frozenset({"+", "*", "**", "%"})
-
-        def count_step(self) -> None:
-            budget().step()
-
-        def concatenate(self, *pieces: Any) -> str:
-            texts = [str(piece) for piece in pieces]
-            budget().made(sum(map(len, texts)))
-            return "".join(texts)
-
-        def _generate(self, source: Any, *args: Any, **named: Any) -> Any:
-            counted = Counting().visit(source).set_environment(self)
-            return super()._generate(counted, *args, **named)
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            budget().step()
-            numbers = isinstance(left, int) and isinstance(right, int)
-            if operator == "+" and not numbers:
-                budget().made(_size(left) + _size(right))
-            elif operator == "*" and not numbers:
-                times = right if isinstance(right, int) else left
-                budget().made((_size(left) + _size(right)) * max(0, times if isinstance(times, int) else 0))
-            elif operator == "%" and isinstance(left, str) and WIDE.search(left):
-                raise TemplateTooLong("it formats to a width above 9999")
-            elif numbers and operator in ("*", "**"):
-                bits = abs(left).bit_length() * (max(right, 0) if operator == "**" else 1) + right.bit_length()
-                if bits > 4096:
-                    raise TemplateTooLong("it computes a number of more than 4096 bits")
-            return super().call_binop(context, operator, left, right)
-
-        def call(self, context: Any, obj: Any, /, *args: Any, **named: Any) -> Any:
-            name, of = getattr(obj, "__name__", ""), getattr(obj, "__self__", None)
-            if of is self:
-                return obj(*args)
-            _checked(name, of if isinstance(of, str) else None, () if obj is self.globals["range"] else args)
-            if name == "join" and isinstance(of, str) and args and isinstance(args[0], Iterable):
-                args = ([*_joined(cast("Iterable[Any]", args[0]), of)],)
-            return _made(super().call(context, obj, *args, **named))
-
-    def refuse(message: str) -> None:
-        raise BadValue(message)
-
-    def counted_output(value: Any) -> Any:
-        budget().made(_size(value))
-        return value
-
-    env = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], finalize=counted_output)
+    env = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], finalize=_counted_output)
     env.filters["tojson"] = lambda x, **how: json.dumps(
         x, ensure_ascii=False, **{k: v for k, v in how.items() if k != "ensure_ascii"}
     )
     env.filters.update({name: _charged(name, fn) for name, fn in env.filters.items()})
     del env.globals["lipsum"]
-    functions: dict[str, Any] = {"raise_exception": refuse, "strftime_now": TODAY.strftime}
+    functions: dict[str, Any] = {"raise_exception": _refuse, "strftime_now": TODAY.strftime}
     env.globals.update(functions)
     return env
