@@ -33,5 +33,5 @@ def stub() -> str:
 
 if __name__ == "__main__":
     if "--check" in sys.argv[1:]:
-        sys.exit(0 if STUB.read_text() == stub() else f"{STUB} is not up to date: run make format")
-    STUB.write_text(stub())
+        sys.exit(0 if STUB.read_text(encoding="utf-8") == stub() else f"{STUB} is not up to date: run make format")
+    STUB.write_text(stub(), encoding="utf-8")

@@ -90,7 +90,7 @@ def save_model(folder: Path, model: Model, **more: Any) -> None:
     if isinstance(model, hf_model.HFModel):
         return model.save(folder, **more)
     config = {**config_to_json(model.config), "torch_dtype": DTYPES[model.lm_head.weight.dtype], **more}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_shards(folder, model.named_tensors())
 
 
@@ -340,7 +340,7 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor], limit: int | None 
         write_tensors(folder / file, part)
         table |= dict.fromkeys(part, file)
     index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": table}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def read_shards(folder: Path) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ def converted_folder(file: Path) -> Path:
         return folder
     config, tensors, tokenizer = read(file)
     with files.atomic_folder(folder) as temporary:
-        (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         files.write_tensors(temporary / "model.safetensors", tensors)
         tokenizer.save(temporary)
     return folder

@@ -119,8 +119,11 @@ class HFModel(Model):
         self.inner.save_pretrained(folder, max_shard_size="5GB")
         for name in ("config.json", "generation_config.json"):
             if (file := folder / name).is_file():
-                data = json.loads(file.read_text())
-                file.write_text(json.dumps(data | {k: v for k, v in more.items() if v is not None}, indent=2) + "\n")
+                data = json.loads(file.read_text(encoding="utf-8"))
+                file.write_text(
+                    json.dumps(data | {k: v for k, v in more.items() if v is not None}, indent=2) + "\n",
+                    encoding="utf-8",
+                )
 
 
 def import_transformers(what: str) -> Any:

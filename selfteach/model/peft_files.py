@@ -36,7 +36,7 @@ def save(folder: Path, model: Model, base: str) -> None:
         "modules_to_save": None,
     }
     folder.mkdir(exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     files.write_tensors(folder / WEIGHTS, {f"{PREFIX}{n}.weight": t for n, t in factors(model).items()})
 
 

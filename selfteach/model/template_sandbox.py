@@ -30,7 +30,7 @@ MOST_CHARACTERS = 1 << 24  # of one text; all texts that are made have 64 times 
 MOST_SECONDS = 30.0  # where single steps are slow
 MOST_SOURCE = 1 << 20  # characters of a template
 WIDEST = 100_000  # a number that a template may hand to a function: widths, counts
-WIDE = re.compile(r"\d{5}|\*")  # a width in a format
+WIDE = re.compile(r"\d{5}|\*|:[^}]*\{")  # a width in a format, or one that is given elsewhere
 
 
 class TemplateTooLong(BadValue):
@@ -172,6 +172,19 @@ class Bounded(ImmutableSandboxedEnvironment):
         counted = Counting().visit(source).set_environment(self)
         return super()._generate(counted, *args, **named)
 
+    def wrap_str_format(self, value: Any) -> Any:
+        """`text.format`, with its widths looked at before."""
+        made = super().wrap_str_format(value)
+        if made is None:
+            return None
+
+        @wraps(made)
+        def checked(*args: Any, **named: Any) -> Any:
+            _checked("format", value.__self__, args)
+            return made(*args, **named)
+
+        return checked
+
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """An operation whose result can be large, counted before it is computed."""
         budget().step()
@@ -194,7 +207,9 @@ class Bounded(ImmutableSandboxedEnvironment):
         name, of = getattr(obj, "__name__", ""), getattr(obj, "__self__", None)
         if of is self:
             return obj(*args)
-        _checked(name, of if isinstance(of, str) else None, () if obj is self.globals["range"] else args)
+        _checked(
+            name, of if isinstance(of, str) else None, () if obj is self.globals["range"] else (*args, *named.values())
+        )
         if name == "join" and isinstance(of, str) and args and isinstance(args[0], Iterable):
             args = ([*_joined(cast("Iterable[Any]", args[0]), of)],)
         return _made(super().call(context, obj, *args, **named))

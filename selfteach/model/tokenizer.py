@@ -285,9 +285,11 @@ class Tokenizer:
         """Write tokenizer.json; for a loaded tokenizer also tokenizer_config.json and generation_config.json."""
         self.inner.save(str(folder / "tokenizer.json"))
         if self.config is not None:
-            (folder / "tokenizer_config.json").write_text(json.dumps(self.config, indent=2, ensure_ascii=False) + "\n")
+            (folder / "tokenizer_config.json").write_text(
+                json.dumps(self.config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
             (folder / "generation_config.json").write_text(
-                json.dumps({"eos_token_id": list(self.eos_token_ids)}, indent=2) + "\n"
+                json.dumps({"eos_token_id": list(self.eos_token_ids)}, indent=2) + "\n", encoding="utf-8"
             )
 
     @staticmethod
