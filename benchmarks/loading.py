@@ -78,7 +78,9 @@ def main() -> None:
         return
     command = [sys.executable, __file__, "--once", "--model", a.model, "--beta", str(a.beta)]
     runs = [
-        json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+        json.loads(
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.splitlines()[-1]
+        )
         for _ in range(a.repeat + 1)
     ]
     best = min(runs[1:], key=lambda run: sum(stage["seconds"] for stage in run.values()))

@@ -74,7 +74,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            text=True,
+            encoding="utf-8",
             env={**os.environ, **env},
         )
 

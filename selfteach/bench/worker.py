@@ -49,7 +49,7 @@ def message_of(error: BaseException) -> str:
 def main() -> None:
     """Serve requests from standard input until it ends."""
     # A copy of standard output that libraries cannot write to.
-    pipe = os.fdopen(os.dup(1), "w")
+    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     del sys.path[0]  # the folder of this file: its names must not hide packages
     module = run = None

@@ -128,4 +128,6 @@ def _target(compiler: list[str], flags: list[str]) -> str:
 
 
 def _run(command: list[str], seconds: int) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds).stdout
+    return subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=seconds
+    ).stdout

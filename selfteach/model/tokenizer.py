@@ -285,12 +285,10 @@ class Tokenizer:
         """Write tokenizer.json; for a loaded tokenizer also tokenizer_config.json and generation_config.json."""
         self.inner.save(str(folder / "tokenizer.json"))
         if self.config is not None:
-            (folder / "tokenizer_config.json").write_text(
-                json.dumps(self.config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
-            (folder / "generation_config.json").write_text(
-                json.dumps({"eos_token_id": list(self.eos_token_ids)}, indent=2) + "\n", encoding="utf-8"
-            )
+            ends = {"eos_token_id": list(self.eos_token_ids)}
+            for name, data in (("tokenizer_config", self.config), ("generation_config", ends)):
+                text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+                (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
     @staticmethod
     def load(folder: Path) -> Tokenizer:
