@@ -7,6 +7,7 @@ without end) is found out here, before it is read or parsed.
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from collections.abc import Mapping
@@ -28,13 +29,7 @@ REMEDY = "mend the file, or download it again"
 
 def exists(file: Path) -> bool:
     """Whether there is something of that name, of whatever kind: what is no file is an error, not an absence."""
-    try:
-        file.lstat()
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError) as error:
-        raise _unreadable(file, error) from None
-    return True
+    return os.path.lexists(file)
 
 
 def check_regular(file: Path, most: int = MOST_BYTES) -> int:
@@ -45,6 +40,8 @@ def check_regular(file: Path, most: int = MOST_BYTES) -> int:
     try:
         status = file.stat()
     except FileNotFoundError:
+        if exists(file):
+            raise BadCheckpoint(f"{file}: is a link that leads nowhere; {REMEDY}") from None
         raise
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from None
@@ -56,7 +53,7 @@ def check_regular(file: Path, most: int = MOST_BYTES) -> int:
     return status.st_size
 
 
-def read_text(file: Path, most: int = MOST_BYTES) -> str:
+def utf8_text(file: Path, most: int = MOST_BYTES) -> str:
     """The text of a file in UTF-8. Raises BadCheckpoint as `check_regular` does, and for other bytes.
 
     Raises FileNotFoundError where there is nothing.
@@ -75,8 +72,8 @@ def read_text(file: Path, most: int = MOST_BYTES) -> str:
 
 
 def read_json(file: Path, most: int = MOST_BYTES) -> dict[str, Any]:
-    """The object that a JSON file holds. Raises BadCheckpoint where it holds none, FileNotFoundError as `read_text`."""
-    text = read_text(file, most)
+    """The object that a JSON file holds. Raises BadCheckpoint where it holds none, FileNotFoundError as `utf8_text`."""
+    text = utf8_text(file, most)
     depth = deepest = 0
     if text.count("[") + text.count("{") > DEEPEST:
         for bracket in BRACKET.finditer(STRING.sub('""', text)):

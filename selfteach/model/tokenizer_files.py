@@ -38,7 +38,7 @@ def read(folder: Path) -> tuple[Any, list[int], dict[str, Any] | None]:
         inner.no_padding()
     config = _read_json(folder / "tokenizer_config.json")
     if config is not None and outside_files.exists(own := folder / "chat_template.jinja"):
-        config["chat_template"] = outside_files.read_text(own)
+        config["chat_template"] = outside_files.utf8_text(own)
     eos = _eos_token_ids(folder, inner, config or {})
     if not eos:
         raise BadCheckpoint(f"{folder}: no EOS token is known; generation_config.json should name it as eos_token_id")
