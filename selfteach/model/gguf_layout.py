@@ -67,6 +67,6 @@ def check_layout(file: Path) -> None:
             for _ in range(dimensions):
                 elements *= header.number("Q")
             header.number("I")
-            # No type that is supported has less than half a byte an element.
-            if elements // 2 + header.number("Q") > len(data):
+            # No type has less than a bit an element.
+            if elements // 8 + header.number("Q") > len(data):
                 raise ValueError(f"a tensor of {elements} elements does not fit the file")

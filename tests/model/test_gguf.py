@@ -346,7 +346,7 @@ def test_a_damaged_file_is_read_as_finite_weights_or_refused_in_one_line(tmp_pat
     whole, file = write(tmp_path / "whole.gguf", model(layers=1)).read_bytes(), tmp_path / "m.gguf"
     header = len(whole) - sum(p.numel() for p in model(layers=1).parameters()) * 4
     draw, refused = np.random.default_rng(5), 0
-    for n in range(400):
+    for n in range(300):
         file.write_bytes(mutated(whole, draw, header))
         try:
             config, tensors, _ = ours.read(file)
@@ -358,7 +358,7 @@ def test_a_damaged_file_is_read_as_finite_weights_or_refused_in_one_line(tmp_pat
         else:
             assert all(t.isfinite().all() for t in tensors.values()), n
             config_from_json(config, file)
-    assert refused > 100
+    assert refused > 80
 
 
 @pytest.mark.parametrize("at", [8, 16], ids=["tensors", "fields"])
