@@ -17,6 +17,7 @@ import torch
 
 from .configuration import RunConfig, judge_of, plan, run_config_of, task_source
 from .core import registry
+from .core import trust as trust_record
 from .core.blocks import Block
 from .core.disk import disk_error, write_whole
 from .core.errors import BadValue, quoted, unknown
@@ -121,6 +122,8 @@ def resume(folder: str | Path, observer: Observer = ignore_events, trust: bool =
 async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: bool) -> Run:
     started = time.monotonic()
     set_threads(run_config.settings.threads)
+    if not resume:
+        trust_record.remember_all(run_config.use)
     config = run_config.to_json()
     checkpoint.check_folder(out, config, resume)
     source = task_source(run_config.task, run_config.task_options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from .cache import private_folder
@@ -39,6 +40,13 @@ def remember(file: Path, content: bytes) -> None:
         record = private_folder(RECORD) / _name(content)
         if not record.exists():
             record.write_text(f"{file}\n", encoding="utf-8")
+
+
+def remember_all(files: Iterable[str]) -> None:
+    """Record the files of a configuration that the user made, or that was checked as it was read."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            remember(Path(file), Path(file).read_bytes())
 
 
 def _name(content: bytes) -> str:

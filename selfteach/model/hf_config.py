@@ -64,8 +64,9 @@ def check_numbers(data: Data, file: Path | str) -> None:
     for key, value in data.items():
         if isinstance(value, Mapping):
             check_numbers(value, file)
-        sized = isinstance(value, int) and not key.endswith("_id")
-        if sized and not -1 <= value <= most_of(key) and key not in NEUTRAL:
+        if not isinstance(value, int) or key.endswith("_id"):
+            continue
+        if not -1 <= value <= most_of(key) and key not in NEUTRAL:
             raise BadCheckpoint(f"{file}: {key} is {value}, and may be {most_of(key)} at most; mend the file")
 
 

@@ -197,7 +197,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         elif operator == "%" and isinstance(left, str) and WIDE.search(left):
             raise TemplateTooLong("it formats to a width above 9999")
         elif numbers and operator in ("*", "**"):
-            bits = abs(left).bit_length() * (max(right, 0) if operator == "**" else 1) + right.bit_length()
+            bits = int(left).bit_length() * (max(right, 0) if operator == "**" else 1) + right.bit_length()
             if bits > 4096:
                 raise TemplateTooLong("it computes a number of more than 4096 bits")
         return super().call_binop(context, operator, left, right)
