@@ -20,7 +20,11 @@ from pathlib import Path
 
 def memory() -> dict[str, int]:
     """MB of this process: private (not backed by a file) and the peak resident set."""
-    lines = Path("/proc/self/status").read_text().splitlines() if Path("/proc/self/status").is_file() else []
+    lines = (
+        Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        if Path("/proc/self/status").is_file()
+        else []
+    )
     status = {
         k: int(v.split()[0]) // 1024 for k, _, v in (line.partition(":") for line in lines) if k in ("RssAnon", "VmHWM")
     }
@@ -74,7 +78,9 @@ def main() -> None:
         return
     command = [sys.executable, __file__, "--once", "--model", a.model, "--beta", str(a.beta)]
     runs = [
-        json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+        json.loads(
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.splitlines()[-1]
+        )
         for _ in range(a.repeat + 1)
     ]
     best = min(runs[1:], key=lambda run: sum(stage["seconds"] for stage in run.values()))

@@ -18,7 +18,7 @@ def registered(file: Path) -> list[str]:
     """The functions of a file that `@method` decorates."""
     return [
         node.name
-        for node in ast.parse(file.read_text()).body
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
         and any(isinstance(d, ast.Call) and ast.unparse(d.func) == "method" for d in node.decorator_list)
     ]
@@ -33,5 +33,5 @@ def stub() -> str:
 
 if __name__ == "__main__":
     if "--check" in sys.argv[1:]:
-        sys.exit(0 if STUB.read_text() == stub() else f"{STUB} is not up to date: run make format")
-    STUB.write_text(stub())
+        sys.exit(0 if STUB.read_text(encoding="utf-8") == stub() else f"{STUB} is not up to date: run make format")
+    STUB.write_text(stub(), encoding="utf-8")

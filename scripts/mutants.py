@@ -88,7 +88,7 @@ class Mutant:
 def tree_of(fn: Callable[..., Any]) -> FunctionNode:
     """A block's function as it is written, without its decorators."""
     file = Path(inspect.getsourcefile(fn) or "")
-    tree = next(n for n in ast.parse(file.read_text()).body if getattr(n, "name", "") == fn.__name__)
+    tree = next(n for n in ast.parse(file.read_text(encoding="utf-8")).body if getattr(n, "name", "") == fn.__name__)
     assert isinstance(tree, FunctionNode)
     tree.decorator_list = []
     return tree
@@ -185,7 +185,9 @@ def words_of(file: Path) -> list[tuple[str, frozenset[str]]]:
         for node in ast.walk(tree):
             yield from (getattr(node, "id", ""), getattr(node, "attr", ""), str(getattr(node, "value", "")))
 
-    tests = [n for n in ast.parse(file.read_text()).body if getattr(n, "name", "").lower().startswith("test")]
+    tests = [
+        n for n in ast.parse(file.read_text(encoding="utf-8")).body if getattr(n, "name", "").lower().startswith("test")
+    ]
     return [(getattr(n, "name", ""), frozenset(words(n))) for n in tests]
 
 
@@ -202,7 +204,11 @@ def tests_of(mutant: Mutant) -> list[str]:
     battery = [f"{TESTS}/test_battery.py::{check}[{m}]" for m in methods for check in BATTERY]
     far = [f"{f}::{test}" for f in files if f not in near for test, words in words_of(f) if mutant.block in words]
     module = ".".join(mutant.file.relative_to(ROOT).with_suffix("").parts)
-    examples = [f"{TESTS}/test_docstrings.py::test_examples[{module}]"] if ">>> " in mutant.file.read_text() else []
+    examples = (
+        [f"{TESTS}/test_docstrings.py::test_examples[{module}]"]
+        if ">>> " in mutant.file.read_text(encoding="utf-8")
+        else []
+    )
     return [*map(str, near), *examples, *battery, *far]
 
 
@@ -358,7 +364,7 @@ def _in_process(work: Callable[[Callable[[Any], None]], None], connection: Conne
 def kill_children(pid: int) -> None:
     """Kill the processes that a process has started, also those in a session of their own (where Linux tells them)."""
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, file.read_text().split()):
+        for child in map(int, file.read_text(encoding="utf-8").split()):
             kill_children(child)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)

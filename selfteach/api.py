@@ -17,6 +17,7 @@ import torch
 
 from .configuration import RunConfig, judge_of, plan, run_config_of, task_source
 from .core import registry
+from .core import trust as trust_record
 from .core.blocks import Block
 from .core.disk import disk_error, write_whole
 from .core.errors import BadValue, quoted, unknown
@@ -108,14 +109,21 @@ def train(
     )
 
 
-def resume(folder: str | Path, observer: Observer = ignore_events) -> Run:
-    """Continue a run from its newest checkpoint. Raises BadValue where the folder holds no run."""
-    return train(run_config_of(folder), folder, observer, resume=True)
+def resume(folder: str | Path, observer: Observer = ignore_events, trust: bool = False) -> Run:
+    """Continue a run from its newest checkpoint.
+
+    trust  run the Python files that its config.json names, even if this user has not run them here before
+
+    Raises BadValue where the folder holds no run, or names a file that must not be run.
+    """
+    return train(run_config_of(folder, trust), folder, observer, resume=True)
 
 
 async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: bool) -> Run:
     started = time.monotonic()
     set_threads(run_config.settings.threads)
+    if not resume:
+        trust_record.remember_all(run_config.use)
     config = run_config.to_json()
     checkpoint.check_folder(out, config, resume)
     source = task_source(run_config.task, run_config.task_options)
@@ -318,18 +326,20 @@ def evaluate(
     task: str | None = None,
     task_options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    trust: bool = False,
 ) -> dict[str, float]:
     """Measure the newest checkpoint of a run, or the model that a RunConfig would start from, before any training.
 
     decoder  of the method's decoders only this one, besides its own program
     task     another task than the run's, with its options
     settings others than the run's: threads, max_unscored
+    trust    as in `resume`
 
     Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run, ScoringFailed
     where more than `max_unscored` of the answers have no score.
     """
     folder = None if isinstance(run, RunConfig) else Path(run)
-    run_config = (run if isinstance(run, RunConfig) else run_config_of(run)).override(**(settings or {}))
+    run_config = (run if isinstance(run, RunConfig) else run_config_of(run, trust)).override(**(settings or {}))
     if task is not None:
         run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
     if decoder is not None and decoder not in run_config.method.decode:
@@ -345,19 +355,21 @@ def evaluate(
     if folder is None:
         start = asyncio.run(start_model(run_config, source, observer))
     else:
-        start, run_config = trained_model(folder, observer), replace(run_config, settings=run_config.settings.full())
+        start = trained_model(folder, observer, trust)
+        run_config = replace(run_config, settings=run_config.settings.full())
     session = make_session(run_config, source, start, None, observer)
+    observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.model, learns=False)})
     return asyncio.run(
         final_eval(session, config or run_config.final_eval, "now", None if decoder is None else [decoder])
     )
 
 
-def trained_model(folder: str | Path, observer: Observer = ignore_events) -> StartModel:
+def trained_model(folder: str | Path, observer: Observer = ignore_events, trust: bool = False) -> StartModel:
     """The model of a run's newest checkpoint.
 
     Where the checkpoint holds adapters alone, it is the model that the run started from with these merged in.
     """
-    run_config, last = run_config_of(folder), checkpoint.find(Path(folder))
+    run_config, last = run_config_of(folder, trust), checkpoint.find(Path(folder))
     source = task_source(run_config.task, run_config.task_options)
     if last is None:
         raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")

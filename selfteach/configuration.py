@@ -67,9 +67,12 @@ class RunConfig:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> RunConfig:
-        """The configuration that `to_json` wrote; its `use` files are imported first.
+    def from_json(data: Mapping[str, Any], trust: bool = False, named_by: str | Path = "config.json") -> RunConfig:
+        """The configuration that `to_json` wrote; its `use` files are run first, if they may be (core/trust.py).
 
+        trust     they may, whatever they are;  named_by: where the data are from, for errors
+
+        Raises BadValue for a file that must not be run.
         Raises UnknownName for a block that is no longer there, BadCheckpoint for another format.
         """
         if data.get("format") != checkpoint.FORMAT:
@@ -78,7 +81,7 @@ class RunConfig:
                 " with the selfteach that wrote it"
             )
         for file in data["use"]:
-            registry.load_file(file)
+            registry.load_file(file, named_by, trust)
         return RunConfig(
             from_json(data["method"]),
             data["task"],
@@ -177,8 +180,8 @@ def plan(
     )
 
 
-def run_config_of(folder: str | Path) -> RunConfig:
-    """The configuration of a run's folder.
+def run_config_of(folder: str | Path, trust: bool = False) -> RunConfig:
+    """The configuration of a run's folder; `trust` as in `RunConfig.from_json`.
 
     Raises BadValue where it holds no run, BadCheckpoint where its config.json is broken or another program's.
     """
@@ -188,13 +191,16 @@ def run_config_of(folder: str | Path) -> RunConfig:
             f"{folder}: holds no run (there is no config.json); give the folder that selfteach train printed at"
             " its start"
         )
-    return read_run_config(file)
+    return read_run_config(file, trust)
 
 
-def read_run_config(file: Path) -> RunConfig:
-    """The configuration that a config.json holds. Raises BadCheckpoint for a file that does not hold one."""
+def read_run_config(file: Path, trust: bool = False) -> RunConfig:
+    """The configuration that a config.json holds; `trust` as in `RunConfig.from_json`.
+
+    Raises BadCheckpoint for a file that does not hold one, BadValue where it names a file that must not be run.
+    """
     try:
-        run_config = RunConfig.from_json(json.loads(file.read_text()))
+        run_config = RunConfig.from_json(json.loads(file.read_text(encoding="utf-8")), trust, file)
         kinds = {"method": Method, "task": str, "task_options": Mapping, "model": str}
         for name, kind in kinds.items():
             if not isinstance(getattr(run_config, name), kind):

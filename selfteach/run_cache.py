@@ -65,7 +65,7 @@ def folder_lock(folder: Path, observer: Observer) -> Generator[None]:
 def finished_figures(folder: Path) -> dict[str, Any] | None:
     """The figures of a finished run; None for one that is not finished."""
     try:
-        return json.loads((folder / "figures.json").read_text())
+        return json.loads((folder / "figures.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

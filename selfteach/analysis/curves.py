@@ -70,7 +70,7 @@ def draw_run(run: Path) -> Path | None:
 def run_title(run: Path) -> str:
     """The title of a run's picture: method, task, folder."""
     try:
-        config = json.loads((run / "config.json").read_text())
+        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
         return f"{config['method']['name']} on {config['task']}  ({run.name})"
     except (OSError, ValueError, KeyError, TypeError):
         return run.name

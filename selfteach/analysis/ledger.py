@@ -69,7 +69,7 @@ def read_results(*folders: str | Path) -> list[dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for file in (f for folder in folders for f in sorted(Path(folder).glob("*.json"))):
         try:
-            data = json.loads(file.read_text())
+            data = json.loads(file.read_text(encoding="utf-8"))
             for key in ("method", "family", "paper", "claim", "verdict", "checks", "steps", "seeds", "task"):
                 _ = data[key]
             out.setdefault(data["method"], data)

@@ -160,7 +160,7 @@ def read_evidence(folders: Iterable[str | Path] | None = None) -> dict[str, dict
     out: dict[str, dict[str, Any]] = {}
     for file in (f for d in (regime_folders() if folders is None else folders) for f in sorted(Path(d).glob("*.json"))):
         try:
-            data = json.loads(file.read_text())
+            data = json.loads(file.read_text(encoding="utf-8"))
             for key in ("regime", "definition", "admitted", "why"):
                 _ = data[key]
             out.setdefault(data["regime"], data)

@@ -196,7 +196,7 @@ def write_page(regimes: Sequence[Regime], evidence: Mapping[str, Mapping[str, An
         found = evidence.get(home.name)
         if found and found.get("baseline"):
             draw_regime(found, out.parent / "regimes" / f"{home.name}.png")
-    out.write_text(page(regimes, evidence))
+    out.write_text(page(regimes, evidence), encoding="utf-8")
     return out
 
 

@@ -68,13 +68,13 @@ class Process:
         if ours:
             root = str(HERE.parent.parent)
             env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         self.inner = subprocess.Popen(
             [system.python, str(HERE / "worker.py"), system.target],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            text=True,
+            encoding="utf-8",
             env={**os.environ, **env},
         )
 

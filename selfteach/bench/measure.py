@@ -96,7 +96,7 @@ def extra_results(name: str, results: list[SystemResult]) -> dict[str, Any]:
 def processor_name(file: Path = Path("/proc/cpuinfo")) -> str:
     """The processor's name, as far as the operating system gives it."""
     if file.is_file():
-        for text in file.read_text().splitlines():
+        for text in file.read_text(encoding="utf-8").splitlines():
             if text.startswith("model name"):
                 return text.partition(":")[2].strip()
     return platform.processor() or platform.machine()

@@ -88,7 +88,7 @@ def startup(o: Options, progress: Callable[[str], None]) -> dict[str, Any]:
 
     def seconds(*words: str) -> tuple[float, str]:
         start = time.perf_counter()
-        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, encoding="utf-8", check=True)
         return time.perf_counter() - start, done.stdout
 
     progress("startup: a warm start, unless it is cached already")

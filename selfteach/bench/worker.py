@@ -37,7 +37,7 @@ def missing(module: Any) -> str | None:
 
 def resident() -> int:
     """Resident memory of this process in bytes."""
-    with open("/proc/self/statm") as f:
+    with open("/proc/self/statm", encoding="utf-8") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -49,7 +49,7 @@ def message_of(error: BaseException) -> str:
 def main() -> None:
     """Serve requests from standard input until it ends."""
     # A copy of standard output that libraries cannot write to.
-    pipe = os.fdopen(os.dup(1), "w")
+    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     del sys.path[0]  # the folder of this file: its names must not hide packages
     module = run = None

@@ -64,6 +64,12 @@ def read_task_options(task: str, words: Sequence[str]) -> dict[str, Any]:
     return assignments(f"option of task {task}", words, known)
 
 
+def add_trust(parser: Any) -> None:
+    """Add the option by which a run folder's own code may be run."""
+    trust = "run the Python files that the run's config.json names, though you have not run them here before"
+    parser.add_argument("--trust", action="store_true", help=trust)
+
+
 TITLES = {
     "settings": "training",
     "warm": "warm start of a fresh model",

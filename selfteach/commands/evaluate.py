@@ -11,7 +11,17 @@ from ..core.errors import BadValue, nearest
 from ..core.regime import claim_home
 from ..loop.settings import EvalConfig, RunSettings
 from .arguments import Parser, add_fields
-from .common import add_model, add_task, load_files, print_json, print_note, read_method, read_task_options, settings_of
+from .common import (
+    add_model,
+    add_task,
+    add_trust,
+    load_files,
+    print_json,
+    print_note,
+    read_method,
+    read_task_options,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from ..configuration import RunConfig
@@ -45,6 +55,7 @@ def parser() -> Parser:
     )
     add_fields(made, EvalConfig, only=MEASURED, of="")
     add_task(made)
+    add_trust(made)
     add_fields(made, RunSettings, only=("threads", "max_unscored"))
     group = made.add_argument_group("for a METHOD alone")
     add_model(group)
@@ -72,7 +83,7 @@ def run(command: str, words: Sequence[str]) -> int:
     task_options, settings = None, None
     if isinstance(target, Path):
         settings = settings_of(given)
-        run_config = run_config_of(target)
+        run_config = run_config_of(target, bool(given.get("trust")))
         task = given.get("task", run_config.task if "set" in given else None)
         task_options = read_task_options(task, given.get("set", ())) if task else None
         if task and "task" not in given:
@@ -80,7 +91,9 @@ def run(command: str, words: Sequence[str]) -> int:
     else:
         run_config, task = target, None
     with show_progress() as progress:
-        figures = api.evaluate(target, config, progress, given.get("decoder"), task, task_options, settings)
+        figures = api.evaluate(
+            target, config, progress, given.get("decoder"), task, task_options, settings, bool(given.get("trust"))
+        )
     if given.get("json"):
         print_json({"of": title, "figures": figures})
     else:

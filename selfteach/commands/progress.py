@@ -104,16 +104,19 @@ class Progress:
             self.view.line(f"run {e['folder']}{again}{size}")
             if e.get("memory") and not self.arm:
                 self.view.line(f"memory: {e['memory']}")
-        by_torch = {k: how for k, how in e.get("kernels", {}).items() if how.startswith("torch: ")}
-        if by_torch and not self.arm:
-            whys = "; ".join(dict.fromkeys(how.removeprefix("torch: ") for how in by_torch.values()))
-            self.view.line(f"kernels: {', '.join(by_torch)} computed by torch, slower ({whys})")
+        self._kernels(e)
         if not self.arm and (backend := e.get("model", {}).get("backend")):
             kind = e["model"]["kind"]
             self.view.line(
                 f"model {kind}: not one of selfteach's own families, so it runs through {backend}; sampling and"
                 " learning are slower"
             )
+
+    def _kernels(self, e: Event) -> None:
+        by_torch = {k: how for k, how in e.get("kernels", {}).items() if how.startswith("torch: ")}
+        if by_torch and not self.arm:
+            whys = "; ".join(dict.fromkeys(how.removeprefix("torch: ") for how in by_torch.values()))
+            self.view.line(f"kernels: {', '.join(by_torch)} computed by torch, slower ({whys})")
 
     def _measuring(self, e: Event) -> None:
         when = {"start": "before", "end": "after", "now": "now"}.get(e["when"], e["when"])

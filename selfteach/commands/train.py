@@ -17,6 +17,7 @@ from .common import (
     add_model,
     add_run_options,
     add_task,
+    add_trust,
     load_files,
     plan_arguments,
     print_json,
@@ -57,12 +58,15 @@ def parser(entry: Any = None) -> Parser:
     add_task(made)
     add_model(made)
     made.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/METHOD-N with the first free N)")
-    made.add_argument("--resume", metavar="RUN", help="continue a run; needs no METHOD, and takes no option but --json")
+    made.add_argument(
+        "--resume", metavar="RUN", help="continue a run; needs no METHOD, and takes no option but --trust and --json"
+    )
     made.add_argument(
         "--config",
         metavar="FILE",
         help="repeat the run of a config.json; settings given beside it override the file's",
     )
+    add_trust(made)
     own = entry.hyper_parameters if entry else {}
     shared = own.keys() & SETTING_NAMES.keys()
     if own:
@@ -125,7 +129,7 @@ def _train_config(args: argparse.Namespace) -> int:
                 f"selfteach train: --{name} cannot go with --config, which holds it; edit the file, or give the"
                 " method instead"
             )
-    run_config = read_run_config(Path(given["config"]))
+    run_config = read_run_config(Path(given["config"]), bool(given.get("trust")))
     entry = registry.methods.get(run_config.method.name) if run_config.method.name in registry.methods else None
     run_config = run_config.override(given.get("model"), **settings_of(given, entry))
     return _train(run_config, given.get("out"), bool(given.get("json")))
@@ -142,11 +146,13 @@ def _resume(words: Sequence[str], name: str | None) -> int:
     from .. import api
 
     given = vars(parser().read(words, expect=[name] if name else ()))
-    others = ([name] if name else []) + [f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "json")]
+    others = ([name] if name else []) + [
+        f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "trust", "json")
+    ]
     if others:
         raise BadValue(f"selfteach train: --resume takes the run's own configuration; leave out {', '.join(others)}")
-    folder = Path(given["resume"])
-    return _run_with_progress(lambda progress: api.resume(folder, progress), folder, bool(given.get("json")))
+    folder, trust = Path(given["resume"]), bool(given.get("trust"))
+    return _run_with_progress(lambda progress: api.resume(folder, progress, trust), folder, bool(given.get("json")))
 
 
 def _run_with_progress(work: Any, folder: Path, as_json: bool) -> int:

@@ -22,7 +22,7 @@ from .blocks import (
 )
 from .claim import Check, Claim, mechanism, outcome, premise, unsorted
 from .collate import collate
-from .contexts import History, ModelContext, ModelHandle, RewardContext, RolloutContext, TokenPath
+from .contexts import History, ModelContext, ModelHandle, RewardContext, RolloutContext, TokenPath, own_tokens
 from .errors import (
     BadCheckpoint,
     BadValue,
@@ -107,6 +107,7 @@ __all__ = [
     "mechanism",
     "method",
     "outcome",
+    "own_tokens",
     "premise",
     "provides",
     "quantity",

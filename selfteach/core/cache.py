@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import time
 from pathlib import Path
 
@@ -50,6 +51,22 @@ def writable_cache(*parts: str) -> Path:
         raise SelfteachError(
             f"{folder}: the cache cannot be written to; set SELFTEACH_CACHE to a folder that can be written to"
         )
+    return folder
+
+
+def private_folder(name: str) -> Path:
+    """A folder of the cache that only this user can read or write, created where it is missing.
+
+    Raises PermissionError where it belongs to another user, since what is in it is loaded and run, or says what may be.
+    """
+    folder = cache_folder() / name
+    folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    status = folder.stat()
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        raise PermissionError(f"error: {folder} belongs to another user; set SELFTEACH_CACHE to a folder of your own")
+    if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
+        folder.chmod(stat.S_IRWXU)
+    remove_left_over(folder)
     return folder
 
 

@@ -119,7 +119,7 @@ def _imported(file: str, *stamp: int) -> tuple[str, ...]:
     """The full names that a file imports; of `from a import b` both a and a.b, since b may be a module."""
     above = _package(os.path.dirname(file))
     names: list[str] = []
-    for node in _statements(without_types(Path(file).read_text())):
+    for node in _statements(without_types(Path(file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -42,6 +42,17 @@ class TokenPath(Protocol):
         ...
 
 
+def own_tokens(path: TokenPath) -> np.ndarray:
+    """bool[L]: the tokens that the model sampled itself (a verified draft too), of those after the prompt.
+
+    Not those of tools, retrieved documents, hints and other models, adopted or not: their log-probability under the
+    policy is unknown. Where nothing was sampled (a demonstration), all that is in the action mask.
+    """
+    chosen = np.asarray(path.action_mask, bool) & (np.arange(len(path.ids)) >= path.prompt)
+    sampled = chosen & ~np.isnan(np.asarray(path.logp, np.float64))
+    return sampled if sampled.any() else chosen
+
+
 @runtime_checkable
 class ModelContext(Protocol):
     """One growing text of one model, from `rollout.policy.begin(prompt)`."""
@@ -237,7 +248,11 @@ class RewardContext(Protocol):
         ...
 
     def text(self, at: Ref) -> str:
-        """The text from after the prompt to a place."""
+        """What the policy itself wrote from after the prompt to a place (`own_tokens`): the `text` of a reward.
+
+        What tools, documents, hints or other models put between is left out, so that nobody but the policy earns a
+        reward for it.
+        """
         ...
 
     def path(self, at: Ref) -> TokenPath:

@@ -51,7 +51,7 @@ def file_lock(file: Path, busy: Callable[[], None]) -> Generator[None]:
         return
     with disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        lock = file.open("w")
+        lock = file.open("w", encoding="utf-8")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

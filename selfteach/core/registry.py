@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from . import trust as trust_record
 from .errors import BadValue, unknown
 
 T = TypeVar("T")
@@ -64,7 +65,8 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def __contains__(self, name: str) -> bool:
-        load_all(self.packages)
+        if name not in self._entries:
+            load_all(self.packages)
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
@@ -112,27 +114,39 @@ def load_all(packages: Sequence[str] = REGISTERING_PACKAGES) -> None:
             importlib.import_module(info.name)
 
 
-def load_file(path: str | Path) -> None:
-    """Import one file of a user's own, so that what it registers can be used by name.
+def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool = False) -> None:
+    """Run one file of a user's own, so that what it registers can be used by name: the one place where this is done.
 
-    Raises BadValue where it cannot be imported.
+    named_by  the configuration that names it; None: the user did, by `--use` or in Python, which is consent
+    trust     the user consents to what a configuration names, too
+
+    Raises BadValue where it cannot be imported, or must not be (core/trust.py).
     """
     file = Path(path).resolve()
     if not file.is_file():
-        raise BadValue(f"{path}: no such file; --use takes a Python file that registers methods, tasks or blocks")
+        wanted = "--use takes a Python file that registers methods, tasks or blocks"
+        raise BadValue(f"{path}: no such file; {wanted if named_by is None else f'{named_by} names it'}")
     name = f"selfteach_user_{file.stem}"
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(file):
         return
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise BadValue(f"{path}: not a Python file; --use takes a file that ends in .py")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadValue(f"{path}: cannot be read ({error.strerror})") from None
+    if named_by is not None:
+        trust_record.check(file, content, named_by, trust)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # What was read and checked is what runs: no second reading, and no bytecode that lies beside it.
+        exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
     except Exception as error:
         del sys.modules[name]
         raise BadValue(f"{path}: importing it raised {type(error).__name__}: {error}") from error
+    trust_record.remember(file, content)
 
 
 def task(fn: Build) -> Build:

@@ -4,6 +4,7 @@ A reward is a block. Its inputs decide when it is called:
     text, answer, task, path    once per trajectory; gives a number or a Score
     group                       once per group, as soon as the group is in; gives Scores
     groups                      once per step, when all groups are in; gives Scores
+    text                        what the policy wrote itself, without what tools, documents or hints put between
     context                     beside any of these: a RewardContext
     deadline                    beside `group` or `groups`: it keeps to the deadline (seconds) itself, as one that
                                 combines others does, and never blocks

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ..core.cache import cache_folder, remove_left_over
+from ..core.cache import private_folder
 from ..core.disk import sync
 from ..core.errors import SelfteachError
 
@@ -117,25 +117,9 @@ def compiler_flags(texts: list[str]) -> list[str]:
 
 def source_texts(source: Path) -> list[str]:
     """The text of a C++ file, then those of our headers that it includes, in order."""
-    text = source.read_text()
+    text = source.read_text(encoding="utf-8")
     headers = re.findall(r'^#\s*include "(.+)"', text, re.MULTILINE)
     return [text, *(t for name in headers for t in source_texts(source.parent / name))]
-
-
-def private_folder(name: str) -> Path:
-    """A folder of the cache that only this user can read or write, created where it is missing.
-
-    Raises PermissionError where it belongs to another user, since the libraries in it are loaded and run.
-    """
-    folder = cache_folder() / name
-    folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid != os.geteuid():
-        raise PermissionError(f"error: {folder} belongs to another user; set SELFTEACH_CACHE to a folder of your own")
-    if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
-        folder.chmod(stat.S_IRWXU)
-    remove_left_over(folder)
-    return folder
 
 
 def _target(compiler: list[str], flags: list[str]) -> str:
@@ -144,4 +128,6 @@ def _target(compiler: list[str], flags: list[str]) -> str:
 
 
 def _run(command: list[str], seconds: int) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds).stdout
+    return subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=seconds
+    ).stdout

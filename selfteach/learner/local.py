@@ -230,7 +230,7 @@ class LocalLearner:
             "tokens": self.tokens,
         }
         state |= {"steps": self.groups.steps, "bases": self._base_fingerprints()}
-        (folder / "learner.json").write_text(json.dumps(state, indent=2) + "\n")
+        (folder / "learner.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
 
     def load(self, folder: Any, skip: Collection[str] = ()) -> None:
         """Read what `save` wrote into a new learner, bit for bit; skipped groups are for the caller to `put`.
@@ -240,7 +240,7 @@ class LocalLearner:
         folder = Path(folder)
         file = folder / "learner.json"
         try:
-            state = json.loads(file.read_text())
+            state = json.loads(file.read_text(encoding="utf-8"))
             groups, skipped = set(state["groups"]), set(state["skipped"])
             state = {"steps": 0, "bases": {}, "tokens": self.tokens} | state
         except FileNotFoundError:

@@ -32,6 +32,7 @@ from .name_checks import check_names
 from .run import Loop, SafetyLimits
 from .settings import RunSettings
 from .step_context import EpisodeLimits, Tool
+from .text_limit import CHARACTERS_PER_TOKEN
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Bytes per trained parameter that the engine leaves free on a GPU: gradient, moments, activations.
@@ -225,7 +226,9 @@ def loop(
         steps=settings.steps,
         seed=settings.seed,
         max_tokens=settings.max_tokens or source.defaults.get("max_tokens", 256),
-        limits=EpisodeLimits(tool_seconds=settings.tool_seconds),
+        limits=EpisodeLimits(
+            tool_seconds=settings.tool_seconds, characters=CHARACTERS_PER_TOKEN * context_of(settings, start)
+        ),
         safety_limits=SafetyLimits(
             settings.max_unscored, settings.max_logprob_mismatch, settings.reward_seconds, settings.max_idle_steps
         ),

@@ -95,7 +95,7 @@ def write_state(folder: Path, data: Mapping[str, Any]) -> None:
     """Write state.json, last of a checkpoint's files: with the sizes and hashes of the others, and its own."""
     data = {**data, "files": checksums(folder)}
     data["checksum"] = _hash(json.dumps(data).encode())
-    (folder / "state.json").write_text(json.dumps(data) + "\n")
+    (folder / "state.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
 
 
 def checksums(folder: Path) -> dict[str, list[Any]]:
@@ -135,7 +135,7 @@ def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
         return None
     file, shown = folder / "state.json", run / "last" / "state.json"
     try:
-        data = json.loads(file.read_text())
+        data = json.loads(file.read_text(encoding="utf-8"))
         check_format(shown, data.get("format") if isinstance(data, dict) else None)
     except SelfteachError:
         raise
@@ -214,7 +214,7 @@ def check_folder(run: Path, config: Mapping[str, Any], resume: bool) -> None:
             return
         if not resume and find(run) is None and not (run / "last").is_symlink():
             return
-        have, ours = json.loads(file.read_text()), json.loads(json.dumps(config))
+        have, ours = json.loads(file.read_text(encoding="utf-8")), json.loads(json.dumps(config))
     except SelfteachError:
         raise
     except ValueError as error:

@@ -19,6 +19,7 @@ from ..core.tree import Episode, Score
 from .conversation import re_render_counts
 from .episode import play
 from .step_context import StepContext
+from .text_limit import CUT
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 SHOWN = 5  # failures that are shown with their reason
@@ -43,6 +44,7 @@ class Result:
     length_wrong: float = float("nan")
     calls: float = 0.0
     re_rendered: float = 0.0  # times that a chat template re-rendered a conversation, per episode
+    cut_text: float = 0.0  # characters of tools' text that were left out (loop/text_limit.py)
     failed: int = 0  # episodes whose program raised
     unscored: int = 0  # other answers without a score: the judge raised, was too late or gave none
     failures: list[str] = field(default_factory=list[str])  # the first of both, "episode: reason"
@@ -168,6 +170,7 @@ async def evaluate(
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
     result.length_right, result.length_wrong = (float(np.mean(t or [np.nan])) for t in (tokens[True], tokens[False]))
     result.re_rendered = sum(re_render_counts([cost]).values()) / max(1, played)
+    result.cut_text = cost[CUT]
     result.score = float(np.mean(values)) if values else float("nan")
     result.majority, result.distinct = right / max(1, judged), distinct / max(1, judged)
     return result

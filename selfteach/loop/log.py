@@ -55,7 +55,7 @@ class RunLog:
     def event(self, event: str, **values: Any) -> None:
         """Append one event. Numbers that are not finite become null."""
         line = plain_text({"event": event, **values})
-        with disk_errors(self.file), self.file.open("a") as f:
+        with disk_errors(self.file), self.file.open("a", encoding="utf-8") as f:
             f.write(line + "\n")
 
     def rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:

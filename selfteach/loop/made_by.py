@@ -17,15 +17,20 @@ from ..model.transformer import Transformer
 from .settings import RunSettings
 
 
-def load_kernels(settings: RunSettings, model: Model) -> dict[str, str]:
-    """The kernels of a run, built now where they were not: source -> key of its library, or "torch: reason"."""
+def load_kernels(settings: RunSettings, model: Model, learns: bool = True) -> dict[str, str]:
+    """The kernels of a run, built now where they were not: source -> key of its library, or "torch: reason".
+
+    learns: False: those of the engine alone.
+    """
     device = devices.resolve_device(settings.device)
     if device != "cpu" or not isinstance(model, Transformer):
         return {}
-    layer_ops.layer_ops()
     decode.decode_library()
-    sources = [layer_ops.SOURCE, decode.SOURCE]
-    if devices.resolve_dtype(settings.dtype, device) == "bfloat16":
+    sources = [decode.SOURCE]
+    if learns:
+        layer_ops.layer_ops()
+        sources.insert(0, layer_ops.SOURCE)
+    if learns and devices.resolve_dtype(settings.dtype, device) == "bfloat16":
         matmul_bf16.bf16_matmul()
         sources.append(matmul_bf16.SOURCE)
     return {s.name: used.get(s.name, "torch: not asked for") for s in sources}

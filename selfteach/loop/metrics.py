@@ -21,6 +21,7 @@ METRICS: Mapping[str, str] = {
     "rollout/tool_calls_mean": "calls of tools per episode",
     "rollout/truncated_fraction": "share of trajectories cut by max_tokens or by a limit of the episode",
     "rollout/re_rendered/<cause>": "times that a chat template re-rendered what was already in a conversation",
+    "rollout/cut_text": "characters of tools' text that were left out, since no context could hold them",
     "tokens/generated": "tokens drawn from the engine; fewer than sampled where drafts are taken over",
     "tokens/sampled": "distinct action tokens of the step's episodes, learned or dropped",
     "tokens/learned": "of these, those that an example learns",

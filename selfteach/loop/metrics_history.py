@@ -12,6 +12,7 @@ from ..core.batch import Batch
 from ..core.contexts import History
 from ..core.tree import Episode, RolloutGroup
 from .conversation import re_render_counts
+from .text_limit import cut_text
 
 
 def record_step(
@@ -102,4 +103,5 @@ def summary(groups: Sequence[RolloutGroup]) -> dict[str, Any]:
     statuses = Counter(t.status for e in episodes for t in e.trajectories)
     out["rollout/truncated_fraction"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
     out["rollout/failed_episodes"] = sum(e.status == "error" for e in episodes)
-    return out | {f"rollout/{name}": times for name, times in re_render_counts(e.cost for e in episodes).items()}
+    counts = re_render_counts(e.cost for e in episodes) | cut_text(e.cost for e in episodes)
+    return out | {f"rollout/{name}": count for name, count in counts.items()}

@@ -18,6 +18,7 @@ from ..core.threads import call_user
 from ..core.tree import Episode, Trajectory, Tree, Turn
 from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at
 from .step_context import PathView, StepContext
+from .text_limit import cut, refuse_beyond
 
 
 class EpisodeContext:
@@ -112,7 +113,7 @@ class EpisodeContext:
 
     def text(self, at: Ref) -> str:
         """The text from after the prompt to a place."""
-        return self._step_context.text(at)
+        return self._step_context.whole_text(at)
 
     def path(self, at: Ref) -> PathView:
         """The tokens from a root to a place of this step or, where the run keeps a log, of an earlier one."""
@@ -138,6 +139,7 @@ class EpisodeModel:
     def begin(self, prompt: Any) -> LiveContext:
         """A new context that starts with a prompt: text, messages, or ids."""
         rollout = self.rollout
+        refuse_beyond(prompt, rollout._step_context.limits.characters, "prompt")
         ids = rollout._step_context.tokenizer.render(prompt)
         node = rollout._episode.tree.add(-1, ids, role=self.name)
         rollout._roots += 1
@@ -239,6 +241,7 @@ class LiveContext:
         step_context = self.rollout._step_context
         if step_context.engine is None:
             raise BadValue("this stage only reads data: its programs cannot score")
+        refuse_beyond(tokens, step_context.limits.characters, "text to score")
         ids = step_context.tokenizer.encode(tokens) if isinstance(tokens, str) else np.asarray(tokens, np.int32)
         cost = self.rollout._episode.cost
         cost["scored"] = cost.get("scored", 0) + len(ids)
@@ -248,7 +251,7 @@ class LiveContext:
         """Append tokens outside the action mask: a retrieved document, an observation, a hint."""
         if not len(text):
             return
-        ids = self.rollout._step_context.tokenizer.encode(text) if isinstance(text, str) else np.asarray(text, np.int32)
+        ids = self._encode(text) if isinstance(text, str) else np.asarray(text, np.int32)
         if len(ids):
             self._grow(ids, span=span)
 
@@ -265,7 +268,7 @@ class LiveContext:
         """
         rollout, ids = self.rollout, self.ids
         tokenizer = rollout._step_context.tokenizer
-        message = {"role": role, "content": text}
+        message = {"role": role, "content": self._cut(text)}
         last = int(ids[-1]) if len(ids) else None
         conversation, begun = conversation_at(self.tree, self.at, rollout._conversations)
         if conversation is None:
@@ -305,11 +308,18 @@ class LiveContext:
             tree = self.rollout._step_context.tree(source.at.episode)
             origin, ids = source.at, tree.id[tree.begin[source.at.node] : tree.stop(source.at.node)]
         elif isinstance(source, str):
-            ids = self.rollout._step_context.tokenizer.encode(source)
+            ids = self._encode(source)
         else:
             ids = np.asarray(source, np.int32)
         if len(ids):
             self._grow(ids, action_mask=True, logp=logp, origin=origin, span=span)
+
+    def _cut(self, text: Any) -> Any:
+        """A text of a tool or a task without what no context can hold; every such text passes here."""
+        return cut(text, self.rollout._step_context.limits.characters, self.rollout._episode.cost)
+
+    def _encode(self, text: str) -> np.ndarray:
+        return self.rollout._step_context.tokenizer.encode(self._cut(text))
 
     def _grow(self, ids: np.ndarray, **more: Any) -> None:
         cut = None if self.offset < 0 or self.node < 0 else self.offset

@@ -26,6 +26,7 @@ from .log import RunLog
 from .made_by import differences
 from .run import Loop
 from .state import RunState
+from .text_limit import CUT, cut_line
 
 Observer = Callable[[Mapping[str, Any]], None]
 
@@ -49,6 +50,7 @@ class Session:
     made_by: Mapping[str, Any] = field(default_factory=dict[str, Any])  # kernels and files of the user (made_by.py)
     log: RunLog | None = field(default=None, init=False)
     stopped_by: int = field(default=0, init=False)  # the signal that asked to stop
+    _cut_was_said: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         for part in (self.loop, self.loop.learner, self.loop.engine):
@@ -144,6 +146,7 @@ class Session:
                 self._emit(
                     "step", step=step, steps=loop.steps, first=first, seconds=time.monotonic() - started, **metrics
                 )
+                self._say_cut(metrics.get(f"rollout/{CUT}", 0))
                 if self.eval_every and loop.state.step % self.eval_every == 0 and not loop.done:
                     result = await self.measure(
                         k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step)
@@ -213,7 +216,14 @@ class Session:
             )
         if text := failure_lines(result, len(result.tasks) * k):
             self._emit("notice", step=loop.state.step, text=f"evaluation: {text}")
+        self._say_cut(result.cut_text)
         return result
+
+    def _say_cut(self, characters: float) -> None:
+        """Say once that text of tools was cut; how much, each step's metrics say."""
+        if characters and not self._cut_was_said:
+            self._cut_was_said = True
+            self._emit("notice", step=self.loop.state.step, text=cut_line(characters))
 
     def _emit(self, event: str, **values: Any) -> None:
         if self.log:

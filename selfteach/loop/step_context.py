@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.blocks import Block
+from ..core.contexts import own_tokens
 from ..core.errors import unknown
 from ..core.protocols import Engine
 from ..core.task import Ref, Sampling
@@ -21,13 +22,17 @@ Tool = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class EpisodeLimits:
-    """Limits of an episode, which ends with the status `limit` where one is reached; tool_seconds: of one tool call."""
+    """Limits of an episode, which ends with the status `limit` where one is reached.
+
+    tool_seconds  of one tool call;  characters: of one text that a tool or a task gives (loop/text_limit.py)
+    """
 
     tokens: int = 4096
     turns: int = 64
     calls: int = 64
     seconds: float = 600.0
     tool_seconds: float = 30.0
+    characters: int = 1 << 20
 
 
 class PathView(NamedTuple):
@@ -89,6 +94,11 @@ class StepContext:
         )
 
     def text(self, at: Ref) -> str:
-        """The text from after the prompt (the root) to a place."""
+        """What the policy itself wrote from after the prompt to a place: what rewards read."""
+        path = self.path(at)
+        return self.tokenizer.decode(path.ids[own_tokens(path)])
+
+    def whole_text(self, at: Ref) -> str:
+        """The text from after the prompt (the root) to a place, whoever wrote it: what programs read."""
         path = self.path(at)
         return self.tokenizer.decode(path.ids[path.prompt :])

@@ -125,7 +125,7 @@ async def warm_start(
             "loss": training.state.history.last("policy/loss"),
             "seconds": training.state.seconds,
         }
-        (temporary / "about.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
+        (temporary / "about.json").write_text(json.dumps(about, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 def warm_start_seconds(folder: Path | None) -> float | None:
@@ -133,6 +133,6 @@ def warm_start_seconds(folder: Path | None) -> float | None:
     if folder is None:
         return None
     try:
-        return json.loads((folder / "about.json").read_text()).get("seconds")
+        return json.loads((folder / "about.json").read_text(encoding="utf-8")).get("seconds")
     except (OSError, ValueError, AttributeError):
         return None

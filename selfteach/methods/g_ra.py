@@ -7,6 +7,7 @@ Immediate rewards of an agent's actions count only where the outcome reward reac
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,6 +27,7 @@ from ..core import (
     mechanism,
     method,
     outcome,
+    own_tokens,
     premise,
 )
 from ..core.scoring import score
@@ -117,24 +119,29 @@ def action_score(
 
         R = format_reward (well-formed actions - 1[no answer at the end]) + search_reward (searches with results)
 
-    A well-formed action is a closed <search> of one line that was answered, or a closed <answer>, neither of them
-    empty; `nothing` is the result of a search without any. Information that the policy wrote itself does not count as a
-    result. More searches have a higher reward whether they help or not, hence the gate. Parts: steps (R), completed (it
-    ends with an answer).
+    A well-formed action is a closed <search> of one line that ends what the policy wrote and was answered, or a closed
+    <answer>, neither of them empty; `nothing` is the result of a search without any. Tags count in what the policy
+    wrote itself, and results in what it did not: neither an <answer> in a document nor information of its own making
+    is paid. More searches have a higher reward whether they help or not, hence the gate. Parts: steps (R), completed
+    (it ends with an answer).
     """
-    text = ""
-    for sampled, run in groupby(range(path.prompt, len(path.ids)), key=lambda i: bool(path.action_mask[i])):
-        piece = context.tokenizer.decode(path.ids[list(run)])
-        text += piece.replace("<information>", "<own>") if sampled else piece
-    searches = re.findall(
-        r"<search>((?:(?!</?search>)[^\n])*)</search>\s*<information>(.*?)</information>", text, flags=re.DOTALL
-    )
-    results = [answer.strip() for query, answer in searches if query.strip()]
-    answers = [a for a in re.findall(r"<answer>((?:(?!</?answer>).)*)</answer>", text, flags=re.DOTALL) if a.strip()]
-    done = bool(answers) and text.rstrip().endswith("</answer>")
-    value = format_reward * (len(results) + len(answers) - (not done)) + search_reward * sum(
-        a != nothing for a in results
-    )
+    own = own_tokens(path)
+    runs = [
+        (sampled, context.tokenizer.decode(path.ids[list(run)]))
+        for sampled, run in groupby(range(path.prompt, len(path.ids)), key=lambda i: bool(own[i]))
+    ]
+    results: list[str] = []
+    for (sampled, said), (_, then) in itertools.pairwise(runs):
+        # The last token may extend past </search>, into what is then not appended twice (rollout/search.py).
+        query = re.search(r"<search>((?:(?!</?search>)[^\n])*)</search>([^<]*(?:<\w*)?)$", said) if sampled else None
+        if query and query[1].strip() and (query[2] + then).lstrip().startswith("<information>"):
+            results.append((query[2] + then).strip().removeprefix("<information>").removesuffix("</information>"))
+    texts = [text for sampled, text in runs if sampled]
+    answers = [a for text in texts for a in re.findall(r"<answer>((?:(?!</?answer>).)*)</answer>", text, re.DOTALL)]
+    full = [a for a in answers if a.strip()]
+    done = bool(full) and runs[-1][0] and runs[-1][1].rstrip().endswith("</answer>")
+    found = sum(result.strip() != nothing for result in results)
+    value = format_reward * (len(results) + len(full) - (not done)) + search_reward * found
     return Score(value, {"steps": value, "completed": float(done)})
 
 

@@ -8,6 +8,8 @@ penalty keeps the first near the initial policy, and stage II adds a bonus for p
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..core import (
@@ -25,6 +27,7 @@ from ..core import (
     Stage,
     Step,
     Term,
+    Tree,
     Update,
     block,
     method,
@@ -157,18 +160,14 @@ async def progress(
     All rewards of a trajectory are unknown where one verdict is.
     """
     ends: list[list[Ref]] = []
+    answers: list[tuple[Ref, Any]] = []
     for episode in group.episodes:
         for t in (t for t in episode.trajectories if t.learn is not None):
             path = [node for leaf in (*t.before, t.leaf) for node, _ in episode.tree.path(leaf.node, leaf.offset)]
-            turns = [n for n in dict.fromkeys(path) if episode.tree.sampling[n] >= 0 and n != t.leaf.node]
-            ends.append([*(Ref(episode.id, n) for n in turns), t.leaf])
-    verdict = await judge_answers(
-        judge or exact_match(),
-        group,
-        [(at, _answer(at, group, context)) for path in ends for at in path],
-        context,
-        deadline,
-    )
+            turns = [n for n in dict.fromkeys(path) if episode.tree.sampling[n] >= 0] or [t.leaf.node]
+            ends.append([*(Ref(episode.id, n) for n in turns[:-1]), t.leaf])
+            answers += [(at, _answer(episode.tree, n, context)) for at, n in zip(ends[-1], turns, strict=True)]
+    verdict = await judge_answers(judge or exact_match(), group, answers, context, deadline)
     out: dict[Ref, Score] = {}
     for path in ends:
         values = [verdict[at].value for at in path]
@@ -208,9 +207,10 @@ def center_by_turn(*, reward: Step, seq: Step, group: Step, gamma: float = 0.0) 
     return {"adv": Column("step", leave_one_out(returns, same.ravel()))}
 
 
-def _answer(at: Ref, group: RolloutGroup, context: RewardContext) -> str:
-    tree = next(e.tree for e in group.episodes if e.id == at.episode)
-    text = context.tokenizer.decode(tree.id[tree.begin[at.node] : tree.stop(at.node)])
+def _answer(tree: Tree, node: int, context: RewardContext) -> str:
+    """The answer of a turn; none is in what the policy did not write."""
+    rows = slice(tree.begin[node], tree.stop(node))
+    text = context.tokenizer.decode(tree.id[rows][tree.action_mask[rows]])
     return last_between(text, "answer", text.strip())
 
 

@@ -269,7 +269,7 @@ def _fill_marks(process: np.ndarray, marks: np.ndarray, context: RewardContext, 
     """Write each step's mark at the last sampled token up to its end."""
     path = context.path(leaf)
     ids, sampled = path.ids[path.prompt :], path.action_mask[path.prompt :]
-    text = context.text(leaf)
+    text = context.tokenizer.decode(ids)  # with whatever stands between, as the verifier reads it
     stops = np.cumsum([len(piece) for piece in context.tokenizer.token_bytes(ids)])
     for end, mark in zip(step_ends(text), marks, strict=True):
         token = int(np.searchsorted(stops, len(text[:end].encode())))

@@ -11,15 +11,12 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from ..core.errors import BadValue
 
 Message = Mapping[str, Any]
 QUESTION, REPLY = {"role": "user", "content": "What is asked?"}, "What-was-replied-7f3a"
-TODAY = datetime(2024, 7, 26)  # fixed, since a prompt must not depend on the day
 THINK_BLOCK = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 
 # Why a render of more turns does not begin with the tokens of fewer (named as in the package `renderers`).
@@ -49,12 +46,19 @@ class ChatTemplate:
         """The template of a tokenizer_config.json (of several, the one called default); None: it has none.
 
         special  the tokenizer's special tokens: the one after a reply is `end_of_turn`
+
+        Raises BadValue for a template that is no text.
         """
         template = config.get("chat_template")
         if isinstance(template, list):
-            template = {t["name"]: t["template"] for t in template}.get("default")
+            rows = [t if isinstance(t, Mapping) else {} for t in template]
+            if any(not (isinstance(t.get("name"), str) and isinstance(t.get("template"), str)) for t in rows):
+                raise BadValue("chat_template: of several each needs a name and a template, both text; mend the file")
+            template = {t["name"]: t["template"] for t in rows}.get("default")
         if not template:
             return None
+        if not isinstance(template, str):
+            raise BadValue(f"chat_template: is a {type(template).__name__}, and must be text; mend the file")
         tokens = {
             k: v.get("content") if isinstance(v, Mapping) else v for k, v in config.items() if k.endswith("_token")
         }
@@ -74,6 +78,8 @@ class ChatTemplate:
 
         Raises BadValue where the template refuses them or is broken.
         """
+        from .template_sandbox import compiled  # with jinja2, which a model without a template does not need
+
         try:
             return compiled(self.template).render(
                 messages=list(messages), add_generation_prompt=reply, tools=None, **self.special_tokens
@@ -177,36 +183,3 @@ PROBES: dict[str, tuple[list[Message], Message, Message]] = {
         {"role": "tool", "name": "look", "content": "Three."},
     ),
 }
-
-
-@lru_cache(maxsize=16)
-def compiled(template: str) -> Any:
-    """A compiled template with the Hub's conventions, in a sandbox.
-
-    Blocks are trimmed; there are raise_exception, strftime_now and a tojson that does not escape letters. Raises what
-    jinja2 raises for a malformed template.
-    """
-    from jinja2 import nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """The block {% generation %} ... {% endgeneration %}, which changes nothing."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    def refuse(message: str) -> None:
-        raise BadValue(message)
-
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
-    env.filters["tojson"] = lambda x, **how: json.dumps(
-        x, ensure_ascii=False, **{k: v for k, v in how.items() if k != "ensure_ascii"}
-    )
-    functions: dict[str, Any] = {"raise_exception": refuse, "strftime_now": TODAY.strftime}
-    env.globals.update(functions)
-    return env.from_string(template)

@@ -74,7 +74,9 @@ def keep_freed_memory() -> None:
 
 def _available() -> int | None:
     try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+        lines = dict(
+            line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines() if ":" in line
+        )
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         pass
@@ -92,18 +94,18 @@ def _cgroup_available() -> int | None:
     ):
         root = Path("/sys/fs/cgroup")
         try:
-            most = (root / limit).read_text().strip()
+            most = (root / limit).read_text(encoding="utf-8").strip()
             if most == "max" or int(most) >= 1 << 60:
                 continue
             files = next(
                 (
                     int(line.split()[1])
-                    for line in (root / stat).read_text().splitlines()
+                    for line in (root / stat).read_text(encoding="utf-8").splitlines()
                     if line.startswith(word + " ")
                 ),
                 0,
             )
-            return max(0, int(most) - int((root / used).read_text()) + files)
+            return max(0, int(most) - int((root / used).read_text(encoding="utf-8")) + files)
         except (OSError, ValueError):
             continue
     return None

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +26,8 @@ from ..core.disk import disk_errors, sync
 from ..core.errors import BadCheckpoint
 from . import hf_model
 from .base import Model
-from .hf_config import FAMILIES, config_from_json, config_to_json
+from .hf_config import FAMILIES, check_numbers, config_from_json, config_to_json
+from .outside_files import check_finite, read_json
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -89,7 +90,7 @@ def save_model(folder: Path, model: Model, **more: Any) -> None:
     if isinstance(model, hf_model.HFModel):
         return model.save(folder, **more)
     config = {**config_to_json(model.config), "torch_dtype": DTYPES[model.lm_head.weight.dtype], **more}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_shards(folder, model.named_tensors())
 
 
@@ -138,8 +139,9 @@ def _check_vocab(folder: Path, tokenizer: Tokenizer, vocab: int) -> None:
 
 
 def _load_transformer(folder: Path, config: Config, dtype: torch.dtype, mapped: bool) -> Transformer:
-    model = Transformer.without_weights(config)
     files = shard_files(folder)
+    check_layers(config.layers, files, folder / "config.json")
+    model = Transformer.without_weights(config)
     where = folder / (INDEX if len(set(files.values())) > 1 else "model.safetensors")
     for name in [n for n in files if n.endswith("rotary_emb.inv_freq")]:
         del files[name]  # old files hold these, which config.json determines
@@ -158,6 +160,23 @@ def _load_transformer(folder: Path, config: Config, dtype: torch.dtype, mapped: 
     return model
 
 
+def check_layers(layers: int, names: Collection[str], file: Path) -> None:
+    """Raise BadCheckpoint where a config.json describes more layers than there are tensors, before any is built."""
+    if layers > len(names):
+        raise BadCheckpoint(
+            f"{file}: describes {layers} layers, and its weights have {len(names)} tensors in all; they are not of one"
+            " model, download both again"
+        )
+
+
+def check_names_and_shapes(model: Model, given: Mapping[str, Any], file: Path) -> None:
+    """Raise BadCheckpoint where tensors are not, by name and shape, those of a model."""
+    needed = model.named_tensors()
+    _check_names(needed, given, file)
+    for name, tensor in needed.items():
+        _check_shape(file, name, tuple(given[name].shape), tuple(tensor.shape))
+
+
 def shard_files(folder: Path) -> dict[str, Path]:
     """The safetensors file of each tensor, by name.
 
@@ -168,8 +187,10 @@ def shard_files(folder: Path) -> dict[str, Path]:
         with open_safetensors(single) as file:
             return dict.fromkeys(file.keys(), single)
     try:
-        table = json.loads(index.read_text())["weight_map"]
+        table = read_json(index)["weight_map"]
         out = {str(name): folder / file for name, file in table.items()}
+    except BadCheckpoint:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(
             f"{index}: not an index of tensors ({type(error).__name__}: {error}); download it again"
@@ -223,7 +244,10 @@ def _read(
         for name, shape in needed.items():
             # A copy where the file might not stay as it is: what is trained must not depend on that.
             tensor = shard.get_tensor(name)
-            yield name, tensor if mapped and tensor.dtype == dtype else torch.empty(shape, dtype=dtype).copy_(tensor)
+            if mapped and tensor.dtype == dtype:  # of our own cache
+                yield name, tensor
+            else:
+                yield name, check_finite(file, name, torch.empty(shape, dtype=dtype).copy_(tensor))
 
 
 def read_config(file: Path) -> Config | str:
@@ -232,17 +256,14 @@ def read_config(file: Path) -> Config | str:
     Raises BadCheckpoint for a missing field, or one that is not understood.
     """
     try:
-        data = json.loads(file.read_text())
+        data = read_json(file)
     except FileNotFoundError:
         raise BadCheckpoint(
             f"{file}: missing; a model folder holds config.json, model.safetensors and tokenizer.json"
         ) from None
-    except ValueError as error:
-        raise BadCheckpoint(f"{file}: not JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise BadCheckpoint(f"{file}: not a table of a model's shape")
     kind = data.get("model_type")
     if isinstance(kind, str) and kind not in FAMILIES and kind != "gemma3":  # whose text part is ours
+        check_numbers(data, file)
         return kind
     return config_from_json(data, file)
 
@@ -319,7 +340,7 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor], limit: int | None 
         write_tensors(folder / file, part)
         table |= dict.fromkeys(part, file)
     index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": table}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def read_shards(folder: Path) -> dict[str, Tensor]:

@@ -12,9 +12,13 @@ import numpy as np
 import torch
 
 from ..core.cache import cache_folder
-from ..core.errors import BadCheckpoint
+from ..core.errors import BadCheckpoint, describe
 from . import files
+from .gguf_layout import check_layout
+from .hf_config import config_from_json
+from .outside_files import check_finite
 from .tokenizer import Tokenizer
+from .transformer import Transformer
 
 VERSION = 1  # raise when the conversion changes
 TENSOR_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
@@ -47,7 +51,7 @@ def converted_folder(file: Path) -> Path:
         return folder
     config, tensors, tokenizer = read(file)
     with files.atomic_folder(folder) as temporary:
-        (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         files.write_tensors(temporary / "model.safetensors", tensors)
         tokenizer.save(temporary)
     return folder
@@ -67,14 +71,30 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Tokenizer
 
     Raises BadCheckpoint.
     """
-    tensors, metadata = read_gguf(file)
+    try:
+        return _converted(file, *read_gguf(file))
+    except BadCheckpoint:
+        raise
+    except Exception as error:  # metadata of another kind or size than the format's show wherever they are first used
+        raise BadCheckpoint(f"{file}: damaged ({describe(error, 160)}); fetch it again, or {ALTERNATIVE}") from error
+
+
+def _converted(
+    file: Path, source: Sequence[Any], metadata: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor], Tokenizer]:
     if metadata.get("general.architecture") != "llama":
         raise BadCheckpoint(
             f"{file}: its architecture is {metadata.get('general.architecture')!r}, only llama is "
             f"supported in GGUF; {ALTERNATIVE}"
         )
-    tensors, tokenizer = _tensors(file, tensors, metadata), build_tokenizer(file, metadata)
-    return _config(file, metadata, tensors, tokenizer), tensors, tokenizer
+    tensors, tokenizer = _tensors(file, source, metadata), build_tokenizer(file, metadata)
+    config = _config(file, metadata, tensors, tokenizer)
+    shape = config_from_json(config, file)
+    files.check_layers(shape.layers, tensors, file)
+    files.check_names_and_shapes(Transformer.without_weights(shape), tensors, file)
+    if len(tokenizer) > shape.vocab:
+        raise BadCheckpoint(f"{file}: its tokenizer has {len(tokenizer)} ids, its model {shape.vocab}; {ALTERNATIVE}")
+    return config, tensors, tokenizer
 
 
 def read_gguf(file: Path) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -87,9 +107,11 @@ def read_gguf(file: Path) -> tuple[Sequence[Any], dict[str, Any]]:
         if f.read(4) != b"GGUF":
             raise BadCheckpoint(f"{file}: not a GGUF file (it does not begin with GGUF); {ALTERNATIVE}")
     try:
-        reader = GGUFReader(file)
+        check_layout(file)
+        with np.errstate(all="ignore"):
+            reader = GGUFReader(file)
         return reader.tensors, {name: field.contents() for name, field in reader.fields.items()}
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, OSError) as error:
+    except Exception as error:  # whatever the package may raise
         raise BadCheckpoint(f"{file}: cut short or damaged ({_line(error)}); fetch it again") from error
 
 
@@ -124,7 +146,7 @@ def _tensors(file: Path, source: Sequence[Any], metadata: Mapping[str, Any]) -> 
         w = np.array(dequantize(t.data, t.tensor_type), np.float32).reshape(tuple(int(n) for n in reversed(t.shape)))
         if parts[-1] in permuted:
             w = unpermute(w, permuted[parts[-1]])
-        out[f"{name}.{tail}"] = torch.from_numpy(np.ascontiguousarray(w))
+        out[f"{name}.{tail}"] = check_finite(file, t.name, torch.from_numpy(np.ascontiguousarray(w)))
     for name in ("model.embed_tokens.weight", "model.norm.weight"):
         if name not in out:
             raise BadCheckpoint(f"{file}: it lacks the tensor of {name}; fetch it again, or {ALTERNATIVE}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadCheckpoint, BadValue, nearest
+from ..core.errors import BadCheckpoint, BadValue, describe, nearest
 from .rope_config import ROPE_KEYS, UnsupportedConfig, local_rope, rope_to_json, scaling_of, theta_of
 from .transformer import ACTIVATIONS, Config
 
@@ -49,6 +49,27 @@ class Family:
     aspects: tuple[Aspect, ...]
 
 
+# The most that a config.json may say: far more than any model has, and not enough to hang or to fill memory.
+MOST = {"layer": 4096, "position": 1 << 21, "head": 1 << 16}
+MOST_OTHERWISE = 1 << 26
+
+
+def most_of(key: str) -> int:
+    """The largest whole number that may stand under a key."""
+    return next((most for word, most in MOST.items() if word in key), MOST_OTHERWISE)
+
+
+def check_numbers(data: Data, file: Path | str) -> None:
+    """Raise BadCheckpoint for a whole number, under whichever key of a config.json, that no model has."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            check_numbers(value, file)
+        if not isinstance(value, int) or key.endswith("_id"):
+            continue
+        if not -1 <= value <= most_of(key) and key not in NEUTRAL:
+            raise BadCheckpoint(f"{file}: {key} is {value}, and may be {most_of(key)} at most; mend the file")
+
+
 def field_key(own: str, key: str, kind: type, default: Any = REQUIRED, null: Any = REQUIRED) -> Aspect:
     """An aspect of one key that is one field.
 
@@ -68,7 +89,9 @@ def field_key(own: str, key: str, kind: type, default: Any = REQUIRED, null: Any
             or isinstance(value, bool) != (kind is bool)
             or (kind is not bool and value <= 0)
         ):
-            raise UnsupportedConfig(f"{key} is {value!r}, and must be {wanted}")
+            raise UnsupportedConfig(f"{key} is {repr(value)[:60]}, and must be {wanted}")
+        if kind is not bool and not value <= most_of(key):  # NaN too
+            raise UnsupportedConfig(f"{key} is {repr(value)[:60]}, and may be {most_of(key)} at most")
         return {own: kind(value)}
 
     return Aspect((key,), read, lambda c: {key: getattr(c, own)})
@@ -293,11 +316,14 @@ def config_from_json(data: Data, file: Path | str) -> Config:
         hint = "; its text part alone (gemma3_text) can be" if kind == "gemma3" else f"; {nearest(str(kind), FAMILIES)}"
         raise BadCheckpoint(f"{file}: model_type {kind!r} cannot be loaded{hint} (families: {', '.join(FAMILIES)})")
     family = FAMILIES[kind]
+    check_numbers(data, file)
     try:
         fields = {own: value for aspect in family.aspects for own, value in aspect.read(data).items()}
         config = Config(**family.fixed, **fields, kind=kind)
-    except (UnsupportedConfig, BadValue, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+    except (UnsupportedConfig, BadValue) as error:
         raise BadCheckpoint(f"{file}: {error}; mend the file, or download it again") from None
+    except Exception as error:  # a value of another kind shows wherever it is first used
+        raise BadCheckpoint(f"{file}: not a model's shape ({describe(error, 160)}); download it again") from None
     known = NEUTRAL.union(*(aspect.keys for aspect in family.aspects))
     strange = sorted(k for k, v in data.items() if v and k not in known and not k.startswith(("_", "unsloth")))
     if strange:

@@ -22,6 +22,7 @@ from ..core.errors import BadCheckpoint, BadValue, nearest
 from .attention import AttentionFn, causal_attention, soft_cap
 from .base import Model
 from .hf_config import FAMILIES
+from .outside_files import check_finite
 
 UNBOUNDED = 1 << 20  # a context, in tokens, of a model that has no positions (state spaces, relative biases)
 CONTEXT_KEYS = (
@@ -118,8 +119,11 @@ class HFModel(Model):
         self.inner.save_pretrained(folder, max_shard_size="5GB")
         for name in ("config.json", "generation_config.json"):
             if (file := folder / name).is_file():
-                data = json.loads(file.read_text())
-                file.write_text(json.dumps(data | {k: v for k, v in more.items() if v is not None}, indent=2) + "\n")
+                data = json.loads(file.read_text(encoding="utf-8"))
+                file.write_text(
+                    json.dumps(data | {k: v for k, v in more.items() if v is not None}, indent=2) + "\n",
+                    encoding="utf-8",
+                )
 
 
 def import_transformers(what: str) -> Any:
@@ -171,6 +175,8 @@ def load(folder: Path, kind: str, dtype: torch.dtype = torch.float32) -> HFModel
         raise BadCheckpoint(
             f"{folder}: its weights hold {left}, which a {kind} as in config.json has not; download both again"
         )
+    for name, p in inner.named_parameters():
+        check_finite(folder, name, p.data)
     for t in (*inner.parameters(), *inner.buffers()):
         t.data = t.data.clone()  # it may be the mapped file, which can change while the model is trained
     return verify(wrap(inner.eval().requires_grad_(False), kind, hf.__version__, folder), folder)

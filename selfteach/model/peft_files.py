@@ -11,6 +11,7 @@ from ..core.errors import BadCheckpoint
 from . import files
 from .base import Model
 from .lora import Adapter, LoraConfig, adaptable_linears, factors, lora_layers, short_targets
+from .outside_files import check_finite, read_json
 
 PREFIX = "base_model.model."  # before a tensor's name in peft's files
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -35,7 +36,7 @@ def save(folder: Path, model: Model, base: str) -> None:
         "modules_to_save": None,
     }
     folder.mkdir(exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     files.write_tensors(folder / WEIGHTS, {f"{PREFIX}{n}.weight": t for n, t in factors(model).items()})
 
 
@@ -48,7 +49,7 @@ def read_factors(folder: Path) -> dict[str, Tensor]:
             raise BadCheckpoint(
                 f"{file}: tensor {name} is no factor of an adapter; only plain LoRA on linear layers can be read"
             )
-        out[own] = tensor
+        out[own] = check_finite(file, name, tensor)
     return out
 
 
@@ -68,11 +69,13 @@ def read(folder: Path, base: Model, dropout: float | None = None) -> Adapter:
     """
     file = folder / CONFIG
     try:
-        config = json.loads(file.read_text())
+        config = read_json(file)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
     except FileNotFoundError:
         raise BadCheckpoint(f"{file}: missing; an adapter is a folder with {CONFIG} and {WEIGHTS}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except BadCheckpoint:
+        raise
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise BadCheckpoint(f"{file}: not an adapter's configuration ({type(error).__name__}: {error})") from None
     strange = [k for k, v in config.items() if v and k not in NEUTRAL and (k, v) != ("bias", "none")]
     strange += ["peft_type"] * (config.get("peft_type") != "LORA")
@@ -112,7 +115,7 @@ def read(folder: Path, base: Model, dropout: float | None = None) -> Adapter:
 def check_base(file: Path, base: Model, root: str = "start") -> None:
     """Raises BadCheckpoint where a checkpoint's learner.json names another base of its adapters than these weights."""
     try:
-        over = json.loads(file.read_text())["bases"].get(root)
+        over = json.loads(file.read_text(encoding="utf-8"))["bases"].get(root)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(
             f"{file}: does not name the base of its adapters ({type(error).__name__}: {error})"

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import BadCheckpoint, BadValue
+from ..core.errors import BadCheckpoint, BadValue, describe
 from . import tokenizer_files
 from .chat import ChatTemplate, Message, drift_cause
 from .token_bytes import token_bytes
 from .tokenizer_files import END
 
+MOST_IDS = 1 << 22
 SPLIT_MARK = "\ufdd0"  # a noncharacter, at which a text that spells a special token is split before encoding
 
 
@@ -284,10 +285,10 @@ class Tokenizer:
         """Write tokenizer.json; for a loaded tokenizer also tokenizer_config.json and generation_config.json."""
         self.inner.save(str(folder / "tokenizer.json"))
         if self.config is not None:
-            (folder / "tokenizer_config.json").write_text(json.dumps(self.config, indent=2, ensure_ascii=False) + "\n")
-            (folder / "generation_config.json").write_text(
-                json.dumps({"eos_token_id": list(self.eos_token_ids)}, indent=2) + "\n"
-            )
+            ends = {"eos_token_id": list(self.eos_token_ids)}
+            for name, data in (("tokenizer_config", self.config), ("generation_config", ends)):
+                text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+                (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
     @staticmethod
     def load(folder: Path) -> Tokenizer:
@@ -295,10 +296,16 @@ class Tokenizer:
         inner, eos, config = tokenizer_files.read(folder)
         try:
             tokenizer = Tokenizer(inner, eos, config)
+            if len(tokenizer) > MOST_IDS:  # one entry with a large id would take as much memory as all below it
+                raise BadValue(f"tokenizer.json: has ids up to {len(tokenizer)}, and may have {MOST_IDS}")
             _ = tokenizer.pieces  # so that a decoder which is not supported is refused here
             return tokenizer
         except BadValue as error:
             raise BadCheckpoint(f"{folder}: {error}") from error
+        except Exception as error:  # the library reads what it cannot use
+            raise BadCheckpoint(
+                f"{folder}: not a tokenizer that can be used ({describe(error, 160)}); download it again"
+            ) from error
 
 
 def is_conversation(prompt: Any) -> bool:

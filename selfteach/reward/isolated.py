@@ -1,7 +1,7 @@
-"""A reward in a process of its own, for code that may hang: the process is killed, and the sample's reward is unknown.
+"""A reward in processes of its own, for code that may hang: the process is killed, and the sample's reward is unknown.
 
-A new process is started for the next call. This guards against code that hangs, crashes the interpreter or uses up a
-processor. It is no sandbox: the reward has the rights of its user.
+Several processes score side by side, and one that was killed is replaced at the next call. This guards against code
+that hangs, crashes the interpreter or uses up a processor. It is no sandbox: the reward has the rights of its user.
 """
 
 from __future__ import annotations
@@ -12,26 +12,67 @@ import json
 import os
 import sys
 import weakref
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from ..core import BadValue, Block, RewardContext, RolloutGroup, Score, Scores, Trajectory, block, from_json, to_json
+from ..core import (
+    BadValue,
+    Block,
+    RewardContext,
+    RolloutGroup,
+    Score,
+    Scores,
+    Trajectory,
+    block,
+    from_json,
+    registry,
+    to_json,
+)
 from ..core.scoring import nested
 
 READABLE = ("text", "answer", "task")
 START_TIMEOUT = 60.0  # seconds a process may take for its imports
+MOST_PROCESSES = 4  # of one reward
 
 
-@dataclass
-class Worker:
-    """One process, and the lock that calls wait for."""
+class Workers:
+    """The processes of one reward, and how many of them may work at once. Each takes one call after another."""
 
-    process: asyncio.subprocess.Process | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    def __init__(self, reward: Block) -> None:
+        self.reward = {"reward": to_json(reward), "files": user_files(reward)}
+        self.idle: list[asyncio.subprocess.Process] = []
+        self.free = asyncio.Semaphore(max(1, min(MOST_PROCESSES, os.cpu_count() or 1)))
+
+    async def call(self, arguments: dict[str, Any], seconds: float, name: str) -> Score:
+        """The score of one call. A process that does not answer in time is killed, and the score unknown."""
+        async with self.free:
+            process = None
+            try:
+                given = to_json(arguments)
+                process = await self._process()
+                line = {"arguments": given, "modules": block_modules(given), "seconds": seconds}
+                score = from_json(json.loads(await _request(process, line, seconds)))
+                self.idle.append(process)
+                process = None
+                return score
+            except TimeoutError:
+                when = f"no score within {seconds:g} s" if process else f"not started within {START_TIMEOUT:g} s"
+                return Score(None, error=f"reward {name}: {when}; its process was killed")
+            except (OSError, ValueError) as error:
+                return Score(None, error=f"reward {name}: its process ended without an answer ({error})")
+            except TypeError as error:
+                return Score(None, error=f"reward {name}: {error}")
+            finally:  # also where the caller is cancelled: the next call must not read this one's answer
+                _kill(process)
+
+    async def _process(self) -> asyncio.subprocess.Process:
+        while self.idle:
+            if (process := self.idle.pop()).returncode is None:
+                return process
+        return await _start(self.reward)
 
 
-_workers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Worker]] = weakref.WeakKeyDictionary()
+_workers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Workers]] = weakref.WeakKeyDictionary()
 
 
 @block
@@ -53,15 +94,19 @@ async def isolated(
             f"isolated needs reward=, a reward of {', '.join(READABLE)}; "
             f"{reward} reads {', '.join(reward.needs) if reward else 'nothing'}"
         )
-    first = json.dumps({"reward": to_json(reward), "files": user_files(reward)})
-    worker = _workers.setdefault(asyncio.get_running_loop(), {}).setdefault(first, Worker())
-    out: dict[Any, Score] = {}
-    for episode in group.episodes:
-        for trajectory in episode.trajectories:
-            if trajectory.learn is not None:
-                arguments = {n: _argument(n, group, episode.answer, trajectory, context) for n in reward.needs}
-                out[trajectory.leaf] = await _call(worker, first, arguments, seconds or deadline, reward.name)
-    return {"reward": out}
+    key = json.dumps(to_json(reward))
+    workers = _workers.setdefault(asyncio.get_running_loop(), {})
+    if key not in workers:
+        workers[key] = Workers(reward)
+    calls = {
+        t.leaf: workers[key].call(
+            {n: _argument(n, group, e.answer, t, context) for n in reward.needs}, seconds or deadline, reward.name
+        )
+        for e in group.episodes
+        for t in e.trajectories
+        if t.learn is not None
+    }
+    return {"reward": dict(zip(calls, await asyncio.gather(*calls.values()), strict=True))}
 
 
 def _argument(name: str, group: RolloutGroup, answer: Any, trajectory: Trajectory, context: RewardContext) -> Any:
@@ -83,25 +128,19 @@ def user_files(reward: Block) -> list[str]:
     return sorted(own)
 
 
-async def _call(worker: Worker, first: str, arguments: dict[str, Any], seconds: float, name: str) -> Score:
-    """The score of one call; calls of a worker run one at a time. A process that does not answer is killed."""
-    async with worker.lock:
-        try:
-            line = json.dumps(to_json(arguments))
-            if worker.process is None or worker.process.returncode is not None:
-                worker.process = await _start(first)
-            return from_json(json.loads(await _request(worker.process, line, seconds)))
-        except TimeoutError:
-            _kill(worker)
-            return Score(None, error=f"reward {name}: no score within {seconds:g} s; its process was killed")
-        except (OSError, ValueError) as error:
-            _kill(worker)
-            return Score(None, error=f"reward {name}: its process ended without an answer ({error})")
-        except TypeError as error:
-            return Score(None, error=f"reward {name}: {error}")
+def block_modules(data: Any) -> list[str]:
+    """The modules that register the blocks in some JSON, so that a process imports these and not all there are."""
+    if isinstance(data, list):
+        return sorted({m for v in cast("list[Any]", data) for m in block_modules(v)})
+    if not isinstance(data, dict):
+        return []
+    data = cast("dict[str, Any]", data)
+    own = {inspect.unwrap(registry.blocks.get(data["block"])).__module__} if "block" in data else set[str]()
+    inner = {m for v in data.values() for m in block_modules(v)}
+    return sorted(m for m in own | inner if m != "__main__" and not m.startswith("selfteach_user_"))
 
 
-async def _start(first: str) -> asyncio.subprocess.Process:
+async def _start(reward: dict[str, Any]) -> asyncio.subprocess.Process:
     home = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
     pipe = asyncio.subprocess.PIPE
@@ -115,20 +154,24 @@ async def _start(first: str) -> asyncio.subprocess.Process:
         limit=1 << 24,
         start_new_session=True,
     )
-    await _request(process, first, START_TIMEOUT)
+    try:
+        more = {"modules": block_modules(reward["reward"]), "parent": os.getpid(), "seconds": START_TIMEOUT}
+        await _request(process, {**reward, **more}, START_TIMEOUT)
+    except BaseException:
+        _kill(process)
+        raise
     return process
 
 
-async def _request(process: asyncio.subprocess.Process, line: str, seconds: float) -> bytes:
+async def _request(process: asyncio.subprocess.Process, request: dict[str, Any], seconds: float) -> bytes:
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(line.encode() + b"\n")
+    process.stdin.write(json.dumps(request).encode() + b"\n")
     answer = await asyncio.wait_for(process.stdout.readline(), seconds)
     if not answer:
         raise OSError("it closed its output")
     return answer
 
 
-def _kill(worker: Worker) -> None:
-    if worker.process is not None and worker.process.returncode is None:
-        worker.process.kill()
-    worker.process = None
+def _kill(process: asyncio.subprocess.Process | None) -> None:
+    if process is not None and process.returncode is None:
+        process.kill()

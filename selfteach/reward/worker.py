@@ -1,34 +1,80 @@
-"""The process of the reward `isolated`: reads calls as lines of JSON, answers each with a line, ends with its input."""
+"""A process of the reward `isolated`: reads calls as lines of JSON, answers each with a line, ends with its input.
+
+It outlives neither its parent nor a call's deadline, whatever the reward does. Code in C may hold the interpreter for
+ever (a runaway regular expression), so nothing that guards it is Python: on Linux the system kills it when its parent
+dies, and everywhere a watchdog in C (`faulthandler`) ends it a moment after the deadline at which its parent would.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import faulthandler
+import importlib
 import json
 import os
+import signal
 import sys
+from collections.abc import Generator
 from typing import Any
 
-from ..core import Block, Score, from_json, registry, to_json
-from ..core.errors import describe
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+GRACE = 3.0  # seconds after a deadline in which the parent, if it is there, kills first
 
 
 def main() -> None:
     """Serve a reward on standard input and output.
 
-    The first line names the reward and the user's files that it comes from; every other line is the arguments of one
-    call.
+    The first line names the reward, the modules and the user's files that it comes from; every other line is the
+    arguments of one call, the modules of their blocks, and the deadline.
     """
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    die_with_parent()
+    with watchdog(60.0):
+        first = json.loads(sys.stdin.readline() or "null")
+    if first is None or os.getppid() != first["parent"]:
+        return  # it died before this process could ask to be told
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # what a reward prints must not be taken for an answer
-    first = json.loads(sys.stdin.readline())
-    for file in first["files"]:
-        registry.load_file(file)
-    reward: Block = from_json(first["reward"])
+    with watchdog(first["seconds"]):
+        from ..core import from_json, registry, to_json
+
+        for module in first["modules"]:
+            importlib.import_module(module)
+        for file in first["files"]:
+            registry.load_file(file)
+        reward = from_json(first["reward"])
     answers.write("{}\n")
     for line in sys.stdin:
-        answers.write(json.dumps(to_json(_score(reward, from_json(json.loads(line))))) + "\n")
+        call = json.loads(line)
+        with watchdog(call["seconds"]):
+            for module in call["modules"]:
+                importlib.import_module(module)
+            answer = json.dumps(to_json(_score(reward, from_json(call["arguments"]))))
+        answers.write(answer + "\n")
 
 
-def _score(reward: Block, arguments: dict[str, Any]) -> Score:
+def die_with_parent() -> None:
+    """Let Linux kill this process when the thread that started it ends; elsewhere `watchdog` alone does."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def watchdog(seconds: float) -> Generator[None]:
+    """End the process, without Python's help, where what is inside takes much longer than `seconds`."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=nowhere)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _score(reward: Any, arguments: dict[str, Any]) -> Any:
+    from ..core import Score
+    from ..core.errors import describe
+
     try:
         return Score.of(reward(**arguments))
     except BaseException as error:  # one that exits costs its own score, not the process

@@ -100,7 +100,7 @@ def corpus_hash(documents: Sequence[Document]) -> str:
 def _load(folder: Path) -> Any | None:
     """The index in a folder; None where there is none or a file is not as the manifest's hash says."""
     try:
-        hashes = json.loads((folder / MANIFEST).read_text())
+        hashes = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if any(_hash(folder / name) != expected for name, expected in hashes.items()):
             return None
         return tantivy().Index.open(str(folder))
@@ -111,7 +111,7 @@ def _load(folder: Path) -> Any | None:
 def _write_manifest(folder: Path) -> None:
     """Write the hash of every file of an index, after all of them."""
     files = sorted(f.name for f in folder.iterdir() if f.is_file() and not f.name.endswith(".lock"))
-    (folder / MANIFEST).write_text(json.dumps({name: _hash(folder / name) for name in files}))
+    (folder / MANIFEST).write_text(json.dumps({name: _hash(folder / name) for name in files}), encoding="utf-8")
 
 
 def _hash(file: Path) -> str:

@@ -384,6 +384,7 @@ def test_progress_hears_every_event_of_a_run():
         {"event": "warm_found", "folder": "x"},
         {"event": "warm_step", "step": 0, "steps": 2, "policy/loss": 1.5},
         {"event": "start", "folder": "runs/a-1", "resumed": True, "step": 3, "model": {"parameters": 2_000_000}},
+        {"event": "kernels", "kernels": {"decode.cpp": "torch: SELFTEACH_NATIVE is 0", "layer_ops.cpp": "ab12"}},
         {"event": "measuring", "when": "start", "what": "own program, greedy", "done": 1, "total": 2},
         {"event": "final_eval", "when": "start", "step": 0, "figures": {"greedy": 0.25, "accuracy": 0.2}},
         {"event": "step", "step": 0, "steps": 2, "reward/mean": None, "policy/loss": 0.5},
@@ -399,6 +400,7 @@ def test_progress_hears_every_event_of_a_run():
         and "grpo seed 100: steps 1/2" in text
         and "continues after step 3" in text
         and "held-out 25 %" in text
+        and "kernels: decode.cpp computed by torch, slower (SELFTEACH_NATIVE is 0)" in text
     )
     assert step_summary({"reward/mean": 0.5, "policy/logprob_mismatch_mean": 1e-6}, 0.4) == (
         "reward 0.50, held-out 40 %, mismatch 1e-06"

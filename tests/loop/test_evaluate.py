@@ -143,7 +143,7 @@ def test_a_run_stops_where_an_evaluation_cannot_be_believed_and_goes_on_once_it_
     unwanted = "step" if when == "start" else "eval"
     assert not [e for e in read_events(tmp_path / "run" / "log") if e["event"] == unwanted]
     broken[0] = False
-    monkeypatch.setattr(api, "run_config_of", lambda _: run_config)
+    monkeypatch.setattr(api, "run_config_of", lambda *_: run_config)
     assert api.resume(tmp_path / "run").done
     events = read_events(tmp_path / "run" / "log")
     assert [e["step"] for e in events if e["event"] == "step"] == [0, 1, 2, 3]

@@ -45,9 +45,9 @@ def run(begun: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def notices(run: Path) -> list[str]:
+def notices(run: Path, trust: bool = False) -> list[str]:
     events: list[Any] = []
-    assert api.resume(run, events.append).done
+    assert api.resume(run, events.append, trust).done
     assert [e["step"] for e in read_events(run / "log") if e["event"] == "step"][-2:] == [2, 3]
     return [e["text"] for e in events if e["event"] == "notice"]
 
@@ -60,7 +60,7 @@ def test_a_users_file_that_was_edited_is_said(begun: Path, run: Path) -> None:
     before = (begun / "mine.py").read_text()
     (begun / "mine.py").write_text(before + "\n# another reward\n")
     try:
-        (notice,) = notices(run)
+        (notice,) = notices(run, trust=True)
     finally:
         (begun / "mine.py").write_text(before)
     assert str(begun / "mine.py") in notice and "was edited since the checkpoint" in notice

@@ -69,11 +69,15 @@ def test_actions_are_paid_by_their_form_and_by_what_they_find(text, value, compl
     assert got.value == pytest.approx(value) and got.parts == {"steps": got.value, "completed": completed}
 
 
+def path_of(ids, mask, prompt):
+    return SimpleNamespace(ids=ids, action_mask=mask, prompt=prompt, logp=np.where(mask, -1.0, np.nan))
+
+
 def acted(tokenizer, pieces):
     """The score of an episode whose policy said the pieces 0, 2, ... and was told the pieces 1, 3, ..."""
     ids = [tokenizer.encode(p) for p in ("question: ?\n", *pieces)]
     chosen = [np.full(len(i), n % 2 == 1) for n, i in enumerate(ids)]
-    path = SimpleNamespace(ids=np.concatenate(ids), action_mask=np.concatenate(chosen), prompt=len(ids[0]))
+    path = path_of(np.concatenate(ids), np.concatenate(chosen), len(ids[0]))
     return action_score(format_reward=0.1, search_reward=0.5)(path=path, context=SimpleNamespace(tokenizer=tokenizer))
 
 
@@ -96,7 +100,7 @@ def test_an_action_and_a_result_bring_a_tenth_each(tags):
     pieces = re.split(r"(<information>.*?</information>)", searched() + ANSWER)
     ids = [tags.encode(p) for p in ("question: ?\n", *pieces)]
     mask = np.concatenate([np.full(len(i), n % 2 == 1) for n, i in enumerate(ids)])
-    path = SimpleNamespace(ids=np.concatenate(ids), action_mask=mask, prompt=len(ids[0]))
+    path = path_of(np.concatenate(ids), mask, len(ids[0]))
     # a search and an answer, well formed, and one result
     assert action_score(path=path, context=SimpleNamespace(tokenizer=tags)).value == pytest.approx(0.2 + 0.1)
 

