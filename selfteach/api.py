@@ -126,11 +126,12 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
     memory = assemble.memory(run_config.method, start, run_config.settings)
     with checkpoint.claimed(out, config, resume):
         start = await warm_started(run_config, source, start, folder, observer)
-        return await _train_claimed(run_config, source, start, memory, out, observer, started)
+        return await _train_claimed(run_config, config, source, start, memory, out, observer, started)
 
 
 async def _train_claimed(
     run_config: RunConfig,
+    config: Mapping[str, Any],
     source: TaskSource,
     start: StartModel,
     memory: str | None,
@@ -140,7 +141,7 @@ async def _train_claimed(
 ) -> Run:
     session = make_session(run_config, source, start, out, observer)
     kernels = load_kernels(run_config.settings, session.model)
-    session.made_by = {"kernels": kernels, "files": file_hashes(run_config.use)}
+    session.made_by = {"kernels": kernels, "files": file_hashes(run_config.use), "config": config}
     resumed = session.open()
     about = dict(start.about) | (
         {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}

@@ -100,6 +100,9 @@ class Session:
         if found is not None and self.made_by:
             for text in differences(found[2].get("made_by", {}), self.made_by):
                 self._emit("notice", step=self.loop.state.step, text=text)
+        if found is not None and not self.log.missing and self.log.changed(found[2]["log"], found[2].get("log_hash")):
+            text = f"{self.log.file}: changed since the checkpoint was written; figures and curves of earlier steps"
+            self._emit("notice", step=self.loop.state.step, text=f"{text} may be wrong (no weight depends on it)")
         if self.log.missing:
             text = f"{self.log.file}: {self.log.missing} bytes shorter than when the checkpoint was written"
             self._emit("notice", step=self.loop.state.step, text=f"{text}; earlier steps are missing from it")
@@ -122,6 +125,7 @@ class Session:
             loop.learner.save(folder, skip=("policy",))
 
         state = {**asdict(loop.state), "log": self.log.offset if self.log else 0, "made_by": dict(self.made_by)}
+        state["log_hash"] = self.log.hash if self.log else None
         checkpoint.write(self.folder, loop.state.step, state, fill, self.keep)
 
     async def run(self) -> None:
@@ -263,7 +267,7 @@ def frozen_heap() -> Generator[None]:
 
 def unpack(state: Mapping[str, Any], file: Path) -> RunState:
     """The loop's state from a checkpoint's. Raises BadCheckpoint for one of other fields."""
-    known = {k: v for k, v in state.items() if k not in ("log", "history", "made_by")}
+    known = {k: v for k, v in state.items() if k not in ("log", "log_hash", "history", "made_by")}
     try:
         return RunState(**known, history=History(**state["history"]))
     except (KeyError, TypeError) as error:
