@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .errors import BadValue, unknown
+from .errors import BadValue, describe, unknown
 
 T = TypeVar("T")
 Build = Callable[..., Any]
@@ -130,9 +130,11 @@ def load_file(path: str | Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise BadValue(f"{path}: importing it raised {type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # one that exits, too
+        sys.modules.pop(name, None)
+        raise BadValue(f"{path}: importing it raised {describe(error)}") from error
 
 
 def task(fn: Build) -> Build:

@@ -13,16 +13,19 @@ import concurrent.futures
 import inspect
 import os
 import queue
+import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from .errors import UserCodeFailed, describe
+from .errors import SelfteachError, UserCodeFailed, describe
 
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 # Exceptions that a future takes for something else, or cannot carry.
 NOT_CARRIED = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError)
 
@@ -111,7 +114,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
     One that never returns holds up neither the calls after it (a pool would run out of workers) nor the end of the
     process.
     """
-    loop = asyncio.get_running_loop()
+    loop, process = asyncio.get_running_loop(), os.getpid()
     future: asyncio.Future[Any] = loop.create_future()
 
     def settle(value: Any, error: BaseException | None) -> None:
@@ -128,6 +131,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
             value = fn(*args, **named)
         except BaseException as raised:  # one that exits ends its own call only
             error = ordinary(raised)
+        end_fork(process)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, error)
 
@@ -145,9 +149,40 @@ def ordinary(error: BaseException) -> Exception:
     """An exception as a future can carry it and an event loop survives it: its own, or UserCodeFailed."""
     if isinstance(error, Exception) and not isinstance(error, NOT_CARRIED):
         return error
+    return UserCodeFailed(describe(error) + _where(error))
+
+
+def _where(error: BaseException) -> str:
+    """` (file:line, function)` of the innermost call that is in no installed library."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
-    return UserCodeFailed(describe(error) + where)
+    own = [f for f in frames if not f.filename.startswith(LIBRARIES)] or frames
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno}, {own[-1].name})" if own else ""
+
+
+@contextmanager
+def user_code(what: str) -> Generator[None]:
+    """Around a call that a step cannot do without (a loss, an assigner, a select): what it raises is one line.
+
+    Raises UserCodeFailed with `what` was called, the exception and its place; errors of our own, a lack of memory and
+    Ctrl-C pass as they are.
+    """
+    try:
+        yield
+    except (SelfteachError, KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:
+        if "memory" in f"{type(error).__name__} {error}".lower():  # torch's, by which micro-batches are halved
+            raise
+        raise UserCodeFailed(f"{what} raised {describe(error)}{_where(error)}") from error
+
+
+def end_fork(process: int) -> None:
+    """End this process where it is not `process`: a fork in a user's call that came back from it.
+
+    It has the run's lock, sockets and event loop, and would do all of the run a second time.
+    """
+    if os.getpid() != process:
+        os._exit(1)
 
 
 async def guarded(call: Awaitable[Any]) -> Any:
@@ -156,6 +191,7 @@ async def guarded(call: Awaitable[Any]) -> Any:
     SystemExit, StopIteration and a CancelledError that it raises itself become UserCodeFailed: any of them would end
     or stall the loop. A cancellation from outside (a deadline) and KeyboardInterrupt (Ctrl-C) pass.
     """
+    process = os.getpid()
     try:
         return await call
     except asyncio.CancelledError as error:
@@ -167,6 +203,8 @@ async def guarded(call: Awaitable[Any]) -> Any:
         raise
     except BaseException as error:
         raise ordinary(error) from error
+    finally:
+        end_fork(process)
 
 
 def on_run_loop(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ..core.tree import RolloutGroup, Tree
 TOKENS = ("id", "action_mask", "logp", "version", "span")
 METADATA = "metadata"  # the array that holds the JSON
 # What readers of these events rely on; a line without it is broken.
-HOLDS = {"step": ("step",), "eval": ("step",), "final_eval": ("when", "step", "figures")}
+HOLDS = {"step": {"event", "step"}, "eval": {"event", "step"}, "final_eval": {"event", "when", "step", "figures"}}
 NODES = ("parent", "cut", "begin", "by", "sampling")
 
 
@@ -219,8 +219,6 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
     for line in file.read_bytes().splitlines() if file.exists() else []:
         with contextlib.suppress(ValueError):
             event = json.loads(line)
-            if isinstance(event, dict) and all(
-                name in event for name in HOLDS.get(str(event.get("event")), ("event",))
-            ):
-                out.append(event)
+            if isinstance(event, dict) and event.keys() >= HOLDS.get(event.get("event", ""), {"event"}):
+                out.append(cast("dict[str, Any]", event))
     return out

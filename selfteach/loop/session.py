@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from ..core.blocks import Block
 from ..core.contexts import History
 from ..core.errors import BadCheckpoint, NotFinite, Terminated
 from ..core.task import Sampling, Task
-from ..core.threads import guarded
+from ..core.threads import end_fork, guarded
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
@@ -222,7 +223,11 @@ class Session:
     def _emit(self, event: str, **values: Any) -> None:
         if self.log:
             self.log.event(event, **values)
-        self.observer({"event": event, **values})
+        process = os.getpid()
+        try:
+            self.observer({"event": event, **values})
+        finally:
+            end_fork(process)
 
     @contextmanager
     def _stop_on_signals(self) -> Any:
