@@ -5,7 +5,6 @@ train("grpo", task="chain_sum", rollouts=16, steps=40)      # what `configuratio
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from .core.method import Method, MethodEntry
 from .core.random_keys import generator
 from .core.serial import plain
 from .core.task import TaskSource
+from .core.threads import run_to_end
 from .loop import assemble, checkpoint
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
@@ -98,7 +98,7 @@ def train(
         raise BadValue(
             f"train: a RunConfig is complete, so {', '.join(change)} cannot be given beside it; use RunConfig.override"
         )
-    return asyncio.run(
+    return run_to_end(
         _train(
             run_config,
             Path(out) if out is not None else new_run_folder(run_config.method.name or "method"),
@@ -344,11 +344,11 @@ def evaluate(
     source = task_source(run_config.task, run_config.task_options)
     assemble.check(run_config.method, source)
     if folder is None:
-        start = asyncio.run(start_model(run_config, source, observer))
+        start = run_to_end(start_model(run_config, source, observer))
     else:
         start, run_config = trained_model(folder, observer), replace(run_config, settings=run_config.settings.full())
     session = make_session(run_config, source, start, None, observer)
-    return asyncio.run(
+    return run_to_end(
         final_eval(session, config or run_config.final_eval, "now", None if decoder is None else [decoder])
     )
 
@@ -364,7 +364,7 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events) -> Sta
         raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
-    start = asyncio.run(start_model(run_config, source, observer))
+    start = run_to_end(start_model(run_config, source, observer))
     peft_files.check_base(last / "learner.json", start.model)
     adapter = peft_files.read(last / "adapter", start.model)
     return replace(start, model=lora.merged_copy(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import inspect
 import os
 import queue
@@ -17,14 +18,14 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from .errors import SelfteachError, UserCodeFailed, describe
 
+T = TypeVar("T")
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 # Exceptions that a future takes for something else, or cannot carry.
 NOT_CARRIED = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError)
@@ -159,21 +160,49 @@ def _where(error: BaseException) -> str:
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno}, {own[-1].name})" if own else ""
 
 
-@contextmanager
-def user_code(what: str) -> Generator[None]:
+class user_code:  # a context manager; one made of a generator lets a StopIteration through
     """Around a call that a step cannot do without (a loss, an assigner, a select): what it raises is one line.
 
     Raises UserCodeFailed with `what` was called, the exception and its place; errors of our own, a lack of memory and
     Ctrl-C pass as they are.
     """
-    try:
-        yield
-    except (SelfteachError, KeyboardInterrupt, MemoryError):
-        raise
-    except BaseException as error:
-        if "memory" in f"{type(error).__name__} {error}".lower():  # torch's, by which micro-batches are halved
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> None:
+        if error is None or isinstance(error, SelfteachError | KeyboardInterrupt | MemoryError):
+            return
+        text = describe(error)
+        if "memory" not in text.lower():  # torch's lack of it, by which micro-batches are halved
+            raise UserCodeFailed(f"{self.what} raised {text}{_where(error)}") from error
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, after which the coroutine has always ended: its locks are released and signals are as they were.
+
+    Where Ctrl-C ends a task in the middle, asyncio leaves the coroutines that wait for it to the garbage collector.
+    """
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def main() -> T:
+        tasks.extend(t for t in [asyncio.current_task()] if t)
+        return await work
+
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(main())
+        except BaseException:
+            for _ in range(100):  # each task that waited for the one that was interrupted raises it again
+                if all(t.done() for t in tasks):
+                    break
+                with contextlib.suppress(BaseException):
+                    tasks[0].cancel()
+                    runner.get_loop().run_until_complete(tasks[0])
             raise
-        raise UserCodeFailed(f"{what} raised {describe(error)}{_where(error)}") from error
 
 
 def end_fork(process: int) -> None:

@@ -203,8 +203,13 @@ def _optimise(
         for minibatch in split_minibatches(batch, update, (*key, epoch)):
             for t, term in enumerate(update.terms):
                 with user_code(f"loss weights {term.loss_weights} of {term.fn.name}"):
-                    minibatch.put(f"w{t}", term.fn.unit, loss_weights(minibatch, term))
+                    w = loss_weights(minibatch, term)
+                if not np.isfinite(w).all():
+                    raise BadValue(f"loss weights {term.loss_weights} of {term.fn.name}: not all are finite")
+                minibatch.put(f"w{t}", term.fn.unit, w)
             nonzero = drop_zero_advantage(minibatch, update)
             if nonzero.size("token"):
-                found.append({**learner.backward(nonzero, update), **learner.step(update, rate)})
+                with user_code(f"the gradient of {' + '.join(t.fn.name for t in update.terms)}"):
+                    gradient = learner.backward(nonzero, update)
+                found.append({**gradient, **learner.step(update, rate)})
     return found
