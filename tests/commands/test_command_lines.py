@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_a_command_line_is_carried_out_or_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(place)
     slowest: list[tuple[float, list[str]]] = [(0.0, [])]
-    refused = planned = 0
+    counts = Counter[str]()
 
     @settings(
         max_examples=3000 if WHOLE else 40,
@@ -59,23 +60,23 @@ def test_a_command_line_is_carried_out_or_refused_in_one_line(
     )
     @given(words=command_lines(command, str(mini_folder)))
     def check(words: list[str]) -> None:
-        nonlocal refused, planned
         found = outcome(words, capsys.readouterr)
         slowest.append((found.seconds, words))
         assert found.code in (0, 2, -1), words
         assert "Traceback" not in found.err
         if found.code == 2:
-            refused += 1
+            counts["refused"] += 1
             assert found.err.count("\n") == 1 and found.err.startswith("selfteach"), found.err
             assert not found.out
-        elif found.code == -1 and found.run_config is not None:
-            planned += 1
+        else:
+            counts["planned" if found.code == -1 else "printed"] += 1
+        if found.code == -1 and found.run_config is not None:
             again = RunConfig.from_json(json.loads(json.dumps(found.run_config.to_json())))
             assert again == found.run_config, "the configuration comes back from its file as it was"
 
     check()
     if WHOLE:
-        print(json.dumps({"command": command, "lines": len(slowest) - 1, "refused": refused, "planned": planned}))
+        print(json.dumps({"command": command, "lines": len(slowest) - 1, **counts}))
         print("slowest", *max(slowest))
     else:
         assert max(slowest)[0] < 10 * SECONDS
