@@ -120,10 +120,10 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
     checkpoint.check_folder(out, config, resume)
     source = task_source(run_config.task, run_config.task_options)
     assemble.check(run_config.method, source)
-    observer({"event": "source", "task": run_config.task, **source.about})
     start = build(run_config.model, source, run_config.warm.seed)
     folder = check_start(run_config, source, start)
     memory = assemble.memory(run_config.method, start, run_config.settings)
+    observer({"event": "source", "task": run_config.task, **source.about})  # nothing is said of what is refused
     with checkpoint.claimed(out, config, resume):
         start = await warm_started(run_config, source, start, folder, observer)
         return await _train_claimed(run_config, config, source, start, memory, out, observer, started)

@@ -75,6 +75,7 @@ class Session:
         """Load the folder's newest checkpoint; True where there was one."""
         if self.folder is None:
             return False
+        checkpoint.clear_unfinished(self.folder)
         found = checkpoint.read(self.folder)
         offset = None
         if found is not None:

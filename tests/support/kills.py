@@ -27,6 +27,8 @@ from selfteach.loop.log import Rollouts
 from support.disk_faults import functions
 from support.runs import same_run
 
+AGAIN = 8  # kills of one run
+
 
 def main(library: str, config: str, home: Path, kills: int, which: str, seed: int) -> None:
     """Run undisturbed and count the changes; then kill at each of some of them, and see the run through."""
@@ -68,11 +70,15 @@ def main(library: str, config: str, home: Path, kills: int, which: str, seed: in
     while done < kills:
         started, killed = time.monotonic(), list[int]()
         shutil.rmtree(store / "warm", ignore_errors=True)
-        often = done >= kills * 2 // 3  # the last third: killed again and again
-        at = 1 + total * done * 3 // (kills * 2) if not often else draw(total, seed, done)
+        often = done >= kills // 2  # the second half: killed again and again
+        at = 1 + total * done * 2 // kills if not often else draw(total, seed, done)
         while not attempt(at):
             killed.append(at)
-            at = draw(total, seed, done, len(killed)) if often and len(killed) < 4 and done + len(killed) < kills else 0
+            at = (
+                draw(total, seed, done, len(killed))
+                if often and len(killed) < AGAIN and done + len(killed) < kills
+                else 0
+            )
         done += max(1, len(killed))
         same_run(home / "undisturbed", out)
         whole_log(out)
