@@ -34,13 +34,13 @@ def warm_run() -> RunConfig:
 
 def full_disks(run_config: RunConfig, which: str, folder: Path, places: int) -> Iterator[dict[str, Any]]:
     """What happens on a disk that is full after each of some numbers of bytes; the last is about all."""
-    return run_preloaded("full_disk", [*_begun(run_config, folder), str(places), which], folder, 60 + 20 * places)
+    return run_preloaded("full_disk", [*_begun(run_config, folder), str(places), which], folder, 120 + 40 * places)
 
 
 def kills(run_config: RunConfig, which: str, folder: Path, count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Runs that are killed at a change of a file, and seen through; the last is about all."""
     words = [*_begun(run_config, folder), str(count), which, str(seed)]
-    return run_preloaded("kills", words, folder, 60 + 20 * count)
+    return run_preloaded("kills", words, folder, 120 + 40 * count)
 
 
 def _begun(run_config: RunConfig, folder: Path) -> list[str]:
