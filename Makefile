@@ -2,13 +2,14 @@
 #   make train   set up, and run the flagship: a small model learns to search its own memory
 #   make test    set up, and pass lint, types and tests
 #   make mutants set up, and see which small faults in blocks the tests find
+#   make torture set up, and kill, fill, break and misuse runs by the hundred
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= logical
 
-.PHONY: help setup train test lint types check fingerprints mutants format clean
+.PHONY: help setup train test lint types check fingerprints mutants torture format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -43,6 +44,9 @@ fingerprints: setup
 
 mutants: setup
 	$(BIN)/python scripts/mutants.py
+
+torture: setup
+	$(BIN)/python scripts/torture.py
 
 format: setup
 	$(BIN)/python scripts/method_stub.py

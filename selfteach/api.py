@@ -5,7 +5,6 @@ train("grpo", task="chain_sum", rollouts=16, steps=40)      # what `configuratio
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from .core.method import Method, MethodEntry
 from .core.random_keys import generator
 from .core.serial import plain
 from .core.task import TaskSource
+from .core.threads import run_to_end
 from .loop import assemble, checkpoint
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
@@ -99,7 +99,7 @@ def train(
         raise BadValue(
             f"train: a RunConfig is complete, so {', '.join(change)} cannot be given beside it; use RunConfig.override"
         )
-    return asyncio.run(
+    return run_to_end(
         _train(
             run_config,
             Path(out) if out is not None else new_run_folder(run_config.method.name or "method"),
@@ -128,17 +128,18 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
     checkpoint.check_folder(out, config, resume)
     source = task_source(run_config.task, run_config.task_options)
     assemble.check(run_config.method, source)
-    observer({"event": "source", "task": run_config.task, **source.about})
     start = build(run_config.model, source, run_config.warm.seed)
     folder = check_start(run_config, source, start)
     memory = assemble.memory(run_config.method, start, run_config.settings)
+    observer({"event": "source", "task": run_config.task, **source.about})  # nothing is said of what is refused
     with checkpoint.claimed(out, config, resume):
         start = await warm_started(run_config, source, start, folder, observer)
-        return await _train_claimed(run_config, source, start, memory, out, observer, started)
+        return await _train_claimed(run_config, config, source, start, memory, out, observer, started)
 
 
 async def _train_claimed(
     run_config: RunConfig,
+    config: Mapping[str, Any],
     source: TaskSource,
     start: StartModel,
     memory: str | None,
@@ -148,7 +149,7 @@ async def _train_claimed(
 ) -> Run:
     session = make_session(run_config, source, start, out, observer)
     kernels = load_kernels(run_config.settings, session.model)
-    session.made_by = {"kernels": kernels, "files": file_hashes(run_config.use)}
+    session.made_by = {"kernels": kernels, "files": file_hashes(run_config.use), "config": config}
     resumed = session.open()
     about = dict(start.about) | (
         {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}
@@ -353,13 +354,13 @@ def evaluate(
     source = task_source(run_config.task, run_config.task_options)
     assemble.check(run_config.method, source)
     if folder is None:
-        start = asyncio.run(start_model(run_config, source, observer))
+        start = run_to_end(start_model(run_config, source, observer))
     else:
         start = trained_model(folder, observer, trust)
         run_config = replace(run_config, settings=run_config.settings.full())
     session = make_session(run_config, source, start, None, observer)
     observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.model, learns=False)})
-    return asyncio.run(
+    return run_to_end(
         final_eval(session, config or run_config.final_eval, "now", None if decoder is None else [decoder])
     )
 
@@ -375,7 +376,7 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events, trust:
         raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
-    start = asyncio.run(start_model(run_config, source, observer))
+    start = run_to_end(start_model(run_config, source, observer))
     peft_files.check_base(last / "learner.json", start.model)
     adapter = peft_files.read(last / "adapter", start.model)
     return replace(start, model=lora.merged_copy(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))

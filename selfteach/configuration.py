@@ -114,9 +114,9 @@ def task_source(task: str, task_options: Mapping[str, Any]) -> TaskSource:
         _sources.clear()
         try:
             _sources[key] = make(**task_options)
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            if isinstance(error, SelfteachError):
-                raise
+        except (SelfteachError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # one that exits, too
             given = ", ".join(f"{name}={value!r}" for name, value in task_options.items()) or "no options"
             raise BadValue(f"task {task} with {given}: cannot be made ({describe(error)})") from error
     return _sources[key]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -368,3 +369,10 @@ def test_tests_mirror_the_packages():
     assert folders <= packages, "a folder of tests is named as the package that it tests"
     whole = {f.stem.removeprefix("test_") for f in TESTS.glob("test_*.py")}
     assert whole == WHOLE_HOUSE, "only tests of the whole house stand at the top"
+
+
+def test_every_test_that_a_guarantee_names_exists():
+    page = (TESTS.parent / "docs" / "guarantees.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+    missing = [f"{file}::{test}" for file, test in named if f"def {test}(" not in (TESTS / file).read_text()]
+    assert len(named) > 30 and not missing

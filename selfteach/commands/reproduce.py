@@ -207,13 +207,18 @@ def show_result(result: Mapping[str, Any]) -> None:
     print(f"{len(result['arms'])} arms, {format_seconds(result['seconds'])} of runs on {result['cores']} cores")
 
 
-def _ledger(words: Sequence[str]) -> int:
+def ledger_parser() -> Parser:
+    """The options of `ledger`."""
     made = Parser("ledger", usage="selfteach ledger [options]", description=LEDGER, epilog=LEDGER_EXAMPLES)
     made.add_argument("--results", metavar="DIR", help="a folder of results (default: ./results and the library's)")
     made.add_argument("--out", metavar="FILE", help="the page (default: docs/ledger.md)")
+    return made
+
+
+def _ledger(words: Sequence[str]) -> int:
     from ..analysis import ledger
 
-    given = vars(made.read(words))
+    given = vars(ledger_parser().read(words))
     if "results" in given and not Path(given["results"]).is_dir():
         raise BadValue(
             f"{given['results']}: no such folder; --results takes the folder that selfteach reproduce wrote to"

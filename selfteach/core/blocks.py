@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from .errors import BadValue, unknown
 from .registry import blocks
+from .threads import end_fork
 
 Unit = Literal["token", "step", "seq", "group", "batch", "episode", "pair"]
 Array: TypeAlias = Any  # numpy in credit, torch in objective
@@ -129,7 +131,11 @@ class Block:
 
     def __call__(self, **given: Any) -> Any:
         """Call the block on its inputs."""
-        return self.fn(**given, **self.args)
+        process = os.getpid()
+        try:
+            return self.fn(**given, **self.args)
+        finally:
+            end_fork(process)
 
     def __str__(self) -> str:
         inner = ", ".join(

@@ -52,7 +52,7 @@ def file_lock(file: Path, busy: Callable[[], None]) -> Generator[None]:
     with disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.open("w", encoding="utf-8")
-    with lock:
+    with lock, _not_in_forks(lock.fileno()):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -61,6 +61,30 @@ def file_lock(file: Path, busy: Callable[[], None]) -> Generator[None]:
         except OSError:  # a file system without locks
             pass
         yield
+
+
+_locks: set[int] = set()  # descriptors of the locks that this process holds
+
+
+@contextmanager
+def _not_in_forks(descriptor: int) -> Generator[None]:
+    """Inside the `with` a fork gives up its copy, which would hold the lock as long as it lives."""
+    _locks.add(descriptor)
+    try:
+        yield
+    finally:
+        _locks.discard(descriptor)
+
+
+def _give_up_locks() -> None:
+    for descriptor in _locks:
+        with contextlib.suppress(OSError), open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), descriptor)
+    _locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_give_up_locks)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from . import trust as trust_record
-from .errors import BadValue, unknown
+from .errors import BadValue, describe, unknown
 
 T = TypeVar("T")
 Build = Callable[..., Any]
@@ -143,9 +143,11 @@ def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool 
     try:
         # What was read and checked is what runs: no second reading, and no bytecode that lies beside it.
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
-    except Exception as error:
-        del sys.modules[name]
-        raise BadValue(f"{path}: importing it raised {type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # one that exits, too
+        sys.modules.pop(name, None)
+        raise BadValue(f"{path}: importing it raised {describe(error)}") from error
     trust_record.remember(file, content)
 
 

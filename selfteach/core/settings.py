@@ -65,7 +65,7 @@ def check(values: Any) -> None:
         value = getattr(values, f.name)
         if not fits(value, kinds[f.name]):
             raise BadValue(f"{f.name}: must be {kind_in_words(kinds[f.name])}, not {value!r}")
-        for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
+        for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple | list) else (value,):
             if isinstance(one, int | float):
                 _check_range(f, one)
 

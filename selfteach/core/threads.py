@@ -10,19 +10,23 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import inspect
 import os
 import queue
+import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
-from .errors import UserCodeFailed, describe
+from .errors import SelfteachError, UserCodeFailed, describe
 
+T = TypeVar("T")
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 # Exceptions that a future takes for something else, or cannot carry.
 NOT_CARRIED = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError)
 
@@ -111,7 +115,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
     One that never returns holds up neither the calls after it (a pool would run out of workers) nor the end of the
     process.
     """
-    loop = asyncio.get_running_loop()
+    loop, process = asyncio.get_running_loop(), os.getpid()
     future: asyncio.Future[Any] = loop.create_future()
 
     def settle(value: Any, error: BaseException | None) -> None:
@@ -128,6 +132,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
             value = fn(*args, **named)
         except BaseException as raised:  # one that exits ends its own call only
             error = ordinary(raised)
+        end_fork(process)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, error)
 
@@ -145,9 +150,68 @@ def ordinary(error: BaseException) -> Exception:
     """An exception as a future can carry it and an event loop survives it: its own, or UserCodeFailed."""
     if isinstance(error, Exception) and not isinstance(error, NOT_CARRIED):
         return error
+    return UserCodeFailed(describe(error) + _where(error))
+
+
+def _where(error: BaseException) -> str:
+    """` (file:line, function)` of the innermost call that is in no installed library."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
-    return UserCodeFailed(describe(error) + where)
+    own = [f for f in frames if not f.filename.startswith(LIBRARIES)] or frames
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno}, {own[-1].name})" if own else ""
+
+
+class user_code:  # a context manager; one made of a generator lets a StopIteration through
+    """Around a call that a step cannot do without (a loss, an assigner, a select): what it raises is one line.
+
+    Raises UserCodeFailed with `what` was called, the exception and its place; errors of our own, a lack of memory and
+    Ctrl-C pass as they are.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> None:
+        if error is None or isinstance(error, SelfteachError | KeyboardInterrupt | MemoryError):
+            return
+        text = describe(error)
+        if "memory" not in text.lower():  # torch's lack of it, by which micro-batches are halved
+            raise UserCodeFailed(f"{self.what} raised {text}{_where(error)}") from error
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, after which the coroutine has always ended: its locks are released and signals are as they were.
+
+    Where Ctrl-C ends a task in the middle, asyncio leaves the coroutines that wait for it to the garbage collector.
+    """
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def main() -> T:
+        tasks.extend(t for t in [asyncio.current_task()] if t)
+        return await work
+
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(main())
+        except BaseException:
+            for _ in range(100):  # each task that waited for the one that was interrupted raises it again
+                if all(t.done() for t in tasks):
+                    break
+                with contextlib.suppress(BaseException):
+                    tasks[0].cancel()
+                    runner.get_loop().run_until_complete(tasks[0])
+            raise
+
+
+def end_fork(process: int) -> None:
+    """End this process where it is not `process`: a fork in a user's call that came back from it.
+
+    It has the run's lock, sockets and event loop, and would do all of the run a second time.
+    """
+    if os.getpid() != process:
+        os._exit(1)
 
 
 async def guarded(call: Awaitable[Any]) -> Any:
@@ -156,6 +220,7 @@ async def guarded(call: Awaitable[Any]) -> Any:
     SystemExit, StopIteration and a CancelledError that it raises itself become UserCodeFailed: any of them would end
     or stall the loop. A cancellation from outside (a deadline) and KeyboardInterrupt (Ctrl-C) pass.
     """
+    process = os.getpid()
     try:
         return await call
     except asyncio.CancelledError as error:
@@ -167,6 +232,8 @@ async def guarded(call: Awaitable[Any]) -> Any:
         raise
     except BaseException as error:
         raise ordinary(error) from error
+    finally:
+        end_fork(process)
 
 
 def on_run_loop(fn: Callable[..., Any]) -> Callable[..., Any]:

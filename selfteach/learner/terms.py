@@ -14,6 +14,7 @@ from ..core.batch import Batch
 from ..core.blocks import Unit, measures
 from ..core.errors import BadValue
 from ..core.method import Term, Update
+from ..core.threads import user_code
 from .columns import live_column_name
 from .param_groups import ParamGroups
 
@@ -156,7 +157,9 @@ def weighted_loss(
         w = _tensor(part.columns[f"w{number}"].values, like)
         if not len(w):
             continue
-        loss = float(term.coef) * _sum(term, term.fn(**given), w, part.size(term.fn.unit), accumulator)  # type: ignore[arg-type]
+        with user_code(f"term {term.fn.name}"):
+            result = term.fn(**given)
+            loss = float(term.coef) * _sum(term, result, w, part.size(term.fn.unit), accumulator)  # type: ignore[arg-type]
         accumulator.sum(name, loss)
         _add_ratio_metrics(accumulator, given)
         with torch.no_grad():

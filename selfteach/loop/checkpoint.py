@@ -81,14 +81,26 @@ def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path],
         if (run / "last").is_dir() and not (run / "last").is_symlink():  # a copy that has folders in place of links
             shutil.rmtree(run / "last")
         os.replace(link, run / "last")
-    written = list((run / "checkpoints").iterdir())
-    earlier = sorted((p for p in written if p.name.isdigit() and int(p.name) < step), key=lambda p: int(p.name))
-    unfinished = [p for p in written if p.name.startswith(".")]  # left by a kill
-    for old in earlier[: max(0, len(earlier) - (max(keep, 1) - 1))] + unfinished:
+    written = [p for p in (run / "checkpoints").iterdir() if p.name.isdigit()]
+    earlier = sorted((p for p in written if int(p.name) < step), key=lambda p: int(p.name))
+    for old in earlier[: max(0, len(earlier) - (max(keep, 1) - 1))]:
         shutil.rmtree(old, ignore_errors=True)
+    clear_unfinished(run)
+    return folder
+
+
+def clear_unfinished(run: Path) -> None:
+    """Remove what a kill left of checkpoints that were being written; one that was moved aside for another of its step,
+    which then never came, is put back.
+    """
+    for aside in (run / "checkpoints").glob(".*.old-*"):
+        folder = aside.with_name(aside.name[1:].partition(".")[0])
+        if not folder.exists():
+            aside.rename(folder)
+    for folder in (run / "checkpoints").glob(".*"):
+        shutil.rmtree(folder, ignore_errors=True)
     for link in run.glob(".last-*"):
         link.unlink(missing_ok=True)
-    return folder
 
 
 def write_state(folder: Path, data: Mapping[str, Any]) -> None:

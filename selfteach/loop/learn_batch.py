@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.batch import Batch, Example
 from ..core.blocks import Block
 from ..core.collate import collate
+from ..core.errors import BadValue
 from ..core.method import Stage, Update
 from ..core.protocols import Learner
 from ..core.quantity import parse
 from ..core.task import TaskSource
+from ..core.threads import user_code
 from ..core.tree import RolloutGroup
 from .loss_weights import loss_weights
 from .minibatches import drop_zero_advantage, split_minibatches, without
@@ -122,6 +124,8 @@ def _examples(
         if "groups" in block.needs:
             given = {"groups": groups, "context": context, "source": source}
             made: list[Example] = state.call(f"{stage.name}/credit.{number}", block, given)
+            if not isinstance(made, list) or not all(isinstance(e, Example) for e in made):
+                raise BadValue(f"composer {block.name}: must return a list of Examples, not {type(made).__name__}")
             first = len(examples)
             examples += [
                 replace(e, preferred_over=tuple(b + first for b in e.preferred_over)) if e.preferred_over else e
@@ -143,16 +147,35 @@ def _assign(batch: Batch, block: Block, state: RunState, place: str, reasons: di
     if not batch.size("token"):
         return batch
     columns = state.call(place, block, _columns_of(block, batch))
-    for name, (unit, values) in columns.items():
-        batch.put(name, unit, values)
+    with user_code(f"{place} {block.name}: what it returned"):
+        for name, (unit, values) in columns.items():
+            batch.put(name, unit, _numbers(values))
     if "keep" in columns:
         batch = without(batch, np.asarray(batch.get("keep")) == 0, block.name, reasons)
         batch.columns.pop("keep")
     return batch
 
 
+def _numbers(values: Any) -> np.ndarray:
+    """A column that a block gave. Raises TypeError for values that are neither numbers nor strings."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufUS":
+        raise TypeError(f"a column of {array.dtype}")
+    return array
+
+
 def _columns_of(block: Block, batch: Batch) -> dict[str, np.ndarray]:
-    return {n: batch.get(block.reads.get(n, n), u) for n, u in block.needs.items() if n not in ("state", "history")}
+    """The columns that a block reads, which it cannot write to: they are those of the batch."""
+    own = {n: batch.get(block.reads.get(n, n), u) for n, u in block.needs.items() if n not in ("state", "history")}
+    return {n: _read_only(values) for n, values in own.items()}
+
+
+def _read_only(values: Any) -> Any:
+    if not isinstance(values, np.ndarray):
+        return values
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 def _prepared(batch: Batch, update: Update, learner: Learner, state: RunState, place: str) -> Batch:
@@ -161,7 +184,8 @@ def _prepared(batch: Batch, update: Update, learner: Learner, state: RunState, p
     for i, block in enumerate(update.assign):
         batch = _assign(batch, block, state, f"{place}.{i}", {})
     if update.where is not None:
-        batch = batch.take(np.asarray(update.where(**_columns_of(update.where, batch)), bool))
+        with user_code(f"{place} where {update.where.name}"):
+            batch = batch.take(np.asarray(update.where(**_columns_of(update.where, batch)), bool))
     prox = sorted({c for t in update.terms for c in t.fn.columns if c.startswith("prox_")})
     if prox and batch.size("token"):
         learner.forward(batch, prox)
@@ -178,8 +202,14 @@ def _optimise(
     for epoch in range(update.epochs):
         for minibatch in split_minibatches(batch, update, (*key, epoch)):
             for t, term in enumerate(update.terms):
-                minibatch.put(f"w{t}", term.fn.unit, loss_weights(minibatch, term))
+                with user_code(f"loss weights {term.loss_weights} of {term.fn.name}"):
+                    w = loss_weights(minibatch, term)
+                if not np.isfinite(w).all():
+                    raise BadValue(f"loss weights {term.loss_weights} of {term.fn.name}: not all are finite")
+                minibatch.put(f"w{t}", term.fn.unit, w)
             nonzero = drop_zero_advantage(minibatch, update)
             if nonzero.size("token"):
-                found.append({**learner.backward(nonzero, update), **learner.step(update, rate)})
+                with user_code(f"the gradient of {' + '.join(t.fn.name for t in update.terms)}"):
+                    gradient = learner.backward(nonzero, update)
+                found.append({**gradient, **learner.step(update, rate)})
     return found

@@ -8,25 +8,28 @@ log/rollouts/000003.npz   tokens, nodes, trajectories, scores, advantages of tha
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..core.batch import Batch
 from ..core.disk import disk_errors
-from ..core.errors import BadCheckpoint, unknown
+from ..core.errors import BadCheckpoint, describe, unknown
 from ..core.serial import from_json, plain_text, to_json
 from ..core.task import Ref
 from ..core.tree import RolloutGroup, Tree
 
 TOKENS = ("id", "action_mask", "logp", "version", "span")
 METADATA = "metadata"  # the array that holds the JSON
+# What readers of these events rely on; a line without it is broken.
+HOLDS = {"step": {"event", "step"}, "eval": {"event", "step"}, "final_eval": {"event", "when", "step", "figures"}}
 NODES = ("parent", "cut", "begin", "by", "sampling")
 
 
@@ -46,6 +49,21 @@ class RunLog:
                     data = f.read() if offset is None else f.read(offset)
                     f.truncate(data.rfind(b"\n") + 1)
         self.missing = max(0, (offset or 0) - self.offset)
+        self._hash = hashlib.blake2b(self._begin(), digest_size=16)
+
+    def _begin(self, size: int | None = None) -> bytes:
+        """The first bytes of the file of events."""
+        with disk_errors(self.file):
+            return self.file.read_bytes()[:size] if self.file.exists() else b""
+
+    @property
+    def hash(self) -> str:
+        """A hash of the events so far."""
+        return self._hash.hexdigest()
+
+    def changed(self, size: int, before: str | None) -> bool:
+        """Whether the first bytes of the events are others than those that had the hash `before` (None: unknown)."""
+        return before is not None and hashlib.blake2b(self._begin(size), digest_size=16).hexdigest() != before
 
     @property
     def offset(self) -> int:
@@ -57,6 +75,7 @@ class RunLog:
         line = plain_text({"event": event, **values})
         with disk_errors(self.file), self.file.open("a", encoding="utf-8") as f:
             f.write(line + "\n")
+        self._hash.update(line.encode() + b"\n")
 
     def rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:
         """Write a step's episodes, whole or not at all."""
@@ -148,8 +167,8 @@ class Rollouts:
             with np.load(file, allow_pickle=False) as data:
                 self.arrays = {n: data[n] for n in data.files}
             self.metadata = json.loads(self.arrays[METADATA].tobytes())
-        except (OSError, ValueError, KeyError) as error:
-            raise BadCheckpoint(f"{file}: not a rollout file of this run ({error})") from error
+        except Exception as error:  # zip, NumPy and JSON each have their own
+            raise BadCheckpoint(f"{file}: not a rollout file of this run ({describe(error)})") from error
         self.index = {e["id"]: n for n, e in enumerate(self.metadata["episodes"])}
 
     def __iter__(self) -> Iterator[str]:
@@ -196,8 +215,10 @@ class RolloutArchive:
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """The events of a run, oldest first; a line that is broken (the last one, cut short by a kill) is left out."""
     file = folder / "events.jsonl"
-    out = []
+    out: list[dict[str, Any]] = []
     for line in file.read_bytes().splitlines() if file.exists() else []:
         with contextlib.suppress(ValueError):
-            out.append(json.loads(line))
+            event = json.loads(line)
+            if isinstance(event, dict) and event.keys() >= HOLDS.get(event.get("event", ""), {"event"}):
+                out.append(cast("dict[str, Any]", event))
     return out

@@ -1,5 +1,5 @@
-"""What a run is computed by besides its configuration: kernels, and the user's own files. Checkpoints hold it, so that
-a run that goes on by others says so.
+"""What a run is computed by: its configuration, kernels, and the user's own files. Checkpoints hold it, so that a run
+that goes on by others says so.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..kernels import decode, layer_ops, matmul_bf16
 from ..kernels.build import used
@@ -15,6 +15,8 @@ from ..model import devices
 from ..model.base import Model
 from ..model.transformer import Transformer
 from .settings import RunSettings
+
+SHOWN = 5  # values that were changed, in a message
 
 
 def load_kernels(settings: RunSettings, model: Model, learns: bool = True) -> dict[str, str]:
@@ -54,9 +56,22 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
         if was is not None and (was != how) and not (_by_torch(was) and _by_torch(how)):
             words = [how if _by_torch(how) else "another build", was if _by_torch(was) else "another build"]
             yield f"{name}: computed by {words[0]} now, by {words[1]} before; from here on bits are others"
+    was, is_now = _flat(before.get("config", now["config"])), _flat(now["config"])
+    if changed := [n for n in {**was, **is_now} if was.get(n) != is_now.get(n)]:
+        shown = "; ".join(f"{n} was {was.get(n)}, is {is_now.get(n)}" for n in changed[:SHOWN])
+        more = f" and {len(changed) - SHOWN} more" * (len(changed) > SHOWN)
+        yield f"config.json: was changed since the checkpoint was written ({shown}{more}); it is followed from here on"
     for name, content in now["files"].items():
         if before.get("files", {}).get(name, content) != content:
             yield f"{name}: was edited since the checkpoint was written; steps from here on are made by what it is now"
+
+
+def _flat(config: Any, at: str = "") -> dict[str, Any]:
+    """The values of nested mappings and lists by their path."""
+    if not isinstance(config, dict | list):
+        return {at: config}
+    items: Any = cast(Any, config).items() if isinstance(config, dict) else enumerate(cast("list[Any]", config))
+    return {k: v for name, value in items for k, v in _flat(value, f"{at}.{name}" if at else str(name)).items()}
 
 
 def _by_torch(how: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from ..core import random_keys
 from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.protocols import Completion
 from ..core.task import Ref, RolloutRequest, Sampling
-from ..core.threads import call_user
+from ..core.threads import call_user, end_fork
 from ..core.tree import Episode, Trajectory, Tree, Turn
 from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at
 from .step_context import PathView, StepContext
@@ -31,6 +32,7 @@ class EpisodeContext:
         self._turns = self._calls = self._refused = self._roots = 0
         self._conversations: dict[int, Conversation] = {}  # by the node that ends with a generation prompt
         self._end = time.monotonic() + step_context.limits.seconds
+        self._process = os.getpid()
 
     def __getattr__(self, name: str) -> EpisodeModel:
         if name.startswith("_"):
@@ -60,6 +62,7 @@ class EpisodeContext:
         tool = self._step_context.tools[name]
 
         async def call(query: Any) -> Any:
+            end_fork(self._process)
             self._calls += 1
             self._episode.cost["calls"] = self._calls
             if self._calls > self._step_context.limits.calls:
@@ -189,6 +192,7 @@ class LiveContext:
         shared_rng_key: the RNG key to draw at; None: one of its own, of the turn's place in the run.
         """
         rollout, step_context = self.rollout, self.rollout._step_context
+        end_fork(rollout._process)
         if step_context.engine is None:
             raise BadValue("this stage only reads data: its programs cannot sample")
         used = sampling or rollout._request.sampling or step_context.sampling
@@ -239,6 +243,7 @@ class LiveContext:
     ) -> Mapping[str, np.ndarray]:
         """Quantities of given tokens as a continuation, without appending them: name -> f32[n], at temperature 1."""
         step_context = self.rollout._step_context
+        end_fork(self.rollout._process)
         if step_context.engine is None:
             raise BadValue("this stage only reads data: its programs cannot score")
         refuse_beyond(tokens, step_context.limits.characters, "text to score")

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..core.errors import BadValue, EngineMismatch, NoTrainingData, ScoringFaile
 from ..core.method import Method, Stage
 from ..core.protocols import Engine, Learner
 from ..core.scoring import score, whole_step
-from ..core.task import RolloutRequest, Sampling, TaskSource
+from ..core.task import RolloutRequest, Sampling, Task, TaskSource
 from ..core.tree import RolloutGroup, Tree
 from ..model.tokenizer import Tokenizer
 from .admission import admit
@@ -201,7 +201,7 @@ class Loop:
                 "seed": self.seed,
                 "log_metrics": self.select_metrics.update,
             }
-            requests: list[RolloutRequest] = self.state.call(f"{stage.name}/select", stage.select, given)
+            requests = _requests(self.state.call(f"{stage.name}/select", stage.select, given), stage.select)
             if not requests:
                 break
             if len(finished_rounds) >= MAX_ROUNDS:
@@ -347,6 +347,17 @@ class Loop:
         if over:
             state.place += 1
             state.stage_step = 0
+
+
+def _requests(given: Any, select: Block) -> list[RolloutRequest]:
+    """What a select returned, where that is a list of requests. Raises BadValue."""
+    requests = cast("list[Any]", given) if isinstance(given, list | tuple) else [given]
+    for request in requests:
+        if not isinstance(request, RolloutRequest):
+            raise BadValue(f"select {select.name}: must return a list of RolloutRequest, not {type(request).__name__}")
+        if not isinstance(request.task, Task):
+            raise BadValue(f"select {select.name}: asks for a {type(request.task).__name__}, which is no Task")
+    return list(requests)
 
 
 def deliver(learner: Learner, engine: Engine, group: str, version: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from ..core.blocks import Block
 from ..core.contexts import History
 from ..core.errors import BadCheckpoint, NotFinite, Terminated
 from ..core.task import Sampling, Task
-from ..core.threads import guarded
+from ..core.threads import end_fork, guarded
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
@@ -76,6 +77,7 @@ class Session:
         """Load the folder's newest checkpoint; True where there was one."""
         if self.folder is None:
             return False
+        checkpoint.clear_unfinished(self.folder)
         found = checkpoint.read(self.folder)
         offset = None
         if found is not None:
@@ -102,6 +104,9 @@ class Session:
         if found is not None and self.made_by:
             for text in differences(found[2].get("made_by", {}), self.made_by):
                 self._emit("notice", step=self.loop.state.step, text=text)
+        if found is not None and not self.log.missing and self.log.changed(found[2]["log"], found[2].get("log_hash")):
+            text = f"{self.log.file}: changed since the checkpoint was written; figures and curves of earlier steps"
+            self._emit("notice", step=self.loop.state.step, text=f"{text} may be wrong (no weight depends on it)")
         if self.log.missing:
             text = f"{self.log.file}: {self.log.missing} bytes shorter than when the checkpoint was written"
             self._emit("notice", step=self.loop.state.step, text=f"{text}; earlier steps are missing from it")
@@ -124,6 +129,7 @@ class Session:
             loop.learner.save(folder, skip=("policy",))
 
         state = {**asdict(loop.state), "log": self.log.offset if self.log else 0, "made_by": dict(self.made_by)}
+        state["log_hash"] = self.log.hash if self.log else None
         checkpoint.write(self.folder, loop.state.step, state, fill, self.keep)
 
     async def run(self) -> None:
@@ -228,7 +234,11 @@ class Session:
     def _emit(self, event: str, **values: Any) -> None:
         if self.log:
             self.log.event(event, **values)
-        self.observer({"event": event, **values})
+        process = os.getpid()
+        try:
+            self.observer({"event": event, **values})
+        finally:
+            end_fork(process)
 
     @contextmanager
     def _stop_on_signals(self) -> Any:
@@ -281,7 +291,7 @@ _heap_is_frozen = False
 
 def unpack(state: Mapping[str, Any], file: Path) -> RunState:
     """The loop's state from a checkpoint's. Raises BadCheckpoint for one of other fields."""
-    known = {k: v for k, v in state.items() if k not in ("log", "history", "made_by")}
+    known = {k: v for k, v in state.items() if k not in ("log", "log_hash", "history", "made_by")}
     try:
         return RunState(**known, history=History(**state["history"]))
     except (KeyError, TypeError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.blocks import Block, initial_state, state_key
 from ..core.contexts import History
+from ..core.threads import user_code
 
 
 @dataclass
@@ -43,14 +44,18 @@ class RunState:
         inputs = {n: given[n] for n in needs if n in given}
         if "history" in needs:
             inputs["history"] = self.history
-        if "state" not in needs:
-            return block(**inputs)
-        name = state_key(block, place)
-        if name not in self.blocks:
-            self.blocks[name] = initial_state(block)
-        value, self.blocks[name] = block(**inputs, state=self.blocks[name])
-        return value
+        with user_code(f"{place} {block.name}"):
+            if "state" not in needs:
+                return block(**inputs)
+            name = state_key(block, place)
+            if name not in self.blocks:
+                self.blocks[name] = initial_state(block)
+            value, self.blocks[name] = block(**inputs, state=self.blocks[name])
+            return value
 
     def scheduled(self, value: float | Block) -> float:
         """A number, or the value of a schedule on the history."""
-        return float(value(history=self.history)) if isinstance(value, Block) else float(value)
+        if not isinstance(value, Block):
+            return float(value)
+        with user_code(f"schedule {value.name}"):
+            return float(value(history=self.history))

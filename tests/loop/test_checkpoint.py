@@ -44,6 +44,14 @@ def test_to_keep_none_is_refused(keep: int):
         RunSettings(keep=keep)
 
 
+def test_a_checkpoint_that_a_kill_left_aside_is_put_back(tmp_path: Path):
+    folder = checkpoint.write(tmp_path, 3, {"at": 3}, lambda folder: None)
+    folder.rename(folder.with_name(".000003.old-7"))  # as it is before the new one of that step takes its name
+    checkpoint.clear_unfinished(tmp_path)
+    found = checkpoint.read(tmp_path)
+    assert found is not None and found[2] == {"at": 3} and steps_in(tmp_path) == [3]
+
+
 def test_what_kills_leave_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "checkpoints" / ".000001.new-7").mkdir(parents=True)
     (tmp_path / ".last-7").symlink_to("checkpoints/000001")

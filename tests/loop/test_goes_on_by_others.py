@@ -66,6 +66,16 @@ def test_a_users_file_that_was_edited_is_said(begun: Path, run: Path) -> None:
     assert str(begun / "mine.py") in notice and "was edited since the checkpoint" in notice
 
 
+def test_a_changed_configuration_is_said(run: Path) -> None:
+    config = json.loads((run / "config.json").read_text())
+    was = config["settings"]["lr"]
+    config["settings"]["lr"], config["settings"]["max_seconds"] = 10 * was, 1e6
+    (run / "config.json").write_text(json.dumps(config))
+    (notice,) = notices(run)
+    assert f"settings.lr was {was}, is {10 * was}" in notice and "settings.max_seconds was None, is 1000000.0" in notice
+    assert notice.startswith("config.json: was changed") and "\n" not in notice
+
+
 def test_other_kernels_are_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = json.loads((run / "last" / "state.json").read_text())
     assert '"kernels"' in json.dumps(state["state"]) and "layer_ops.cpp" in json.dumps(state["state"])

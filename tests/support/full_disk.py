@@ -1,12 +1,11 @@
-"""In a process of its own, with full_disk.c preloaded: runs on a disk that is full at the n-th byte, for many n.
+"""In a process of its own, with disk_faults.c preloaded: runs on a disk that is full at the n-th byte, for many n.
 
-Arguments: the library, a RunConfig in JSON, a folder to work in, the number of places, "run" or "cache". Prints a line
-of JSON per place: {"at", "error", "same"}.
+Arguments: the library, a RunConfig in JSON, a folder to work in, the number of places, "run", "log" or "cache".
+Prints a line of JSON per place: {"at", "error"}.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -19,17 +18,17 @@ import torch
 from selfteach import api
 from selfteach.configuration import RunConfig
 from selfteach.core.errors import SelfteachError
+from support.disk_faults import functions
 from support.runs import same_run
 
 
 def main(library: str, config: str, home: Path, places: int, which: str) -> None:
     """Run undisturbed and count the bytes; then for each place fill the disk there, free it, and go on."""
     torch.set_num_threads(1)
-    disk = ctypes.CDLL(library).full_disk
-    disk.argtypes, disk.restype = [ctypes.c_char_p, ctypes.c_long], ctypes.c_long
+    disk, _ = functions(library)
     run_config = RunConfig.from_json(json.loads(config), trust=True)
     out, cache = home / "run", home / "cache"
-    watched = str(out if which == "run" else cache / "warm").encode()
+    watched = str({"run": out, "log": out / "log", "cache": cache / "warm"}[which]).encode()
     os.environ["SELFTEACH_CACHE"] = str(cache)
     disk(watched, -1)
     api.train(run_config, out)
