@@ -120,7 +120,7 @@ def load_file(path: str | Path) -> None:
     file = Path(path).resolve()
     if not file.is_file():
         raise BadValue(f"{path}: no such file; --use takes a Python file that registers methods, tasks or blocks")
-    name = f"selfteach_user_{file.stem}"
+    name = user_module(file.name)
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(file):
         return
     spec = importlib.util.spec_from_file_location(name, file)
@@ -133,6 +133,11 @@ def load_file(path: str | Path) -> None:
     except Exception as error:
         del sys.modules[name]
         raise BadValue(f"{path}: importing it raised {type(error).__name__}: {error}") from error
+
+
+def user_module(file: str) -> str:
+    """The name under which a user's file is imported, by the name of the file."""
+    return f"selfteach_user_{Path(file).stem}"
 
 
 def task(fn: Build) -> Build:
