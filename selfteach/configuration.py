@@ -281,7 +281,7 @@ def rows_of(
     return task, rows.with_hashes(options) if task == rows.NAME else options
 
 
-def sampled_at(method: Method, sampling: Mapping[str, float]) -> Method:
+def sampled_at(method: Method, sampling: Mapping[str, Any]) -> Method:
     """The method with another temperature or top_p in all stages that sample as is usual (`Sampling()`).
 
     Raises BadValue where a stage states its own sampling, and for a truncation that the learner cannot compute again.

@@ -191,7 +191,7 @@ def _one(reward: Any) -> tuple[Block, list[Path]]:
         raise BadValue(f"reward: is a {type(reward).__name__}, not a function, a block or FILE.py:NAME")
     name = getattr(reward, "__name__", "")
     if hasattr(reward, "__wrapped__") and name in blocks and blocks.get(name) is reward:
-        return _registered(reward())
+        return _registered(cast("Block", reward()))
     form = form_of(reward)
     function, file = name_function(reward)
     made = blocks.get({"ours": "function_reward", "TRL's": "trl_reward", "verl's": "verl_reward"}[form])
