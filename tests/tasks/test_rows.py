@@ -375,9 +375,9 @@ def test_accuracy_is_beside_the_reward_where_there_are_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "both_r.py").write_text(REWARDS)
-    file = write(tmp_path / "d.jsonl", [{**row, "answer": "yes"} for row in words_to_say()])
+    file = write(tmp_path / "d.jsonl", some_rows())
     words = ["--data", str(file), "--reward", f"{tmp_path}/both_r.py:yes=0.8", f"{tmp_path}/both_r.py:brief=0.2",
-             "--model", "tiny-s", "--warm-steps", "0", "--tasks", "2", "--k", "0", "--max-tokens", "4"]  # fmt: skip
+             "--model", "tiny-s", "--tasks", "2", "--k", "0", "--max-tokens", "4"]  # fmt: skip
     assert main(["eval", "grpo", *words, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
     assert {"reward", "reward_greedy", "accuracy", "greedy"} <= figures.keys()
