@@ -129,9 +129,8 @@ def train(
         "args": args,
         "settings": settings,
         "use": tuple(use) or None,
-        **named,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None} | named
     if not isinstance(method, RunConfig):
         method = plan(method, **given)
     elif given:
@@ -139,7 +138,12 @@ def train(
             f"train: a RunConfig is complete, so {', '.join(given)} cannot be given beside it; use RunConfig.override"
         )
     folder = Path(out) if out is not None else new_run_folder(method.method.name or "method")
-    return asyncio.run(_train(method, folder, observer, resume))
+    try:
+        return asyncio.run(_train(method, folder, observer, resume))
+    except BaseException:
+        if out is None and not any(folder.iterdir()):  # nothing was begun
+            folder.rmdir()
+        raise
 
 
 def resume(folder: str | Path, observer: Observer = ignore_events) -> Run:

@@ -16,6 +16,7 @@ import math
 import mmap
 import os
 import shutil
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -53,7 +54,7 @@ class IndexedRows:
 
     def __init__(self, file: Path, name: str, check: Callable[[int, Mapping[str, Any]], None]) -> None:
         self.file, self.name = file, name
-        starts, lines = list[int](), list[int]()
+        starts, lines = array("q"), array("q")
         try:
             with file.open("rb") as f:
                 at = 0
@@ -67,7 +68,7 @@ class IndexedRows:
             raise BadValue(f"{name}: cannot be read ({error.strerror or error})") from None
         if not starts:
             raise BadValue(f"{name}: holds no rows; give a file with at least one")
-        self._starts, self._lines = np.array([*starts, at], np.int64), np.array(lines, np.int64)
+        self._starts, self._lines = np.append(np.array(starts, np.int64), at), np.array(lines, np.int64)
         with file.open("rb") as f:
             self._bytes = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast, overload
 import numpy as np
 
 from ..core.errors import BadValue
-from ..core.random_keys import generator
+from ..core.random_keys import generator, key
 from ..core.registry import task
 from ..core.tagged_text import messages_as_text
 from ..core.task import Task, TaskSource
@@ -165,9 +165,9 @@ class RowSet:
     def __init__(self, file: Path, name: str, reader: RowReader) -> None:
         self.reader, self.columns = reader, dict[str, None]()
         self.answers = self.completions = self.pairs = 0
-        prompts, whole = list[int](), Counter[int]()
+        prompts, whole = array("Q"), array("Q")  # 16 bytes a row, however large the file
         self.values: dict[str, set[str]] = {name: set() for name in BY}
-        self._demonstrated = list[int]()
+        self._demonstrated = array("q")
 
         def check(index: int, row: Mapping[str, Any]) -> None:
             item = reader.read(index, row)
@@ -178,14 +178,14 @@ class RowSet:
             if item.completion is not None:
                 self._demonstrated.append(index)
             prompts.append(_hash(item.prompt))
-            whole[_hash(row)] += 1
+            whole.append(_hash(row))
             for by, seen in self.values.items():
                 if len(seen) <= MANY:
                     seen.add(str(row.get(by)))
 
         self.rows = IndexedRows(file, name, check)
         self.prompts = np.array(prompts, np.uint64)
-        self.duplicates = sum(n - 1 for n in whole.values())
+        self.duplicates = len(whole) - len(np.unique(np.array(whole, np.uint64)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -196,8 +196,8 @@ class RowSet:
         return np.array(self._demonstrated, np.int64)
 
 
-def _hash(value: Any, *more: int) -> int:
-    text = json.dumps([value, *more], sort_keys=True, ensure_ascii=False)
+def _hash(value: Any) -> int:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
@@ -209,8 +209,15 @@ def held_out(prompts: np.ndarray, share: float, seed: int) -> np.ndarray:
     """
     distinct = np.unique(prompts)
     count = min(max(1, round(share * len(distinct))), len(distinct) - 1)
-    order = sorted(distinct.tolist(), key=lambda p: _hash(p, seed))
-    return np.isin(prompts, np.array(order[:count], np.uint64))
+    return np.isin(prompts, distinct[np.argsort(_places(distinct, seed), kind="stable")[:count]])
+
+
+def _places(prompts: np.ndarray, seed: int) -> np.ndarray:
+    """u64[N]: another hash of each prompt's hash, for each seed (the finaliser of SplitMix64)."""
+    x = prompts.astype(np.uint64) ^ np.uint64(key(seed, "rows", "held out"))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(31))
 
 
 @dataclass(frozen=True)
@@ -263,14 +270,14 @@ class RowSource:
             return self.source()
         if any(name in dropped and not len(kept[name]) for name in ("train", "test")):
             raise BadValue(
-                f"task rows: no {'training' if not kept['train'] else 'test'} row has a prompt of at most"
-                f" {longest} tokens,"
+                f"task rows: no {'test' if kept['train'] else 'training'} row has a prompt of at most {longest} tokens,"
                 " so that an answer fits the context; ask for a longer --context, or shorter --max-tokens"
             )
         sides = {"train": "training", "test": "test"}
         said = {f"{sides[n]} rows dropped, longer than the context": c for n, c in dropped.items() if n in sides}
+        left = {f"{word} rows": len(kept[n] or ()) for n, word in sides.items()}
         kept["demonstrations"] = kept["demonstrations"] or None
-        return replace(self, **kept, about={**self.about, **said}).source()
+        return replace(self, **kept, about={**self.about, **left, **said}).source()
 
     def _words(self) -> Iterator[str]:
         shown = [p[: SHOWN // 2] for p in (self.train, self.test) if p is not None]
@@ -346,8 +353,8 @@ def rows(
             if not len(train_rows):
                 raise BadValue("task rows: every training prompt is in the test rows too; give other test rows")
     if len(test_rows) > n_test:
-        order = sorted(test_rows.tolist(), key=lambda i: (_hash(int(tested.prompts[i]), seed), i))
-        test_rows = np.array(sorted(order[:n_test]), np.int64)
+        places = _places(tested.prompts[test_rows], seed)
+        test_rows = np.sort(test_rows[np.argsort(places, kind="stable")[:n_test]])
     duplicates = {side: s.duplicates for side, s in sets.items() if s.duplicates}
     numbers = {"training rows": len(train_rows), "test rows": len(test_rows)}
     about = {**numbers, "test": split, **about} | {f"duplicates in {n}": c for n, c in duplicates.items()}

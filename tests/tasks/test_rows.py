@@ -186,7 +186,7 @@ def test_prompts_longer_than_the_context_are_counted_and_dropped() -> None:
     source = source_of(rows, some_rows(30)[20:])
     assert source.within is not None
     short = source.within(400, lambda prompt: len(str(prompt)))
-    assert short.about["training rows dropped, longer than the context"] == 1 and short.about["training rows"] == 21
+    assert short.about["training rows dropped, longer than the context"] == 1 and short.about["training rows"] == 20
     assert all(len(short.train(i).prompt) < 400 for i in range(40))
     with pytest.raises(BadValue, match="no training row has a prompt of at most 2 tokens"):
         source.within(2, lambda prompt: len(str(prompt)))
@@ -384,6 +384,23 @@ def test_accuracy_is_beside_the_reward_where_there_are_answers(
     assert main(["eval", "grpo", *words]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"reward, greedy +reward, sampled +greedy % +sampled %", shown)
+
+
+def test_a_fresh_model_without_demonstrations_is_said_to_know_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Any] = []
+    nothing = {"steps": 0, "threads": 1, "final_eval_tasks": 0, "final_eval_pass_at_k_tasks": 0, "final_eval_k": 0}
+    settings = {**nothing, "final_eval_decoder_samples": 0}
+    given: dict[str, Any] = {"model": "tiny-s", "settings": settings, "observer": events.append}
+    api.train(methods.grpo(), tmp_path / "run", train=some_rows(), **given)
+    assert ["knows nothing" in e["text"] for e in events if e["event"] == "note"] == [True]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadValue, match="does not fit a context"):
+        api.train(
+            methods.grpo(), train=some_rows(), **{**given, "settings": {**settings, "context": 8, "max_tokens": 9}}
+        )
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_sft_learns_rows_without_answers(tmp_path: Path) -> None:
