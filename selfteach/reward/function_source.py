@@ -91,7 +91,7 @@ def _is_importable(module: str, file: Path) -> bool:
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
-        return False
+        spec = None
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file
 
 

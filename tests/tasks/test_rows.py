@@ -349,7 +349,7 @@ def test_a_file_and_a_reward_of_trl_are_learned_and_measured_by_that_reward(tmp_
 
 
 def test_rows_in_memory_and_a_stopped_run_go_on_from_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Stop(Exception):
         pass
@@ -365,6 +365,11 @@ def test_rows_in_memory_and_a_stopped_run_go_on_from_its_folder(
     assert len(kept) == 1 and json.loads((tmp_path / "run" / "config.json").read_text())["task_options"]["train"] == ""
     shutil.rmtree(row_files.cache_folder("rows"))
     assert api.resume(tmp_path / "run").done
+    other = write(tmp_path / "other.jsonl", some_rows(3))
+    words = ["--test-data", str(other), "--reward", f"{tmp_path}/rows_r.py:brief", "--tasks", "2", "--k", "0", "--json"]
+    assert main(["eval", str(tmp_path / "run"), *words]) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assert 0 < figures["reward"] <= 1 and "accuracy" in figures  # of these rows, which have answers
     edited = kept[0].read_text().replace("say 1:", "say one:")
     kept[0].write_text(edited)
     with pytest.raises(BadValue, match="put the rows of that time at"):
@@ -408,3 +413,12 @@ def test_sft_learns_rows_without_answers(tmp_path: Path) -> None:
     settings = {**SMALL, "steps": 1, "warm_steps": 0}
     run = api.train(methods.sft(batch=4), tmp_path / "run", train=rows, model="tiny-s", settings=settings)
     assert run.done and "accuracy" not in run.figures["after"] and run.figures["after"]["length"] > 0
+
+
+def test_the_page_of_the_task_shows_its_options_and_with_a_file_its_first_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tasks", "rows"]) == 0
+    assert "test_share=0.1" in (shown := capsys.readouterr().out) and "--data FILE" in shown
+    assert main(["tasks", "rows", "--set", f"train={write(tmp_path / 'd.jsonl', words_to_say())}"]) == 0
+    assert "training rows: 54" in (shown := capsys.readouterr().out) and "a demonstration" in shown
