@@ -48,11 +48,11 @@ class RowReference(NamedTuple):
 class IndexedRows:
     """The rows of a JSONL file, each parsed when it is asked for; of the file only the places of its lines are held.
 
-    `check` is called once with (index, row) of every row. Raises BadValue for the first line that is no JSON object,
-    and for a file without rows.
+    `check` is called once with (index, row, line) of every row. Raises BadValue for the first line that is no JSON
+    object, and for a file without rows.
     """
 
-    def __init__(self, file: Path, name: str, check: Callable[[int, Mapping[str, Any]], None]) -> None:
+    def __init__(self, file: Path, name: str, check: Callable[[int, Mapping[str, Any], bytes], None]) -> None:
         self.file, self.name = file, name
         starts, lines = array("q"), array("q")
         try:
@@ -62,7 +62,7 @@ class IndexedRows:
                     if line.strip():
                         starts.append(at)
                         lines.append(number)
-                        check(len(starts) - 1, self._parsed(line, number))
+                        check(len(starts) - 1, self._parsed(line, number), line)
                     at += len(line)
         except OSError as error:
             raise BadValue(f"{name}: cannot be read ({error.strerror or error})") from None

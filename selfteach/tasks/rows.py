@@ -28,6 +28,7 @@ PROMPTS = ("prompt", "messages", "chosen")  # columns that a prompt is read from
 PAIRS = "preference pairs"  # a figure of the data
 MANY = 12  # values of a column at most by which figures are shown apart
 BY = ("category", "data_source")
+TEMPLATE = 256  # tokens at most that a chat template puts around a prompt
 SHOWN = 2000  # rows that a tokenizer of a fresh model is trained on
 
 
@@ -126,8 +127,8 @@ def _reply(value: Any, name: str) -> str | None:
 class RowTasks(Sequence[Task]):
     """Some rows of a file as tasks, each read when it is asked for."""
 
-    def __init__(self, rows: IndexedRows, reader: RowReader, kept: np.ndarray, kind: str) -> None:
-        self.rows, self.reader, self.kept, self.kind = rows, reader, kept, kind
+    def __init__(self, rows: IndexedRows, reader: RowReader, kept: np.ndarray, kind: str, sizes: np.ndarray) -> None:
+        self.rows, self.reader, self.kept, self.kind, self.sizes = rows, reader, kept, kind, sizes
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -138,13 +139,23 @@ class RowTasks(Sequence[Task]):
     def __getitem__(self, index: slice) -> Sequence[Task]: ...
     def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
         if isinstance(index, slice):
-            return RowTasks(self.rows, self.reader, self.kept[index], self.kind)
+            return self.only(self.kept[index])
         number = int(self.kept[index])
         row = self.rows[number]
         item = self.reader.read(number, row)
         data = tuple(t for t in (item.completion, item.rejected) if t is not None)
         tags = {**row, "prompt": item.prompt} | ({} if item.answer is None else {"answer": item.answer})
         return Task(f"{self.kind}/{number + 1}", item.prompt, item.answer, data, tags)
+
+    def only(self, kept: np.ndarray) -> RowTasks:
+        """Those of these rows. kept: i64[n], their indices in the file."""
+        return RowTasks(self.rows, self.reader, kept, self.kind, self.sizes)
+
+    def within(self, longest: int, count: Callable[[Any], int]) -> RowTasks:
+        """Those whose prompts have at most `longest` tokens, as `count` counts them where bytes alone do not say it."""
+        fits = self.sizes[self.kept] <= longest
+        fits[~fits] = [count(self[int(i)].prompt) <= longest for i in np.flatnonzero(~fits)]
+        return self.only(self.kept[fits])
 
     def shuffled(self, i: int, seed: int) -> Task:
         """The i-th task of endless passes over the rows, each in an order of its own."""
@@ -165,11 +176,11 @@ class RowSet:
     def __init__(self, file: Path, name: str, reader: RowReader) -> None:
         self.reader, self.columns = reader, dict[str, None]()
         self.answers = self.completions = self.pairs = 0
-        prompts, whole = array("Q"), array("Q")  # 16 bytes a row, however large the file
+        prompts, whole, sizes = array("Q"), array("Q"), array("q")  # 24 bytes a row, however large the file
         self.values: dict[str, set[str]] = {name: set() for name in BY}
         self._demonstrated = array("q")
 
-        def check(index: int, row: Mapping[str, Any]) -> None:
+        def check(index: int, row: Mapping[str, Any], line: bytes) -> None:
             item = reader.read(index, row)
             self.columns.update(dict.fromkeys(row))
             self.answers += item.answer is not None
@@ -177,14 +188,16 @@ class RowSet:
             self.pairs += item.rejected is not None
             if item.completion is not None:
                 self._demonstrated.append(index)
-            prompts.append(_hash(item.prompt))
-            whole.append(_hash(row))
+            said = _encoded(item.prompt)
+            prompts.append(_hash(said))
+            sizes.append(len(said) + TEMPLATE)
+            whole.append(_hash(line.strip()))
             for by, seen in self.values.items():
                 if len(seen) <= MANY:
                     seen.add(str(row.get(by)))
 
         self.rows = IndexedRows(file, name, check)
-        self.prompts = np.array(prompts, np.uint64)
+        self.prompts, self.sizes = np.array(prompts, np.uint64), np.array(sizes, np.int64)
         self.duplicates = len(whole) - len(np.unique(np.array(whole, np.uint64)))
 
     def __len__(self) -> int:
@@ -196,19 +209,24 @@ class RowSet:
         return np.array(self._demonstrated, np.int64)
 
 
-def _hash(value: Any) -> int:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+def _encoded(prompt: Any) -> bytes:
+    """A prompt as bytes: of its tokens there are at most as many, but for those of a chat template."""
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
 
 
-def held_out(prompts: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """bool[N]: the rows that are kept for the test, at least one prompt and never all.
+def _hash(said: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest())
+
+
+def held_out(prompts: np.ndarray, share: float, seed: int, most: int) -> np.ndarray:
+    """bool[N]: the rows that are kept for the test, at least one prompt, `most` at most, and never all.
 
     A prompt's place in the order is a hash of what it says and of the seed, so it stays where it was when rows are
     added, and rows of one prompt are never on both sides. prompts: u64[N].
     """
     distinct = np.unique(prompts)
-    count = min(max(1, round(share * len(distinct))), len(distinct) - 1)
+    count = min(max(1, round(share * len(distinct))), len(distinct) - 1, most)
     return np.isin(prompts, distinct[np.argsort(_places(distinct, seed), kind="stable")[:count]])
 
 
@@ -262,13 +280,12 @@ class RowSource:
 
         Raises BadValue where no row is left.
         """
-        fits = lambda t: _bytes(t.prompt) <= longest or count(t.prompt) <= longest  # noqa: E731
-        parts = {name: getattr(self, name) for name in ("train", "test", "demonstrations")}
-        kept = {name: p and _only(p, np.array([fits(t) for t in p], bool)) for name, p in parts.items()}
-        dropped = {name: len(p) - len(kept[name]) for name, p in parts.items() if p and len(p) > len(kept[name])}
+        parts: dict[str, RowTasks | None] = {n: getattr(self, n) for n in ("train", "test", "demonstrations")}
+        kept = {name: p and p.within(longest, count) for name, p in parts.items()}
+        dropped = {n: len(p) - len(kept[n] or ()) for n, p in parts.items() if p and len(p) > len(kept[n] or ())}
         if not dropped:
             return self.source()
-        if any(name in dropped and not len(kept[name]) for name in ("train", "test")):
+        if any(name in dropped and not kept[name] for name in ("train", "test")):
             raise BadValue(
                 f"task rows: no {'test' if kept['train'] else 'training'} row has a prompt of at most {longest} tokens,"
                 " so that an answer fits the context; ask for a longer --context, or shorter --max-tokens"
@@ -287,15 +304,6 @@ class RowSource:
                 yield prompt + "".join(map(str, one.data[:1]))
                 if one.answer is not None:
                     yield f" {one.answer}"
-
-
-def _bytes(prompt: Any) -> int:
-    """Bytes of a prompt, which has at most as many tokens; with room for what a chat template puts around it."""
-    return len(json.dumps(prompt, ensure_ascii=False).encode("utf-8", "surrogatepass")) + 256
-
-
-def _only(tasks: RowTasks, mask: np.ndarray) -> RowTasks:
-    return RowTasks(tasks.rows, tasks.reader, tasks.kept[mask], tasks.kind)
 
 
 @task
@@ -340,7 +348,7 @@ def rows(
             raise BadValue(
                 f"{learned.rows.name}: has one prompt, and a test needs another; give test rows (--test-data)"
             )
-        out = held_out(learned.prompts, test_share, seed)
+        out = held_out(learned.prompts, test_share, seed, n_test)
         test_rows, train_rows, tested = np.flatnonzero(out), np.flatnonzero(~out), learned
         split = f"{test_share:g} of the prompts, by a hash of what they say (seed {seed})"
     else:
@@ -369,9 +377,9 @@ def rows(
         about[PAIRS] = pairs
     by = next((n for n in BY if all(1 < len(s.values[n]) <= MANY for s in sets.values())), "")
     return RowSource(
-        RowTasks(learned.rows, learned.reader, train_rows, "train") if learned is not None else None,
-        RowTasks(tested.rows, tested.reader, test_rows, "test"),
-        RowTasks(learned.rows, learned.reader, demonstrated, "demo")
+        RowTasks(learned.rows, learned.reader, train_rows, "train", learned.sizes) if learned is not None else None,
+        RowTasks(tested.rows, tested.reader, test_rows, "test", tested.sizes),
+        RowTasks(learned.rows, learned.reader, demonstrated, "demo", learned.sizes)
         if learned is not None and len(demonstrated)
         else None,
         tuple({**first.columns, "prompt": None, **({"answer": None} if first.answers else {})}),

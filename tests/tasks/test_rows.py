@@ -166,9 +166,10 @@ def test_the_split_is_fixed_and_by_what_a_prompt_says(tmp_path: Path) -> None:
 
 def test_rows_of_one_prompt_are_on_one_side() -> None:
     prompts = np.repeat(np.arange(10, dtype=np.uint64), 3)
-    out = held_out(prompts, 0.3, 0)
+    out = held_out(prompts, 0.3, 0, 9)
     assert out.sum() == 9 and all(len(set(out[prompts == p].tolist())) == 1 for p in range(10))
-    assert held_out(np.arange(2, dtype=np.uint64), 1.0, 0).sum() == 1
+    assert held_out(np.arange(2, dtype=np.uint64), 1.0, 0, 9).sum() == 1
+    assert held_out(np.arange(90, dtype=np.uint64), 0.5, 0, 9).sum() == 9
 
 
 def test_overlap_is_dropped_from_training_and_duplicates_are_counted() -> None:
@@ -281,7 +282,7 @@ def test_a_broken_parquet_file_is_one_line(tmp_path: Path) -> None:
 
 def test_rows_are_read_line_by_line(tmp_path: Path) -> None:
     """Of an indexed file nothing is held but the places of its lines."""
-    rows = row_files.IndexedRows(write(tmp_path / "d.jsonl", some_rows(50)), "d.jsonl", lambda i, row: None)
+    rows = row_files.IndexedRows(write(tmp_path / "d.jsonl", some_rows(50)), "d.jsonl", lambda i, row, line: None)
     assert len(rows) == 50 and rows[49]["prompt"] == "question 49?" and len(list(rows)) == 50
     held = {k: v for k, v in vars(rows).items() if isinstance(v, np.ndarray)}
     assert sum(a.nbytes for a in held.values()) == 8 * (51 + 50)
