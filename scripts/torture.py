@@ -142,7 +142,7 @@ def suite(name: str, tally: Tally) -> None:
         command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--tb=short", file]
         env = {**os.environ, "TORTURE": "1"}
         env.pop("SELFTEACH_CACHE")
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, encoding="utf-8")
         assert process.stdout is not None
         lines = collections.deque[str](maxlen=1)
         for line in process.stdout:

@@ -4,6 +4,9 @@ them all.
     run = selfteach.train("grpo", task="chain_sum", rollouts=16, steps=40, out="runs/mine")
     run.figures["after"]["accuracy"]
 
+    from selfteach import train, methods
+    run = train(methods.grpo(), train="mine.jsonl", reward=my_reward, model="path/to/a/model")      # docs/data.md
+
 Names are imported when they are first asked for, so that `import selfteach` costs nothing.
 """
 
@@ -17,14 +20,14 @@ if TYPE_CHECKING:
     from .configuration import RunConfig, plan, task_source
     from .core import Check, Claim, Method, Score, SelfteachError, Task, TaskSource, block, method, task
     from .experiments import compare, reproduce
-    from .loop.settings import EvalConfig
+    from .loop.settings import EvalConfig, RunSettings
 
 _HOME = {
     ".api": ("Run", "evaluate", "resume", "train"),
     ".configuration": ("RunConfig", "plan", "task_source"),
     ".core": ("Check", "Claim", "Method", "Score", "SelfteachError", "TaskSource", "Task", "block", "method", "task"),
     ".experiments": ("compare", "reproduce"),
-    ".loop.settings": ("EvalConfig",),
+    ".loop.settings": ("EvalConfig", "RunSettings"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -35,6 +38,7 @@ __all__ = [
     "Method",
     "Run",
     "RunConfig",
+    "RunSettings",
     "Score",
     "SelfteachError",
     "Task",

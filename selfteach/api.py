@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .configuration import RunConfig, judge_of, plan, run_config_of, task_source
+from .configuration import RunConfig, judge_of, keep_inputs, plan, run_config_of, task_source, use_file
 from .core import registry
 from .core import trust as trust_record
 from .core.blocks import Block
@@ -29,10 +29,11 @@ from .loop import assemble, checkpoint
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
 from .loop.session import Session
-from .loop.settings import EvalConfig
+from .loop.settings import EvalConfig, RunSettings
 from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
+from .reward.outside_forms import Reward, as_block, check_call
 
 Observer = Callable[[Mapping[str, Any]], None]
 
@@ -81,32 +82,69 @@ def new_run_folder(name: str, base: str | Path = "runs") -> Path:
 
 
 def train(
-    run_config: RunConfig | str | Method | MethodEntry[...],
+    method: RunConfig | str | Method | MethodEntry[...],
     out: str | Path | None = None,
     observer: Observer = ignore_events,
     resume: bool = False,
-    **change: Any,
+    *,
+    model: str | None = None,
+    task: str | None = None,
+    task_options: Mapping[str, Any] | None = None,
+    train: Any = None,
+    test: Any = None,
+    test_share: float | None = None,
+    reward: Reward | Sequence[Reward | tuple[float, Reward]] | None = None,
+    reward_weights: Sequence[float] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    args: Mapping[str, Any] | None = None,
+    settings: RunSettings | Mapping[str, Any] | None = None,
+    use: Sequence[str] = (),
+    **named: Any,
 ) -> Run:
     """Train in a run folder, from the start or from its newest checkpoint, until done or asked to stop.
 
-    run_config  a RunConfig, or a method and what `plan` takes: train("grpo", task="chain_sum", steps=40)
-    out         the run's folder; None: runs/METHOD-N
-    observer    is called with each event of the run, a mapping with "event" for its kind
+        train(methods.grpo(rollouts=8), model="tiny", task="chain_sum", steps=40)
+        train(methods.grpo(), model="path/or/name", train=rows, reward=my_reward, settings=RunSettings(lr=1e-5))
+
+    method    a method, its name, or a RunConfig, which is complete
+    out       the run's folder; None: runs/METHOD-N
+    observer  is called with each event of the run, a mapping with "event" for its kind
+    resume    go on in a folder that holds this run
+    named     settings (steps=40) or hyper-parameters of a method given by name, where only one of them has the name
+
+    All others are those of `configuration.plan`: a task by name, or rows of your own in `train` and `test` with a
+    `reward` (docs/data.md); hyper-parameters in `args`, and settings in `settings`.
     """
-    if not isinstance(run_config, RunConfig):
-        run_config = plan(run_config, **change)
-    elif change:
+    given: dict[str, Any] = {
+        "model": model,
+        "task": task,
+        "task_options": task_options,
+        "train": train,
+        "test": test,
+        "test_share": test_share,
+        "reward": reward,
+        "reward_weights": reward_weights,
+        "temperature": temperature,
+        "top_p": top_p,
+        "args": args,
+        "settings": settings,
+        "use": tuple(use) or None,
+    }
+    given = {name: value for name, value in given.items() if value is not None} | named
+    if not isinstance(method, RunConfig):
+        method = plan(method, **given)
+    elif given:
         raise BadValue(
-            f"train: a RunConfig is complete, so {', '.join(change)} cannot be given beside it; use RunConfig.override"
+            f"train: a RunConfig is complete, so {', '.join(given)} cannot be given beside it; use RunConfig.override"
         )
-    return run_to_end(
-        _train(
-            run_config,
-            Path(out) if out is not None else new_run_folder(run_config.method.name or "method"),
-            observer,
-            resume,
-        )
-    )
+    folder = Path(out) if out is not None else new_run_folder(method.method.name or "method")
+    try:
+        return run_to_end(_train(method, folder, observer, resume))
+    except BaseException:
+        if out is None and not any(folder.iterdir()):  # nothing was begun
+            folder.rmdir()
+        raise
 
 
 def resume(folder: str | Path, observer: Observer = ignore_events, trust: bool = False) -> Run:
@@ -126,13 +164,23 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
         trust_record.remember_all(run_config.use)
     config = run_config.to_json()
     checkpoint.check_folder(out, config, resume)
-    source = task_source(run_config.task, run_config.task_options)
+    source = task_source(run_config.task, run_config.task_options, out)
     assemble.check(run_config.method, source)
     start = build(run_config.model, source, run_config.warm.seed)
+    source = within_context(run_config, source, start)
     folder = check_start(run_config, source, start)
+    if run_config.reward is not None and not resume:
+        await check_call(run_config.reward, source.test[0], run_config.settings.reward_seconds)
     memory = assemble.memory(run_config.method, start, run_config.settings)
     observer({"event": "source", "task": run_config.task, **source.about})  # nothing is said of what is refused
+    if start.fresh and source.demos is None:
+        text = (
+            f"{run_config.model} is a fresh model and knows nothing, and the task has no demonstrations to begin with:"
+            " its first answers are noise; give rows with a completion, or --model"
+        )
+        observer({"event": "note", "text": text})
     with checkpoint.claimed(out, config, resume):
+        keep_inputs(run_config, out)
         start = await warm_started(run_config, source, start, folder, observer)
         return await _train_claimed(run_config, config, source, start, memory, out, observer, started)
 
@@ -149,7 +197,9 @@ async def _train_claimed(
 ) -> Run:
     session = make_session(run_config, source, start, out, observer)
     kernels = load_kernels(run_config.settings, session.model)
-    session.made_by = {"kernels": kernels, "files": file_hashes(run_config.use), "config": config}
+    used = file_hashes([str(use_file(file, out)) for file in run_config.use])
+    files_used = dict(zip(run_config.use, used.values(), strict=True))
+    session.made_by = {"kernels": kernels, "files": files_used, "config": config}
     resumed = session.open()
     about = dict(start.about) | (
         {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}
@@ -195,8 +245,24 @@ async def _train_claimed(
 async def start_model(run_config: RunConfig, source: TaskSource, observer: Observer) -> StartModel:
     """The model that a run starts from: loaded, or fresh and warm-started."""
     start = build(run_config.model, source, run_config.warm.seed)
+    source = within_context(run_config, source, start)
     folder = check_start(run_config, source, start)
     return await warm_started(run_config, source, start, folder, observer)
+
+
+def within_context(run_config: RunConfig, source: TaskSource, start: StartModel) -> TaskSource:
+    """The source without tasks whose prompts leave no room for an answer in the context, where it has such."""
+    if source.within is None:
+        return source
+    settings, render = run_config.settings, start.tokenizer.render
+    turn = settings.max_tokens or source.defaults.get("max_tokens", assemble.MAX_TOKENS)
+    context = assemble.context_of(settings, start)
+    longest = context - min(turn, context // 2)
+
+    def count(prompt: Any) -> int:
+        return len(render(assemble.chat_prompt(prompt, start.tokenizer)))
+
+    return source.within(longest, count)
 
 
 def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> Path | None:
@@ -244,6 +310,7 @@ def make_session(
         s.keep,
         observer=observer,
         base=str(start.folder or run_config.model),
+        reward=run_config.reward,
     )
     session.eval_every, session.eval_tasks, session.eval_samples = s.eval_every, s.eval_tasks, s.eval_samples
     if run_config.final_eval.seed is not None:
@@ -265,10 +332,10 @@ async def final_eval(
 ) -> dict[str, float]:
     """Measure the current policy, with its own program and with each decoder of the method (or those in `decoders`).
 
-    Names of figures: accuracy (mean over samples), greedy, pass@k, maj and distinct right answers (of
-    `config.decoder_samples` samples; maj@k and distinct@k of k), length, calls, accuracy/hops=2; those of a decoder end
-    in its name: accuracy+search ... `failed` and `unscored` count episodes that raised and other answers without a
-    score, in all that was sampled.
+    Names of figures: accuracy (mean over samples), greedy, reward and reward_greedy (of a user's own), pass@k, maj and
+    distinct right answers (of `config.decoder_samples` samples; maj@k and distinct@k of k), length, calls,
+    accuracy/hops=2; those of a decoder end in its name: accuracy+search ... `failed` and `unscored` count episodes that
+    raised and other answers without a score, in all that was sampled.
     """
     method, source = session.loop.method, session.loop.source
     tasks, tags = session.test_tasks(), [source.defaults.get("by", "category")]
@@ -305,13 +372,16 @@ async def final_eval(
         if config.decoder_samples:
             found = await measure(name, program, config.decoder_samples, config.tasks, False)
         drawn = dict(found)
-        if config.k and (not name or decoders is not None):  # a decoder asked for by name gets pass@k too
+        if (
+            config.k and session.judge is not None and (not name or decoders is not None)
+        ):  # a decoder asked for by name gets pass@k too
             many = await measure(name, program, config.k, min(config.pass_at_k_tasks, len(tasks)), False)
             drawn |= {k: v for k, v in many.items() if k.startswith("pass@")}
             drawn |= {f"{figure}@{config.k}": many.get(figure, float("nan")) for figure in ("maj", "distinct")}
         drawn |= {n: greedy[n] + found.get(n, 0.0) + many.get(n, 0.0) for n in ("failed", "unscored")}
         tail = f"+{name}" if name else ""
-        out |= {f"{k.replace('accuracy', 'greedy')}{tail}": v for k, v in greedy.items() if k.startswith("accuracy")}
+        for figure, own in (("accuracy", "greedy"), ("reward", "reward_greedy")):
+            out |= {f"{k.replace(figure, own, 1)}{tail}": v for k, v in greedy.items() if k.startswith(figure)}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
     questions = list(session.test_order or range(len(tasks)))[: config.tasks]
     counts |= {"samples": config.decoder_samples, "questions": questions}
@@ -328,6 +398,7 @@ def evaluate(
     task_options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     trust: bool = False,
+    reward: Reward | Sequence[Reward | tuple[float, Reward]] | None = None,
 ) -> dict[str, float]:
     """Measure the newest checkpoint of a run, or the model that a RunConfig would start from, before any training.
 
@@ -335,6 +406,7 @@ def evaluate(
     task     another task than the run's, with its options
     settings others than the run's: threads, max_unscored
     trust    as in `resume`
+    reward   measured besides, in place of the run's own
 
     Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run, ScoringFailed
     where more than `max_unscored` of the answers have no score.
@@ -343,6 +415,8 @@ def evaluate(
     run_config = (run if isinstance(run, RunConfig) else run_config_of(run, trust)).override(**(settings or {}))
     if task is not None:
         run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
+    if reward is not None:
+        run_config = replace(run_config, reward=as_block(reward)[0])
     if decoder is not None and decoder not in run_config.method.decode:
         if not run_config.method.decode:
             raise BadValue(
@@ -351,13 +425,16 @@ def evaluate(
             )
         raise unknown(f"decoder of {run_config.method.name}", decoder, run_config.method.decode)
     set_threads(run_config.settings.threads)
-    source = task_source(run_config.task, run_config.task_options)
+    source = task_source(run_config.task, run_config.task_options, folder)
     assemble.check(run_config.method, source)
+    if run_config.reward is not None:
+        run_to_end(check_call(run_config.reward, source.test[0], run_config.settings.reward_seconds))
     if folder is None:
         start = run_to_end(start_model(run_config, source, observer))
     else:
         start = trained_model(folder, observer, trust)
         run_config = replace(run_config, settings=run_config.settings.full())
+    source = within_context(run_config, source, start)
     session = make_session(run_config, source, start, None, observer)
     observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.model, learns=False)})
     return run_to_end(
@@ -371,7 +448,7 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events, trust:
     Where the checkpoint holds adapters alone, it is the model that the run started from with these merged in.
     """
     run_config, last = run_config_of(folder, trust), checkpoint.find(Path(folder))
-    source = task_source(run_config.task, run_config.task_options)
+    source = task_source(run_config.task, run_config.task_options, Path(folder))
     if last is None:
         raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():

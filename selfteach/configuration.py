@@ -7,6 +7,7 @@ passed apart, and a bare name is taken where only one of the two can be meant:
     plan("m2po", args={"budget": 0.04}, settings={"budget": 100_000})
     plan("grpo", rollouts=16, steps=40)
     plan("m2po", budget=0.04)      # refused: both have a `budget`
+    plan(methods.grpo(), train="mine.jsonl", reward="mine.py:score", model="path")      # a user's own data and reward
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ import torch
 from .core import registry
 from .core.blocks import Block
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, describe, unknown
-from .core.method import Method, MethodEntry
+from .core.method import Method, MethodEntry, Stage
+from .core.quantity import parse
 from .core.regime import claim_home
+from .core.registry import quantities
+from .core.scoring import nested
 from .core.serial import from_json, to_json
-from .core.task import TaskSource
+from .core.task import Sampling, TaskSource
 from .loop import assemble, checkpoint
 from .loop.settings import (
     SETTING_GROUPS,
@@ -38,12 +42,19 @@ from .loop.settings import (
     split_settings,
 )
 from .model.names import suggested_settings
+from .reward import outside_forms
 from .reward.answer import exact_match
+from .reward.function_source import allow_functions
+from .reward.outside_forms import Reward
+from .tasks import row_files, rows
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The whole configuration of a run: all that is needed to repeat it. Saved as RUN/config.json."""
+    """The whole configuration of a run: all that is needed to repeat it. Saved as RUN/config.json.
+
+    reward  what a user gave in place of the method's exact match: the method has it, and evaluation measures it too
+    """
 
     method: Method
     task: str
@@ -53,6 +64,7 @@ class RunConfig:
     warm: WarmStartConfig = WarmStartConfig()
     final_eval: EvalConfig = EvalConfig()
     use: tuple[str, ...] = ()
+    reward: Block | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as plain values, for config.json."""
@@ -63,14 +75,19 @@ class RunConfig:
             "task_options": to_json(dict(self.task_options)),
             "model": self.model,
             "use": list(self.use),
+            **({} if self.reward is None else {"reward": to_json(self.reward)}),
             **{group: asdict(getattr(self, group)) for group in SETTING_GROUPS},
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any], trust: bool = False, named_by: str | Path = "config.json") -> RunConfig:
+    def from_json(
+        data: Mapping[str, Any], trust: bool = False, named_by: str | Path = "config.json", folder: Path | None = None
+    ) -> RunConfig:
         """The configuration that `to_json` wrote; its `use` files are run first, if they may be (core/trust.py).
 
-        trust     they may, whatever they are;  named_by: where the data are from, for errors
+        trust     they may, whatever they are
+        named_by  where the data are from, for errors
+        folder    the run's, which may hold copies of these files
 
         Raises BadValue for a file that must not be run.
         Raises UnknownName for a block that is no longer there, BadCheckpoint for another format.
@@ -81,13 +98,15 @@ class RunConfig:
                 " with the selfteach that wrote it"
             )
         for file in data["use"]:
-            registry.load_file(file, named_by, trust)
+            registry.load_file(use_file(file, folder), named_by, trust)
+        allow_functions([data["method"], data.get("reward")], named_by, trust)
         return RunConfig(
             from_json(data["method"]),
             data["task"],
             from_json(data["task_options"]),
             data["model"],
             use=tuple(data["use"]),
+            reward=from_json(data.get("reward")),
             **{group: cls(**data[group]) for group, (_, cls) in SETTING_GROUPS.items()},
         )
 
@@ -101,13 +120,34 @@ class RunConfig:
         return replace(self, model=model or self.model, **change)
 
 
-def task_source(task: str, task_options: Mapping[str, Any]) -> TaskSource:
-    """A task with some of its options set. Raises UnknownName for a task or option that does not exist."""
+def use_file(file: str, folder: Path | None) -> Path:
+    """A file of the user's that a run needs: where it was, or else the copy in the run's folder."""
+    copied = None if folder is None else folder / "use" / Path(file).name
+    return copied if copied is not None and copied.is_file() and not Path(file).is_file() else Path(file)
+
+
+def keep_inputs(run_config: RunConfig, folder: Path) -> None:
+    """Copy what a run is made of into its folder: files of the user's, and rows (those of a file up to 64 MiB)."""
+    for file in run_config.use:
+        if Path(file).is_file() and not (folder / "use" / Path(file).name).exists():
+            row_files.copy_whole(Path(file), folder / "use" / Path(file).name)
+    if run_config.task == rows.NAME:
+        for side, at in rows.references(run_config.task_options).items():
+            row_files.keep(at, folder, side)
+
+
+def task_source(task: str, task_options: Mapping[str, Any], folder: Path | None = None) -> TaskSource:
+    """A task with some of its options set. folder: of the run, which may hold the task's data.
+
+    Raises UnknownName for a task or option that does not exist, BadValue for rows that are not there any more.
+    """
     make = registry.tasks.get(task)
     known = inspect.signature(make).parameters
     for name in task_options:
         if name not in known:
             raise unknown(f"option of task {task}", name, known)
+    if task == rows.NAME:
+        task_options = rows.located(task_options, folder)
     # A plan reads the source's defaults and the run its tasks: the second time it is not made again.
     key = make, repr(sorted(task_options.items()))
     if key not in _sources:
@@ -125,9 +165,11 @@ def task_source(task: str, task_options: Mapping[str, Any]) -> TaskSource:
 _sources: dict[tuple[Callable[..., TaskSource], str], TaskSource] = {}  # the last one made
 
 
-def judge_of(source: TaskSource) -> Block:
-    """The block that judges answers to this task: its own judge, or an exact match with the reference answer."""
-    return source.defaults.get("judge") or exact_match()
+def judge_of(source: TaskSource) -> Block | None:
+    """The block that judges answers to this task: its own judge, or an exact match with the reference answer; None
+    where it has no answers.
+    """
+    return source.defaults.get("judge", exact_match())
 
 
 def plan(
@@ -135,33 +177,69 @@ def plan(
     task: str | None = None,
     task_options: Mapping[str, Any] | None = None,
     *,
+    train: Any = None,
+    test: Any = None,
+    test_share: float | None = None,
+    reward: Reward | Sequence[Reward | tuple[float, Reward]] | None = None,
+    reward_weights: Sequence[float] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
     args: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: RunSettings | Mapping[str, Any] | None = None,
     model: str | None = None,
     use: Sequence[str] = (),
     **named: Any,
 ) -> RunConfig:
     """The configuration of a run; the task defaults to that of the method's claim, settings to the task's defaults.
 
+    train       rows of your own to learn from, in place of a task: a path (JSONL, JSON, CSV, Parquet), a list of dicts,
+                a datasets.Dataset, a pandas or polars frame, a pyarrow table; docs/data.md says what rows may hold
+    test        rows that are measured and never learned; None: a share of `train`
+    test_share  that share (default: 0.1)
+    reward      in place of the method's exact match: a function of ours, TRL's or verl's form, a block, FILE.py:NAME; a
+                list of them, or of (weight, reward) pairs
+    reward_weights  of a list of rewards
+    temperature, top_p  of the rollouts, for a method that does not state its sampling itself
     args      hyper-parameters of the method, where it is given by name
-    settings  of the run: fields of RunSettings, of WarmStartConfig as warm_steps ..., of EvalConfig as final_eval_k ...
-    named     either of these without saying which, where only one has the name: plan("grpo", rollouts=16, steps=40)
+    settings  of the run: a RunSettings (the fields that it was made with), or a dict of fields of RunSettings, of
+              WarmStartConfig as warm_steps ..., of EvalConfig as final_eval_k ...
+    model     a model's name or folder
+    use       files of your own that register what the method or the task is made of
+    named     settings or hyper-parameters without saying which, where only one has the name: plan("grpo", rollouts=16,
+              steps=40)
 
-    Raises BadValue for a bare name that the method and the run both have, UnknownName for one that neither has.
+    Raises BadValue for a bare name that the method and the run both have and for rows, rewards or sampling that do not
+    fit, UnknownName for a name that neither has.
     """
     entry = registry.methods.get(method) if isinstance(method, str) else method
     if not isinstance(entry, Method | MethodEntry):
         raise BadValue(f"a method is a name or a Method, not {type(method).__name__}")
+    settings = given_settings(settings)
+    own_names = () if isinstance(entry, Method) else entry.hyper_parameters
+    sampling = {"temperature": temperature, "top_p": top_p}
+    named |= {n: v for n, v in sampling.items() if v is not None and n in own_names}
+    sampling = {n: v for n, v in sampling.items() if v is not None and n not in own_names}
     if isinstance(entry, Method):
         if args:
             raise BadValue(f"args: method {entry.name} has its hyper-parameters already; give its name, or no args")
-        built, given, claim = entry, split_settings(None, named, {}, settings or {})[1], None
+        built, given, claim = entry, split_settings(None, named, {}, settings)[1], None
     else:
-        own, given = split_settings(entry, named, args or {}, settings or {})
+        own, given = split_settings(entry, named, args or {}, settings)
         built, claim = entry(**own), entry.claim
     home, steps = claim_home(claim) if claim else ("atlas", 0)
+    task, task_options = rows_of(task, task_options or {}, train, test, test_share)
     task = task or home
-    source = task_source(task, task_options or {})
+    source = task_source(task, task_options)
+    built = sampled_at(built, sampling)
+    block = None
+    if reward is not None:
+        block, files = outside_forms.as_block(reward, reward_weights)
+        built = built.with_reward(block, required=not all(stage.data for stage in built.stages))
+        use = tuple(dict.fromkeys((*use, *files)))
+    elif reward_weights is not None:
+        raise BadValue("reward_weights: there is no reward; give reward=[...] too")
+    check_rewards(built, source, block)
+    check_files(use)
     model = model or RunConfig.model
     suggested = suggested_settings(model)
     if given.get("lora_rank") or given.get("adapter"):  # adapters start at zero and take larger steps
@@ -173,11 +251,122 @@ def plan(
     return RunConfig(
         built,
         task,
-        dict(task_options or {}),
+        dict(task_options),
         model,
         use=tuple(use),
+        reward=block,
         **{group: cls(**groups[group]) for group, (_, cls) in SETTING_GROUPS.items()},
     )
+
+
+def given_settings(settings: RunSettings | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Settings as a dict; of a RunSettings those that it was made with."""
+    if isinstance(settings, RunSettings):
+        return {name: getattr(settings, name) for name in settings.given}
+    if settings is not None and not isinstance(settings, Mapping):
+        raise BadValue(f"settings: a RunSettings or a dict of settings, not {type(settings).__name__}")
+    return settings or {}
+
+
+def rows_of(
+    task: str | None, task_options: Mapping[str, Any], train: Any, test: Any, test_share: float | None
+) -> tuple[str | None, dict[str, Any]]:
+    """(task, options) with a user's rows among the options, as paths and hashes."""
+    options = dict(task_options)
+    if train is not None or test is not None:
+        if task not in (None, rows.NAME):
+            raise BadValue(
+                f"rows of your own are in place of a task, so task {task} cannot go with them; leave one out"
+            )
+        task = rows.NAME
+        for side, given in (("train", train), ("test", test)):
+            if given is not None:
+                options[side], options[f"{side}_hash"] = row_files.reference(given, side)
+    if test_share is not None:
+        if test is not None or task != rows.NAME:
+            raise BadValue("test_share: is of training rows without test rows; leave it out")
+        options["test_share"] = test_share
+    return task, rows.with_hashes(options) if task == rows.NAME else options
+
+
+def sampled_at(method: Method, sampling: Mapping[str, Any]) -> Method:
+    """The method with another temperature or top_p in all stages that sample as is usual (`Sampling()`).
+
+    Raises BadValue where a stage states its own sampling, and for a truncation that the learner cannot compute again.
+    """
+    if not sampling:
+        return method
+    name = " and ".join(sampling)
+    if sampling.get("temperature") == 0:
+        raise BadValue("temperature: 0 is greedy, so all answers to a prompt are one; give a temperature above 0")
+    made = Sampling(**sampling)
+    stages = [n for n, stage in enumerate(method.stages) if not stage.data]
+    own = next((method.stages[n] for n in stages if method.stages[n].sampling != Sampling()), None)
+    if own is not None or not stages:
+        why = f"states its own sampling ({own.sampling})" if own else "samples nothing"
+        raise BadValue(f"{name}: method {method.name} {why}; leave {name} out")
+    for n in stages:
+        if not made.untruncated and (column := recomputed(method, method.stages[n])):
+            raise BadValue(
+                f"top_p: method {method.name} computes {column} again for what was sampled, and of a truncated"
+                f" distribution"
+                " that cannot be computed; leave top_p out, or sample at a lower temperature"
+            )
+        method = method.replace(n, sampling=made)
+    return method
+
+
+def recomputed(method: Method, stage: Stage) -> str | None:
+    """The first column of a stage that is a probability of sampled tokens, computed again by a forward pass."""
+    blocks = [b for u in stage.updates for b in (*u.assign, *(t.fn for t in u.terms))]
+    for block in (*stage.credit, *blocks):
+        for column in block.columns:
+            name = parse(column, method.models)
+            if name is not None and not column.startswith("old_") and "logprobs" in quantities.get(name.quantity).needs:
+                return column
+    return None
+
+
+def check_rewards(method: Method, source: TaskSource, reward: Block | None) -> None:
+    """Raise BadValue for a method whose rewards read what this task's rows do not have."""
+    pairs = source.about.get(rows.PAIRS) if source.name == rows.NAME else None
+    if reward is not None:
+        if line := next(
+            outside_forms.unknown_columns(reward, source.columns or _tags(source), judge_of(source) is not None), ""
+        ):
+            raise BadValue(line)
+    elif judge_of(source) is None and any(
+        b.name == "exact_match" for s in method.stages for b in with_nested(s.reward)
+    ):
+        learns = (
+            "; no method here learns from stored preference pairs (there is no DPO): sft learns the chosen ones"
+            if pairs
+            else ""
+        )
+        raise BadValue(
+            f"task {source.name}: its rows have no answers, and method {method.name} is rewarded for them; give"
+            f" a reward"
+            f" (--reward FILE.py:NAME), or a column answer{learns}"
+        )
+
+
+def with_nested(blocks: Sequence[Block]) -> list[Block]:
+    """Blocks with those among their arguments."""
+    return [b for block in blocks for b in (block, *nested(block))]
+
+
+def _tags(source: TaskSource) -> Sequence[str]:
+    """The columns of a task's first test question, which a reward may read."""
+    return list(outside_forms.columns_of(source.test[0])) if source.test else ()
+
+
+def check_files(use: Sequence[str]) -> None:
+    """Raise BadValue for two files of one name, of which a run's folder could keep one only."""
+    names: dict[str, str] = {}
+    for file in use:
+        other = names.setdefault(Path(file).name, str(file))
+        if Path(other).resolve() != Path(file).resolve():
+            raise BadValue(f"{file}: and {other} have one name, and a run keeps a copy of each; rename one")
 
 
 def run_config_of(folder: str | Path, trust: bool = False) -> RunConfig:
@@ -200,12 +389,13 @@ def read_run_config(file: Path, trust: bool = False) -> RunConfig:
     Raises BadCheckpoint for a file that does not hold one, BadValue where it names a file that must not be run.
     """
     try:
-        run_config = RunConfig.from_json(json.loads(file.read_text(encoding="utf-8")), trust, file)
+        data = json.loads(file.read_text(encoding="utf-8"))
+        run_config = RunConfig.from_json(data, trust, file, file.parent)
         kinds = {"method": Method, "task": str, "task_options": Mapping, "model": str}
         for name, kind in kinds.items():
             if not isinstance(getattr(run_config, name), kind):
                 raise BadCheckpoint(f"{file}: its {name} is no {kind.__name__.lower()}")
-        assemble.check(run_config.method, task_source(run_config.task, run_config.task_options))
+        assemble.check(run_config.method, task_source(run_config.task, run_config.task_options, file.parent))
         return run_config
     except SelfteachError as error:
         raise error if "config.json" in str(error) else type(error)(f"{file}: {error}") from None

@@ -84,6 +84,10 @@ TEXTBOOK = {
     "makes": "the verifier of tasks with expressions",
     "plain": "a prompt read as it is: what a policy is measured by",
     "play": "any game, whoever plays",
+    "function_reward": "a user's own",
+    "verl_reward": "a user's own",
+    "trl_reward": "a user's own",
+    "applicable_sum": "a user's own, several of them",
 }
 LONG = {  # files of methods above the bound, and why
     "cooper": "two papers' worth of blocks: a policy and a reward model that learn side by side",

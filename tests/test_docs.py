@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import math
 import re
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from selfteach import api
 from selfteach.cli import main
 from selfteach.commands import arguments
-from selfteach.configuration import plan, task_source
+from selfteach.configuration import plan, run_config_of, task_source
 from selfteach.core import registry
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +51,36 @@ def test_the_readme_shows_ssrl_as_it_is():
         for line in code.splitlines():
             if "@method" not in line and "async def" not in line:  # shortened there
                 assert " ".join(line.split()) in lines, line
+
+
+OWN_DATA = re.findall(r"```python\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", OWN_DATA, ids=range(len(OWN_DATA)))
+def test_the_snippets_on_own_data_run(code, tmp_path, monkeypatch):
+    """As they stand, but for the size: a tiny model, a step of few answers, no evaluation of many samples."""
+    monkeypatch.chdir(tmp_path)
+    small = code.replace('"path/or/name"', '"tiny-s"').replace('model="tiny"', 'model="tiny-s"')
+    small = re.sub(r"steps\b(\W+)\d+", r"steps\g<1>1", small).replace('"max_tokens": 64', '"max_tokens": 8')
+    small = re.sub(r"rollouts=8|groups=(4|8)", lambda m: m[0].split("=")[0] + "=2", small)
+    assert small != code and "steps" in small
+    plan_ = api.plan
+
+    def planned(*words, **given):
+        config = plan_(*words, **given).override(
+            eval_every=0, final_eval_tasks=2, final_eval_k=0, final_eval_decoder_samples=1, max_tokens=4, threads=1
+        )
+        return config.override(warm_steps=min(config.warm.steps, 2))
+
+    monkeypatch.setattr(api, "plan", planned)
+    space = {"__name__": "__main__"}
+    cell = str(tmp_path / "cell")
+    linecache.cache[cell] = (len(small), None, small.splitlines(True), cell)
+    exec(compile(small, cell, "exec"), space)
+    run = space["run"]
+    assert run.done and math.isfinite(run.figures["after"]["reward"])
+    assert list((run.folder / "data").iterdir()) and list((run.folder / "use").iterdir())
+    assert run_config_of(run.folder).reward is not None
 
 
 def documented_commands() -> list[str]:

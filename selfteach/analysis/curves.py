@@ -154,22 +154,16 @@ def _learning(curves: Curves, axis: Any) -> None:
     x, y = curves.column("reward/mean")
     if len(y):
         _line(axis, x, y, "reward in training", ACCENT_COLOUR)
-    x, y = curves.evaluations("accuracy")
     last = curves.steps[-1]["step"] + 1 if curves.steps else 0
-    ends = [(at, f.get("greedy")) for at, f in ((0, curves.before), (last, curves.after))]
-    known = sorted(
-        {**{float(a): b for a, b in zip(x, y, strict=True)}, **{float(a): b for a, b in ends if b is not None}}.items()
-    )
-    if known:
-        axis.plot(
-            [a for a, _ in known],
-            [b for _, b in known],
-            "o-",
-            color=AFTER_COLOUR,
-            markersize=4,
-            linewidth=1.5,
-            label="held-out accuracy, greedy",
-        )
+    held_out = (("accuracy", "greedy", AFTER_COLOUR), ("reward", "reward_greedy", COLOURS[2]))
+    for name, end_name, colour in held_out:
+        x, y = curves.evaluations(name)
+        ends = [(at, f.get(end_name)) for at, f in ((0, curves.before), (last, curves.after))]
+        values = {float(a): b for a, b in zip(x, y, strict=True)} | {float(a): b for a, b in ends if b is not None}
+        if values:
+            at = sorted(values)
+            style: dict[str, Any] = {"color": colour, "markersize": 4, "linewidth": 1.5}
+            axis.plot(at, [values[a] for a in at], "o-", label=f"held-out {name}, greedy", **style)
     axis.set(title="Reward and accuracy", xlabel="step", ylabel="mean")
     axis.legend()
 
@@ -273,7 +267,7 @@ PANELS: tuple[tuple[Callable[[Curves, Any], None], Callable[[Curves], bool]], ..
     ),
     (_pass_at_k, lambda c: bool(pass_at_ks(c.before, c.after))),
     (_decoders, lambda c: len(decoders(c.before, c.after)) > 1),
-    (_tags, lambda c: bool(tags(c.before, c.after))),
+    (_tags, lambda c: any(figure_name("accuracy", t) in c.after for t in tags(c.before, c.after))),
     (
         _metric("rollout/length_mean", "Length of an episode", "sampled tokens"),
         _has_metric("rollout/length_mean", varies=True),

@@ -99,6 +99,8 @@ def tables(before: Figures, after: Figures) -> list[ReportTable]:
     programs = decoders(before, after)
     label = {d: f"with {d.replace('_', ' ')}" if d else "own program" for d in programs}
     named = {
+        "reward_greedy": "reward, greedy",
+        "reward": "reward, sampled",
         "greedy": "greedy %",
         "accuracy": "sampled %",
         "maj": "majority %",
@@ -113,7 +115,7 @@ def tables(before: Figures, after: Figures) -> list[ReportTable]:
     ]
     out.append(
         ReportTable(
-            "held-out accuracy",
+            "held-out accuracy" if "greedy" in columns or "accuracy" in columns else "held out",
             ["", *(named[c] for c in columns)],
             [[label[d], *(cell(c, decoder=d) for c in columns)] for d in programs],
         )
@@ -134,11 +136,12 @@ def tables(before: Figures, after: Figures) -> list[ReportTable]:
     for kind in tag_kinds(before, after):
         by = [t for t in tags(before, after) if t.startswith(kind + "=")]
         heads = [t.replace("=", " ") for t in by]
+        measure = "accuracy" if any(figure_name("accuracy", t) in f for t in by for f in (before, after)) else "reward"
         out.append(
             ReportTable(
-                f"sampled accuracy by {kind}, %",
+                f"sampled accuracy by {kind}, %" if measure == "accuracy" else f"sampled reward by {kind}",
                 ["", *heads],
-                [[label[d], *(cell("accuracy", t, d) for t in by)] for d in programs],
+                [[label[d], *(cell(measure, t, d) for t in by)] for d in programs],
             )
         )
     return out

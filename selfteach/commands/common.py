@@ -11,10 +11,13 @@ from typing import Any
 
 from ..core import registry
 from ..core.errors import BadValue, nearest, unknown
+from ..core.regime import claim_home
 from ..core.serial import plain
 from ..loop.settings import SETTING_GROUPS, SETTING_NAMES, split_settings
-from .arguments import Parser, add_fields, assignments
+from .arguments import Parser, add_fields, add_typed, assignments
 from .streams import results
+
+ROWS = "rows"  # the task of a user's own data
 
 
 def print_json(value: Any) -> None:
@@ -89,6 +92,53 @@ def add_task(parser: Any) -> None:
     parser.add_argument("--task", metavar="T", help=task)
     options = "options of the task; selfteach tasks T lists them"
     parser.add_argument("--set", metavar="KEY=VALUE", nargs="+", action="extend", help=options)
+    data = "rows of your own in place of a task: JSONL, JSON, CSV or Parquet (docs/data.md)"
+    parser.add_argument("--data", metavar="FILE", help=data)
+    test = "rows that are measured and never learned (default: a share of --data)"
+    parser.add_argument("--test-data", metavar="FILE", help=test)
+    add_typed(parser, "test_share", float, "share of the prompts of --data that is kept for the test (default: 0.1)")
+    reward = "a reward of ours, TRL's or verl's form, in place of an exact match with the answer; several are summed"
+    parser.add_argument("--reward", metavar="FILE.py:NAME[=WEIGHT]", nargs="+", action="extend", help=reward)
+
+
+def add_sampling(parser: Any, own: Collection[str] = ()) -> None:
+    """Add the options of rollouts. own: hyper-parameters of the method, which are options already."""
+    for name, text in (("temperature", "temperature of the rollouts"), ("top_p", "nucleus of the rollouts")):
+        if name not in own:
+            add_typed(parser, name, float, f"{text} (default: 1), where the method does not state its own sampling")
+
+
+OF_DATA = ("data", "test_data", "test_share", "reward", "temperature", "top_p")  # what `data_arguments` reads
+
+
+def task_of(given: Mapping[str, Any], claim: Any) -> str:
+    """The task of a command line: rows of the user's, the one that is named, or that of a method's claim."""
+    if "data" in given or "test_data" in given:
+        if given.get("task", ROWS) != ROWS:
+            raise BadValue(f"--data: holds the rows, so --task {given['task']} cannot go with it; leave one out")
+        return ROWS
+    return given.get("task") or (claim_home(claim)[0] if claim else "atlas")
+
+
+def data_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given data, reward and sampling as arguments of `configuration.plan`."""
+    names = {"data": "train", "test_data": "test"}
+    out = {names.get(n, n): given[n] for n in OF_DATA if n in given}
+    if "reward" in out:
+        pairs = [_weighted(word) for word in out["reward"]]
+        out["reward"] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == 1 else pairs
+    return out
+
+
+def _weighted(word: str) -> tuple[float, str]:
+    """(weight, FILE.py:NAME) of FILE.py:NAME or FILE.py:NAME=WEIGHT."""
+    name, equals, weight = word.rpartition("=")
+    if not equals or "/" in weight or weight.endswith(".py"):
+        return 1.0, word
+    try:
+        return float(weight), name
+    except ValueError:
+        raise BadValue(f"--reward {word}: the weight {weight!r} is no number; give FILE.py:NAME=0.5") from None
 
 
 def add_model(parser: Any) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..core.errors import BadValue
-from ..core.regime import claim_home
 from .arguments import Parser
 from .common import (
     add_model,
     add_run_options,
+    add_sampling,
     add_task,
+    data_arguments,
     load_files,
     print_json,
     print_note,
     read_method,
     read_task_options,
     settings_of,
+    task_of,
 )
 
 ABOUT = """Run several methods on one task with several seeds, for the same number of steps, and compare them.
@@ -27,6 +30,7 @@ when the command is given again.
 """
 EXAMPLES = """examples:
   selfteach compare grpo rloo dr_grpo --task chain_sum --seeds 5
+  selfteach compare grpo rloo --data mine.jsonl --reward mine.py:score --model smollm2-135m
   selfteach compare grpo grpo:beta=0.04 grpo:clip=0.1 --task chain_sum --set terms=2,3 --steps 60 --seeds 3
 
 what comes out: a table with the mean over seeds and its 95 % interval (Student's t), the difference of each method's
@@ -43,6 +47,7 @@ def parser() -> Parser:
     )
     made.add_argument("methods", metavar="METHOD", nargs="+", help="methods to compare")
     add_task(made)
+    add_sampling(made)
     add_model(made)
     made.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: 3)")
     made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: 1)")
@@ -67,16 +72,15 @@ def run(command: str, words: Sequence[str]) -> int:
     used = load_files(given.get("use", ()))
     methods = [(word, *read_method(word)) for word in given["methods"]]
     first = methods[0][1]
-    task = given.get("task") or (claim_home(first.claim)[0] if first.claim else "atlas")
+    task, data = task_of(given, first.claim), data_arguments(given)
     task_options = read_task_options(task, given.get("set", ()))
     if "steps" not in settings_of(given):
-        given["run.steps"] = plan(first.name, task, task_options).settings.steps
+        given["run.steps"] = plan(first.name, task, task_options, **data).settings.steps
     arms: list[experiments.Arm] = []
     for word, entry, args, files in methods:
         settings = {"final_eval_k": 0, **settings_of(given, entry)}
-        run_config = plan(
-            entry.name, task, task_options, args=args, settings=settings, model=given.get("model"), use=(*used, *files)
-        )
+        more: dict[str, Any] = {"model": given.get("model"), "use": (*used, *files), **data}
+        run_config = plan(entry.name, task, task_options, args=args, settings=settings, **more)
         arms.append(experiments.Arm(arm_name(word), run_config))
     with show_progress() as progress:
         seeds, out = range(given.get("seeds", 3)), given.get("out", "runs/compare")

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import registry
 from ..core.errors import BadValue, nearest
-from ..core.regime import claim_home
 from ..loop.settings import EvalConfig, RunSettings
 from .arguments import Parser, add_fields
 from .common import (
     add_model,
+    add_sampling,
     add_task,
     add_trust,
+    data_arguments,
     load_files,
     print_json,
     print_note,
     read_method,
     read_task_options,
     settings_of,
+    task_of,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ EXAMPLES = """examples:
   selfteach eval runs/grpo-1 --k 256 --pass-at-k-tasks 20         pass@1..256 on 20 tasks
   selfteach eval runs/grpo-1 --task chain_sum --set terms=5,6     on tasks of a kind that it was not trained on
   selfteach eval ssrl --model smollm2-135m --k 64                 a model before any training
+  selfteach eval runs/grpo-1 --test-data other.jsonl --reward mine.py:score   on rows of your own, by your own reward
 
 what comes out: tables on stdout, or with --json one line {"of": ..., "figures": {"accuracy": ..., "pass@64": ...,
 "accuracy+search": ...}}. Figures of a decoder end in +DECODER, those of a part of the tasks in /hops=2.
@@ -59,12 +62,21 @@ def parser() -> Parser:
     add_fields(made, RunSettings, only=("threads", "max_unscored"))
     group = made.add_argument_group("for a METHOD alone")
     add_model(group)
+    add_sampling(group)
     add_fields(group, RunSettings, only=("seed", "max_tokens", "slots"))
     return made
 
 
 MEASURED = ("tasks", "pass_at_k_tasks", "k", "decoder_samples")  # fields of EvalConfig that are options
-OF_A_METHOD = ("model", "use", "seed", "max_tokens", "slots")  # options that a run's folder does not take
+OF_A_METHOD = (
+    "model",
+    "use",
+    "seed",
+    "max_tokens",
+    "slots",
+    "temperature",
+    "top_p",
+)  # options that a run's folder does not take
 
 
 def run(command: str, words: Sequence[str]) -> int:
@@ -72,7 +84,7 @@ def run(command: str, words: Sequence[str]) -> int:
     given = vars(parser().read(words))
     from .. import api
     from ..analysis.figures import failed_figures, tables
-    from ..configuration import run_config_of
+    from ..configuration import rows_of, run_config_of
     from .progress import show_progress
     from .show import print_tables
 
@@ -80,19 +92,34 @@ def run(command: str, words: Sequence[str]) -> int:
     if not config.tasks:
         raise BadValue("selfteach eval: --tasks must be 1 or more, not 0")
     target, title = _target(given)
-    task_options, settings = None, None
+    task_options, settings, reward = None, None, None
     if isinstance(target, Path):
         settings = settings_of(given)
         run_config = run_config_of(target, bool(given.get("trust")))
-        task = given.get("task", run_config.task if "set" in given else None)
+        data = data_arguments(given)
+        reward = data.get("reward")
+        rows = not data.keys().isdisjoint(("train", "test"))
+        task = task_of(given, None) if rows else given.get("task", run_config.task if "set" in given else None)
         task_options = read_task_options(task, given.get("set", ())) if task else None
-        if task and "task" not in given:
+        if rows:
+            task, task_options = rows_of(
+                task, task_options or {}, *(data.get(n) for n in ("train", "test", "test_share"))
+            )
+        elif task and "task" not in given:
             task_options = {**run_config.task_options, **(task_options or {})}
     else:
         run_config, task = target, None
     with show_progress() as progress:
         figures = api.evaluate(
-            target, config, progress, given.get("decoder"), task, task_options, settings, bool(given.get("trust"))
+            target,
+            config,
+            progress,
+            given.get("decoder"),
+            task,
+            task_options,
+            settings,
+            bool(given.get("trust")),
+            reward,
         )
     if given.get("json"):
         print_json({"of": title, "figures": figures})
@@ -132,7 +159,7 @@ def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
             f" {nearest(given['run'], registry.methods)}"
         )
     entry, args, more = read_method(given["run"])
-    task = given.get("task") or (claim_home(entry.claim)[0] if entry.claim else "atlas")
+    task = task_of(given, entry.claim)
     run_config = plan(
         entry.name,
         task,
@@ -141,5 +168,6 @@ def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
         settings=settings_of(given, entry),
         model=given.get("model"),
         use=(*used, *more),
+        **data_arguments(given),
     )
     return run_config, f"{entry.name} with {run_config.model}"

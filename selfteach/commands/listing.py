@@ -13,7 +13,7 @@ from ..core.serial import to_json
 from ..core.task import TaskSource
 from ..loop.settings import SETTING_NAMES, option_name
 from .arguments import Parser, describe_type, doc_options, format_value, type_of
-from .common import load_files, print_json, read_method, read_task_options
+from .common import ROWS, load_files, print_json, read_method, read_task_options
 
 ABOUT = {
     "methods": """List the methods with paper, family and verdict; or show one: its blocks, slot by slot, its
@@ -209,21 +209,15 @@ def _task(given: Mapping[str, Any]) -> None:
     name = given["name"]
     task_options = read_task_options(name, given.get("set", ()))
     fn = registry.tasks.get(name)
-    source = fn(**task_options)
-    task = source.test[0]
-    demo = source.demos(0) if source.demos is not None else None
-    example = {
-        "prompt": task.prompt,
-        "answer": task.answer,
-        "demonstration": demo.prompt + str(demo.data[0]) if demo else None,
-    }
+    source = None if name == ROWS and not {"train", "test"} & task_options.keys() else fn(**task_options)
+    example = _example(source) if source else {}
     if given.get("json"):
         return print_json(
             {
                 "name": name,
                 "doc": inspect.getdoc(fn) or "",
                 "options": _options(fn),
-                "about": dict(source.about),
+                "about": dict(source.about) if source else {},
                 "example": example,
             }
         )
@@ -232,14 +226,24 @@ def _task(given: Mapping[str, Any]) -> None:
     )
     for n, option in _options(fn).items():
         print(f"  {n + '=' + format_value(task_options.get(n, option['default'])):<24} {option['kind']}")
+    if source is None:
+        return print("\nits rows are yours: --data FILE, or --set train=FILE (docs/data.md)")
     print("\nsize:")
     for n, value in source.about.items():
         print(f"  {n}: {value}")
-    print(f"\na held-out task:\n{_indented(task.prompt)}")
-    print(f"its answer:\n{_indented(' or '.join(map(str, task.answer or ())))}")
-    if demo:
+    print(f"\na held-out task:\n{_indented(example['prompt'])}")
+    answers = example["answer"] if isinstance(example["answer"], list | tuple) else [example["answer"] or ""]
+    print(f"its answer:\n{_indented(' or '.join(map(str, answers)))}")
+    if example["demonstration"]:
         print("a demonstration of the warm start (some are wrong on purpose):")
-        print(_indented(example["demonstration"] or ""))
+        print(_indented(example["demonstration"]))
+
+
+def _example(source: TaskSource) -> dict[str, Any]:
+    """The first held-out task and the first demonstration, as `tasks NAME` shows them."""
+    task, demo = source.test[0], source.demos(0) if source.demos is not None else None
+    shown = None if demo is None else f"{demo.prompt}{demo.data[0]}"
+    return {"prompt": task.prompt, "answer": task.answer, "demonstration": shown}
 
 
 def _indented(text: str) -> str:

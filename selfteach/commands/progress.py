@@ -37,6 +37,7 @@ class Progress:
 
     view: View
     accuracy: float | None = None
+    reward: float | None = None  # held out, of the user's own
     arm: str = ""  # of an experiment: name and seed of the run in progress
     budget: int | None = None  # of sampled tokens, where that ends the run
 
@@ -50,7 +51,7 @@ class Progress:
 
     def _arm(self, e: Event) -> None:
         self.arm = f"{e['arm']} seed {e['seed']}: "
-        self.accuracy = None
+        self.accuracy = self.reward = None
         self.view.line(
             f"[{e['number']}/{e['total']}] {e['arm']}, seed"
             f" {e['seed']}{': finished before, read back' if e['reused'] else ''}"
@@ -85,6 +86,10 @@ class Progress:
                 f"{k} {v}" for k, v in e.items() if k not in ("event", "task") and isinstance(v, int | float | str)
             )
             self.view.line(f"task {e['task']}: {about}")
+
+    def _note(self, e: Event) -> None:
+        if not self.arm:
+            self.view.line(e["text"])
 
     def _warm_found(self, e: Event) -> None:
         if not self.arm:
@@ -124,17 +129,21 @@ class Progress:
 
     def _final_eval(self, e: Event) -> None:
         figures = e["figures"]
-        self.accuracy = figures.get("greedy")
-        if e["when"] == "start" and not self.arm and figures.get("accuracy") is not None:
+        self.accuracy, self.reward = figures.get("greedy"), figures.get("reward_greedy")
+        if e["when"] != "start" or self.arm:
+            return
+        if figures.get("reward") is not None:
+            self.view.line(f"before: reward {figures['reward_greedy']:.3g} greedy, {figures['reward']:.3g} sampled")
+        if figures.get("accuracy") is not None:
             self.view.line(
                 f"before: greedy {100 * (figures.get('greedy') or 0):.1f} %, sampled {100 * figures['accuracy']:.1f} %"
             )
 
     def _eval(self, e: Event) -> None:
-        self.accuracy = e.get("accuracy")
+        self.accuracy, self.reward = e.get("accuracy"), e.get("reward")
 
     def _step(self, e: Event) -> None:
-        summary = step_summary(e, self.accuracy)
+        summary = step_summary(e, self.accuracy, self.reward)
         if self.budget:
             self.view.bar(
                 f"{self.arm}tokens",
@@ -158,13 +167,15 @@ class Progress:
         self.view.line(f"step {e['step']}: {e['why']}")
 
 
-def step_summary(e: Event, accuracy: float | None = None) -> str:
-    """The main metrics of a step as text."""
+def step_summary(e: Event, accuracy: float | None = None, reward: float | None = None) -> str:
+    """The main metrics of a step as text; accuracy and reward: held out."""
     out: list[str] = []
     if e.get("reward/mean") is not None:
         out.append(f"reward {e['reward/mean']:.2f}")
     elif e.get("policy/loss") is not None:
         out.append(f"loss {e['policy/loss']:.3f}")
+    if reward is not None:
+        out.append(f"held-out reward {reward:.2f}")
     if accuracy is not None:
         out.append(f"held-out {100 * accuracy:.0f} %")
     if e.get("rollout/length_mean"):

@@ -14,10 +14,13 @@ from ..core.errors import BadValue, Terminated, quoted
 from ..loop.settings import SETTING_NAMES, option_name
 from .arguments import Parser, add_typed, doc_options, type_of
 from .common import (
+    OF_DATA,
     add_model,
     add_run_options,
+    add_sampling,
     add_task,
     add_trust,
+    data_arguments,
     load_files,
     plan_arguments,
     print_json,
@@ -25,6 +28,7 @@ from .common import (
     read_method,
     read_task_options,
     settings_of,
+    task_of,
 )
 
 ABOUT = """Train a model with a method, and measure it before and after.
@@ -37,6 +41,7 @@ EXAMPLES = """examples:
   selfteach train ssrl
   selfteach train grpo --task chain_sum --set terms=2,3 --rollouts 16 --lr 1e-4 --steps 80 --seed 1
   selfteach train my_methods.py:mine --out runs/mine
+  selfteach train grpo --data mine.jsonl --reward mine.py:score --model smollm2-135m   your own data (docs/data.md)
   selfteach train grpo --model smollm2-135m --lora-rank 16 --lr 1e-4   train adapters instead of all weights
   selfteach train m2po --method.budget 0.04 --run.budget 1e6           a name that the method and the run both have
   selfteach train --resume runs/ssrl-1                                 continue from the newest checkpoint
@@ -68,6 +73,7 @@ def parser(entry: Any = None) -> Parser:
     )
     add_trust(made)
     own = entry.hyper_parameters if entry else {}
+    add_sampling(made, own)
     shared = own.keys() & SETTING_NAMES.keys()
     if own:
         group, docs = made.add_argument_group(f"hyper-parameters of {entry.name}"), doc_options(entry.doc)
@@ -111,8 +117,8 @@ def run(command: str, words: Sequence[str]) -> int:
 def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: tuple[str, ...]) -> int:
     from ..configuration import plan
 
-    task = given.get("task") or (entry.claim.task if entry.claim else "atlas")
-    words = plan_arguments(given, entry)
+    task = task_of(given, entry.claim)
+    words = plan_arguments(given, entry) | data_arguments(given)
     words["args"] = {**args, **words["args"]}
     run_config = plan(entry.name, task, read_task_options(task, given.get("set", ())), use=used, **words)
     return _train(run_config, given.get("out"), bool(given.get("json")))
@@ -123,10 +129,11 @@ def _train_config(args: argparse.Namespace) -> int:
     from ..configuration import read_run_config
 
     given = vars(args)
-    for name in ("task", "set", "use"):
+    for name in ("task", "set", "use", *OF_DATA):
         if name in given:
             raise BadValue(
-                f"selfteach train: --{name} cannot go with --config, which holds it; edit the file, or give the"
+                f"selfteach train: {option_name(name)} cannot go with --config, which holds it; edit the file,"
+                f" or give the"
                 " method instead"
             )
     run_config = read_run_config(Path(given["config"]), bool(given.get("trust")))

@@ -126,7 +126,7 @@ def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool 
     if not file.is_file():
         wanted = "--use takes a Python file that registers methods, tasks or blocks"
         raise BadValue(f"{path}: no such file; {wanted if named_by is None else f'{named_by} names it'}")
-    name = f"selfteach_user_{file.stem}"
+    name = user_module(file.name)
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(file):
         return
     spec = importlib.util.spec_from_file_location(name, file)
@@ -149,6 +149,11 @@ def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool 
         sys.modules.pop(name, None)
         raise BadValue(f"{path}: importing it raised {describe(error)}") from error
     trust_record.remember(file, content)
+
+
+def user_module(file: str) -> str:
+    """The name under which a user's file is imported, by the name of the file."""
+    return f"selfteach_user_{Path(file).stem}"
 
 
 def task(fn: Build) -> Build:

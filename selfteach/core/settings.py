@@ -10,6 +10,7 @@ One definition serves the command line's options, the docstring of the dataclass
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 import types
@@ -39,11 +40,24 @@ def settings(cls: C) -> C:
     if not hasattr(cls, "__post_init__"):
         cls.__post_init__ = check
     made = cast(Any, dataclass(frozen=True)(cls))
+    _remember_given(made)
     wide = max(len(f.name) for f in fields(made))
     lines = [f"{f.name:<{wide}}  {described(f)}" for f in fields(made)]
     lines = [textwrap.fill(line, 116, subsequent_indent=" " * (wide + 2)) for line in lines]
     made.__doc__ = "\n".join([(cls.__doc__ or "").strip(), "", *lines])
     return made
+
+
+def _remember_given(made: Any) -> None:
+    """Let instances have `given`, the names of the fields that they were made with, beside their fields."""
+    init, names = made.__init__, [f.name for f in fields(made)]
+
+    @functools.wraps(init)
+    def remember(self: Any, *values: Any, **named: Any) -> None:
+        object.__setattr__(self, "given", (*names[: len(values)], *named))
+        init(self, *values, **named)
+
+    made.__init__ = remember
 
 
 def described(f: Field[Any]) -> str:

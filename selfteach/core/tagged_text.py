@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,6 +19,17 @@ def last_between(text: str, tag: str, otherwise: T) -> str | T:
     """The text inside the last <tag>...</tag>, or `otherwise` where there is none."""
     found = between(text, tag)
     return found[-1] if found else otherwise
+
+
+def messages_as_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    r"""Messages as a text prompt, for a model without a chat template: one of the user as it is, more by their roles.
+
+    >>> messages_as_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}])
+    'system: Be brief.\nuser: 2 + 2?\nassistant: '
+    """
+    if len(messages) == 1:
+        return str(messages[0]["content"])
+    return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant: "
 
 
 def pieces_before(pieces: Sequence[bytes], place: int) -> int:

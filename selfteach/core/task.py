@@ -144,7 +144,12 @@ class TaskSource:
     chat      a task -> the messages of its prompt, for a model with a chat template; None: the prompt as the user's
               message
     questions  how questions that are not the task's own are phrased and judged; None: it takes none
-    defaults  settings that this task suggests: max_tokens, model, warm_steps ...
+    defaults  settings that this task suggests: max_tokens, model, warm_steps ...; `judge`: the block that judges its
+              answers, None where they cannot be judged; `by`: the tag by which figures are shown apart
+    columns   names that the tags of every task have, for rewards that read them
+    content   a hash of the data that tasks come from, where that is not code
+    within    (longest, count) -> the source without tasks whose prompt has more than `longest` tokens by `count`; None:
+              its prompts are short
     """
 
     name: str
@@ -161,3 +166,6 @@ class TaskSource:
     task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures of the data: sizes, shares held out
     questions: Questions | None = None
+    columns: tuple[str, ...] = ()
+    content: str = ""
+    within: Callable[[int, Callable[[Any], int]], TaskSource] | None = None

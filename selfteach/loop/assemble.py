@@ -15,6 +15,7 @@ from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method, Stage
 from ..core.quantity import parse
 from ..core.scoring import nested
+from ..core.tagged_text import messages_as_text
 from ..core.task import Task, TaskSource
 from ..engine.builtin import BuiltinEngine
 from ..engine.equal_length_batching import EqualLengthEngine
@@ -24,7 +25,7 @@ from ..learner.settings import learning_rate
 from ..model import devices, lora, peft_files
 from ..model.base import Model
 from ..model.catalog import StartModel
-from ..model.tokenizer import Tokenizer
+from ..model.tokenizer import Tokenizer, is_conversation
 from ..model.transformer import Transformer
 from .engine_roles import engine_model_roles, named_model_roles
 from .memory_plan import groups_of, plan_memory
@@ -37,6 +38,7 @@ from .text_limit import CHARACTERS_PER_TOKEN
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Bytes per trained parameter that the engine leaves free on a GPU: gradient, moments, activations.
 TRAINING_BYTES = 24
+MAX_TOKENS = 256  # of a turn, where neither the run nor the task says
 MAX_CONTEXT = 2048  # tokens, unless another context is configured: the cache of some models' whole context is too large
 
 
@@ -225,7 +227,7 @@ def loop(
         lr=lambda step: learning_rate(settings, step),
         steps=settings.steps,
         seed=settings.seed,
-        max_tokens=settings.max_tokens or source.defaults.get("max_tokens", 256),
+        max_tokens=settings.max_tokens or source.defaults.get("max_tokens", MAX_TOKENS),
         limits=EpisodeLimits(
             tool_seconds=settings.tool_seconds, characters=CHARACTERS_PER_TOKEN * context_of(settings, start)
         ),
@@ -301,24 +303,29 @@ def context_of(settings: RunSettings, start: StartModel) -> int:
 
 
 def with_chat_prompts(source: TaskSource, tokenizer: Tokenizer) -> TaskSource:
-    """The source with prompts as messages where the tokenizer has a chat template, otherwise as it is."""
-    if tokenizer.chat is None:
+    """The source with prompts as messages where the tokenizer has a chat template, otherwise as text."""
+    if tokenizer.chat is None and not any(is_conversation(t.prompt) for t in source.test[:1]):
         return source
 
-    def as_messages(task: Task) -> Task:
-        if not isinstance(task.prompt, str):
-            return task
-        return replace(
-            task, prompt=source.chat(task) if source.chat else [{"role": "user", "content": task.prompt.strip()}]
-        )
+    def rendered(task: Task) -> Task:
+        if tokenizer.chat is not None and source.chat and isinstance(task.prompt, str):
+            return replace(task, prompt=source.chat(task))
+        return replace(task, prompt=chat_prompt(task.prompt, tokenizer))
 
     demos = source.demos
     return replace(
         source,
-        train=lambda i: as_messages(source.train(i)),
-        test=[as_messages(t) for t in source.test],
-        demos=None if demos is None else lambda i: as_messages(demos(i)),
+        train=lambda i: rendered(source.train(i)),
+        test=[rendered(t) for t in source.test],
+        demos=None if demos is None else lambda i: rendered(demos(i)),
     )
+
+
+def chat_prompt(prompt: Any, tokenizer: Tokenizer) -> Any:
+    """A prompt as the model takes it: messages where it has a chat template, else text."""
+    if tokenizer.chat is None:
+        return messages_as_text(prompt) if is_conversation(prompt) else prompt
+    return [{"role": "user", "content": prompt.strip()}] if isinstance(prompt, str) else prompt
 
 
 def tools_for(method: Method, source: TaskSource) -> Mapping[str, Tool]:

@@ -15,7 +15,7 @@ from ..core.blocks import Block
 from ..core.errors import ScoringFailed
 from ..core.scoring import score
 from ..core.task import Ref, RolloutRequest, Task
-from ..core.tree import Episode, Score
+from ..core.tree import Episode, RolloutGroup, Score
 from .conversation import re_render_counts
 from .episode import play
 from .step_context import StepContext
@@ -29,13 +29,16 @@ SHOWN = 5  # failures that are shown with their reason
 class Result:
     """The results of a program on some tasks: right and scored samples of each, answers, length, calls.
 
-    A sample that failed has no score: it is neither right nor wrong, and counted in `failed` or `unscored`.
+    A sample that failed has no score: it is neither right nor wrong, and counted in `failed` or `unscored`. Without a
+    judge nothing is right or wrong; with a reward of the user's each sample has that too.
     """
 
     tasks: list[Task]
     right: list[int]
     scored: list[int]
     answers: list[list[Any]]
+    rewards: list[list[float]] = field(default_factory=list[list[float]])  # of each task's samples, where known
+    is_judged: bool = True  # whether there is a judge of right and wrong
     score: float = float("nan")  # mean score, for tasks whose answers are not just right or wrong
     majority: float = float("nan")  # share of tasks whose most frequent answer (the earliest of equals) is right
     distinct: float = float("nan")  # different right answers to a task (core.answers), mean over tasks
@@ -58,6 +61,11 @@ class Result:
             else float("nan")
         )
 
+    @property
+    def reward(self) -> float:
+        """Mean of the user's reward over the samples of a task, and over tasks; NaN without one."""
+        return float(np.mean(known)) if (known := [np.mean(r) for r in self.rewards if r]) else float("nan")
+
     def error(self) -> float:
         """Standard error of the accuracy over tasks."""
         shares = [c / n for c, n in zip(self.right, self.scored, strict=True) if n]
@@ -68,29 +76,35 @@ class Result:
         found = [pass_at(k, n, c) for c, n in zip(self.right, self.scored, strict=True) if n >= k]
         return float(np.mean(found)) if found else float("nan")
 
-    def by(self, tag: str) -> dict[str, float]:
-        """Accuracy of the tasks by the value of a tag."""
+    def by(self, tag: str, rewards: bool = False) -> dict[str, float]:
+        """Accuracy of the tasks (or their mean reward) by the value of a tag."""
         found: dict[str, list[float]] = defaultdict(list)
-        for task, c, n in zip(self.tasks, self.right, self.scored, strict=True):
-            if tag in task.tags and n:
-                found[str(task.tags[tag])].append(c / n)
+        shares = [c / n if n else None for c, n in zip(self.right, self.scored, strict=True)]
+        means = [float(np.mean(r)) if r else None for r in self.rewards]
+        for task, value in zip(self.tasks, means if rewards else shares, strict=True):
+            if tag in task.tags and value is not None:
+                found[str(task.tags[tag])].append(value)
         return {k: float(np.mean(v)) for k, v in sorted(found.items())}
 
     def figures(self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",)) -> dict[str, float]:
-        """Everything by name: accuracy, stderr, pass@k, maj@n, distinct, length, calls, accuracy/hops=2 ..."""
-        out = {
-            "accuracy": self.accuracy,
-            "stderr": self.error(),
-            "score": self.score,
-            "length": self.length,
-            "length_right": self.length_right,
-            "length_wrong": self.length_wrong,
-            "calls": self.calls,
-            "failed": float(self.failed),
-            "unscored": float(self.unscored),
-        }
+        """Everything by name: accuracy, stderr, pass@k, maj@n, distinct, length, calls, accuracy/hops=2 ...; reward,
+        where there is one of the user's; without a judge nothing of what is right or wrong.
+        """
+        out: dict[str, float] = {}
+        if self.is_judged:
+            out |= {"accuracy": self.accuracy, "stderr": self.error(), "score": self.score}
+        if self.rewards:
+            out["reward"] = self.reward
+            for tag in () if self.is_judged else tags:
+                out |= {f"reward/{tag}={v}": r for v, r in self.by(tag, rewards=True).items()}
+        out["length"] = self.length
+        if self.is_judged:
+            out |= {"length_right": self.length_right, "length_wrong": self.length_wrong}
+        out |= {"calls": self.calls, "failed": float(self.failed), "unscored": float(self.unscored)}
         if self.re_rendered:
             out["re_rendered"] = self.re_rendered
+        if not self.is_judged:
+            return out
         most = max(self.scored, default=0)
         out |= {f"pass@{k}": self.pass_at(k) for k in ks if k <= most}
         if most > 1:
@@ -119,21 +133,23 @@ def pass_at(k: int, n: int, c: int) -> float:
 async def evaluate(
     context: StepContext,
     tasks: Sequence[Task],
-    judge: Block,
+    judge: Block | None,
     k: int = 1,
     wave: int = 16,
     on_progress: Callable[[int, int], None] | None = None,
     max_unscored: float = 1.0,
     reward_seconds: float = 60.0,
+    reward: Block | None = None,
 ) -> Result:
     """Run the program `main` of a context `k` times on every task, `wave` tasks at a time, and score the answers.
 
-    judge: a reward; a score of 1 or more is right. on_progress: called with the tasks done and their number.
-    max_unscored: the share of all samples that may fail or have no score; reward_seconds: the judge's deadline.
+    judge: a reward; a score of 1 or more is right; None: nothing is right or wrong. reward: measured besides.
+    on_progress: called with the tasks done and their number. max_unscored: the share of all samples that may fail or
+    have no score; reward_seconds: the deadline of judge and reward.
 
     Raises ScoringFailed as soon as more than that have none: accuracy over the others could not be believed.
     """
-    result = Result([], [], [], [])
+    result = Result([], [], [], [], is_judged=judge is not None)
     cost: Counter[str] = Counter()
     tokens: dict[bool, list[float]] = {True: [], False: []}
     values: list[float] = []
@@ -145,8 +161,12 @@ async def evaluate(
             round_=at,
         )
         for group in groups:
-            found = (await score(judge, [group], context, reward_seconds)).get("reward", {})
+            found = await _scores(judge, group, context, reward_seconds)
             scores = [(e.answer, _value(e, found, result)) for e in group.episodes]
+            if reward is not None:
+                found = await _scores(reward, group, context, reward_seconds)
+                values_of = (_value(e, found, result, of_reward=True) for e in group.episodes)
+                result.rewards.append([v for v in values_of if v is not None])
             known = [(a, v) for a, v in scores if v is not None]
             judged += bool(known)
             result.tasks.append(group.request.task)
@@ -163,7 +183,7 @@ async def evaluate(
                 played += 1
                 if value is not None:
                     tokens[value >= 1.0].append(episode.cost.get("tokens", 0))
-            context.trees.clear()
+        context.trees.clear()
         _check(result, len(tasks) * k, max_unscored)
         if on_progress:
             on_progress(min(at + wave, len(tasks)), len(tasks))
@@ -176,18 +196,31 @@ async def evaluate(
     return result
 
 
-def _value(episode: Episode, found: Mapping[Ref, Score], result: Result) -> float | None:
+async def _scores(
+    block: Block | None, group: RolloutGroup, context: StepContext, seconds: float
+) -> Mapping[Ref, Score] | None:
+    return None if block is None else (await score(block, [group], context, seconds)).get("reward", {})
+
+
+def _value(
+    episode: Episode, found: Mapping[Ref, Score] | None, result: Result, of_reward: bool = False
+) -> float | None:
     """The score of an episode; None, counted with its reason, where it failed or its judge gave none.
 
-    An episode that closed nothing (it came to a limit) has no answer, which is a wrong one.
+    An episode that closed nothing (it came to a limit) has no answer, which is a wrong one; a reward of it is unknown.
+    found: None where there is no judge. of_reward: of the user's reward, beside the judge.
     """
-    verdict = next((found[t.leaf] for t in reversed(episode.trajectories) if t.leaf in found), None)
+    verdict = next((found[t.leaf] for t in reversed(episode.trajectories) if t.leaf in found), None) if found else None
     if episode.status == "error":
+        if of_reward:  # counted already
+            return None
         result.failed += 1
         why = episode.why
+    elif found is None:
+        return None
     elif verdict is not None and verdict.value is not None:
         return verdict.value
-    elif verdict is None and (episode.status == "limit" or not episode.trajectories):
+    elif verdict is None and not of_reward and (episode.status == "limit" or not episode.trajectories):
         return 0.0
     else:
         result.unscored += 1

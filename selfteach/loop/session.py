@@ -34,10 +34,14 @@ Observer = Callable[[Mapping[str, Any]], None]
 
 @dataclass
 class Session:
-    """A loop in a folder. `observer` gets every event; with `folder` None nothing is written (warm starts, tests)."""
+    """A loop in a folder. `observer` gets every event; with `folder` None nothing is written (warm starts, tests).
+
+    judge   says which held-out answers are right; None: they cannot be judged
+    reward  a user's own, which evaluations measure besides
+    """
 
     loop: Loop
-    judge: Block
+    judge: Block | None
     folder: Path | None = None
     checkpoint_every: int = 10
     keep: int = 2
@@ -48,6 +52,7 @@ class Session:
     rollouts: bool = True
     observer: Observer = lambda event: None
     base: str = ""  # the adapters' base model, for their config
+    reward: Block | None = None
     made_by: Mapping[str, Any] = field(default_factory=dict[str, Any])  # kernels and files of the user (made_by.py)
     log: RunLog | None = field(default=None, init=False)
     stopped_by: int = field(default=0, init=False)  # the signal that asked to stop
@@ -170,7 +175,9 @@ class Session:
         where = ("eval_samples", self.loop.state.step)
         result = await self.measure(k=self.eval_samples, tasks=self.eval_tasks, where=where)
         both = {"failed": float(greedy.failed + result.failed), "unscored": float(greedy.unscored + result.unscored)}
-        return {**greedy.figures(), **both, "greedy": greedy.accuracy, "sampled": result.accuracy}
+        rewards = {"reward_greedy": greedy.reward, "reward_sampled": result.reward} if self.reward is not None else {}
+        accuracies = {"greedy": greedy.accuracy, "sampled": result.accuracy} if self.judge is not None else {}
+        return {**greedy.figures(), **both, **accuracies, **rewards}
 
     def test_tasks(self) -> list[Task]:
         """The held-out tasks, in the order in which they are taken."""
@@ -219,6 +226,7 @@ class Session:
                 on_progress,
                 loop.safety_limits.unscored,
                 loop.safety_limits.reward_seconds,
+                self.reward,
             )
         if text := failure_lines(result, len(result.tasks) * k):
             self._emit("notice", step=loop.state.step, text=f"evaluation: {text}")

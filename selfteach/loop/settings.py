@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 class RunSettings(LearnerSettings):
     """Settings of a run, whatever its method: those of its learner, the loop and the engine."""
 
+    if TYPE_CHECKING:
+
+        @property
+        def given(self) -> tuple[str, ...]:
+            """The names of the fields that it was made with (`core.settings`)."""
+            ...
+
     device: str = setting("auto", "auto (a GPU where there is one), cpu, cuda or cuda:N")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",

@@ -46,6 +46,7 @@ def cache_key(
     device = devices.resolve_device(settings.device)
     depends = {
         "demonstrations": demonstrations,
+        "content": source.content,
         "tokenizer": start.tokenizer.fingerprint,
         "weights": files.fingerprint(start.model.named_tensors()),
         "warm": asdict(warm),
@@ -81,7 +82,7 @@ async def warm_start(
     source: TaskSource,
     start: StartModel,
     method: Method,
-    judge: Block,
+    judge: Block | None,
     warm: WarmStartConfig,
     settings: RunSettings,
     observer: Callable[[Mapping[str, Any]], None],

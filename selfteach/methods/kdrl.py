@@ -52,7 +52,7 @@ def kdrl(
     anneal_steps: int = 80,
     kind: Literal["k1", "k2", "k3"] = "k2",
     mask: Literal["none", "seq", "group"] = "none",
-    reward: bool = True,
+    rewarded: bool = True,
     clip: float = 0.2,
 ) -> Method:
     """GRPO plus, on the same rollouts, the reverse KL to a teacher, from its log-probabilities of the student's tokens.
@@ -63,7 +63,7 @@ def kdrl(
 
     Xu et al. 2025: the joint loss, no KL to a reference, token mean, annealing from 5e-3 to 1e-3 by 5e-5 a step. `mask`
     is reward-guided masking: the KL is on wrong answers only ("seq"), or on prompts that no rollout solved ("group").
-    reward=False is distillation alone. The teacher is a model at a path, or else trained in a first stage of
+    rewarded=False is distillation alone. The teacher is a model at a path, or else trained in a first stage of
     `teacher_steps` steps: the start, on `batch` right demonstrations of the task a step (in one `style`); the student
     is frozen there. The teacher gives one number a token: no matrix over the vocabulary.
     """
@@ -73,7 +73,7 @@ def kdrl(
     distil = (Term(teacher_kl, loss_weights=token_mean(), coef=coef),) if beta or beta_min else ()
     base = policy_method(
         credit=(per_trajectory(), *(() if mask == "none" else (mark_wrong(by=mask),)), norm()),
-        term=Term(clipped_ratio(low=clip, high=clip), loss_weights=token_mean(), coef=float(reward)),
+        term=Term(clipped_ratio(low=clip, high=clip), loss_weights=token_mean(), coef=float(rewarded)),
         more=distil,
         groups=groups,
         rollouts=rollouts,
@@ -137,7 +137,7 @@ kdrl.claim = Claim(
     ),
     arms={
         "rl": ("kdrl", {"beta": 0.0, "beta_min": 0.0}),
-        "distilled": ("kdrl", {"reward": False}),
+        "distilled": ("kdrl", {"rewarded": False}),
         "k3": ("kdrl", {"kind": "k3"}),
     },
     task="chain_sum",

@@ -59,8 +59,8 @@ def test_kdrl_without_a_teacher_is_grpo_with_a_token_mean():
 
 def test_kdrl_without_the_reward_is_the_teachers_pull_alone():
     (update,) = of("kdrl").stage.updates
-    assert of("kdrl", reward=False).stage.updates[0].terms[0].coef == 0.0
-    alone = of("kdrl", reward=False)
+    assert of("kdrl", rewarded=False).stage.updates[0].terms[0].coef == 0.0
+    alone = of("kdrl", rewarded=False)
     apart = alone.replace(updates=(Update(("policy",), update.terms[1:]),))
     same_gradient(Study(alone, groups_of()), Study(apart, groups_of()), 1e-12)
 

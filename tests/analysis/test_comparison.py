@@ -1,0 +1,34 @@
+"""Methods compared by a user's reward, where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from selfteach.analysis import comparison
+from selfteach.analysis.figures import tables
+
+
+def test_arms_are_compared_by_the_user_s_reward_where_there_is_one(tmp_path: Path) -> None:
+    runs = {
+        "grpo": [{"figures": {"reward": 0.5, "reward_greedy": 0.6, "length": 3.0}, "evals": {}}] * 2,
+        "rloo": [{"figures": {"reward": 0.75, "reward_greedy": 0.6, "length": 3.0}, "evals": {}}] * 2,
+    }
+    result = comparison.compare_arms(runs)
+    assert result["rloo"]["against_first"]["mean"] == 0.25 and comparison.main_measure(result) == "reward"
+    shown = comparison.table(result, "t")
+    assert shown.columns[1:3] == ["reward, sampled", "reward, greedy"] and "sampled %" not in shown.columns
+    pytest.importorskip("matplotlib")
+    assert comparison.draw(result, "t", tmp_path / "c.png").is_file()
+
+
+def test_a_table_has_reward_first_and_accuracy_where_it_was_measured() -> None:
+    before, after = {"reward": 0.1, "length": 2.0}, {"reward": 1.0, "reward_greedy": 1.0, "length": 2.0}
+    (table,) = tables(before, after)
+    assert table.title == "held out" and table.columns == ["", "reward, greedy", "reward, sampled", "tokens"]
+    assert table.rows[0][2] == "0.10 → 1.00"
+    (both,) = tables({}, {**after, "accuracy": 0.5, "greedy": 0.5})
+    assert both.title == "held-out accuracy" and "sampled %" in both.columns
+    by = tables({}, {**after, "reward/category=a": 0.5, "reward/category=b": 1.0})[1]
+    assert by.title == "sampled reward by category" and by.rows[0][1:] == ["0.50", "1.00"]
