@@ -384,7 +384,6 @@ def test_progress_hears_every_event_of_a_run():
         {"event": "warm_found", "folder": "x"},
         {"event": "warm_step", "step": 0, "steps": 2, "policy/loss": 1.5},
         {"event": "start", "folder": "runs/a-1", "resumed": True, "step": 3, "model": {"parameters": 2_000_000}},
-        {"event": "kernels", "kernels": {"decode.cpp": "torch: SELFTEACH_NATIVE is 0", "layer_ops.cpp": "ab12"}},
         {"event": "measuring", "when": "start", "what": "own program, greedy", "done": 1, "total": 2},
         {"event": "final_eval", "when": "start", "step": 0, "figures": {"greedy": 0.25, "accuracy": 0.2}},
         {"event": "step", "step": 0, "steps": 2, "reward/mean": None, "policy/loss": 0.5},
@@ -400,11 +399,17 @@ def test_progress_hears_every_event_of_a_run():
         and "grpo seed 100: steps 1/2" in text
         and "continues after step 3" in text
         and "held-out 25 %" in text
-        and "kernels: decode.cpp computed by torch, slower (SELFTEACH_NATIVE is 0)" in text
     )
     assert step_summary({"reward/mean": 0.5, "policy/logprob_mismatch_mean": 1e-6}, 0.4) == (
         "reward 0.50, held-out 40 %, mismatch 1e-06"
     )
+
+
+def test_kernels_that_torch_computes_are_said_of_a_run_alone():
+    kernels = {"decode.cpp": "torch: SELFTEACH_NATIVE is 0", "layer_ops.cpp": "ab12"}
+    stream = io.StringIO()
+    Progress(Lines(stream, every=0.0))({"event": "kernels", "kernels": kernels})
+    assert "kernels: decode.cpp computed by torch, slower (SELFTEACH_NATIVE is 0)" in stream.getvalue()
 
 
 def test_an_evaluation_that_cannot_be_believed_is_no_figure_and_no_success(out, tmp_path, mini_folder):
