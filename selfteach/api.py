@@ -341,6 +341,7 @@ def evaluate(
         raise unknown(f"decoder of {run_config.method.name}", decoder, run_config.method.decode)
     set_threads(run_config.settings.threads)
     source = task_source(run_config.task, run_config.task_options)
+    run_config = replace(run_config, method=assemble.for_task(run_config.method, source, judge_of(source)))
     assemble.check(run_config.method, source)
     if folder is None:
         start = asyncio.run(start_model(run_config, source, observer))

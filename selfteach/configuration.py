@@ -22,6 +22,7 @@ import torch
 
 from .core import registry
 from .core.blocks import Block
+from .core.env import Env, env_word
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, describe, unknown
 from .core.method import Method, MethodEntry
 from .core.regime import claim_home
@@ -136,12 +137,14 @@ def plan(
     settings: Mapping[str, Any] | None = None,
     model: str | None = None,
     use: Sequence[str] = (),
+    env: type[Env] | str | None = None,
     **named: Any,
 ) -> RunConfig:
     """The configuration of a run; the task defaults to that of the method's claim, settings to the task's defaults.
 
     args      hyper-parameters of the method, where it is given by name
     settings  of the run: fields of RunSettings, of WarmStartConfig as warm_steps ..., of EvalConfig as final_eval_k ...
+    env       an environment to play in place of a task: a class with reset and step (core/env.py), or FILE.py:Class
     named     either of these without saying which, where only one has the name: plan("grpo", rollouts=16, steps=40)
 
     Raises BadValue for a bare name that the method and the run both have, UnknownName for one that neither has.
@@ -157,6 +160,10 @@ def plan(
         own, given = split_settings(entry, named, args or {}, settings or {})
         built, claim = entry(**own), entry.claim
     home, steps = claim_home(claim) if claim else ("atlas", 0)
+    if env is not None:
+        if task not in (None, "environment"):
+            raise BadValue(f"env: takes the place of a task, so {task} cannot be given beside it; leave one out")
+        task, task_options = "environment", {**(task_options or {}), "env": env_word(env)}
     task = task or home
     source = task_source(task, task_options or {})
     model = model or RunConfig.model
@@ -168,11 +175,11 @@ def plan(
         suggested["steps"] = steps
     groups = group_settings({"threads": torch.get_num_threads(), **defaults, **suggested, **given})
     return RunConfig(
-        built,
+        assemble.for_task(built, source, judge_of(source)),
         task,
         dict(task_options or {}),
         model,
-        use=tuple(use),
+        use=tuple(dict.fromkeys((*use, *source.files))),
         **{group: cls(**groups[group]) for group, (_, cls) in SETTING_GROUPS.items()},
     )
 

@@ -112,8 +112,8 @@ def load_all(packages: Sequence[str] = REGISTERING_PACKAGES) -> None:
             importlib.import_module(info.name)
 
 
-def load_file(path: str | Path) -> None:
-    """Import one file of a user's own, so that what it registers can be used by name.
+def load_file(path: str | Path) -> Any:
+    """Import one file of a user's own, so that what it registers can be used by name; returns its module.
 
     Raises BadValue where it cannot be imported.
     """
@@ -122,7 +122,7 @@ def load_file(path: str | Path) -> None:
         raise BadValue(f"{path}: no such file; --use takes a Python file that registers methods, tasks or blocks")
     name = f"selfteach_user_{file.stem}"
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(file):
-        return
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise BadValue(f"{path}: not a Python file; --use takes a file that ends in .py")
@@ -133,6 +133,7 @@ def load_file(path: str | Path) -> None:
     except Exception as error:
         del sys.modules[name]
         raise BadValue(f"{path}: importing it raised {type(error).__name__}: {error}") from error
+    return module
 
 
 def task(fn: Build) -> Build:

@@ -144,6 +144,9 @@ class TaskSource:
     chat      a task -> the messages of its prompt, for a model with a chat template; None: the prompt as the user's
               message
     questions  how questions that are not the task's own are phrased and judged; None: it takes none
+    program   what plays this task in place of a method's single turn (an environment's `act`), its judge then stands
+              for exact_match; None: the method's own program
+    files     the user's own files that it was made from
     defaults  settings that this task suggests: max_tokens, model, warm_steps ...
     """
 
@@ -161,3 +164,5 @@ class TaskSource:
     task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures of the data: sizes, shares held out
     questions: Questions | None = None
+    program: Block | None = None
+    files: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import comb
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -126,7 +126,7 @@ async def evaluate(
 ) -> Result:
     """Run the program `main` of a context `k` times on every task, `wave` tasks at a time, and score the answers.
 
-    judge: a reward; a score of 1 or more is right. on_progress: called with the tasks done and their number.
+    judge: a reward; a score of 1 or more is right, of one with the part `success` that. on_progress: called with the tasks done and their number.
     max_unscored: the share of all samples that may fail or have no score; reward_seconds: the judge's deadline.
 
     Raises ScoringFailed as soon as more than that have none: accuracy over the others could not be believed.
@@ -149,18 +149,18 @@ async def evaluate(
             judged += bool(known)
             result.tasks.append(group.request.task)
             result.scored.append(len(known))
-            values += [v for _, v in known]
-            result.right.append(sum(v >= 1.0 for _, v in known))
+            values += [v.value for _, v in known]
+            result.right.append(sum(v.right for _, v in known))
             result.answers.append([a for a, _ in scores])
-            distinct += len({canonical(a) for a, v in known if v >= 1.0})
+            distinct += len({canonical(a) for a, v in known if v.right})
             best, _ = majority([a for a, _ in known])
             if best is not None:
-                right += next(v for a, v in known if canonical(a) == best) >= 1.0
+                right += next(v.right for a, v in known if canonical(a) == best)
             for episode, (_, value) in zip(group.episodes, scores, strict=True):
                 cost.update(episode.cost)
                 played += 1
                 if value is not None:
-                    tokens[value >= 1.0].append(episode.cost.get("tokens", 0))
+                    tokens[value.right].append(episode.cost.get("tokens", 0))
             context.trees.clear()
         _check(result, len(tasks) * k, max_unscored)
         if on_progress:
@@ -173,7 +173,14 @@ async def evaluate(
     return result
 
 
-def _value(episode: Episode, found: Mapping[Ref, Score], result: Result) -> float | None:
+class Verdict(NamedTuple):
+    """A score, and whether it is that of a right answer: its part `success`, where it has one, else it, is 1 or more."""
+
+    value: float
+    right: bool
+
+
+def _value(episode: Episode, found: Mapping[Ref, Score], result: Result) -> Verdict | None:
     """The score of an episode; None, counted with its reason, where it failed or its judge gave none.
 
     An episode that closed nothing (it came to a limit) has no answer, which is a wrong one.
@@ -183,9 +190,9 @@ def _value(episode: Episode, found: Mapping[Ref, Score], result: Result) -> floa
         result.failed += 1
         why = episode.why
     elif verdict is not None and verdict.value is not None:
-        return verdict.value
+        return Verdict(verdict.value, verdict.parts.get("success", verdict.value) >= 1.0)
     elif verdict is None and (episode.status == "limit" or not episode.trajectories):
-        return 0.0
+        return Verdict(0.0, False)
     else:
         result.unscored += 1
         why = (verdict.error or verdict.why or "no value") if verdict else "no trajectory that a reward scores"
