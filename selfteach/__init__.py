@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 _HOME = {
     ".api": ("Run", "evaluate", "resume", "train"),
     ".configuration": ("RunConfig", "plan", "task_source"),
-    ".core": ("Check", "Claim", "Env", "Method", "Score", "SelfteachError", "TaskSource", "Task", "block", "method", "task"),
+    ".core": (
+        "Check",
+        "Claim",
+        "Env",
+        "Method",
+        "Score",
+        "SelfteachError",
+        "TaskSource",
+        "Task",
+        "block",
+        "method",
+        "task",
+    ),
     ".experiments": ("compare", "reproduce"),
     ".loop.settings": ("EvalConfig",),
 }

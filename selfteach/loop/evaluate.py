@@ -126,7 +126,8 @@ async def evaluate(
 ) -> Result:
     """Run the program `main` of a context `k` times on every task, `wave` tasks at a time, and score the answers.
 
-    judge: a reward; a score of 1 or more is right, of one with the part `success` that. on_progress: called with the tasks done and their number.
+    judge: a reward; a score of 1 or more is right, or where it has the part `success`, one with that.
+    on_progress: called with the tasks done and their number.
     max_unscored: the share of all samples that may fail or have no score; reward_seconds: the judge's deadline.
 
     Raises ScoringFailed as soon as more than that have none: accuracy over the others could not be believed.
@@ -174,7 +175,7 @@ async def evaluate(
 
 
 class Verdict(NamedTuple):
-    """A score, and whether it is that of a right answer: its part `success`, where it has one, else it, is 1 or more."""
+    """A score, and whether the answer is right: the part `success`, where there is one, else the score, is 1 or more."""
 
     value: float
     right: bool

@@ -1,7 +1,7 @@
 """reasoning-gym's own scorers, in a process of their own that is killed where one does not end.
 
-Nine of its sets evaluate an answer as code. What reaches these is first checked to be made of such characters alone that
-nothing can be called; everything else is a wrong answer.
+Nine of its sets evaluate an answer as code. What reaches these is first checked to be made of such characters alone
+that nothing can be called; everything else is a wrong answer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,22 @@ from ..core.errors import BadValue, SelfteachError
 
 LONGEST = 20_000  # characters of an answer that is scored
 START_SECONDS = 120.0  # that the process may take for its imports
-_FUNCTIONS = {"sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh", "asin", "acos", "atan", "exp", "log"} | {
-    *("ln", "sqrt", "pi", "Abs", "C", "E")
-}
+_FUNCTIONS = {
+    "sin",
+    "cos",
+    "tan",
+    "sec",
+    "csc",
+    "cot",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asin",
+    "acos",
+    "atan",
+    "exp",
+    "log",
+} | {*("ln", "sqrt", "pi", "Abs", "C", "E")}
 _LITERAL = re.compile(r"[\dA-Z_\s,\[\]'\"]*")
 _ARITHMETIC = re.compile(r"(?:[\d\s()+\-/]|\*(?!\s*\*))*")
 _SYMBOLIC = re.compile(r"[\w\s()+\-*/]*")

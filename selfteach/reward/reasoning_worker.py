@@ -1,4 +1,4 @@
-"""The process of reasoning-gym's scorers: reads requests as lines of JSON, answers each with a line, ends with its input."""
+"""The process of reasoning-gym's scorers: reads requests as lines of JSON and answers each with a line."""
 
 from __future__ import annotations
 

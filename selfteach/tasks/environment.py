@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import islice
 from typing import Any
 
 from ..core.blocks import signature
@@ -17,8 +16,8 @@ from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..reward.payoff import episode_return
 from ..rollout.act import act
-from ..tools.environment import EnvEpisode, environment as environment_tool
-from ..tools.environment import probe
+from ..tools.environment import EnvEpisode, probe
+from ..tools.environment import environment as environment_tool
 from .options import check_at_least, check_share, parse_config
 
 TOKENIZER_EPISODES = 200  # that the tokenizer sees

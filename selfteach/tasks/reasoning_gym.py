@@ -1,4 +1,4 @@
-"""reasoning-gym's sets: procedurally generated questions, their difficulty by its curricula, judged by its own scorers."""
+"""reasoning-gym's sets: generated questions, their difficulty by its curricula, judged by its own scorers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Questions:
 
     @cached_property
     def held_out(self) -> tuple[tuple[Task, ...], dict[str, bool], set[bytes]]:
-        """(the test tasks; whether a set has so few questions that they are divided by a hash; the test's questions)."""
+        """(test tasks; whether a set has so few questions that a hash divides them; the test's questions)."""
         names = list(self.sets)
         tasks, few, tested = list[Task](), dict[str, bool](), set[bytes]()
         for n, name in enumerate(names):
@@ -194,9 +194,7 @@ def reasoning_gym(
     for option in given:
         if not any(option in own for own in known.values()):
             raise unknown(f"option of {', '.join(names)}", option, set[str]().union(*known.values()))
-    options = {
-        n: options_of(n, level, {k: v for k, v in given.items() if k in known.get(n, ())}, seed) for n in names
-    }
+    options = {n: options_of(n, level, {k: v for k, v in given.items() if k in known.get(n, ())}, seed) for n in names}
     sets = {n: factory.create_dataset(n, **options[n]) for n in names}
     judge = reasoning_score(config=json.dumps(options, sort_keys=True), partial=partial)
     questions = Questions(sets, judge, check_share("reasoning_gym", "noise", noise), n_test, seed)
