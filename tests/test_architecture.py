@@ -83,6 +83,9 @@ TEXTBOOK = {
     "makes": "the verifier of tasks with expressions",
     "plain": "a prompt read as it is: what a policy is measured by",
     "play": "any game, whoever plays",
+    "act": "any environment",
+    "episode_return": "the return of any environment",
+    "reasoning_score": "reasoning-gym's own scorers, the verifier of its task",
 }
 LONG = {  # files of methods above the bound, and why
     "cooper": "two papers' worth of blocks: a policy and a reward model that learn side by side",

@@ -175,7 +175,7 @@ async def evaluate(
 
 
 class Verdict(NamedTuple):
-    """A score, and whether the answer is right: the part `success`, where there is one, else the score, is 1 or more."""
+    """A score, and whether the answer is right: its part `success`, where it has one, else it, is 1 or more."""
 
     value: float
     right: bool
