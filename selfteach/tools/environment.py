@@ -66,6 +66,8 @@ class EnvEpisode:
     def _call(self, what: str, fn: Callable[..., T], *args: Any) -> T:
         try:
             return fn(*args)
+        except BadValue:  # ours, of an environment that is there: one line already
+            raise
         except Exception as error:
             raise self._wrong(f"{what} raised {describe(error, 300)}") from error
 
