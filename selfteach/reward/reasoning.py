@@ -41,7 +41,7 @@ _FUNCTIONS = {
 _LITERAL = re.compile(r"[\dA-Z_\s,\[\]'\"]*")
 _ARITHMETIC = re.compile(r"(?:[\d\s()+\-/]|\*(?!\s*\*))*")
 _SYMBOLIC = re.compile(r"[\w\s()+\-*/]*")
-_POWERS = re.compile(r"\*\*\s*\d{3,}|\*\*[^+\-]*\*\*[^+\-]*\*\*|\d{12,}")
+_POWERS = re.compile(r"\*\*\s*\d{3,}|\*\*\s*\w+\s*\*\*|\*\*\s*\([^)]*\*\*|\d{12,}")  # that would never be computed
 CODE_SETS = {
     **dict.fromkeys(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), "literal"),
     **dict.fromkeys(("countdown", "puzzle24"), "arithmetic"),
@@ -64,7 +64,7 @@ def harmless(name: str, answer: str) -> bool:
         return _ARITHMETIC.fullmatch(answer) is not None
     if kind == "symbolic":
         words = re.findall(r"[^\W\d]\w*", answer)
-        named = all(w in _FUNCTIONS or re.fullmatch(r"[a-z]", w) for w in words)
+        named = all(w in _FUNCTIONS or re.fullmatch(r"[A-Za-z]", w) for w in words)
         return named and _SYMBOLIC.fullmatch(answer) is not None and not _POWERS.search(answer)
     return True
 
