@@ -21,11 +21,15 @@ from .options import check_at_least, check_share, parse_config
 TAGS = ("<answer>", "</answer>")
 FORM = "\n\nGive your final answer between <answer> and </answer>."
 SIZE = 1_000_000  # items of a set, of which some are drawn
-SMALLER = {"acre": 2_000, "word_ladder": 10_000}  # sets that make all items at once, or refuse so many
+SMALLER = {"acre": 2_000}  # sets that make all items at once
 EXCLUDED = {
     "game_of_life_halting": "its scorer takes any text for right",
     "coin_flip": "its scorer takes the beginning of an answer for the whole",
     "codeio": "the same seed gives other questions",
+    **dict.fromkeys(
+        ("isomorphic_strings", "polynomial_multiplication", "ransom_note", "word_ladder"),
+        "its questions depend on the process's hash seed, so that a run which goes on gets others",
+    ),
     "boxnet": "its scorer fails on answers that are numbers, and it has no reference answer",
     "composite": "it mixes other sets; give these themselves, as dataset=A,B",
 }
