@@ -264,6 +264,14 @@ def test_the_documented_environment_is_trained_resumed_and_measured(tmp_path, mo
     assert {"accuracy", "score"} <= figures.keys()
 
 
+def test_the_documented_packages_are_there():
+    for package in ("gymnasium", "minigrid", "reasoning_gym", "textarena"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    scope: dict[str, Any] = {}
+    exec(snippets()[2], scope)
+    assert all(scope[name].train(0).prompt for name in ("lake", "taxi", "grid", "sums", "hanoi"))
+
+
 def test_an_environment_that_fails_later_is_named(tmp_path):
     class Later(Count):
         def reset(self, task):
