@@ -18,14 +18,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import Run, evaluate, resume, train
     from .configuration import RunConfig, plan, task_source
-    from .core import Check, Claim, Method, Score, SelfteachError, Task, TaskSource, block, method, task
+    from .core import Check, Claim, Env, Method, Score, SelfteachError, Task, TaskSource, block, method, task
     from .experiments import compare, reproduce
     from .loop.settings import EvalConfig, RunSettings
 
 _HOME = {
     ".api": ("Run", "evaluate", "resume", "train"),
     ".configuration": ("RunConfig", "plan", "task_source"),
-    ".core": ("Check", "Claim", "Method", "Score", "SelfteachError", "TaskSource", "Task", "block", "method", "task"),
+    ".core": (
+        "Check",
+        "Claim",
+        "Env",
+        "Method",
+        "Score",
+        "SelfteachError",
+        "TaskSource",
+        "Task",
+        "block",
+        "method",
+        "task",
+    ),
     ".experiments": ("compare", "reproduce"),
     ".loop.settings": ("EvalConfig", "RunSettings"),
 }
@@ -34,6 +46,7 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "Check",
     "Claim",
+    "Env",
     "EvalConfig",
     "Method",
     "Run",

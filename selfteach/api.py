@@ -19,6 +19,7 @@ from .core import registry
 from .core import trust as trust_record
 from .core.blocks import Block
 from .core.disk import disk_error, write_whole
+from .core.env import Env
 from .core.errors import BadValue, quoted, unknown
 from .core.method import Method, MethodEntry
 from .core.random_keys import generator
@@ -90,6 +91,7 @@ def train(
     model: str | None = None,
     task: str | None = None,
     task_options: Mapping[str, Any] | None = None,
+    env: type[Env] | str | None = None,
     train: Any = None,
     test: Any = None,
     test_share: float | None = None,
@@ -120,6 +122,7 @@ def train(
         "model": model,
         "task": task,
         "task_options": task_options,
+        "env": env,
         "train": train,
         "test": test,
         "test_share": test_share,
@@ -426,6 +429,7 @@ def evaluate(
         raise unknown(f"decoder of {run_config.method.name}", decoder, run_config.method.decode)
     set_threads(run_config.settings.threads)
     source = task_source(run_config.task, run_config.task_options, folder)
+    run_config = replace(run_config, method=assemble.for_task(run_config.method, source, judge_of(source)))
     assemble.check(run_config.method, source)
     if run_config.reward is not None:
         run_to_end(check_call(run_config.reward, source.test[0], run_config.settings.reward_seconds))

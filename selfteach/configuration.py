@@ -23,6 +23,7 @@ import torch
 
 from .core import registry
 from .core.blocks import Block
+from .core.env import Env, env_word
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, describe, unknown
 from .core.method import Method, MethodEntry, Stage
 from .core.quantity import parse
@@ -188,6 +189,7 @@ def plan(
     settings: RunSettings | Mapping[str, Any] | None = None,
     model: str | None = None,
     use: Sequence[str] = (),
+    env: type[Env] | str | None = None,
     **named: Any,
 ) -> RunConfig:
     """The configuration of a run; the task defaults to that of the method's claim, settings to the task's defaults.
@@ -205,6 +207,7 @@ def plan(
               WarmStartConfig as warm_steps ..., of EvalConfig as final_eval_k ...
     model     a model's name or folder
     use       files of your own that register what the method or the task is made of
+    env       an environment to play in place of a task: a class with reset and step (core/env.py), or FILE.py:Class
     named     settings or hyper-parameters without saying which, where only one has the name: plan("grpo", rollouts=16,
               steps=40)
 
@@ -227,6 +230,10 @@ def plan(
         own, given = split_settings(entry, named, args or {}, settings)
         built, claim = entry(**own), entry.claim
     home, steps = claim_home(claim) if claim else ("atlas", 0)
+    if env is not None:
+        if task not in (None, "environment"):
+            raise BadValue(f"env: takes the place of a task, so {task} cannot be given beside it; leave one out")
+        task, task_options = "environment", {**(task_options or {}), "env": env_word(env)}
     task, task_options = rows_of(task, task_options or {}, train, test, test_share)
     task = task or home
     source = task_source(task, task_options)
@@ -249,11 +256,11 @@ def plan(
         suggested["steps"] = steps
     groups = group_settings({"threads": torch.get_num_threads(), **defaults, **suggested, **given})
     return RunConfig(
-        built,
+        assemble.for_task(built, source, judge_of(source)),
         task,
         dict(task_options),
         model,
-        use=tuple(use),
+        use=tuple(dict.fromkeys((*use, *source.files))),
         reward=block,
         **{group: cls(**groups[group]) for group, (_, cls) in SETTING_GROUPS.items()},
     )

@@ -88,6 +88,9 @@ TEXTBOOK = {
     "verl_reward": "a user's own",
     "trl_reward": "a user's own",
     "applicable_sum": "a user's own, several of them",
+    "act": "any environment",
+    "episode_return": "the return of any environment",
+    "reasoning_score": "reasoning-gym's own scorers, the verifier of its task",
 }
 LONG = {  # files of methods above the bound, and why
     "cooper": "two papers' worth of blocks: a policy and a reward model that learn side by side",

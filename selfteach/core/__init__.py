@@ -23,6 +23,7 @@ from .blocks import (
 from .claim import Check, Claim, mechanism, outcome, premise, unsorted
 from .collate import collate
 from .contexts import History, ModelContext, ModelHandle, RewardContext, RolloutContext, TokenPath, own_tokens
+from .env import Env
 from .errors import (
     BadCheckpoint,
     BadValue,
@@ -55,6 +56,7 @@ __all__ = [
     "Document",
     "Engine",
     "EngineMismatch",
+    "Env",
     "Epi",
     "Episode",
     "Example",

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 # what `plan`, `train` and the command line take themselves, so that no hyper-parameter can be given by these names
 RESERVED = frozenset(
-    {"method", "job", "task", "task_options", "args", "settings", "model", "use", "out", "observer", "resume"}
+    {"method", "job", "task", "task_options", "env", "args", "settings", "model", "use", "out", "observer", "resume"}
     | {"train", "test", "test_share", "reward", "reward_weights", "data", "test_data"}
     | {"config", "set", "json", "help"}
 )

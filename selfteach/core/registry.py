@@ -114,8 +114,10 @@ def load_all(packages: Sequence[str] = REGISTERING_PACKAGES) -> None:
             importlib.import_module(info.name)
 
 
-def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool = False) -> None:
+def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool = False) -> Any:
     """Run one file of a user's own, so that what it registers can be used by name: the one place where this is done.
+
+    Returns its module.
 
     named_by  the configuration that names it; None: the user did, by `--use` or in Python, which is consent
     trust     the user consents to what a configuration names, too
@@ -128,7 +130,7 @@ def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool 
         raise BadValue(f"{path}: no such file; {wanted if named_by is None else f'{named_by} names it'}")
     name = user_module(file.name)
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(file):
-        return
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise BadValue(f"{path}: not a Python file; --use takes a file that ends in .py")
@@ -149,6 +151,7 @@ def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool 
         sys.modules.pop(name, None)
         raise BadValue(f"{path}: importing it raised {describe(error)}") from error
     trust_record.remember(file, content)
+    return module
 
 
 def user_module(file: str) -> str:

@@ -144,6 +144,9 @@ class TaskSource:
     chat      a task -> the messages of its prompt, for a model with a chat template; None: the prompt as the user's
               message
     questions  how questions that are not the task's own are phrased and judged; None: it takes none
+    program   what plays this task in place of a method's single turn (an environment's `act`), its judge then stands
+              for exact_match; None: the method's own program
+    files     the user's own files that it was made from
     defaults  settings that this task suggests: max_tokens, model, warm_steps ...; `judge`: the block that judges its
               answers, None where they cannot be judged; `by`: the tag by which figures are shown apart
     columns   names that the tags of every task have, for rewards that read them
@@ -169,3 +172,5 @@ class TaskSource:
     columns: tuple[str, ...] = ()
     content: str = ""
     within: Callable[[int, Callable[[Any], int]], TaskSource] | None = None
+    program: Block | None = None
+    files: tuple[str, ...] = ()

@@ -143,6 +143,36 @@ def check(method: Method, source: TaskSource) -> None:
     check_names(method)
 
 
+def for_task(method: Method, source: TaskSource, judge: Block) -> Method:
+    """The method as it plays a task that brings a program of its own (an environment): that in place of each single
+    turn, the task's judge in place of exact_match. As it is where the task brings none.
+
+    Raises BadValue for a method whose programs are its own.
+    """
+    if source.program is None:
+        return method
+    own = source.program
+
+    def played(program: Block) -> Block:
+        plain = program.name == "single" and not {"prefix", "model_role"} & program.args.keys()
+        return own if plain else program
+
+    stages = []
+    for stage in method.stages:
+        programs = {name: played(program) for name, program in stage.programs.items()}
+        for program in programs.values():
+            if program.name not in (own.name, "read"):
+                raise BadValue(
+                    f"method {method.name} on task {source.name}: its program {program.name} is its own, and this task"
+                    f" is played by {own.name}; take a method that answers in a single turn, such as grpo, rloo or ppo"
+                )
+        stages.append(replace(stage, programs=programs))
+    decode = {name: played(program) for name, program in method.decode.items()}
+    method = replace(method, stages=tuple(stages), decode={n: p for n, p in decode.items() if p.name == own.name})
+    rewarded = any(stage.reward for stage in method.stages)
+    return method.with_reward(judge, required=rewarded and all(judge.name not in str(s.reward) for s in method.stages))
+
+
 def lacking(program: Block, method: Method, source: TaskSource) -> str | None:
     """The first name that a program needs and that is no tool of task or method and no model; None where it can run."""
     known = {**source.tools, **method.tools, **method.models, "own memory": None}

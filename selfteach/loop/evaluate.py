@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import comb
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,9 +143,10 @@ async def evaluate(
 ) -> Result:
     """Run the program `main` of a context `k` times on every task, `wave` tasks at a time, and score the answers.
 
-    judge: a reward; a score of 1 or more is right; None: nothing is right or wrong. reward: measured besides.
-    on_progress: called with the tasks done and their number. max_unscored: the share of all samples that may fail or
-    have no score; reward_seconds: the deadline of judge and reward.
+    judge: a reward; a score of 1 or more is right, or where it has the part `success`, one with that; None: nothing is
+    right or wrong. reward: measured besides. on_progress: called with the tasks done and their number.
+    max_unscored: the share of all samples that may fail or have no score; reward_seconds: the deadline of judge and
+    reward.
 
     Raises ScoringFailed as soon as more than that have none: accuracy over the others could not be believed.
     """
@@ -166,23 +167,23 @@ async def evaluate(
             if reward is not None:
                 found = await _scores(reward, group, context, reward_seconds)
                 values_of = (_value(e, found, result, of_reward=True) for e in group.episodes)
-                result.rewards.append([v for v in values_of if v is not None])
+                result.rewards.append([v.value for v in values_of if v is not None])
             known = [(a, v) for a, v in scores if v is not None]
             judged += bool(known)
             result.tasks.append(group.request.task)
             result.scored.append(len(known))
-            values += [v for _, v in known]
-            result.right.append(sum(v >= 1.0 for _, v in known))
+            values += [v.value for _, v in known]
+            result.right.append(sum(v.right for _, v in known))
             result.answers.append([a for a, _ in scores])
-            distinct += len({canonical(a) for a, v in known if v >= 1.0})
+            distinct += len({canonical(a) for a, v in known if v.right})
             best, _ = majority([a for a, _ in known])
             if best is not None:
-                right += next(v for a, v in known if canonical(a) == best) >= 1.0
+                right += next(v.right for a, v in known if canonical(a) == best)
             for episode, (_, value) in zip(group.episodes, scores, strict=True):
                 cost.update(episode.cost)
                 played += 1
                 if value is not None:
-                    tokens[value >= 1.0].append(episode.cost.get("tokens", 0))
+                    tokens[value.right].append(episode.cost.get("tokens", 0))
         context.trees.clear()
         _check(result, len(tasks) * k, max_unscored)
         if on_progress:
@@ -202,9 +203,16 @@ async def _scores(
     return None if block is None else (await score(block, [group], context, seconds)).get("reward", {})
 
 
+class Verdict(NamedTuple):
+    """A score, and whether the answer is right: its part `success`, where it has one, else it, is 1 or more."""
+
+    value: float
+    right: bool
+
+
 def _value(
     episode: Episode, found: Mapping[Ref, Score] | None, result: Result, of_reward: bool = False
-) -> float | None:
+) -> Verdict | None:
     """The score of an episode; None, counted with its reason, where it failed or its judge gave none.
 
     An episode that closed nothing (it came to a limit) has no answer, which is a wrong one; a reward of it is unknown.
@@ -219,9 +227,9 @@ def _value(
     elif found is None:
         return None
     elif verdict is not None and verdict.value is not None:
-        return verdict.value
+        return Verdict(verdict.value, verdict.parts.get("success", verdict.value) >= 1.0)
     elif verdict is None and not of_reward and (episode.status == "limit" or not episode.trajectories):
-        return 0.0
+        return Verdict(0.0, False)
     else:
         result.unscored += 1
         why = (verdict.error or verdict.why or "no value") if verdict else "no trajectory that a reward scores"

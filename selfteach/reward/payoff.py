@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core import Ref, RolloutGroup, Score, Scores, block
+from ..core import Ref, RolloutGroup, Score, Scores, block, provides
 
 
 @block
@@ -14,3 +14,27 @@ def payoff_from_notes(*, group: RolloutGroup, name: str = "payoff", parts: tuple
         error = None if value is not None else f"the program wrote no note {name!r} at this trajectory's end"
         out[leaf] = Score(value, {p: v for p in parts if (v := tree.number(node, p)) is not None}, error=error)
     return {"reward": out}
+
+
+@block
+@provides("turn_reward")
+def episode_return(*, group: RolloutGroup) -> Scores:
+    """The return of an episode in an environment: the sum of its turns' rewards, as the program `act` noted them.
+
+    Parts: success (1 where the environment was done and went well; what evaluation counts as right) and turns. The
+    column `turn_reward` has the reward of each turn.
+    """
+    out: dict[Ref, Score] = {}
+    turns: dict[Ref, Score] = {}
+    for episode in group.episodes:
+        for t in episode.trajectories:
+            value, parts = episode.tree.number(t.leaf.node, "episode_return"), dict[str, float]()
+            for name in ("success", "turns"):
+                if (part := episode.tree.number(t.leaf.node, name)) is not None:
+                    parts[name] = part
+            error = None if value is not None else "the program noted no return; take the program act()"
+            out[t.leaf] = Score(value, parts, error=error)
+        for node in episode.tree.notes:
+            if (reward := episode.tree.number(node, "turn_reward")) is not None:
+                turns[Ref(episode.id, node)] = Score(reward)
+    return {"reward": out, "turn_reward": turns}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..core.errors import BadValue, unknown
@@ -48,3 +49,28 @@ def check_names(task: str, name: str, value: Any, known: Collection[str], kind: 
         if one not in known:
             raise unknown(kind, one, known)
     return tuple(value)
+
+
+def parse_config(task: str, text: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Options of another package: `key=value,key=value` or JSON, as a dict; a value is JSON where it can be read so.
+
+    >>> parse_config("gym", "is_slippery=false,map_name=8x8"), parse_config("gym", '{"n": [1, 2]}')
+    ({'is_slippery': False, 'map_name': '8x8'}, {'n': [1, 2]})
+    """
+    if isinstance(text, Mapping):
+        return dict(text)
+    if text.strip().startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise BadValue(f"task {task}: config is no JSON ({error})") from None
+    out: dict[str, Any] = {}
+    for word in filter(None, text.split(",")):
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise BadValue(f"task {task}: config must be key=value,key=value or JSON, not {text!r}")
+        try:
+            out[name.strip()] = json.loads(value)
+        except ValueError:
+            out[name.strip()] = {"True": True, "False": False, "None": None}.get(value, value)
+    return out

@@ -6,10 +6,7 @@ one while the engine runs, so that a match is a function of its deal and its mov
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
-from random import Random, getstate, setstate
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..core.blocks import block
@@ -18,11 +15,11 @@ from ..core.extras import optional
 from ..core.task import Task
 from ..core.threads import on_run_loop
 from . import kuhn, negotiation, tictactoe
+from .private_random import PrivateRandom
 
 GAMES = {"kuhn": kuhn.GAME, "tictactoe": tictactoe.GAME, "negotiation": negotiation.GAME}
 SEATS = ("first", "second")
 PLAYERS = ("random", "expert")
-_LOCK = threading.Lock()  # of the global generator
 
 
 class Match:
@@ -42,26 +39,14 @@ class Match:
         self.game, self.full, self.history = GAMES[game], full, list[tuple[int, str]]()
         self.payoffs, self.reason = (0.0, 0.0), ""
         self.forfeited: int | None = None
-        self._state = Random(deal).getstate()
+        self._random = PrivateRandom(deal)
         self._illegal_move = ""  # the last one, until its seat has made a legal one
         self._observations = [0, 0]  # given to each seat so far
-        with self._isolated():
+        with self._random:
             self.engine = self.game.make_env(_module(self.game.name))
             self.engine.reset(num_players=2)
         self._first: int = self.engine.state.current_player_id
         self.turn: int | None = 0
-
-    @contextmanager
-    def _isolated(self) -> Generator[None]:
-        """Puts the match's own random state in the place of the global one."""
-        with _LOCK:
-            outside = getstate()
-            setstate(self._state)
-            try:
-                yield
-            finally:
-                self._state = getstate()
-                setstate(outside)
 
     def player(self, seat: int) -> int:
         """The engine's number for a seat."""
@@ -98,7 +83,7 @@ class Match:
         if self.turn is None:
             raise BadValue(f"game {self.game.name}: the game is over; no further move can be played")
         seat, state = self.turn, self.engine.state
-        with self._isolated():
+        with self._random:
             done, _ = self.engine.step(text)
         self._illegal_move = "" if done or not state.error_count else text
         if not self._illegal_move:

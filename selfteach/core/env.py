@@ -1,0 +1,124 @@
+"""Environments: what a user writes to have a model act in a world of text, found by name, and checked before any work.
+
+An environment knows nothing of programs, contexts or models. The program `act` (rollout/act.py) plays it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import BadValue, nearest
+from .registry import load_file, user_module
+from .task import Task
+
+
+class Env:
+    """An environment: a new object for every episode, which is played turn by turn.
+
+    Write `reset` and `step`; everything else has a default.
+
+    max_turns   turns of an episode, at most
+    max_tokens  tokens of a turn, at most, unless the run says otherwise
+    stop        strings that end a turn of a model without a chat template; they stay in the text
+    """
+
+    max_turns: int = 30
+    max_tokens: int = 16
+    stop: tuple[str, ...] = ("\n",)
+
+    def reset(self, task: Task) -> str:
+        """Begin the episode of a task (`task.tags["seed"]` is its seed) and return the first observation."""
+        raise NotImplementedError
+
+    def step(self, text: str) -> tuple[str, float, bool]:
+        """Carry out what the model said; return (observation, reward, done).
+
+        text: the last <answer>...</answer> of the turn, without such tags the whole turn; stripped.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back what the episode holds; called once, after its last step."""
+
+    def actions(self) -> Sequence[str]:
+        """Texts that may be said now. Demonstrations take some of them at random; empty: there is no such list."""
+        return ()
+
+    def expert(self) -> str | None:
+        """A good text to say now, for the demonstrations of a warm start; None: the environment knows none."""
+        return None
+
+    def success(self, rewards: Sequence[float]) -> bool:
+        """Whether an episode that is done went well, by the rewards of its turns. Here: the last one is above 0."""
+        return bool(rewards) and rewards[-1] > 0
+
+
+_given: dict[str, type[Env]] = {}  # classes that were handed over in Python, by their word
+
+
+def env_word(env: Any) -> str:
+    """The word FILE.py:Class by which a class is found again in another process.
+
+    Raises BadValue for what is no environment. A class without a file (of a notebook) is known in this process alone.
+    """
+    if isinstance(env, str):
+        file = env.rpartition(":")[0]
+        if file.endswith(".py"):
+            load_file(file)  # the user names it, which is consent
+        return env
+    name = getattr(env, "__qualname__", type(env).__name__)
+    check_env(env, name)
+    try:
+        file = str(Path(inspect.getsourcefile(env) or "").resolve())
+    except TypeError:
+        file = "this process"
+    _given[f"{file}:{name}"] = env
+    return f"{file}:{name}"
+
+
+def env_class(word: str) -> type[Env]:
+    """The class of a word FILE.py:Class. Raises BadValue where there is none, or it is no environment."""
+    if word in _given:
+        return _given[word]
+    file, colon, name = word.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        raise BadValue(
+            f"environment {word}: give FILE.py:Class, the file and the class in it that has reset and step"
+            + ("; a class of an earlier process without a file cannot be found again" if colon else "")
+        )
+    moved = None if Path(file).is_file() else sys.modules.get(user_module(file))  # a run folder's copy of it
+    module = moved or load_file(file, f"the environment {name}")
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        own = [n for n, v in vars(module).items() if inspect.isclass(v) and issubclass(v, Env) and v is not Env]
+        hint = nearest(name, own) if own else "no class there is an environment (class X(selfteach.Env))"
+        raise BadValue(f"environment {word}: {file} has no {name}; {hint}")
+    check_env(found, name)
+    return found
+
+
+def check_env(env: Any, name: str) -> None:
+    """Check that something is an environment's class, and that it can be called. Raises BadValue."""
+    if not inspect.isclass(env) or not issubclass(env, Env):
+        kind = "a class" if inspect.isclass(env) else f"a {type(env).__name__}"
+        raise BadValue(
+            f"environment {name}: is {kind} and no selfteach.Env; write class {name.rpartition('.')[2]}(selfteach.Env)"
+            " with reset and step"
+        )
+    for method, argument, gives in (("reset", "task", "observation"), ("step", "text", "(observation, reward, done)")):
+        own = getattr(env, method)
+        wanted = f"write def {method}(self, {argument}), which returns {gives}"
+        if own is getattr(Env, method):
+            raise BadValue(f"environment {name}: has no {method} of its own; {wanted}")
+        if inspect.iscoroutinefunction(own):
+            raise BadValue(f"environment {name}: {method} is async, and it is called in a thread; {wanted}")
+        try:
+            inspect.signature(own).bind(None, None)
+        except TypeError:
+            raise BadValue(f"environment {name}: {method}{inspect.signature(own)} cannot be called; {wanted}") from None

@@ -1,0 +1,157 @@
+"""reasoning-gym's own scorers, in a process of their own that is killed where one does not end.
+
+Nine of its sets evaluate an answer as code. What reaches these is first checked to be made of such characters alone
+that nothing can be called; everything else is a wrong answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from ..core import Score, Task, block
+from ..core.errors import BadValue, SelfteachError
+
+LONGEST = 20_000  # characters of an answer that is scored
+START_SECONDS = 120.0  # that the process may take for its imports
+_FUNCTIONS = {
+    "sin",
+    "cos",
+    "tan",
+    "sec",
+    "csc",
+    "cot",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asin",
+    "acos",
+    "atan",
+    "exp",
+    "log",
+} | {*("ln", "sqrt", "pi", "Abs", "C", "E")}
+_LITERAL = re.compile(r"[\dA-Z_\s,\[\]'\"]*")
+_ARITHMETIC = re.compile(r"(?:[\d\s()+\-/]|\*(?!\s*\*))*")
+_SYMBOLIC = re.compile(r"[\w\s()+\-*/]*")
+_POWERS = re.compile(r"\*\*\s*\d{3,}|\*\*\s*\w+\s*\*\*|\*\*\s*\([^)]*\*\*|\d{12,}")  # that would never be computed
+CODE_SETS = {
+    **dict.fromkeys(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), "literal"),
+    **dict.fromkeys(("countdown", "puzzle24"), "arithmetic"),
+    **dict.fromkeys(("simple_integration", "intermediate_integration", "polynomial_multiplication"), "symbolic"),
+}
+
+
+def harmless(name: str, answer: str) -> bool:
+    """Whether an answer may be given to the scorer of a set: of the nine that evaluate it, only what calls nothing.
+
+    >>> harmless("countdown", "94*4 - 61"), harmless("countdown", "__import__('os')"), harmless("countdown", "9**9**9")
+    (True, False, False)
+    """
+    kind = CODE_SETS.get(name)
+    if len(answer) > LONGEST or (kind in ("arithmetic", "symbolic") and len(answer) > 500):
+        return False
+    if kind == "literal":
+        return _LITERAL.fullmatch(answer) is not None
+    if kind == "arithmetic":
+        return _ARITHMETIC.fullmatch(answer) is not None
+    if kind == "symbolic":
+        words = re.findall(r"[^\W\d]\w*", answer)
+        named = all(w in _FUNCTIONS or re.fullmatch(r"[A-Za-z]", w) for w in words)
+        return named and _SYMBOLIC.fullmatch(answer) is not None and not _POWERS.search(answer)
+    return True
+
+
+class Scorer:
+    """The process of the scorers; calls take turns. Killed where an answer is not scored in time, and begun anew."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.lock = threading.Lock()
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The process's answer to a request. Raises SelfteachError where there is none in time."""
+        with self.lock:
+            if self.process is None or self.process.poll() is not None:
+                self._start()
+            return self._exchange(json.dumps(request), seconds)
+
+    def stop(self) -> None:
+        """Kill the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            for pipe in (self.process.stdin, self.process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self.process = None
+
+    def _start(self) -> None:
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "selfteach.reward.reasoning_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        self._exchange("{}", START_SECONDS)
+
+    def _exchange(self, line: str, seconds: float) -> dict[str, Any]:
+        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+            if not select.select([self.process.stdout], [], [], seconds)[0]:
+                self.stop()
+                raise SelfteachError(f"no score within {seconds:g} s; the scorer's process was killed")
+            answer = self.process.stdout.readline()
+        except OSError as error:
+            self.stop()
+            raise SelfteachError(f"the scorer's process ended ({error})") from None
+        if not answer:
+            self.stop()
+            raise SelfteachError("the scorer's process ended without an answer; is reasoning-gym installed?")
+        return json.loads(answer)
+
+
+_scorer = Scorer()
+atexit.register(_scorer.stop)
+
+
+@block
+def reasoning_score(
+    *, answer: Any, task: Task, config: str = "{}", partial: bool = False, seconds: float = 20.0
+) -> Score:
+    """The score of reasoning-gym's own scorer of the task's set; 1 or 0 unless partial scores are asked for.
+
+    config   options of the sets, by name, as JSON
+    partial  the scorer's own score, which gives 0.01 to 0.1 to nonsense in many sets; else 1 where it is 1, and 0
+    seconds  an answer that takes longer has no score
+
+    The answer is stripped (a blank before it costs half of the sets their point). One on which the scorer raises is
+    wrong. Part: scorer, its own score.
+    """
+    name, index = task.tags["dataset"], task.tags["index"]
+    text = "" if answer is None else str(answer).strip()
+    if not text:
+        return Score(0.0, {"scorer": 0.0}, "no answer")
+    if not harmless(name, text):
+        return Score(0.0, {"scorer": 0.0}, f"{name}: what is no plain value is not evaluated")
+    options = json.loads(config)[name]
+    try:
+        got = _scorer.ask({"set": name, "options": options, "index": index, "answer": text}, seconds)
+    except (SelfteachError, OSError) as error:
+        return Score(None, error=f"reasoning-gym {name}: {error}")
+    if "broken" in got:
+        raise BadValue(f"reasoning-gym {name}: {got['broken']}")
+    score = float(got["score"])
+    right = score >= 1.0 - 1e-9
+    return Score(score if partial and not right else float(right), {"scorer": score}, str(got.get("why", "")))
