@@ -147,7 +147,8 @@ def reasoning_score(
         return Score(0.0, {"scorer": 0.0}, f"{name}: what is no plain value is not evaluated")
     options = json.loads(config)[name]
     try:
-        got = _scorer.ask({"set": name, "options": options, "index": index, "answer": text}, seconds)
+        request = {"set": name, "options": options, "index": index, "answer": text, "seconds": seconds}
+        got = _scorer.ask(request, seconds)
     except (SelfteachError, OSError) as error:
         return Score(None, error=f"reasoning-gym {name}: {error}")
     if "broken" in got:

@@ -12,7 +12,9 @@ from typing import Any
 
 from ..core.errors import describe
 from ..core.extras import optional
+from .worker import die_with_parent, watchdog
 
+LONGEST = 300.0  # seconds of a request that names no deadline
 MEMORY = 8 << 30  # bytes of address space that a scorer may take
 
 
@@ -45,7 +47,8 @@ def score(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve scorers on standard input and output."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    die_with_parent()
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # what a scorer prints must not be taken for an answer
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -53,7 +56,8 @@ def main() -> None:
         request = json.loads(line)
         if not request:
             optional("reasoning_gym.factory", "reasoning", "task reasoning_gym")
-        answers.write(json.dumps(score(request) if request else {}) + "\n")
+        with watchdog(request.get("seconds", LONGEST)):
+            answers.write(json.dumps(score(request) if request else {}) + "\n")
 
 
 if __name__ == "__main__":
