@@ -23,7 +23,7 @@ import torch
 
 from .core import registry
 from .core.blocks import Block
-from .core.env import Env, env_word
+from .core.env import Env, env_files, env_word
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, describe, unknown
 from .core.method import Method, MethodEntry, Stage
 from .core.quantity import parse
@@ -98,13 +98,14 @@ class RunConfig:
                 f"config.json: has format {data.get('format')}, and this selfteach reads {checkpoint.FORMAT}; run it"
                 " with the selfteach that wrote it"
             )
-        for file in data["use"]:
+        options = from_json(data["task_options"])
+        for file in dict.fromkeys((*data["use"], *env_files(data["task"], options))):
             registry.load_file(use_file(file, folder), named_by, trust)
         allow_functions([data["method"], data.get("reward")], named_by, trust)
         return RunConfig(
             from_json(data["method"]),
             data["task"],
-            from_json(data["task_options"]),
+            options,
             data["model"],
             use=tuple(data["use"]),
             reward=from_json(data.get("reward")),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..core import registry
-from ..core.env import env_word
 from ..core.errors import BadValue, nearest, unknown
 from ..core.regime import claim_home
 from ..core.serial import plain
@@ -94,7 +93,6 @@ class _Environment(argparse.Action):
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         file, colon, name = str(values).rpartition(":")
         word = f"{Path(file).resolve()}:{name}" if colon else name  # a run goes on from any folder
-        env_word(word)
         namespace.task = "environment"
         namespace.set = [*getattr(namespace, "set", ()), f"env={word}"]
 

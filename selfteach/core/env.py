@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import trust
 from .errors import BadValue, nearest
 from .registry import load_file, user_module
 from .task import Task
@@ -66,9 +67,6 @@ def env_word(env: Any) -> str:
     Raises BadValue for what is no environment. A class without a file (of a notebook) is known in this process alone.
     """
     if isinstance(env, str):
-        file = env.rpartition(":")[0]
-        if file.endswith(".py"):
-            load_file(file)  # the user names it, which is consent
         return env
     name = getattr(env, "__qualname__", type(env).__name__)
     check_env(env, name)
@@ -77,6 +75,7 @@ def env_word(env: Any) -> str:
     except TypeError:
         file = "this process"
     _given[f"{file}:{name}"] = env
+    trust.remember_all([file])  # who gives a class runs its file
     return f"{file}:{name}"
 
 
@@ -91,7 +90,7 @@ def env_class(word: str) -> type[Env]:
             + ("; a class of an earlier process without a file cannot be found again" if colon else "")
         )
     moved = None if Path(file).is_file() else sys.modules.get(user_module(file))  # a run folder's copy of it
-    module = moved or load_file(file, f"the environment {name}")
+    module = moved or load_file(file)
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -101,6 +100,13 @@ def env_class(word: str) -> type[Env]:
         raise BadValue(f"environment {word}: {file} has no {name}; {hint}")
     check_env(found, name)
     return found
+
+
+def env_files(task: str, task_options: Mapping[str, Any]) -> list[str]:
+    """The user's files that the options of a task name, which are run as it is made."""
+    word = task_options.get("env") if task == "environment" else None
+    file = word.rpartition(":")[0] if isinstance(word, str) else ""
+    return [file] if file.endswith(".py") else []
 
 
 def check_env(env: Any, name: str) -> None:

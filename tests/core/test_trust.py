@@ -177,3 +177,12 @@ def test_one_place_runs_a_users_file() -> None:
                 if name in RUNS_CODE and own:
                     found.add(str(file.relative_to(ROOT)))
     assert found <= MAY and "core/registry.py" in found
+
+
+def test_the_file_of_an_environment_is_asked_for_too(run: Path) -> None:
+    data = json.loads((run / "config.json").read_text())
+    theirs = run / "theirs.py"
+    data |= {"use": [], "task": "environment", "task_options": {"env": f"{theirs}:Lake"}}
+    with pytest.raises(BadValue, match="--trust"):
+        RunConfig.from_json(data)
+    assert not (run / "was_run").exists()
