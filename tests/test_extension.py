@@ -85,7 +85,8 @@ def long_text(*, group: RolloutGroup, context: RewardContext) -> Scores:
     """1 plus the share of the path's ids, with the observation's, that are even."""
     SEEN.update(rewards=context)
     leaves = [t.leaf for e in group.episodes for t in e.trajectories]
-    assert all("yas!" in context.text(leaf) for leaf in leaves) and context.tokenizer.encode("yas!").tolist()
+    whole = [context.tokenizer.decode(context.path(leaf).ids) for leaf in leaves]
+    assert all("yas!" in text for text in whole) and context.tokenizer.encode("yas!").tolist()
     return {"reward": {leaf: Score(1.0 + float((context.path(leaf).ids % 2 == 0).mean())) for leaf in leaves}}
 
 

@@ -143,7 +143,7 @@ def check(method: Method, source: TaskSource) -> None:
     check_names(method)
 
 
-def for_task(method: Method, source: TaskSource, judge: Block) -> Method:
+def for_task(method: Method, source: TaskSource, judge: Block | None) -> Method:
     """The method as it plays a task that brings a program of its own (an environment): that in place of each single
     turn, the task's judge in place of exact_match. As it is where the task brings none.
 
@@ -151,6 +151,8 @@ def for_task(method: Method, source: TaskSource, judge: Block) -> Method:
     """
     if source.program is None:
         return method
+    if judge is None:
+        raise BadValue(f"task {source.name}: brings a program, and no judge of what it does; give it defaults['judge']")
     own = source.program
 
     def played(program: Block) -> Block:

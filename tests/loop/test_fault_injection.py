@@ -51,7 +51,7 @@ def run_config_of(model: Path, place: str, fault: str) -> RunConfig:
     """Two steps with a checkpoint after each, and an evaluation before and after."""
     kind = place if place in faulty.REWARDS else "reward"
     short = {"tool_seconds": 0.5, "reward_seconds": 0.5} if fault == "hangs" else {}
-    method = registry.methods.get("faulty")(reward=kind)
+    method = registry.methods.get("faulty")(scored_by=kind)
     given = {"steps": 2, "lr": 0.01, "eval_every": 0, "checkpoint_every": 1, "max_unscored": 1.0}
     run_config = plan(method, "faulty_task", model=str(model), settings={**given, **short}, use=[str(FILE)])
     evaluation = api.EvalConfig(tasks=2, pass_at_k_tasks=0, k=0, decoder_samples=1)

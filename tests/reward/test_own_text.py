@@ -59,7 +59,7 @@ def rewards() -> dict[str, Block]:
     return out
 
 
-REWARDS = rewards()
+REWARDS = {n: r for n, r in rewards().items() if "function" not in r.hyper_parameters}  # those call a user's own
 READERS = sorted(n for n, r in REWARDS.items() if {"text", "path"} & set(r.needs))
 
 

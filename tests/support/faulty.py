@@ -299,7 +299,7 @@ REWARDS = {
 
 
 @method(family="test", paper="none")
-def faulty(groups: int = 2, rollouts: int = 3, reward: str = "reward") -> Method:
+def faulty(groups: int = 2, rollouts: int = 3, scored_by: str = "reward") -> Method:
     """A method made of these."""
     made = policy_method(
         (faulty_composer(), faulty_assigner()),
@@ -308,4 +308,4 @@ def faulty(groups: int = 2, rollouts: int = 3, reward: str = "reward") -> Method
         rollouts=rollouts,
         select=faulty_select(),
     )
-    return made.replace(reward=(REWARDS[reward](),), programs={"main": faulty_program()})
+    return made.replace(reward=(REWARDS[scored_by](),), programs={"main": faulty_program()})
