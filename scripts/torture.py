@@ -118,10 +118,10 @@ def disks(home: Path, wanted: set[str], kills: int, seed: int, tally: Tally) -> 
             run_config = torture.warm_run() if which == "cache" else config
             for place in torture.full_disks(run_config, which, home / f"disks-{which}", count):
                 if "total" not in place:
-                    said = place["error"] or "nothing"
-                    found["one line, then the same bits"] += "the disk is full" in said and "\n" not in said
-                    found["FELL"] += "the disk is full" not in said or "\n" in said
-                    print(f"   after {place['at']} bytes: {said}", flush=True)
+                    line = place["error"] or "nothing"
+                    found["one line, then the same bits"] += "the disk is full" in line and "\n" not in line
+                    found["FELL"] += "the disk is full" not in line or "\n" in line
+                    print(f"   after {place['at']} bytes: {line}", flush=True)
     if "flips" in wanted:
         with tally.part("flipped bits") as found:
             api.train(config, home / "undisturbed")

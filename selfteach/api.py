@@ -175,7 +175,7 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
     if run_config.reward is not None and not resume:
         await check_call(run_config.reward, source.test[0], run_config.settings.reward_seconds)
     memory = assemble.memory(run_config.method, start, run_config.settings)
-    observer({"event": "source", "task": run_config.task, **source.about})  # nothing is said of what is refused
+    observer({"event": "source", "task": run_config.task, **source.about})  # only once nothing can be refused any more
     if start.fresh and source.demos is None:
         text = (
             f"{run_config.model} is a fresh model and knows nothing, and the task has no demonstrations to begin with:"

@@ -21,11 +21,11 @@ from ..core.errors import BadValue
 from ..core.method import Method
 from ..core.regime import Regime
 from ..core.serial import plain
-from ..loop.settings import SETTING_GROUPS, SETTING_NAMES, split_settings
+from ..loop.settings import split_settings
 from ..reward.controls import shuffled
 from ..rollout.single import single
 from ..run_cache import write_json
-from .arms import measures_of, regime_config, samples_per_task
+from .arms import measures_of, regime_config, samples_per_task, seeded, stated_value
 from .reproduce import arm_cost, check_json, run_json, versions
 from .runs import RunPool, RunRequest, available_cores
 
@@ -138,11 +138,7 @@ def searched_configs(home: Regime, base: RunConfig) -> dict[str, list[tuple[Any,
     out: dict[str, list[tuple[Any, bool, RunConfig]]] = {}
     for name, values in home.search.items():
         own, _ = split_settings(entry, {name: values[0]}, {}, {})
-        if own:
-            stated = base.method.args.get(name, entry.hyper_parameters[name].default)
-        else:
-            group = SETTING_NAMES[name]
-            stated = getattr(getattr(base, group), name.removeprefix(SETTING_GROUPS[group][0]))
+        stated = stated_value(base, name)
         out[name] = []
         for value in values if stated in values else (stated, *values):
             change = {"args": {name: value}} if own else {"settings": {name: value}}
@@ -190,11 +186,7 @@ class Measurement:
         return [self.pool.results[arm][s] for s in seeds]
 
     def _requests(self, arm: str, config: RunConfig, seeds: Sequence[int]) -> list[RunRequest]:
-        def seeded(seed: int) -> RunConfig:
-            change: dict[str, Any] = {**self.home.seeded(seed)}
-            return config.override(**change)
-
-        return [RunRequest(arm, s, seeded(s)) for s in seeds]
+        return [RunRequest(arm, s, seeded(config, self.home, s)) for s in seeds]
 
     def search(self, tried: Mapping[str, Sequence[tuple[Any, bool, RunConfig]]]) -> list[dict[str, Any]]:
         """Per name its values: greedy and sampled accuracy at the end, and "figure", the mean of the two.

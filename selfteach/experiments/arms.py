@@ -14,7 +14,7 @@ from ..core.claim import ArmSpec, Check, Claim, arm_parts
 from ..core.errors import BadValue
 from ..core.method import MethodEntry
 from ..core.regime import Regime
-from ..loop.settings import SETTING_GROUPS
+from ..loop.settings import SETTING_GROUPS, SETTING_NAMES
 
 # Settings of every run in a regime, unless the regime says otherwise.
 REGIME_DEFAULTS: Mapping[str, Any] = {
@@ -117,6 +117,21 @@ def arm_config(
     if claim.regime:
         return regime_config(claim.regime, of, own_args, given, **more)
     return plan(of, claim.task, claim.task_options, args=own_args, settings=given, **more)
+
+
+def seeded(run_config: RunConfig, home: Regime, seed: int, **change: Any) -> RunConfig:
+    """A configuration as a regime's seed has it, with other settings where given."""
+    settings: dict[str, Any] = {**home.seeded(seed), **change}
+    return run_config.override(**settings)
+
+
+def stated_value(run_config: RunConfig, name: str) -> Any:
+    """The value of a hyper-parameter of a configuration's method or, where it has none of that name, of a setting."""
+    known = registry.methods.get(run_config.method.name).hyper_parameters
+    if name in known:
+        return run_config.method.args.get(name, known[name].default)
+    group = SETTING_NAMES[name]
+    return getattr(getattr(run_config, group), name.removeprefix(SETTING_GROUPS[group][0]))
 
 
 def _check_arm_names(method: str, check: Check, arms: Mapping[str, Arm]) -> None:

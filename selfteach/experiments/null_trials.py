@@ -13,7 +13,7 @@ from ..core import registry
 from ..core.cache import cache_folder
 from ..core.random_keys import generator
 from ..core.regime import Regime
-from .arms import regime_config
+from .arms import regime_config, seeded
 from .runs import RunPool, RunRequest
 
 APART = 1_000_000  # between the run seeds of two runs that share warm start and questions
@@ -48,8 +48,7 @@ def null_trials(
     with RunPool(store or cache_folder("reproduce"), observer, jobs, [measure]) as pool:
 
         def request(i: int, slot: int) -> RunRequest:
-            change: dict[str, Any] = {**home.seeded(slot), "seed": slot + APART * i}
-            return RunRequest(str(i), slot, base.override(**change))
+            return RunRequest(str(i), slot, seeded(base, home, slot, seed=slot + APART * i))
 
         pool.run(request(i, slot) for i in range(count) for slot in range(slots))
     pairs = list(combinations(range(count), 2))

@@ -17,10 +17,10 @@ from ..core.errors import BadValue
 from ..core.method import MethodEntry
 from ..core.regime import Regime
 from ..core.serial import plain
-from ..loop.settings import SETTING_GROUPS, SETTING_NAMES
+from ..loop.settings import SETTING_NAMES
 from ..run_cache import write_json
 from .admission import SEARCH_SEEDS, TUNING_SEEDS, search_figures
-from .arms import arm_config, claim_arms
+from .arms import arm_config, claim_arms, seeded, stated_value
 from .reproduce import versions
 from .runs import RunPool, RunRequest, available_cores
 
@@ -76,7 +76,7 @@ def tune(
     statistics.require_scipy()
     with RunPool(store or cache_folder("reproduce"), observer, cores, tolerant=True) as pool:
         pool.run(
-            RunRequest(label, s, _seeded(tried[arm][i][1], home, s))
+            RunRequest(label, s, seeded(tried[arm][i][1], home, s))
             for (arm, i), label in labels.items()
             for s in numbers
         )
@@ -120,22 +120,12 @@ def _combinations(
         values = dict(zip(names, combination, strict=True))
         args = {n: v for n, v in values.items() if n in known}
         settings = {n: v for n, v in values.items() if n not in known}
-        same = all(v == _stated_value(stated, n) for n, v in settings.items()) and all(
-            v == stated.method.args.get(n, known[n].default) for n, v in args.items()
-        )
-        made = stated if same else arm_config(entry, arm, spec, args=args, settings=settings, use=use)
-        out.append((values, made))
+        if all(v == stated_value(stated, n) for n, v in values.items()):
+            out.append((values, stated))  # whose runs may be there already
+            continue
+        made = arm_config(entry, arm, spec, args=args, settings=settings, use=use)
+        out.append((values, made.override(eval_every=0, final_eval_k=0)))  # only its end is read
     return out
-
-
-def _stated_value(run_config: RunConfig, name: str) -> Any:
-    group = SETTING_NAMES[name]
-    return getattr(getattr(run_config, group), name.removeprefix(SETTING_GROUPS[group][0]))
-
-
-def _seeded(run_config: RunConfig, home: Regime, seed: int) -> RunConfig:
-    change: dict[str, Any] = {**home.seeded(seed)}
-    return run_config.override(**change)
 
 
 def _text(values: Values) -> str:
