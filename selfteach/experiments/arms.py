@@ -119,9 +119,9 @@ def arm_config(
     return plan(of, claim.task, claim.task_options, args=own_args, settings=given, **more)
 
 
-def seeded(run_config: RunConfig, home: Regime, seed: int, **change: Any) -> RunConfig:
-    """A configuration as a regime's seed has it, with other settings where given."""
-    settings: dict[str, Any] = {**home.seeded(seed), **change}
+def seeded(run_config: RunConfig, home: Regime, seed: int) -> RunConfig:
+    """A configuration as a regime's seed has it."""
+    settings: dict[str, Any] = {**home.seeded(seed)}
     return run_config.override(**settings)
 
 

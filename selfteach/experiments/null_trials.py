@@ -48,7 +48,7 @@ def null_trials(
     with RunPool(store or cache_folder("reproduce"), observer, jobs, [measure]) as pool:
 
         def request(i: int, slot: int) -> RunRequest:
-            return RunRequest(str(i), slot, seeded(base, home, slot, seed=slot + APART * i))
+            return RunRequest(str(i), slot, seeded(base, home, slot).override(seed=slot + APART * i))
 
         pool.run(request(i, slot) for i in range(count) for slot in range(slots))
     pairs = list(combinations(range(count), 2))
