@@ -112,7 +112,8 @@ def disks(home: Path, wanted: set[str], kills: int, seed: int, tally: Tally) -> 
                 found["kills"] += len(run["kills"])
                 found["runs seen through to the same bits"] += 1
                 found["FELL"] += bool(run["left"])
-                print(f"   at {run['kills']}: the same bits ({run['seconds']:.1f} s)", flush=True)
+                left = f", but {', '.join(run['left'])} is left behind" if run["left"] else ""
+                print(f"   at {run['kills']}: the same bits{left} ({run['seconds']:.1f} s)", flush=True)
     for which, count in DISKS.items() if "disks" in wanted else ():
         with tally.part(f"full disks: {which}") as found:
             run_config = torture.warm_run() if which == "cache" else config
@@ -139,7 +140,7 @@ def suite(name: str, tally: Tally) -> None:
     """A test file in whole, in a process of its own."""
     file, what = SUITES[name]
     with tally.part(name) as found:
-        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--tb=short", file]
+        command = [sys.executable, "-m", "pytest", "-q", "-s", "--tb=short", file]
         env = {**os.environ, "TORTURE": "1"}
         env.pop("SELFTEACH_CACHE")
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, encoding="utf-8")

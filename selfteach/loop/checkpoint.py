@@ -90,8 +90,8 @@ def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path],
 
 
 def clear_unfinished(run: Path) -> None:
-    """Remove what a kill left of checkpoints that were being written; one that was moved aside for another of its step,
-    which then never came, is put back.
+    """Remove what a kill left of checkpoints and files that were being written; a checkpoint that was moved aside for
+    another of its step, which then never came, is put back.
     """
     for aside in (run / "checkpoints").glob(".*.old-*"):
         folder = aside.with_name(aside.name[1:].partition(".")[0])
@@ -99,8 +99,8 @@ def clear_unfinished(run: Path) -> None:
             aside.rename(folder)
     for folder in (run / "checkpoints").glob(".*"):
         shutil.rmtree(folder, ignore_errors=True)
-    for link in run.glob(".last-*"):
-        link.unlink(missing_ok=True)
+    for unfinished in (*run.glob(".last-*"), *run.glob(".*.new")):
+        unfinished.unlink(missing_ok=True)
 
 
 def write_state(folder: Path, data: Mapping[str, Any]) -> None:

@@ -283,7 +283,8 @@ class Tokenizer:
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json; for a loaded tokenizer also tokenizer_config.json and generation_config.json."""
-        self.inner.save(str(folder / "tokenizer.json"))
+        # not by the library's own `save`, whose errors say neither which file nor that the disk is full
+        (folder / "tokenizer.json").write_text(self.inner.to_str(pretty=True), encoding="utf-8")
         if self.config is not None:
             ends = {"eos_token_id": list(self.eos_token_ids)}
             for name, data in (("tokenizer_config", self.config), ("generation_config", ends)):

@@ -55,6 +55,7 @@ def test_a_checkpoint_that_a_kill_left_aside_is_put_back(tmp_path: Path):
 def test_what_kills_leave_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "checkpoints" / ".000001.new-7").mkdir(parents=True)
     (tmp_path / ".last-7").symlink_to("checkpoints/000001")
+    (tmp_path / ".config.json.7.new").touch()
     checkpoint.write(tmp_path, 2, {}, lambda folder: None)
     assert steps_in(tmp_path) == [2] and not list(tmp_path.glob(".*"))
     monkeypatch.setenv("SELFTEACH_CACHE", str(tmp_path / "cache"))

@@ -263,3 +263,17 @@ def test_an_ordinary_long_conversation_is_far_from_the_bounds() -> None:
 def test_bounds_are_of_one_render() -> None:
     template = ChatTemplate("{% for a in range(90000) %}{% endfor %}x")
     assert [template.render([]) for _ in range(8)] == ["x"] * 8
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_tokenizer_on_a_full_disk_raises_what_full_disks_raise(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        Tokenizer.load(whole).save(tmp_path)
+
+
+def test_a_saved_tokenizer_file_is_what_its_library_writes(whole: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(whole)
+    tokenizer.save(tmp_path)
+    tokenizer.inner.save(str(tmp_path / "by_library.json"))
+    assert (tmp_path / "tokenizer.json").read_bytes() == (tmp_path / "by_library.json").read_bytes()
