@@ -214,16 +214,23 @@ def arm_differences(claim: Claim, arms: Mapping[str, Arm]) -> dict[str, list[Arm
     return out
 
 
-def _difference(claim: Claim, row: str, own: str | None, other: str | None) -> ArmDifference:
-    def fits(pattern: str) -> bool:
-        return fnmatchcase(row, pattern) or fnmatchcase(row, pattern + ".*")
+def _fits(row: str, pattern: str) -> bool:
+    return fnmatchcase(row, pattern) or fnmatchcase(row, pattern + ".*")
 
-    if any(fits(p) for p in claim.idea):
+
+def _difference(claim: Claim, row: str, own: str | None, other: str | None) -> ArmDifference:
+    if any(_fits(row, p) for p in claim.idea):
         return ArmDifference(row, own, other, "idea")
     for pattern, because in claim.differs.items():
-        if fits(pattern):
+        if _fits(row, pattern):
             return ArmDifference(row, own, other, "explained", because)
     return ArmDifference(row, own, other, "unexplained")
+
+
+def reasons_without_a_difference(claim: Claim, differences: Mapping[str, list[ArmDifference]]) -> list[str]:
+    """The patterns of `idea` and `differs` that fit no row in which an arm differs: names that are no longer, say."""
+    rows = {d.row for found in differences.values() for d in found}
+    return [p for p in (*claim.idea, *claim.differs) if not any(_fits(r, p) for r in rows)]
 
 
 def refuse_unexplained(method: str, differences: Mapping[str, list[ArmDifference]]) -> None:

@@ -138,7 +138,7 @@ a_star_po.claim = Claim(
     arms={"grpo": "grpo", "no_value": ("a_star_po", {"value": False, "groups": 32})},
     args={"groups": 32},
     regime="ladder",  # prompts that differ in difficulty, so that their values do
-    idea=("*.credit*", "*.update*", "*.select*", "value.*", "learn.*", "main.*"),
+    idea=("*.credit*", "*.update*", "*.select*", "value.*", "main.*"),
     because=(
         "the optimal value of a prompt can be had from the reference beforehand, and one answer a prompt is then enough"
     ),

@@ -278,7 +278,7 @@ decs.claim = Claim(
         "undivided": ("decs", {"limit": 81, "redundant_reward": 1.1, "rate": None}),
         "unscheduled": ("decs", {"limit": 81, "rate": None}),
     },
-    regime="verbose",
+    regime="overlong",
     args={"limit": 81},  # tokens of an answer, at most
     idea=("main.credit",),
     because="only the tokens after the first statement of the right answer have a lower reward, so that answers get "

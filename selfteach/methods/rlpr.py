@@ -29,6 +29,7 @@ from ..core import (
     TaskSource,
     Term,
     block,
+    mechanism,
     method,
     outcome,
     premise,
@@ -263,7 +264,8 @@ def _tokens_before(ids: np.ndarray, start: int, opening: bytes, tokenizer: Any) 
 
 rlpr.claim = Claim(
     (
-        premise("mean:reward/auc", "self", 0.8, by=0.0, fails_at=0.6),
+        premise("accuracy", "grpo", "start", by=0.2, fails_at=0.95),  # there is something to learn, with a verifier
+        mechanism("mean:reward/auc", "self", 0.8, by=0.0, fails_at=0.6),
         outcome("accuracy", "self", "start", by=0.3, fails_at=0.95),
         outcome("accuracy", "self", "grpo", by=0.05, relation="~", fails_at=0.5),
         outcome("auc", "self", "biased", by=0.02, fails_at=0.99),

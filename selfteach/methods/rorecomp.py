@@ -188,7 +188,7 @@ rorecomp.claim = Claim(
         outcome("accuracy", "self", "uncompensated", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo", "uncompensated": ("rorecomp", {"rate": 0.0})},
-    regime="verbose",
+    regime="overlong",
     idea=("main.credit", "main.update.1"),
     because="batches of short right and long wrong answers make answers shorter without a reward for it, and what "
     "they leave out, learned later and less and less often, keeps accuracy",

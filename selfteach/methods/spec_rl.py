@@ -203,6 +203,6 @@ spec_rl.claim = Claim(
     args={"size": 64},  # an epoch is four steps
     settings={"steps": 32, "eval_every": 4},
     regime="skill",
-    idea=("main.select", "main.programs"),
+    idea=("main.select", "main.program"),
     because="between two epochs a policy changes little, so it would sample most of its drafts again",
 )

@@ -208,7 +208,7 @@ vineppo.claim = Claim(
     },
     args={"epochs": 1, "minibatches": 1, "beta": 0.0},
     regime="deep",
-    idea=("main.programs", "main.reward", "main.credit", "main.update", "models", "weights", "decode"),
+    idea=("main.program", "main.reward", "main.credit", "main.update", "models", "weights", "decode"),
     because=(
         "a mean over new continuations is an unbiased value of a state, where the error of a critic exceeds the "
         "differences between steps"

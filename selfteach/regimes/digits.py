@@ -125,6 +125,26 @@ def verbose() -> Regime:
 
 
 @regime
+def overlong() -> Regime:
+    """Nearly all answers are right from the start, and most are worked out twice: only length can be gained.
+
+    A reward for being right alone does not shorten them.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options=ways(slowly=0.3, twice=0.6, guess=0.1),
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "twice", "guess"),
+        search=SEARCH,
+        admits="failure",
+        shows="right answers stay a third longer than one way of working them out needs (thirty tokens)",
+        failure=premise("length_right", "baseline", 40.0, fails_at=36.0),
+    )
+
+
+@regime
 def unlabelled_right() -> Regime:
     """Four dozen questions without labels, on most of which the vote of many answers is right: guesses do not agree."""
     return Regime(

@@ -20,11 +20,20 @@ from selfteach.analysis.verdict import FAILS, HOLDS, NOT_TESTED, UNDECIDED
 from selfteach.core import BadValue, Claim, SelfteachError, mechanism, outcome, premise, registry
 from selfteach.core.method import MethodEntry
 from selfteach.experiments import runs as runs_module
-from selfteach.experiments.arms import arm_differences, claim_arms, config_rows, regime_config
+from selfteach.experiments.arms import (
+    arm_differences,
+    claim_arms,
+    config_rows,
+    reasons_without_a_difference,
+    refuse_unexplained,
+    regime_config,
+)
 from selfteach.experiments.null_trials import null_trials
 from selfteach.experiments.reproduce import arm_cost
 from selfteach.experiments.runs import RunPool, RunRequest
 
+registry.load_all()
+CLAIMED = [name for name, entry in registry.methods.items() if entry.claim and entry.claim.regime]
 CHECK = outcome("accuracy", "self", "other", by=0.05, fails_at=0.97)
 
 
@@ -54,6 +63,14 @@ def test_a_run_in_a_regime_has_its_task_model_settings_and_hyper_parameters():
     assert made.method.args == {"groups": 2, "rollouts": 5} and made.settings.lr == 0.5 and made.settings.threads == 1
     assert made.warm.steps == 2 and made.final_eval.decoder_samples == 3 and made.settings.steps == 4
     assert regime_config("bandit_small", "grpo", model="tiny-s").model == "tiny-s"
+
+
+@pytest.mark.parametrize("name", CLAIMED)
+def test_the_arms_of_a_claim_differ_in_its_idea_or_for_a_reason_given_and_each_reason_is_of_a_difference(name: str):
+    entry = registry.methods.get(name)
+    found = arm_differences(entry.claim, claim_arms(entry))
+    refuse_unexplained(name, found)
+    assert not reasons_without_a_difference(entry.claim, found)
 
 
 def test_rows_name_stage_and_update_so_that_methods_can_be_compared():
