@@ -3,13 +3,14 @@
 #   make test    set up, and pass lint, types and tests
 #   make mutants set up, and see which small faults in blocks the tests find
 #   make torture set up, and kill, fill, break and misuse runs by the hundred
+#   make docs    set up, and build the documents as a site: build/site/index.html
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= logical
 
-.PHONY: help setup train test lint types check fingerprints mutants torture format clean
+.PHONY: help setup train test lint types check fingerprints mutants torture docs format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -47,6 +48,9 @@ mutants: setup
 
 torture: setup
 	$(BIN)/python scripts/torture.py
+
+docs: setup
+	$(BIN)/sphinx-build -q -W -b html docs build/site
 
 format: setup
 	$(BIN)/python scripts/method_stub.py

@@ -14,6 +14,7 @@ from selfteach.cli import main
 from selfteach.commands import arguments
 from selfteach.configuration import plan, run_config_of, task_source
 from selfteach.core import registry
+from selfteach.loop.log import read_events
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,6 +52,34 @@ def test_the_readme_shows_ssrl_as_it_is():
         for line in code.splitlines():
             if "@method" not in line and "async def" not in line:  # shortened there
                 assert " ".join(line.split()) in lines, line
+
+
+PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/programs.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_the_programs_of_the_page_on_programs_play(code, tmp_path):
+    (file := tmp_path / code.split()[1]).write_text(code)
+    registry.load_file(file)
+    name = re.findall(r"def (grpo_\w+)", code)[0]
+    run_config = plan(
+        name,
+        "chain_sum",
+        {"terms": (2, 2), "style": "terse", "n_test": 4},
+        model="tiny-s",
+        steps=1,
+        warm_steps=2,
+        max_tokens=8,
+        threads=1,
+        eval_every=0,
+        final_eval_tasks=0,
+        final_eval_k=0,
+        max_unscored=1.0,
+        use=[str(file)],
+    )
+    run = api.train(run_config, tmp_path / "run")
+    (step,) = [e for e in read_events(run.folder / "log") if e["event"] == "step"]
+    assert run.done and step["tokens/sampled"] > 0 and step.get("rollout/failed", 0) == 0
 
 
 OWN_DATA = re.findall(r"```python\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
