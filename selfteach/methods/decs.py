@@ -269,7 +269,9 @@ decs.claim = Claim(
     (
         # thirty tokens write every addition once
         premise("length_right", "undivided", 36.0, by=0.0, fails_at=32.0),
-        mechanism("late:reward/necessary", "self", "undivided", by=0.1, fails_at=0.95),
+        # rewards by token: less is written that was not needed; the schedule: fewer easy prompts are learned
+        mechanism("late:reward/necessary", "unscheduled", "undivided", by=0.1, fails_at=0.95),
+        mechanism("sum:tokens/learned", "self", "unscheduled", by=0.1, relation="<", scale="ratio", fails_at=0.0),
         outcome("length", "self", "undivided", by=0.15, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "undivided", by=0.03, relation="~", fails_at=0.5),
         outcome("accuracy", "self", "unscheduled", by=0.02, fails_at=0.99),

@@ -304,8 +304,7 @@ laser.claim = Claim(
     ),
     arms={"grpo": "grpo"},
     regime="ladder",
-    args={"alpha": 0.5},  # sixty steps, where the paper has a thousand
-    settings={"final_eval_decoder_samples": 2},  # a vote is of eight samples
+    settings={"steps": 120, "eval_every": 12, "final_eval_decoder_samples": 2},  # a vote is of eight samples
     idea=("main.reward", "main.credit", "main.update", "decode"),
     because="one log-probability after the end verifies the policy's own answer, at the cost of a single token and "
     "none of accuracy, and a vote weighted by it is better",

@@ -182,7 +182,8 @@ rorecomp.claim = Claim(
     (
         # thirty tokens write every addition once
         premise("length_right", "grpo", 36.0, by=0.0, fails_at=32.0),
-        mechanism("length_right", "self", "grpo", by=0.1, relation="<", scale="ratio", fails_at=30.0),
+        # priority batches by themselves make answers shorter
+        mechanism("length_right", "uncompensated", "grpo", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("length", "self", "grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "grpo", by=0.03, relation="~", fails_at=0.5),
         outcome("accuracy", "self", "uncompensated", by=0.02, fails_at=0.99),
