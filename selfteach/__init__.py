@@ -16,14 +16,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Run, evaluate, resume, train
+    from .api import Run, Step, Steps, evaluate, load, resume, steps, train, train_async
     from .configuration import RunConfig, plan, task_source
     from .core import Check, Claim, Env, Method, Score, SelfteachError, Task, TaskSource, block, method, task
     from .experiments import compare, reproduce
     from .loop.settings import EvalConfig, RunSettings
 
 _HOME = {
-    ".api": ("Run", "evaluate", "resume", "train"),
+    ".api": ("Run", "Step", "Steps", "evaluate", "load", "resume", "steps", "train", "train_async"),
     ".configuration": ("RunConfig", "plan", "task_source"),
     ".core": (
         "Check",
@@ -54,18 +54,23 @@ __all__ = [
     "RunSettings",
     "Score",
     "SelfteachError",
+    "Step",
+    "Steps",
     "Task",
     "TaskSource",
     "block",
     "compare",
     "evaluate",
+    "load",
     "method",
     "plan",
     "reproduce",
     "resume",
+    "steps",
     "task",
     "task_source",
     "train",
+    "train_async",
 ]
 
 

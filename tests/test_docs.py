@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from selfteach import api
+from selfteach.api import start
 from selfteach.cli import main
 from selfteach.commands import arguments
 from selfteach.configuration import plan, run_config_of, task_source
@@ -64,7 +65,7 @@ def test_the_snippets_on_own_data_run(code, tmp_path, monkeypatch):
     small = re.sub(r"steps\b(\W+)\d+", r"steps\g<1>1", small).replace('"max_tokens": 64', '"max_tokens": 8')
     small = re.sub(r"rollouts=8|groups=(4|8)", lambda m: m[0].split("=")[0] + "=2", small)
     assert small != code and "steps" in small
-    plan_ = api.plan
+    plan_ = start.plan
 
     def planned(*words, **given):
         config = plan_(*words, **given).override(
@@ -72,7 +73,7 @@ def test_the_snippets_on_own_data_run(code, tmp_path, monkeypatch):
         )
         return config.override(warm_steps=min(config.warm.steps, 2))
 
-    monkeypatch.setattr(api, "plan", planned)
+    monkeypatch.setattr(start, "plan", planned)
     space = {"__name__": "__main__"}
     cell = str(tmp_path / "cell")
     linecache.cache[cell] = (len(small), None, small.splitlines(True), cell)

@@ -77,14 +77,19 @@ def run_title(run: Path) -> str:
 
 
 def draw(curves: Curves, file: Path) -> Path:
-    """Write the curves as a picture: the panels for which there are values, three in a row."""
+    """Write the curves as a picture."""
+    return save_figure(figure_of(curves), file)
+
+
+def figure_of(curves: Curves) -> Any:
+    """A matplotlib figure of the panels for which there are values, three in a row; no part of pyplot's state."""
+    figures = optional("matplotlib.figure", "plot", "picture")
     wanted = [p for p, is_shown in PANELS if is_shown(curves)]
-    columns = min(3, len(wanted))
-    rows = -(-len(wanted) // columns)
-    with plot_style() as plt:
-        figure, axes = plt.subplots(
-            rows, columns, figsize=(5.0 * columns, 3.6 * rows + 0.4), squeeze=False, layout="constrained"
-        )
+    columns = max(1, min(3, len(wanted)))
+    rows = max(1, -(-len(wanted) // columns))
+    with optional("matplotlib", "plot", "picture").rc_context(STYLE):
+        figure = figures.Figure(figsize=(5.0 * columns, 3.6 * rows + 0.4), dpi=DPI, layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
         for axis, panel in zip(axes.flat, wanted, strict=False):
             panel(curves, axis)
@@ -93,7 +98,30 @@ def draw(curves: Curves, file: Path) -> Path:
         for axis in axes.flat[len(wanted) :]:
             axis.set_axis_off()
         figure.suptitle(curves.title, x=0.005, ha="left", fontsize=13, fontweight="bold", color=TEXT_COLOUR)
-        return save_figure(figure, file)
+    return figure
+
+
+DPI = 110
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#e6eaee",
+    "axes.edgecolor": "#8c959f",
+    "axes.labelcolor": TEXT_COLOUR,
+    "text.color": TEXT_COLOUR,
+    "xtick.color": TEXT_COLOUR,
+    "ytick.color": TEXT_COLOUR,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "savefig.dpi": DPI,
+}
 
 
 @contextmanager
@@ -101,28 +129,7 @@ def plot_style() -> Generator[Any]:
     """matplotlib.pyplot without a screen, in this library's style, until the block ends."""
     optional("matplotlib", "plot", "picture").use("Agg")
     plt = optional("matplotlib.pyplot", "plot", "picture")
-
-    style: dict[Any, Any] = {
-        "font.size": 10,
-        "axes.titlesize": 11,
-        "axes.titlelocation": "left",
-        "axes.titleweight": "bold",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "axes.axisbelow": True,
-        "grid.color": "#e6eaee",
-        "axes.edgecolor": "#8c959f",
-        "axes.labelcolor": TEXT_COLOUR,
-        "text.color": TEXT_COLOUR,
-        "xtick.color": TEXT_COLOUR,
-        "ytick.color": TEXT_COLOUR,
-        "legend.frameon": False,
-        "legend.fontsize": 9,
-        "savefig.dpi": 110,
-    }
-    with plt.rc_context(style):
+    with plt.rc_context(STYLE):
         yield plt
     plt.close("all")
 

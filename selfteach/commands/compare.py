@@ -66,7 +66,7 @@ def run(command: str, words: Sequence[str]) -> int:
     from .. import experiments
     from ..analysis import comparison
     from ..configuration import plan
-    from .progress import show_progress
+    from ..progress import show_progress
     from .show import print_tables
 
     used = load_files(given.get("use", ()))

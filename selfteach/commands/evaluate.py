@@ -82,10 +82,10 @@ OF_A_METHOD = (
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach eval`; returns the exit code."""
     given = vars(parser().read(words))
-    from .. import api
+    from .. import training
     from ..analysis.figures import failed_figures, tables
     from ..configuration import rows_of, run_config_of
-    from .progress import show_progress
+    from ..progress import show_progress
     from .show import print_tables
 
     config = EvalConfig(**{name: given[name] for name in MEASURED if name in given})
@@ -110,7 +110,7 @@ def run(command: str, words: Sequence[str]) -> int:
     else:
         run_config, task = target, None
     with show_progress() as progress:
-        figures = api.evaluate(
+        figures = training.evaluate(
             target,
             config,
             progress,

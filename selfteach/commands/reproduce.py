@@ -84,8 +84,8 @@ def _reproduce(words: Sequence[str]) -> int:
             " and --budget out"
         )
     from .. import experiments
+    from ..progress import show_progress
     from .common import load_files
-    from .progress import show_progress
 
     used = load_files(given.get("use", ()))
     entry, args, files = read_method(given["method"])
@@ -121,7 +121,7 @@ def _reproduce(words: Sequence[str]) -> int:
 
 def _tune(entry: MethodEntry[...], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
     from .. import experiments
-    from .progress import show_progress
+    from ..progress import show_progress
 
     unread = (
         ["--max-seeds"] * ("max_seeds" in given) + ["--hours"] * ("hours" in given) + ["--model"] * ("model" in given)
@@ -186,7 +186,8 @@ def show_result(result: Mapping[str, Any]) -> None:
     """Print the checks of a claim with what was measured, and the verdict."""
     from ..analysis.figures import ReportTable
     from ..analysis.ledger import COSTS, formatted_cost, formatted_detectable, formatted_effect, formatted_verdict
-    from .show import format_seconds, print_tables
+    from ..progress import format_seconds
+    from .show import print_tables
 
     rows = [
         [c["kind"], c["text"], formatted_effect(c), formatted_detectable(c), formatted_verdict(c)]

@@ -200,16 +200,23 @@ def claimed(run: Path, config: Mapping[str, Any], resume: bool) -> Generator[Non
 
     Raises BadValue for a folder that holds another run, or something else, or that another process trains in.
     """
-
-    def busy() -> None:
-        raise BadValue(f"{run}: another process is training in this folder; wait until it ends, or give another --out")
-
     check_folder(run, config, resume)
-    with file_lock(run / LOCK, busy):
+    with held(run):
         check_folder(run, config, resume)  # another process may have come first
         text = json.dumps(config, indent=1) + "\n"
         if not (resume and (run / "config.json").exists()):
             write_whole(run / "config.json", text)
+        yield
+
+
+@contextmanager
+def held(run: Path) -> Generator[None]:
+    """Hold the lock of a run's folder inside the `with`. Raises BadValue where another process trains in it."""
+
+    def busy() -> None:
+        raise BadValue(f"{run}: another process is training in this folder; wait until it ends, or give another --out")
+
+    with file_lock(run / LOCK, busy):
         yield
 
 

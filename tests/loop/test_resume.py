@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from support.crash import carry_on
 from support.runs import STEPS, run_config_of, same_run
 
-from selfteach import api
+from selfteach import api, training
 from selfteach.configuration import RunConfig, plan
 from selfteach.core import registry
 from selfteach.core.errors import BadValue
@@ -119,7 +119,7 @@ def test_a_run_that_is_done_is_only_read(whole: tuple[RunConfig, Path]):
     assert run.done and "step" not in events and "final_eval" not in events
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "figures.json"} == before
     for name in ("before", "after", "steps", "tokens"):
-        assert api.plain(run.figures[name]) == figures[name], name
+        assert training.plain(run.figures[name]) == figures[name], name
 
 
 def test_no_step_is_logged_twice(whole: tuple[RunConfig, Path], tmp_path: Path, mini_folder: Path):
