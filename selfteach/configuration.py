@@ -235,11 +235,10 @@ def listed(arguments: type) -> Callable[[F], F]:
     """
 
     def decorate(fn: F) -> F:
-        own, kinds = inspect.signature(fn), get_type_hints(arguments)
+        own, keyword = inspect.signature(fn), inspect.Parameter.KEYWORD_ONLY
         *shown, rest = own.parameters.values()
-        shown += [
-            inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kinds[n]) for n in kinds
-        ]
+        kinds = get_type_hints(arguments).items()
+        shown += [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in kinds]
         given = own.replace(parameters=[*shown, rest.replace(name="named", annotation=Any)])
         fn.__signature__ = given  # type: ignore[attr-defined]
         return fn
@@ -254,8 +253,9 @@ def plan(
     task_options: Mapping[str, Any] | None = None,
     **given: Unpack[PlanArguments],
 ) -> RunConfig:
-    """The configuration of a run; `given` as in PlanArguments. The task defaults to that of the method's claim, settings
-    to the task's defaults.
+    """The configuration of a run; `given`: PlanArguments.
+
+    The task defaults to that of the method's claim, settings to the task's defaults.
 
     Raises BadValue for a bare name that the method and the run both have and for rows, rewards or sampling that do not
     fit, UnknownName for a name that neither has.

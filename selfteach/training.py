@@ -1,4 +1,4 @@
-"""Carrying out a run that is planned: checks, warm start, evaluation before, steps, evaluation after; and measuring one.
+"""Carrying out a planned run: checks, warm start, evaluation before, steps, evaluation after; and measuring one.
 
 carry_out(plan("grpo", task="chain_sum", rollouts=16, steps=40), Path("runs/mine"))
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from ..model.catalog import StartModel
 from ..model.tokenizer import Tokenizer, is_conversation
 from ..training import set_threads, trained_model
 
-Prompt = "str | Sequence[dict[str, Any]]"  # text, or messages
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+Prompt: TypeAlias = str | Messages
 
 
 class GeneratedText(str):
@@ -43,8 +44,8 @@ class GeneratedText(str):
         made.tokens, made.logprobs, made.status = tokens, logprobs, status
         return made
 
-    def __getnewargs__(self) -> tuple[str, np.ndarray, np.ndarray, str]:
-        return str(self), self.tokens, self.logprobs, self.status
+    def __reduce__(self) -> Any:
+        return GeneratedText, (str(self), self.tokens, self.logprobs, self.status)
 
 
 class Policy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -246,9 +245,8 @@ def _path(
     tokenizer: Tokenizer,
 ) -> PathRecord:
     nodes = dict(tree.path(t.leaf.node, t.leaf.offset))
-    own = [
-        ScoreRecord(s["column"], s["value"], s["parts"], s["why"], s["error"]) for s in scores if s["at"][1] in nodes
-    ]
+    names = ("column", "value", "parts", "why", "error")
+    own = [ScoreRecord(**{n: s[n] for n in names}) for s in scores if s["at"][1] in nodes]
     name, reason = learned.of(e["id"], t.leaf.node, len(e["trajectories"]) > 1)
     advantages = learned.advantages.get(name or "")
     advantage = float(np.mean(advantages)) if advantages is not None and len(advantages) else None
@@ -280,22 +278,17 @@ def _not_composed(e: Mapping[str, Any], t: Trajectory, scores: list[ScoreRecord]
 
 
 def _pieces(tree: Tree, nodes: Mapping[int, int], tokenizer: Tokenizer) -> Iterator[Piece]:
-    """The tokens of a path by writer; a character whose bytes two of them share belongs to the later one."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    """The tokens of a path, consecutive ones of one writer together."""
+    runs: list[tuple[str, str, list[int]]] = []
     for position, (node, upto) in enumerate(nodes.items()):
         begin = tree.begin[node]
         part = slice(begin, begin + upto)
-        ids, spans, mask = tree.id[part], tree.span[part], tree.action_mask[part]
-        cuts = np.flatnonzero((np.diff(spans) != 0) | (np.diff(mask.astype(np.int8)) != 0)) + 1
-        for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), upto], strict=True):
-            if first == last:
-                continue
-            by = "context"
-            if mask[first]:
+        for i, span, chosen in zip(tree.id[part], tree.span[part], tree.action_mask[part], strict=True):
+            by = "prompt" if position == 0 else "context"
+            if chosen:
                 by = tree.roles[tree.by[node]] if tree.sampling[node] >= 0 else "adopted"
-            elif position == 0:
-                by = "prompt"
-            text = decoder.decode(b"".join(tokenizer.token_bytes(ids[first:last])))
-            yield Piece(by, text, tree.spans[spans[first]])
-    if rest := decoder.decode(b"", final=True):
-        yield Piece("context", rest)
+            if not runs or runs[-1][:2] != (by, tree.spans[span]):
+                runs.append((by, tree.spans[span], []))
+            runs[-1][2].append(int(i))
+    for by, span, ids in runs:
+        yield Piece(by, tokenizer.decode(ids), span)

@@ -114,8 +114,8 @@ class Run(Outcome):
             return load(self.folder)
         if steps is not None and steps < self.steps_done:
             raise BadValue(
-                f"resume: steps={steps}, and {self.folder} has {self.steps_done} behind it; give more to go on, or a new"
-                " folder to train again"
+                f"resume: steps={steps}, and {self.folder} has {self.steps_done} behind it; give more to go on, or"
+                " train again in a new folder"
             )
         if ends:
             run_config = extend(self.folder, run_config, **ends)
@@ -142,7 +142,7 @@ class Run(Outcome):
         state = f"done after {self.steps_done} steps" if self.done else f"not finished, {self.steps_done} steps"
         greedy = [f"{100 * e.greedy.value:.1f} %" for e in self.evaluations.values() if e.greedy]
         accuracy = ", greedy " + " -> ".join(dict.fromkeys((greedy[0], greedy[-1]))) if greedy else ""
-        return f"<Run {run_title(self.folder)}: {state}{accuracy}; {self.folder}>"
+        return f"<Run {' '.join(run_title(self.folder).split())}: {state}{accuracy}; {self.folder}>"
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def train(
     callbacks  functions that are called with each Step; one that raises ends the run, whose last checkpoint is kept
 
     All others are those of `configuration.RunArguments`: a task by name, or rows of your own in `train` and `test` with
-    a `reward` (docs/data.md); hyper-parameters in `args`, settings in `settings`; any other name is a setting (steps=40)
+    a `reward` (docs/data.md); hyper-parameters in `args`, settings in `settings`. Any other name is a setting, steps=40,
     or a hyper-parameter of a method given by name, where only one of them has it.
 
     Where an event loop runs already, as in a notebook, the run has a thread of its own.
@@ -66,8 +66,8 @@ async def train_async(
     callbacks: Callbacks = (),
     **given: Unpack[RunArguments],
 ) -> Run:
-    """`train` for an async program: the event loop goes on meanwhile. Where the waiting task is cancelled, the run stops
-    after its step with a checkpoint. Observer and callbacks are called in the run's thread.
+    """`train` for an async program: the event loop goes on meanwhile, observer and callbacks are called in the run's
+    thread, and where the waiting task is cancelled, the run stops after its step with a checkpoint.
     """
     run_config = run_config_for(method, given)
     with run_folder(run_config, out) as folder:
@@ -84,7 +84,10 @@ def steps(
     progress: bool = True,
     **given: Unpack[RunArguments],
 ) -> Steps:
-    """A run whose steps are taken one by one: `for step in steps(methods.grpo(), task="chain_sum", steps=40): ...`
+    """A run whose steps are taken one by one.
+
+        for step in steps(methods.grpo(), task="chain_sum", steps=40):
+            print(step.number, step.metrics["reward/mean"])
 
     Arguments as in `train`. Leaving the loop early, also by an exception, ends the run with a checkpoint; `Run.resume`
     goes on.

@@ -265,6 +265,7 @@ class Session:
             self.emit("notice", step=self.loop.state.step, text=cut_line(characters))
 
     def emit(self, event: str, **values: Any) -> None:
+        """Log an event and show it to the observer."""
         if self.log:
             self.log.event(event, **values)
         process = os.getpid()

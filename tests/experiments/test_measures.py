@@ -84,9 +84,8 @@ def test_questions_are_drawn_by_their_seed_alone(mini_folder: Path):
         run_config = run_config_of(mini_folder, task_options={"n_test": 30}).override(**change)
         source = task_source(run_config.task, run_config.task_options)
         start = asyncio.run(training.start_model(run_config, source, training.ignore_events))
-        return [
-            t.id for t in training.make_session(run_config, source, start, None, training.ignore_events).test_tasks()
-        ]
+        session = training.make_session(run_config, source, start, None, training.ignore_events)
+        return [t.id for t in session.test_tasks()]
 
     one = asked(final_eval_seed=3)
     assert one == asked(final_eval_seed=3, seed=9) and sorted(one) == sorted(asked()) and len(set(one)) == 30
