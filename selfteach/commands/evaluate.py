@@ -17,6 +17,7 @@ from .common import (
     add_trust,
     data_arguments,
     load_files,
+    model_of,
     print_json,
     print_note,
     read_method,
@@ -166,7 +167,7 @@ def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
         read_task_options(task, given.get("set", ())),
         args=args,
         settings=settings_of(given, entry),
-        model=given.get("model"),
+        model=model_of(given),
         use=(*used, *more),
         **data_arguments(given),
     )
