@@ -45,7 +45,7 @@ def train(
     callbacks  functions that are called with each Step; one that raises ends the run, whose last checkpoint is kept
 
     All others are those of `configuration.RunArguments`: a task by name, or rows of your own in `train` and `test` with
-    a `reward` (docs/data.md); hyper-parameters in `args`, settings in `settings`. Any other name is a setting, as steps,
+    a `reward` (docs/data.md); hyper-parameters in `args`, settings in `settings`. Any other name is a setting (steps),
     or a hyper-parameter of a method given by name, where only one of them has it.
 
     Where an event loop runs already, as in a notebook, the run has a thread of its own.

@@ -157,8 +157,8 @@ def _weighted(word: str) -> tuple[float, str]:
 def add_model(parser: Any) -> None:
     """Add the options for the model that a run starts from, and for files of the user's own."""
     model = (
-        "a model's name, a folder in the Hub's layout, a .gguf file, or a name of the Hub (Qwen/Qwen2.5-0.5B) that is in"
-        " the local cache (default: tiny); see selfteach models"
+        "a model's name, a folder in the Hub's layout, a .gguf file, or a name of the Hub (Qwen/Qwen2.5-0.5B) that is"
+        " in the local cache (default: tiny); see selfteach models"
     )
     parser.add_argument("--model", metavar="M", help=model)
     download = "get a model of the Hub that is not in the local cache, and say what is downloaded"

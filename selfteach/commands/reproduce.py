@@ -11,7 +11,7 @@ from ..core.errors import BadValue, SelfteachError
 from ..core.method import MethodEntry
 from ..loop.settings import option_name
 from .arguments import Parser, convert
-from .common import add_model, add_run_options, print_json, print_note, read_method, settings_of
+from .common import add_model, add_run_options, model_of, print_json, print_note, read_method, settings_of
 
 ABOUT = """Run a method's claim as an experiment, and judge each of its checks: holds, does not hold here, or undecided.
 
@@ -105,7 +105,7 @@ def _reproduce(words: Sequence[str]) -> int:
             given.get("first_seed", experiments.FIRST_SEED),
             progress,
             settings=settings_of(given, entry),
-            model=given.get("model"),
+            model=model_of(given),
             use=(*used, *files),
             jobs=given.get("jobs"),
             hours=given.get("hours"),

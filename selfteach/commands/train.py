@@ -22,6 +22,7 @@ from .common import (
     add_trust,
     data_arguments,
     load_files,
+    model_of,
     plan_arguments,
     print_json,
     print_note,
@@ -119,7 +120,7 @@ def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: 
 
     task = task_of(given, entry.claim)
     words = plan_arguments(given, entry) | data_arguments(given)
-    words["args"] = {**args, **words["args"]}
+    words["args"], words["model"] = {**args, **words["args"]}, model_of(given)
     run_config = plan(entry.name, task, read_task_options(task, given.get("set", ())), use=used, **words)
     return _train(run_config, given.get("out"), bool(given.get("json")))
 
@@ -138,7 +139,7 @@ def _train_config(args: argparse.Namespace) -> int:
             )
     run_config = read_run_config(Path(given["config"]), bool(given.get("trust")))
     entry = registry.methods.get(run_config.method.name) if run_config.method.name in registry.methods else None
-    run_config = run_config.override(given.get("model"), **settings_of(given, entry))
+    run_config = run_config.override(model_of(given), **settings_of(given, entry))
     return _train(run_config, given.get("out"), bool(given.get("json")))
 
 
