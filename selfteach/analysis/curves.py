@@ -19,6 +19,7 @@ import numpy as np
 from ..core.extras import optional
 from ..loop.log import read_events
 from .figures import Figures, decoders, figure_name, pass_at_ks, tag_kinds, tags
+from .learning_curve import Points, curve
 
 BEFORE_COLOUR, AFTER_COLOUR, ACCENT_COLOUR, TEXT_COLOUR = "#9aa7b4", "#0067a5", "#d55e00", "#24292f"
 COLOURS = ("#0067a5", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#5b5ea6", "#444444")
@@ -33,6 +34,7 @@ class Curves:
     evals: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     before: Figures = field(default_factory=dict[str, float | None])
     after: Figures = field(default_factory=dict[str, float | None])
+    sampled: Points = ()  # (steps done, held-out sampled accuracy)
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """(steps, values) of a metric where it is known; steps count from 1."""
@@ -56,6 +58,7 @@ def curves_of(events: Sequence[Mapping[str, Any]], title: str = "") -> Curves:
         [evals[s] for s in sorted(evals)],
         final_evals.get("start", {}),
         final_evals.get("end", {}),
+        curve(events, "sampled"),
     )
 
 
@@ -171,6 +174,9 @@ def _learning(curves: Curves, axis: Any) -> None:
             at = sorted(values)
             style: dict[str, Any] = {"color": colour, "markersize": 4, "linewidth": 1.5}
             axis.plot(at, [values[a] for a in at], "o-", label=f"held-out {name}, greedy", **style)
+    if len(curves.sampled) > 2:  # with samples on the way
+        style = {"color": COLOURS[3], "markersize": 4, "linewidth": 1.5}
+        axis.plot(*zip(*curves.sampled, strict=True), "o-", label="held-out accuracy, sampled", **style)
     axis.set(title="Reward and accuracy", xlabel="step", ylabel="mean")
     axis.legend()
 

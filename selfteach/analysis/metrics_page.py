@@ -23,8 +23,8 @@ By `@logged` (CONTRIBUTING.md, "A block"), as `<group>/<name>`.
 EVALUATIONS = """## Evaluations
 
 `run.evaluations[step].figures`, of held-out questions: before and after training, and every `eval_every` steps. Those
-of a decode program end in its name: `accuracy+search`. `run.evaluations[step].greedy` and `.sampled` are accuracies with
-a 95 % interval and the number of questions.
+of a decode program end in its name: `accuracy+search`. `run.evaluations[step].greedy` and `.sampled` are accuracies
+with a 95 % interval and the number of questions.
 """
 
 

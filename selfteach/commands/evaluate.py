@@ -71,6 +71,7 @@ def parser() -> Parser:
 MEASURED = ("tasks", "pass_at_k_tasks", "k", "decoder_samples")  # fields of EvalConfig that are options
 OF_A_METHOD = (
     "model",
+    "download",
     "use",
     "seed",
     "max_tokens",
