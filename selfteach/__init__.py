@@ -1,10 +1,10 @@
 """Language models that teach themselves: published RL post-training methods as short values, and one loop that runs
 them all.
 
-    run = selfteach.train("grpo", task="chain_sum", rollouts=16, steps=40, out="runs/mine")
-    run.figures["after"]["accuracy"]
+    from selfteach import methods, train
+    run = train(methods.grpo(rollouts=8), model="tiny", task="chain_sum", steps=40)     # docs/python.md
+    run.metrics, run.evaluations, run.plot(), run.rollouts(step=3), run.policy.generate("2 + 3 = ")
 
-    from selfteach import train, methods
     run = train(methods.grpo(), train="mine.jsonl", reward=my_reward, model="path/to/a/model")      # docs/data.md
 
 Names are imported when they are first asked for, so that `import selfteach` costs nothing.

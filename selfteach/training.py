@@ -6,6 +6,7 @@ carry_out(plan("grpo", task="chain_sum", rollouts=16, steps=40), Path("runs/mine
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -403,7 +404,7 @@ async def final_eval(
 
 
 def evaluate(
-    run: str | Path | RunConfig,
+    run: str | os.PathLike[str] | RunConfig,
     config: EvalConfig | None = None,
     observer: Observer = ignore_events,
     decoder: str | None = None,

@@ -124,6 +124,7 @@ class Policy:
                 )
 
         async def sample() -> list[Completion]:
+            set_threads(self._settings.threads)  # of the thread that this runs in
             calls = [
                 engine.generate("policy", ids, sampling, random_keys.key(self._settings.seed, *key, number, i))
                 for number, ids in enumerate(contexts)
@@ -187,7 +188,6 @@ class Policy:
 
     def _loaded(self) -> Any:
         if self._engine is None:
-            set_threads(self._settings.threads)
             self._engine = assemble.engine_of(self.model, self._settings)
         return self._engine
 

@@ -186,8 +186,7 @@ def read_rollouts(file: Path, tokenizer: Tokenizer) -> list[Rollout]:
     out: list[Rollout] = []
     for group in about["groups"]:
         scores = group["scores"]
-        request = group["request"]
-        task = getattr(from_json(request), "task", None) if isinstance(request, dict) else None
+        task = group["request"]["task"] if isinstance(group["request"], dict) else {}  # without its verifier and judges
         for _ in range(group["episodes"]):
             e = next(episodes)
             tree = stored.tree(e["id"])
@@ -199,9 +198,9 @@ def read_rollouts(file: Path, tokenizer: Tokenizer) -> list[Rollout]:
                 Rollout(
                     e["id"],
                     group["key"],
-                    getattr(task, "id", ""),
-                    getattr(task, "prompt", None),
-                    from_json(e["answer"]) if isinstance(e["answer"], dict) else e["answer"],
+                    task.get("id", ""),
+                    from_json(task.get("prompt")),
+                    e["answer"],
                     e["status"],
                     e["why"],
                     e["cost"],

@@ -34,6 +34,10 @@ class Run(Outcome):
 
     _policy: Policy | None = field(default=None, init=False, compare=False)
 
+    def __fspath__(self) -> str:
+        """Its folder: a run stands where a path of one is asked for, as in `evaluate`."""
+        return str(self.folder)
+
     @property
     def metrics(self) -> MetricsTable:
         """One row for each step, by the names of the log (docs/metrics.md)."""
@@ -175,9 +179,13 @@ def load(folder: str | Path) -> Run:
     Raises BadValue where the folder holds no run.
     """
     at = Path(folder)
-    if not (at / "config.json").is_file() or not (at / "log").is_dir():
+    try:
+        config = json.loads((at / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        config = {}
+    if "method" not in config:
         raise BadValue(
-            f"{at}: holds no run (there is no config.json with a log); give the folder that train printed at its start"
+            f"{at}: holds no run (there is no config.json of one); give the folder that train printed at its start"
         )
     try:
         figures = json.loads((at / FIGURES).read_text(encoding="utf-8"))

@@ -103,6 +103,7 @@ class Session:
                 self.loop.learner.put("policy", files.load_weights(at, self.model), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
+            self._saved = self.loop.state.step
             # Events of a finished run after its last checkpoint are its evaluation, which is not repeated.
             offset = None if self.loop.done else state["log"]
             self.loop.deliver_all()
@@ -187,6 +188,7 @@ class Session:
                     due = False
                 self._is_whole = True
                 yield event
+            self.leave()  # where the stop was requested since the last step ended
 
     def leave(self) -> None:
         """Write a checkpoint of where it is, unless that is the newest one or inside a step."""

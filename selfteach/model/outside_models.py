@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 from ..core.cache import cache_folder
 from ..core.errors import BadValue, describe
 from . import files
+from .hf_model import import_transformers
 from .names import ABOUT
 
 # What a model in the Hub's layout is made of; repositories hold the same weights in other formats beside these.
 WANTED = ("*.json", "*.safetensors", "*.jinja")
+# Of a config.json: what save_pretrained writes into the model's own configuration, and where that came from.
+SET_BY_SAVING = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
 
 
 def located(model: Any, download: bool = False) -> str:
@@ -69,7 +73,10 @@ def hub_folder(name: str, download: bool = False) -> Path:
             f"model {name}: no such folder; for a model of the Hub by its name the package huggingface_hub is"
             " missing: pip install 'selfteach[hf]'"
         ) from None
-    found = hub.try_to_load_from_cache(name, "config.json")
+    try:
+        found = hub.try_to_load_from_cache(name, "config.json")
+    except ValueError as error:
+        raise BadValue(f"model {name}: no such folder, and no name of the Hub ({describe(error, 120)})") from None
     if isinstance(found, str):
         return Path(found).parent
     if not download:
@@ -120,6 +127,7 @@ def stored(model: Any, tokenizer: Any) -> Path:
         )
     folder = cache_folder("models") / content_key(model, tokenizer)
     if not folder.is_dir():
+        import_transformers("model: it is one of transformers")  # and let it show no bars
         with files.atomic_folder(folder) as temporary:
             model.save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
@@ -131,7 +139,8 @@ def content_key(model: Any, tokenizer: Any) -> str:
     import torch
 
     h = hashlib.blake2b(digest_size=16)
-    h.update(model.config.to_json_string().encode())
+    config = {k: v for k, v in model.config.to_dict().items() if k not in SET_BY_SAVING}
+    h.update(f"{type(model).__name__} {json.dumps(config, sort_keys=True, default=str)}".encode())
     for name, tensor in sorted(model.state_dict().items()):
         h.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         # dtypes that NumPy lacks are read as bytes

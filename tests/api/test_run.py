@@ -282,12 +282,16 @@ def test_a_loaded_run_is_the_same_run(finished, copied):
     assert copied.done and copied.figures == json.loads((finished.folder / "figures.json").read_text())
     assert list(copied.metrics) == list(finished.metrics) and copied.steps_done == STEPS
     assert "done after 12 steps" in repr(copied) and "greedy" in repr(copied)
+    greedy = [api.evaluate(run) for run in (finished, copied.folder)]
+    assert greedy[0]["greedy"] == greedy[1]["greedy"] == finished.figures["after"]["greedy"]
 
 
 @pytest.mark.parametrize("make", [selfteach.load, selfteach.resume])
-def test_a_folder_without_a_run_is_one_line(make, tmp_path):
+def test_a_folder_without_a_run_is_one_line(make, tmp_path, mini_folder):
     with pytest.raises(BadValue, match="holds no run"):
         make(tmp_path)
+    with pytest.raises(SelfteachError, match=r"holds no run|config.json"):
+        make(mini_folder)  # a model has a config.json too
 
 
 def test_resuming_a_finished_run_with_the_same_steps_changes_nothing(copied):

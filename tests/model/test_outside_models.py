@@ -128,6 +128,15 @@ def test_a_download_that_fails_is_one_line(hub, monkeypatch):
         located("owner/x", download=True)
 
 
+def test_a_name_that_the_hub_refuses_is_one_line(hub, monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise ValueError("repo_id is too long")
+
+    monkeypatch.setattr(hub, "try_to_load_from_cache", refuse)
+    with pytest.raises(BadValue, match="no such folder, and no name of the Hub"):
+        located("owner/x")
+
+
 def test_without_the_package_a_name_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
