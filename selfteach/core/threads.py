@@ -237,10 +237,9 @@ def run_to_end(work: Coroutine[Any, Any, T], goes_on: Callable[[], bool] = lambd
 
 def has_event_loop() -> bool:
     """Whether this thread runs an event loop, as in a notebook."""
-    try:
+    with contextlib.suppress(RuntimeError):
         return bool(asyncio.get_running_loop())
-    except RuntimeError:
-        return False
+    return False
 
 
 async def run_aside(work: Coroutine[Any, Any, T], cancelled: Callable[[], object]) -> T:

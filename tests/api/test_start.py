@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import os
 import signal
 import subprocess
 import sys
@@ -46,18 +47,17 @@ def test_train_works_inside_an_event_loop_with_the_same_bits(mini_folder, tmp_pa
 
 def test_train_async_leaves_the_event_loop_to_others(mini_folder, tmp_path, whole):
     async def program() -> tuple[Any, int]:
-        beats = 0
+        beats: list[int] = []
 
         async def beat() -> None:
-            nonlocal beats
             while True:
                 await asyncio.sleep(0.005)
-                beats += 1
+                beats.append(1)
 
         other = asyncio.create_task(beat())
         run = await api.train_async(run_config_of(mini_folder), tmp_path / "run", progress=False)
         other.cancel()
-        return run, beats
+        return run, len(beats)
 
     run, beats = asyncio.run(program())
     assert run.done and beats > 10
@@ -107,10 +107,6 @@ def test_ctrl_c_while_another_thread_works_asks_it_to_end_and_then_cancels_it():
         except asyncio.CancelledError:
             ended.append("cancelled")
             raise
-
-    def interrupt() -> None:
-        time.sleep(0.1)
-        signal.raise_signal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
 
     async def notebook(goes_on: Any, until: threading.Event) -> str:
         # a signal while the main thread waits, as a notebook's "interrupt" sends it
@@ -325,7 +321,7 @@ def test_ctrl_c_in_a_loop_of_steps_ends_it_after_the_step(mini_folder, tmp_path)
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        env={**__import__("os").environ, "PYTHONPATH": f"{Path(__file__).parents[2]}:{Path(__file__).parents[1]}"},
+        env={**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2]}:{Path(__file__).parents[1]}"},
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == selfteach.load(tmp_path / "run").steps_done in (4, 5)
