@@ -31,14 +31,13 @@ from .core.threads import run_to_end
 from .loop import assemble, checkpoint
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
-from .loop.session import Session, StopRequest
+from .loop.session import Observer, Session, StopRequest
 from .loop.settings import EvalConfig
 from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
 from .reward.outside_forms import Reward, as_block, check_call
 
-Observer = Callable[[Mapping[str, Any]], None]
 FIGURES = "figures.json"  # of a finished run
 
 
@@ -426,7 +425,7 @@ def evaluate(
     where more than `max_unscored` of the answers have no score.
     """
     folder = None if isinstance(run, RunConfig) else Path(run)
-    run_config = (run if isinstance(run, RunConfig) else run_config_of(run, trust)).override(**(settings or {}))
+    run_config = (run if isinstance(run, RunConfig) else run_config_of(Path(run), trust)).override(**(settings or {}))
     if task is not None:
         run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
     if reward is not None:

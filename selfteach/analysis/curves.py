@@ -5,6 +5,7 @@ matplotlib is imported only where a picture is drawn.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -135,6 +136,13 @@ def plot_style() -> Generator[Any]:
     with plt.rc_context(STYLE):
         yield plt
     plt.close("all")
+
+
+def png_of(figure: Any) -> bytes:
+    """A figure as the bytes of a picture."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
 
 
 def save_figure(figure: Any, file: Path) -> Path:

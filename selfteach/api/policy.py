@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, cast, overload
 
 import numpy as np
 
@@ -60,10 +60,10 @@ class Policy:
         self._engine: Any = None
         self._calls = 0
 
-    @overload
-    def generate(
+    @overload  # a text is a sequence of texts, too, and here it is one prompt
+    def generate(  # type: ignore[overload-overlap]
         self,
-        prompts: str,
+        prompts: str | Messages,
         n: int = 1,
         temperature: float = 1.0,
         max_tokens: int | None = None,
@@ -75,7 +75,7 @@ class Policy:
     @overload
     def generate(
         self,
-        prompts: Sequence[Any],
+        prompts: Sequence[str | Messages],
         n: int = 1,
         temperature: float = 1.0,
         max_tokens: int | None = None,
@@ -83,7 +83,7 @@ class Policy:
         top_k: int = 0,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
-    ) -> Any: ...
+    ) -> list[list[GeneratedText]]: ...
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -94,7 +94,7 @@ class Policy:
         top_k: int = 0,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
-    ) -> Any:
+    ) -> list[GeneratedText] | list[list[GeneratedText]]:
         """`n` texts for a prompt, or for each of a list of prompts a list of `n`.
 
         prompts      a text or messages, rendered as in training (by the model's chat template where it has one), or a
@@ -107,7 +107,7 @@ class Policy:
         Raises BadValue for a prompt that fills the context, and for sampling parameters out of range.
         """
         one = isinstance(prompts, str) or is_conversation(prompts)
-        asked: list[Prompt] = [prompts] if one else list(prompts)  # type: ignore[list-item]
+        asked = cast("list[Prompt]", [prompts] if one else list(prompts))
         if n < 1:
             raise BadValue(f"generate: n must be at least 1, not {n}")
         words = (stop,) if isinstance(stop, str) else tuple(stop)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..analysis.curves import curves_of, figure_of, run_title
+from ..analysis.curves import curves_of, figure_of, png_of, run_title
 from ..configuration import run_config_of
 from ..core.errors import BadValue
 from ..loop import checkpoint
@@ -88,7 +88,9 @@ class Run(Outcome):
         curves = curves_of(read_events(self.folder / "log"), run_title(self.folder))
         if not curves.steps and not curves.after:
             raise BadValue(f"{self.folder}: nothing to plot yet, it has no step behind it; go on with run.resume()")
-        return figure_of(curves)
+        figure = figure_of(curves)
+        figure._repr_png_ = lambda: png_of(figure)  # without pyplot no notebook knows how to show it
+        return figure
 
     def resume(
         self,

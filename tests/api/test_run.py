@@ -106,7 +106,7 @@ def test_wilson_s_interval_by_hand():
 def test_a_plot_is_a_figure_of_its_own(finished, tmp_path):
     figure = finished.plot()
     figure.savefig(tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    assert (tmp_path / "curves.png").stat().st_size > 10_000 and figure._repr_png_().startswith(b"\x89PNG")
     assert "Reward and accuracy" in [axis.get_title(loc="left") for axis in figure.axes]
     assert "held-out accuracy, sampled" in [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
 
