@@ -21,7 +21,7 @@ from .core.serial import plain
 from .loop.dependencies import source_files
 from .loop.log import read_events
 from .model.names import ABOUT
-from .training import Observer, ignore_events
+from .training import Observer, finished_figures, ignore_events
 
 
 def run_key(run_config: RunConfig) -> str:
@@ -60,14 +60,6 @@ def folder_lock(folder: Path, observer: Observer) -> Generator[None]:
         folder.with_name(folder.name + ".lock"), lambda: observer({"event": "waiting", "folder": str(folder)})
     ):
         yield
-
-
-def finished_figures(folder: Path) -> dict[str, Any] | None:
-    """The figures of a finished run; None for one that is not finished."""
-    try:
-        return json.loads((folder / "figures.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_events) -> Path:

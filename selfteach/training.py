@@ -73,12 +73,14 @@ class OpenRun:
     """A run that is ready for its next step.
 
     before   figures before training
+    first    its next step
     started  time.monotonic() at the beginning of this call
     """
 
     session: Session
     folder: Path
     before: dict[str, Any]
+    first: int
     started: float
     warm_seconds: float | None
     final_eval: EvalConfig
@@ -88,7 +90,11 @@ class OpenRun:
         session, out = self.session, self.folder
         if not session.loop.done:
             return Outcome(out, {"before": self.before}, False, time.monotonic() - self.started, session.stop.signal)
-        after = _logged_evaluation(out, "end") or await final_eval(session, self.final_eval, "end")
+        after = _logged_evaluation(out, "end")
+        if after and session.loop.state.step == self.first and (found := finished_figures(out)) is not None:
+            session.observer({"event": "done", "folder": str(out), "figures": found})  # as it was, nothing is written
+            return Outcome(out, found, True, time.monotonic() - self.started)
+        after = after or await final_eval(session, self.final_eval, "end")
         figures: dict[str, Any] = {
             "before": self.before,
             "after": after,
@@ -106,6 +112,14 @@ class OpenRun:
         write_whole(out / FIGURES, json.dumps(plain(figures), indent=1) + "\n")
         session.observer({"event": "done", "folder": str(out), "figures": figures})
         return Outcome(out, figures, True, time.monotonic() - self.started)
+
+
+def finished_figures(folder: Path) -> dict[str, Any] | None:
+    """The figures of a finished run; None for one that is not finished."""
+    try:
+        return json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def new_run_folder(name: str, base: str | Path = "runs") -> Path:
@@ -192,7 +206,8 @@ async def opened(
         before = await _begin(run_config, config, session, start, memory, out)
         warm_seconds = warm_start_seconds(start.folder)
         del start  # its weights are the session's now
-        yield OpenRun(session, out, before, started, warm_seconds, run_config.final_eval)
+        first = session.loop.state.step
+        yield OpenRun(session, out, before, first, started, warm_seconds, run_config.final_eval)
 
 
 async def _begin(

@@ -14,7 +14,7 @@ from ..core.errors import BadValue
 from ..loop import checkpoint
 from ..loop.log import read_events
 from ..model.tokenizer import Tokenizer
-from ..training import FIGURES, Observer, Outcome, extend, ignore_events
+from ..training import Observer, Outcome, extend, finished_figures, ignore_events
 from .launch import launch
 from .policy import Policy, policy_of
 from .rollouts import Rollout, read_rollouts
@@ -116,8 +116,6 @@ class Run(Outcome):
         run_config = run_config_of(self.folder, trust)
         ends = {"steps": steps, "budget": budget, "max_seconds": max_seconds}
         ends = {n: v for n, v in ends.items() if v is not None and v != getattr(run_config.settings, n)}
-        if not ends and (self.folder / FIGURES).is_file():
-            return load(self.folder)
         if steps is not None and steps < self.steps_done:
             raise BadValue(
                 f"resume: steps={steps}, and {self.folder} has {self.steps_done} behind it; give more to go on, or"
@@ -189,14 +187,10 @@ def load(folder: str | Path) -> Run:
         raise BadValue(
             f"{at}: holds no run (there is no config.json of one); give the folder that train printed at its start"
         )
-    try:
-        figures = json.loads((at / FIGURES).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        found = [e["figures"] for e in read_events(at / "log") if e["event"] == "final_eval" and e["when"] == "start"]
-        return Run(at, {"before": found[-1] if found else {}}, False, 0.0)
-    except (OSError, ValueError) as error:
-        raise BadValue(f"{at / FIGURES}: cannot be read ({error}); go on with selfteach.resume") from None
-    return Run(at, figures, True, figures["seconds"]["all"])
+    if (figures := finished_figures(at)) is not None:
+        return Run(at, figures, True, figures.get("seconds", {}).get("all", 0.0))
+    found = [e["figures"] for e in read_events(at / "log") if e["event"] == "final_eval" and e["when"] == "start"]
+    return Run(at, {"before": found[-1] if found else {}}, False, 0.0)
 
 
 def _logged_steps(archive: Path) -> list[int]:
