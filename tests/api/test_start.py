@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +22,12 @@ from support.runs import BANDIT, run_config_of, same_run
 import selfteach
 from selfteach import api, methods
 from selfteach.api import Step
+from selfteach.api.rollouts import Rollout
 from selfteach.core import BadValue, registry
 from selfteach.core.errors import UserCodeFailed
 from selfteach.core.threads import run_to_end
 from selfteach.loop import checkpoint
-from selfteach.progress import Cell, in_notebook
+from selfteach.progress import Cell, in_notebook, show_progress
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +273,20 @@ def test_a_bar_in_a_notebook_is_drawn_in_its_place(monkeypatch, capsys):
     assert capsys.readouterr().out == "task <b>\n" and not in_notebook()
 
 
+def test_a_kernel_of_a_notebook_is_seen(monkeypatch, capsys):
+    shown: list[dict[str, str]] = []
+    display = type("display", (), {"display": staticmethod(lambda bundle, raw: shown.append(bundle))})
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    for shell, is_notebook in ((None, False), (SimpleNamespace(), False), (SimpleNamespace(kernel=1), True)):
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        assert in_notebook() == is_notebook
+        with show_progress() as progress:
+            assert isinstance(progress.view, Cell) == is_notebook
+    rollout = Rollout("e", "g", "t", "2 + 3", None, "done", "", {}, ())
+    rollout.show()
+    assert shown == [{"text/html": rollout._repr_html_(), "text/plain": str(rollout)}] and not capsys.readouterr().out
+
+
 def test_in_a_notebook_s_kernel_it_works_as_in_a_script(tmp_path):
     """A notebook of one cell, where nbclient and a kernel are installed."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
@@ -307,6 +323,7 @@ def test_ctrl_c_in_a_loop_of_steps_ends_it_after_the_step(mini_folder, tmp_path)
         import os, signal
         from support.runs import BANDIT, run_config_of
         from pathlib import Path
+from types import SimpleNamespace
         from selfteach.core import registry
         import selfteach
         registry.load_file(BANDIT)
