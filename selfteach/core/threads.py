@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 from .errors import SelfteachError, UserCodeFailed, describe
@@ -70,17 +70,16 @@ class LoopThread(threading.Thread):
 
     def wait_for(self, work: Awaitable[T], goes_on: Callable[[], bool] = lambda: False) -> T:
         """The result of an awaitable on this loop; Ctrl-C while waiting as in `run_to_end`."""
-        ended = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(_settled(work, ended), self.loop)
-        while not ended.is_set():
+        aside = _Aside(work, self.loop)
+        while not aside.ended.is_set():
             try:
-                ended.wait()
+                aside.ended.wait()
             except KeyboardInterrupt:
                 if not goes_on():
-                    future.cancel()
-                    ended.wait()
+                    aside.cancel()
+                    aside.ended.wait()
                     raise
-        return _value(future.result())
+        return aside.result()
 
     def run(self) -> None:
         """Run the loop until it is stopped; what it has begun is cancelled, so that it may close what it holds."""
@@ -247,39 +246,52 @@ async def run_aside(work: Coroutine[Any, Any, T], cancelled: Callable[[], object
 
     cancelled is called where the waiting task is cancelled: it asks the coroutine to end, which is waited for.
     """
+    here, over = asyncio.get_running_loop(), asyncio.Event()
     with LoopThread() as thread:
-        ended = threading.Event()
-        future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_settled(work, ended), thread.loop))
+        aside = _Aside(work, thread.loop, lambda: here.call_soon_threadsafe(over.set))
         try:
-            return _value(await asyncio.shield(future))
+            await over.wait()
         except asyncio.CancelledError:
             cancelled()
-            while not ended.is_set():
+            while not over.is_set():
                 with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.02)
+                    await over.wait()
             raise
+        return aside.result()
 
 
-async def _settled(work: Awaitable[T], ended: threading.Event) -> tuple[T | None, BaseException | None]:
-    """(result, error) of a coroutine that has a thread of its own; `ended` is set once it has ended.
+class _Aside(Generic[T]):
+    """An awaitable on the event loop of another thread; `ended` is set, and `on_end` called there, when it is over."""
 
-    An error is returned, since KeyboardInterrupt would end the thread's loop.
-    """
-    try:
-        return await guarded(work), None
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        return None, error
-    finally:
-        ended.set()
+    def __init__(
+        self, work: Awaitable[T], loop: asyncio.AbstractEventLoop, on_end: Callable[[], object] = lambda: None
+    ) -> None:
+        self.ended, self._work, self._loop, self._on_end = threading.Event(), work, loop, on_end
+        loop.call_soon_threadsafe(self._begin)
 
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._settled())
+        self._task.add_done_callback(lambda _: (self.ended.set(), self._on_end()))
 
-def _value(settled: tuple[T | None, BaseException | None]) -> T:
-    value, error = settled
-    if error is not None:
-        raise error
-    return cast("T", value)
+    async def _settled(self) -> tuple[T | None, BaseException | None]:
+        """(result, error): an error is returned, since KeyboardInterrupt would end the thread's loop."""
+        try:
+            return await guarded(self._work), None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            return None, error
+
+    def cancel(self) -> None:
+        """Cancel it, also where it has not begun."""
+        self._loop.call_soon_threadsafe(lambda: self._task.cancel())
+
+    def result(self) -> T:
+        """Its result, once it has ended. Raises what it raised."""
+        value, error = self._task.result()
+        if error is not None:
+            raise error
+        return cast("T", value)
 
 
 def end_fork(process: int) -> None:
