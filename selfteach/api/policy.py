@@ -106,6 +106,8 @@ class Policy:
 
         Raises BadValue for a prompt that fills the context, and for sampling parameters out of range.
         """
+        if not isinstance(prompts, str | Sequence):
+            raise BadValue(f"generate: prompts are text, messages or a list of these, not {type(prompts).__name__}")
         one = isinstance(prompts, str) or is_conversation(prompts)
         asked = cast("list[Prompt]", [prompts] if one else list(prompts))
         if n < 1:
@@ -117,6 +119,8 @@ class Policy:
         tokenizer, engine = self.tokenizer, self._loaded()
         contexts = [tokenizer.render(assemble.chat_prompt(prompt, tokenizer)) for prompt in asked]
         for number, ids in enumerate(contexts):
+            if not len(ids):
+                raise BadValue(f"generate: prompt {number} is empty; give at least one token to write after")
             if len(ids) >= self._context:
                 raise BadValue(
                     f"generate: prompt {number} has {len(ids)} tokens, and the context has {self._context}: no room is"
@@ -142,14 +146,16 @@ class Policy:
 
     @property
     def model(self) -> StartModel:
-        """The model and its tokenizer."""
+        """The model and its tokenizer; after `generate` the engine's, on its device and in its precision."""
         if self._start is None:
-            if (self.folder / "config.json").is_file():
-                model, tokenizer = files.load(self.folder)
-                self._start = StartModel(model, tokenizer, False, files.describe(model), self.folder)
-            else:  # adapters alone
-                self._start = trained_model(self._run, trust=self._trust)
+            self._start = self._read()
         return self._start
+
+    def _read(self) -> StartModel:
+        if not (self.folder / "config.json").is_file():  # adapters alone
+            return trained_model(self._run, trust=self._trust)
+        model, tokenizer = files.load(self.folder)
+        return StartModel(model, tokenizer, False, files.describe(model), self.folder)
 
     def save(self, folder: str | Path) -> Path:
         """Write it to a new folder in the Hub's layout, which transformers, vLLM and `--model` read.
@@ -159,8 +165,9 @@ class Policy:
         to = Path(folder)
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise BadValue(f"{to}: is there already and not empty; give the name of a new folder")
+        start = self._read()
         with files.atomic_folder(to) as temporary:
-            files.save(temporary, self.model.model, self.tokenizer)
+            files.save(temporary, start.model, start.tokenizer)
         return to
 
     def close(self) -> None:

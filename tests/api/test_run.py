@@ -253,6 +253,8 @@ def test_generate_works_inside_an_event_loop(finished):
     ("given", "line"),
     [
         ({"prompts": "a" * 500}, "prompt 0 has 500 tokens, and the context has"),
+        ({"prompts": ["a", ""]}, "prompt 1 is empty"),
+        ({"prompts": 3}, "text, messages or a list of these, not int"),
         ({"prompts": "a", "n": 0}, "n must be at least 1"),
         ({"prompts": "a", "temperature": -1.0}, "temperature must be at least 0"),
         ({"prompts": ["a", 3]}, "prompt: "),
