@@ -63,7 +63,9 @@ class Run(Outcome):
     def steps_done(self) -> int:
         """Steps that the newest checkpoint has behind it; 0 without one."""
         folder = checkpoint.find(self.folder)
-        return 0 if folder is None else int(json.loads((folder / "state.json").read_text(encoding="utf-8"))["step"])
+        if folder is None or folder.name.isdigit():
+            return 0 if folder is None else int(folder.name)
+        return checkpoint.step_of(folder)  # a copy that has a folder in place of the link
 
     def rollouts(self, step: int) -> list[Rollout]:
         """The rollouts of a step, as the log holds them; steps count from 0, as in `metrics`.

@@ -138,6 +138,15 @@ def find(run: Path) -> Path | None:
     return max(written, key=lambda p: int(p.name), default=None)
 
 
+def step_of(folder: Path) -> int:
+    """The step that a checkpoint says it is of. Raises BadCheckpoint where it says nothing."""
+    file = folder / "state.json"
+    try:
+        return int(json.loads(file.read_text(encoding="utf-8"))["step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadCheckpoint(f"{file}: broken ({error}); copy the run again") from error
+
+
 def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
     """(folder, step, state) of the newest checkpoint; None where a run was killed before its first.
 

@@ -345,6 +345,16 @@ def test_looking_at_a_run_runs_none_of_its_code(copied, monkeypatch):
     assert run.metrics and run.evaluations and run.rollouts(0) and run.policy.generate("a", max_tokens=1)
 
 
+def test_a_copy_without_links_knows_its_steps(copied):
+    newest = (copied.folder / "last").resolve()
+    (copied.folder / "last").unlink()
+    shutil.copytree(newest, copied.folder / "last")
+    assert copied.steps_done == STEPS
+    (copied.folder / "last" / "state.json").write_text("[]")
+    with pytest.raises(SelfteachError, match=r"state\.json: broken"):
+        _ = copied.steps_done
+
+
 def test_a_run_that_was_stopped_goes_on(mini_folder, tmp_path):
     config = run_config_of(mini_folder)
 
