@@ -225,7 +225,8 @@ async def _begin(
     session.made_by = {"kernels": kernels, "files": files_used, "config": config}
     end = _last_evaluation(out)
     resumed = session.open()
-    if resumed and end is not None and not session.loop.done:  # it was done, and has been given more steps
+    given_more = end is not None and not session.loop.done and end["step"] == session.loop.state.step
+    if end is not None and given_more:  # the log was cut back to the checkpoint
         session.emit(**(end | {"when": "on the way"}))
     about = dict(start.about) | (
         {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}
