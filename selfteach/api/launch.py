@@ -7,44 +7,29 @@ import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..configuration import RunConfig
 from ..core.errors import BadValue, UserCodeFailed, describe
 from ..core.threads import raised_at, run_aside
 from ..loop.session import StopRequest
 from ..progress import show_progress
-from ..training import Observer, Outcome, carried_out, carry_out, ignore_events, new_run_folder
-
-S = TypeVar("S")
-# A callback, and what makes its argument of a step's event.
-Callback = tuple[Callable[[S], object], Callable[[Mapping[str, Any]], S]]
+from ..training import Observer, Outcome, carried_out, carry_out, new_run_folder
 
 
 def launch(
-    run_config: RunConfig,
-    folder: Path,
-    observer: Observer,
-    resume: bool,
-    progress: bool,
-    callbacks: Sequence[Callback[Any]],
+    run_config: RunConfig, folder: Path, observer: Observer, resume: bool, progress: bool, on_step: Observer
 ) -> Outcome:
     """Train in a folder until done or asked to stop."""
-    on_step = calling(callbacks, folder)
     with observing(observer, progress) as seen:
         return carry_out(run_config, folder, seen, resume, on_step)
 
 
 async def launch_async(
-    run_config: RunConfig,
-    folder: Path,
-    observer: Observer,
-    resume: bool,
-    progress: bool,
-    callbacks: Sequence[Callback[Any]],
+    run_config: RunConfig, folder: Path, observer: Observer, resume: bool, progress: bool, on_step: Observer
 ) -> Outcome:
     """The same in a thread of its own; where the waiting task is cancelled, it stops after a step with a checkpoint."""
-    on_step, stop = calling(callbacks, folder), StopRequest()
+    stop = StopRequest()
     with observing(observer, progress) as seen:
         work = carried_out(run_config, folder, seen, resume, on_step, stop)
         return await run_aside(work, lambda: stop.first(signal.SIGINT, seen))
@@ -77,23 +62,23 @@ def run_folder(run_config: RunConfig, out: str | Path | None) -> Generator[Path]
         raise
 
 
-def calling(callbacks: Sequence[Callback[Any]], folder: Path) -> Observer:
-    """A function of a step's event that calls the callbacks.
+def calling(
+    callbacks: Sequence[Callable[[Any], object]], step_of: Callable[[Mapping[str, Any]], Any], folder: Path
+) -> Observer:
+    """A function of a step's event that calls the callbacks with what `step_of` makes of it.
 
     Raises BadValue for one that cannot be called as a function. What a callback raises ends the run as UserCodeFailed
     with its name.
     """
-    for callback, _ in callbacks:
+    for callback in callbacks:
         if not callable(callback) or inspect.iscoroutinefunction(callback):
             kind = "a coroutine function" if callable(callback) else f"a {type(callback).__name__}"
             raise BadValue(f"callbacks: {_name(callback)} is {kind}; give functions of a step")
-    if not callbacks:
-        return ignore_events
 
     def on_step(event: Mapping[str, Any]) -> None:
-        for callback, argument in callbacks:
+        for callback in callbacks:
             try:
-                callback(argument(event))
+                callback(step_of(event))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # one that exits, too

@@ -15,7 +15,7 @@ from ..loop import checkpoint
 from ..loop.log import read_events
 from ..model.tokenizer import Tokenizer
 from ..training import Observer, Outcome, extend, finished_figures, ignore_events
-from .launch import launch
+from .launch import calling, launch
 from .policy import Policy, policy_of
 from .rollouts import Rollout, read_rollouts
 from .tables import Evaluations, MetricsTable, evaluations_of, metrics_of, metrics_row
@@ -125,7 +125,7 @@ class Run(Outcome):
             )
         if ends:
             run_config = extend(self.folder, run_config, **ends)
-        outcome = launch(run_config, self.folder, observer, True, progress, self._told(callbacks))
+        outcome = launch(run_config, self.folder, observer, True, progress, self.on_step(callbacks))
         return Run(**vars(outcome))
 
     def save(self, folder: str | Path) -> Path:
@@ -135,8 +135,9 @@ class Run(Outcome):
         """
         return self.policy.save(folder)
 
-    def _told(self, callbacks: Sequence[Callable[[Step], object]]) -> list[tuple[Callable[[Step], object], Any]]:
-        return [(callback, lambda event: step_of(self, event)) for callback in callbacks]
+    def on_step(self, callbacks: Sequence[Callable[[Step], object]]) -> Observer:
+        """A function of a step's event that calls functions of a Step. Raises BadValue for one that is no function."""
+        return calling(callbacks, lambda event: step_of(self, event), self.folder)
 
     def _tokenizer(self) -> Tokenizer:
         folder = checkpoint.find(self.folder)

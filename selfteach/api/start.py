@@ -52,7 +52,7 @@ def train(
     """
     run_config = run_config_for(method, given)
     with run_folder(run_config, out) as folder:
-        return _run(launch(run_config, folder, observer, resume, progress, _told(folder, callbacks)))
+        return _run(launch(run_config, folder, observer, resume, progress, _on_step(folder, callbacks)))
 
 
 @listed(RunArguments)
@@ -71,7 +71,7 @@ async def train_async(
     """
     run_config = run_config_for(method, given)
     with run_folder(run_config, out) as folder:
-        return _run(await launch_async(run_config, folder, observer, resume, progress, _told(folder, callbacks)))
+        return _run(await launch_async(run_config, folder, observer, resume, progress, _on_step(folder, callbacks)))
 
 
 @listed(RunArguments)
@@ -209,5 +209,5 @@ def _run(outcome: Outcome) -> Run:
     return Run(**vars(outcome))
 
 
-def _told(folder: Path, callbacks: Callbacks) -> Any:
-    return Run(folder, {}, False, 0.0)._told(callbacks)
+def _on_step(folder: Path, callbacks: Callbacks) -> Observer:
+    return Run(folder, {}, False, 0.0).on_step(callbacks)
