@@ -344,8 +344,9 @@ def make_session(
 
 
 def _last_evaluation(out: Path) -> dict[str, Any] | None:
-    """The event of the evaluation after training, where the run's log has it."""
-    return next((e for e in read_events(out / "log") if e["event"] == "final_eval" and e["when"] == "end"), None)
+    """The event of the newest evaluation after training, also of a shorter run before this, where the log has it."""
+    found = [e for e in read_events(out / "log") if e["event"] == "final_eval" and e["when"] != "start"]
+    return found[-1] if found else None
 
 
 def _logged_evaluation(out: Path, when: str, what: str = "figures") -> dict[str, Any] | None:
