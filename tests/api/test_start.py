@@ -323,7 +323,6 @@ def test_ctrl_c_in_a_loop_of_steps_ends_it_after_the_step(mini_folder, tmp_path)
         import os, signal
         from support.runs import BANDIT, run_config_of
         from pathlib import Path
-from types import SimpleNamespace
         from selfteach.core import registry
         import selfteach
         registry.load_file(BANDIT)
