@@ -33,6 +33,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/method_stub.py --check
+	$(BIN)/python scripts/metrics_page.py --check
 
 types: setup
 	$(BIN)/basedpyright
@@ -54,6 +55,7 @@ docs: setup
 
 format: setup
 	$(BIN)/python scripts/method_stub.py
+	$(BIN)/python scripts/metrics_page.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -11,9 +11,9 @@ import argparse
 import json
 
 from selfteach.commands.common import load_files
-from selfteach.commands.progress import show_progress
 from selfteach.experiments.null_trials import null_trials
 from selfteach.experiments.runs import available_cores
+from selfteach.progress import show_progress
 
 
 def main() -> None:

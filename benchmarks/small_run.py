@@ -81,7 +81,7 @@ def measured(steps: int, warm_steps: int, out: Path) -> dict[str, Seconds]:
     """Seconds by part: of the start and of evaluations in all, of steps each."""
     import torch
 
-    from selfteach import api
+    from selfteach import training
     from selfteach.configuration import plan
     from selfteach.loop.log import RunLog
     from selfteach.loop.run import Loop
@@ -115,7 +115,7 @@ def measured(steps: int, warm_steps: int, out: Path) -> dict[str, Seconds]:
 
     settings = {"threads": 1, "steps": steps, "warm_steps": warm_steps, "eval_every": max(1, steps // 2)}
     run_config = plan(grpo(groups=16, rollouts=8), task="digit_sum", model="tiny-s", settings=settings)
-    api.train(run_config, out, observe)
+    training.carry_out(run_config, out, observe)
     for name in STEP_PARTS:
         parts[name] = median(clock.calls[name])
     parts["step"] = tuple(a + b for a, b in zip(median(clock.calls["step without log"]), parts["log"], strict=True))  # type: ignore[assignment]

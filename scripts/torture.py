@@ -92,7 +92,7 @@ def disks(home: Path, wanted: set[str], kills: int, seed: int, tally: Tally) -> 
     from support.models import mini
     from support.runs import BANDIT, run_config_of
 
-    from selfteach import api
+    from selfteach import training
     from selfteach.core import registry
     from selfteach.model import files
     from selfteach.model.tokenizer import train_tokenizer
@@ -125,7 +125,7 @@ def disks(home: Path, wanted: set[str], kills: int, seed: int, tally: Tally) -> 
                     print(f"   after {place['at']} bytes: {line}", flush=True)
     if "flips" in wanted:
         with tally.part("flipped bits") as found:
-            api.train(config, home / "undisturbed")
+            training.carry_out(config, home / "undisturbed")
             torture.cut_run(config, home / "cut", 2)
             for name in torture.files_of(home / "cut"):
                 outcomes = collections.Counter(

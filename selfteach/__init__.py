@@ -1,10 +1,10 @@
 """Language models that teach themselves: published RL post-training methods as short values, and one loop that runs
 them all.
 
-    run = selfteach.train("grpo", task="chain_sum", rollouts=16, steps=40, out="runs/mine")
-    run.figures["after"]["accuracy"]
+    from selfteach import methods, train
+    run = train(methods.grpo(rollouts=8), model="tiny", task="chain_sum", steps=40)     # docs/python.md
+    run.metrics, run.evaluations, run.plot(), run.rollouts(step=3), run.policy.generate("2 + 3 = ")
 
-    from selfteach import train, methods
     run = train(methods.grpo(), train="mine.jsonl", reward=my_reward, model="path/to/a/model")      # docs/data.md
 
 Names are imported when they are first asked for, so that `import selfteach` costs nothing.
@@ -16,14 +16,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Run, evaluate, resume, train
+    from .api import Run, Step, Steps, evaluate, load, resume, steps, train, train_async
     from .configuration import RunConfig, plan, task_source
     from .core import Check, Claim, Env, Method, Score, SelfteachError, Task, TaskSource, block, method, task
     from .experiments import compare, reproduce
     from .loop.settings import EvalConfig, RunSettings
 
 _HOME = {
-    ".api": ("Run", "evaluate", "resume", "train"),
+    ".api": ("Run", "Step", "Steps", "evaluate", "load", "resume", "steps", "train", "train_async"),
     ".configuration": ("RunConfig", "plan", "task_source"),
     ".core": (
         "Check",
@@ -54,18 +54,23 @@ __all__ = [
     "RunSettings",
     "Score",
     "SelfteachError",
+    "Step",
+    "Steps",
     "Task",
     "TaskSource",
     "block",
     "compare",
     "evaluate",
+    "load",
     "method",
     "plan",
     "reproduce",
     "resume",
+    "steps",
     "task",
     "task_source",
     "train",
+    "train_async",
 ]
 
 

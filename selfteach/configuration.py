@@ -17,9 +17,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, Unpack, get_type_hints
 
 import torch
+from typing_extensions import TypedDict
 
 from .core import registry
 from .core.blocks import Block
@@ -43,6 +44,7 @@ from .loop.settings import (
     split_settings,
 )
 from .model.names import suggested_settings
+from .model.outside_models import located
 from .reward import outside_forms
 from .reward.answer import exact_match
 from .reward.function_source import allow_functions
@@ -112,14 +114,14 @@ class RunConfig:
             **{group: cls(**data[group]) for group, (_, cls) in SETTING_GROUPS.items()},
         )
 
-    def override(self, model: str | None = None, **settings: Any) -> RunConfig:
+    def override(self, model: Any = None, **settings: Any) -> RunConfig:
         """The configuration with other settings (lr, warm_steps, final_eval_k ...) or another model.
 
         Raises UnknownName for a setting that does not exist, BadValue for a value out of range.
         """
         groups = group_settings(settings).items()
         change = {group: replace(getattr(self, group), **values) for group, values in groups}
-        return replace(self, model=model or self.model, **change)
+        return replace(self, model=located(model) if model else self.model, **change)
 
 
 def use_file(file: str, folder: Path | None) -> Path:
@@ -174,26 +176,11 @@ def judge_of(source: TaskSource) -> Block | None:
     return source.defaults.get("judge", exact_match())
 
 
-def plan(
-    method: str | Method | MethodEntry[...],
-    task: str | None = None,
-    task_options: Mapping[str, Any] | None = None,
-    *,
-    train: Any = None,
-    test: Any = None,
-    test_share: float | None = None,
-    reward: Reward | Sequence[Reward | tuple[float, Reward]] | None = None,
-    reward_weights: Sequence[float] | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    args: Mapping[str, Any] | None = None,
-    settings: RunSettings | Mapping[str, Any] | None = None,
-    model: str | None = None,
-    use: Sequence[str] = (),
-    env: type[Env] | str | None = None,
-    **named: Any,
-) -> RunConfig:
-    """The configuration of a run; the task defaults to that of the method's claim, settings to the task's defaults.
+class PlanArguments(TypedDict, total=False, extra_items=Any):
+    """What a run is planned from, besides its method and its task; each may be left out, or None.
+
+    Any other name is a setting or a hyper-parameter, given without saying which, where only one of the two has it:
+    plan("grpo", rollouts=16, steps=40).
 
     train       rows of your own to learn from, in place of a task: a path (JSONL, JSON, CSV, Parquet), a list of dicts,
                 a datasets.Dataset, a pandas or polars frame, a pyarrow table; docs/data.md says what rows may hold
@@ -206,11 +193,69 @@ def plan(
     args      hyper-parameters of the method, where it is given by name
     settings  of the run: a RunSettings (the fields that it was made with), or a dict of fields of RunSettings, of
               WarmStartConfig as warm_steps ..., of EvalConfig as final_eval_k ...
-    model     a model's name or folder
+    model     a model's name, its folder, a .gguf file, a name of the Hub ("Qwen/Qwen2.5-0.5B") that is in the local
+              cache, or (model, tokenizer) of transformers
+    download  get a name of the Hub that is not in the cache
     use       files of your own that register what the method or the task is made of
     env       an environment to play in place of a task: a class with reset and step (core/env.py), or FILE.py:Class
-    named     settings or hyper-parameters without saying which, where only one has the name: plan("grpo", rollouts=16,
-              steps=40)
+    """
+
+    model: str | Path | tuple[Any, Any] | None
+    download: bool
+    env: type[Env] | str | None
+    train: Any
+    test: Any
+    test_share: float | None
+    reward: Reward | Sequence[Reward | tuple[float, Reward]] | None
+    reward_weights: Sequence[float] | None
+    temperature: float | None
+    top_p: float | None
+    args: Mapping[str, Any] | None
+    settings: RunSettings | Mapping[str, Any] | None
+    use: Sequence[str]
+
+
+class RunArguments(PlanArguments, total=False):
+    """What a run is planned from, besides its method.
+
+    task          a task by name; None: that of the method's claim
+    task_options  its options
+    """
+
+    task: str | None
+    task_options: Mapping[str, Any] | None
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def listed(arguments: type) -> Callable[[F], F]:
+    """A decorator: a function whose last parameter is **given: Unpack[arguments] shows each of them in its signature,
+    for `help` and for completion.
+    """
+
+    def decorate(fn: F) -> F:
+        own, keyword = inspect.signature(fn), inspect.Parameter.KEYWORD_ONLY
+        *shown, rest = own.parameters.values()
+        kinds = get_type_hints(arguments).items()
+        shown += [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in kinds]
+        given = own.replace(parameters=[*shown, rest.replace(name="named", annotation=Any)])
+        fn.__signature__ = given  # type: ignore[attr-defined]
+        return fn
+
+    return decorate
+
+
+@listed(PlanArguments)
+def plan(
+    method: str | Method | MethodEntry[...],
+    task: str | None = None,
+    task_options: Mapping[str, Any] | None = None,
+    **given: Unpack[PlanArguments],
+) -> RunConfig:
+    """The configuration of a run; `given`: PlanArguments.
+
+    The task defaults to that of the method's claim, settings to the task's defaults.
 
     Raises BadValue for a bare name that the method and the run both have and for rows, rewards or sampling that do not
     fit, UnknownName for a name that neither has.
@@ -218,7 +263,10 @@ def plan(
     entry = registry.methods.get(method) if isinstance(method, str) else method
     if not isinstance(entry, Method | MethodEntry):
         raise BadValue(f"a method is a name or a Method, not {type(method).__name__}")
-    settings = given_settings(settings)
+    named = {name: value for name, value in given.items() if name not in PlanArguments.__annotations__}
+    temperature, top_p, reward, env = (given.get(name) for name in ("temperature", "top_p", "reward", "env"))
+    reward_weights, args, use = given.get("reward_weights"), given.get("args"), tuple(given.get("use") or ())
+    settings = given_settings(given.get("settings"))
     own_names = () if isinstance(entry, Method) else entry.hyper_parameters
     sampling = {"temperature": temperature, "top_p": top_p}
     named |= {n: v for n, v in sampling.items() if v is not None and n in own_names}
@@ -226,16 +274,18 @@ def plan(
     if isinstance(entry, Method):
         if args:
             raise BadValue(f"args: method {entry.name} has its hyper-parameters already; give its name, or no args")
-        built, given, claim = entry, split_settings(None, named, {}, settings)[1], None
+        built, stated, claim = entry, split_settings(None, named, {}, settings)[1], None
     else:
-        own, given = split_settings(entry, named, args or {}, settings)
+        own, stated = split_settings(entry, named, args or {}, settings)
         built, claim = entry(**own), entry.claim
     home, steps = claim_home(claim) if claim else ("atlas", 0)
     if env is not None:
         if task not in (None, "environment"):
             raise BadValue(f"env: takes the place of a task, so {task} cannot be given beside it; leave one out")
         task, task_options = "environment", {**(task_options or {}), "env": env_word(env)}
-    task, task_options = rows_of(task, task_options or {}, train, test, test_share)
+    task, task_options = rows_of(
+        task, task_options or {}, given.get("train"), given.get("test"), given.get("test_share")
+    )
     task = task or home
     source = task_source(task, task_options)
     built = sampled_at(built, sampling)
@@ -248,14 +298,14 @@ def plan(
         raise BadValue("reward_weights: there is no reward; give reward=[...] too")
     check_rewards(built, source, block)
     check_files(use)
-    model = model or RunConfig.model
+    model = located(given.get("model") or RunConfig.model, bool(given.get("download")))
     suggested = suggested_settings(model)
-    if given.get("lora_rank") or given.get("adapter"):  # adapters start at zero and take larger steps
+    if stated.get("lora_rank") or stated.get("adapter"):  # adapters start at zero and take larger steps
         suggested = {n: 10 * v if n == "lr" else v for n, v in suggested.items()}
     defaults = {n: v for n, v in source.defaults.items() if n in SETTING_NAMES}
     if steps and home == task:
         suggested["steps"] = steps
-    groups = group_settings({"threads": torch.get_num_threads(), **defaults, **suggested, **given})
+    groups = group_settings({"threads": torch.get_num_threads(), **defaults, **suggested, **stated})
     return RunConfig(
         assemble.for_task(built, source, judge_of(source)),
         task,

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import api
-from .api import Observer, ignore_events
+from . import training
 from .configuration import RunConfig
 from .core import registry
 from .core.code_hash import code_hash
@@ -22,6 +21,7 @@ from .core.serial import plain
 from .loop.dependencies import source_files
 from .loop.log import read_events
 from .model.names import ABOUT
+from .training import Observer, finished_figures, ignore_events
 
 
 def run_key(run_config: RunConfig) -> str:
@@ -35,7 +35,7 @@ def run_key(run_config: RunConfig) -> str:
         k: v for k, v in depends["method"].items() if k not in ("name", "args")
     }
     warm = registry.methods.get("sft").build
-    roots = {Path(api.__file__), Path(warm.__code__.co_filename), *map(Path, run_config.use)}
+    roots = {Path(training.__file__), Path(warm.__code__.co_filename), *map(Path, run_config.use)}
     depends["code"] = code_hash(roots | source_files(run_config.method, run_config.task))
     depends["files"] = [_files(run_config.model), _files(run_config.settings.adapter)]
     return hashlib.blake2b(json.dumps(depends, sort_keys=True).encode(), digest_size=10).hexdigest()
@@ -62,14 +62,6 @@ def folder_lock(folder: Path, observer: Observer) -> Generator[None]:
         yield
 
 
-def finished_figures(folder: Path) -> dict[str, Any] | None:
-    """The figures of a finished run; None for one that is not finished."""
-    try:
-        return json.loads((folder / "figures.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_events) -> Path:
     """The folder of the finished run of a configuration: read back, continued, or trained now.
 
@@ -78,7 +70,7 @@ def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_eve
     folder = store / run_key(run_config)
     with folder_lock(folder, observer):
         if finished_figures(folder) is None:
-            run = api.train(run_config, folder, observer, resume=(folder / "config.json").exists())
+            run = training.carry_out(run_config, folder, observer, resume=(folder / "config.json").exists())
             if not run.done:
                 raise KeyboardInterrupt
     return folder

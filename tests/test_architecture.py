@@ -35,6 +35,8 @@ LAYERS = [
     {"experiments"},
     {"run_cache"},
     {"api"},
+    {"training"},
+    {"progress"},
     {"configuration"},
     {"methods"},
     {"regimes"},

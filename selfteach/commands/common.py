@@ -156,10 +156,29 @@ def _weighted(word: str) -> tuple[float, str]:
 
 def add_model(parser: Any) -> None:
     """Add the options for the model that a run starts from, and for files of the user's own."""
-    model = "a model's name, a folder in the Hub's layout, or a .gguf file (default: tiny); see selfteach models"
+    model = (
+        "a model's name, a folder in the Hub's layout, a .gguf file, or a name of the Hub (Qwen/Qwen2.5-0.5B) that is"
+        " in the local cache (default: tiny); see selfteach models"
+    )
     parser.add_argument("--model", metavar="M", help=model)
+    download = "get a model of the Hub that is not in the local cache, and say what is downloaded"
+    parser.add_argument("--download", action="store_true", help=download)
     use = "files of your own that register methods, tasks or blocks"
     parser.add_argument("--use", metavar="FILE.py", nargs="+", action="extend", help=use)
+
+
+def model_of(given: Mapping[str, Any]) -> str | None:
+    """The model of a command line as a configuration names it; None where none is given.
+
+    Raises BadValue for a name of the Hub that is not in the local cache, without --download.
+    """
+    if "model" not in given:
+        if given.get("download"):
+            raise BadValue("--download: gets a model of the Hub; name it by --model")
+        return None
+    from ..model.outside_models import located
+
+    return located(given["model"], bool(given.get("download")))
 
 
 def plan_arguments(given: Mapping[str, Any], entry: Any = None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from .common import (
     add_task,
     data_arguments,
     load_files,
+    model_of,
     print_json,
     print_note,
     read_method,
@@ -66,7 +67,7 @@ def run(command: str, words: Sequence[str]) -> int:
     from .. import experiments
     from ..analysis import comparison
     from ..configuration import plan
-    from .progress import show_progress
+    from ..progress import show_progress
     from .show import print_tables
 
     used = load_files(given.get("use", ()))
@@ -79,7 +80,7 @@ def run(command: str, words: Sequence[str]) -> int:
     arms: list[experiments.Arm] = []
     for word, entry, args, files in methods:
         settings = {"final_eval_k": 0, **settings_of(given, entry)}
-        more: dict[str, Any] = {"model": given.get("model"), "use": (*used, *files), **data}
+        more: dict[str, Any] = {"model": model_of(given), "use": (*used, *files), **data}
         run_config = plan(entry.name, task, task_options, args=args, settings=settings, **more)
         arms.append(experiments.Arm(arm_name(word), run_config))
     with show_progress() as progress:

@@ -17,6 +17,7 @@ from .common import (
     add_trust,
     data_arguments,
     load_files,
+    model_of,
     print_json,
     print_note,
     read_method,
@@ -70,6 +71,7 @@ def parser() -> Parser:
 MEASURED = ("tasks", "pass_at_k_tasks", "k", "decoder_samples")  # fields of EvalConfig that are options
 OF_A_METHOD = (
     "model",
+    "download",
     "use",
     "seed",
     "max_tokens",
@@ -82,10 +84,10 @@ OF_A_METHOD = (
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach eval`; returns the exit code."""
     given = vars(parser().read(words))
-    from .. import api
+    from .. import training
     from ..analysis.figures import failed_figures, tables
     from ..configuration import rows_of, run_config_of
-    from .progress import show_progress
+    from ..progress import show_progress
     from .show import print_tables
 
     config = EvalConfig(**{name: given[name] for name in MEASURED if name in given})
@@ -110,7 +112,7 @@ def run(command: str, words: Sequence[str]) -> int:
     else:
         run_config, task = target, None
     with show_progress() as progress:
-        figures = api.evaluate(
+        figures = training.evaluate(
             target,
             config,
             progress,
@@ -166,7 +168,7 @@ def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
         read_task_options(task, given.get("set", ())),
         args=args,
         settings=settings_of(given, entry),
-        model=given.get("model"),
+        model=model_of(given),
         use=(*used, *more),
         **data_arguments(given),
     )

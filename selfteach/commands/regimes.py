@@ -104,7 +104,7 @@ def _all() -> list[Regime]:
 
 def _measure(home: Regime, given: Mapping[str, Any], used: Sequence[str]) -> None:
     from .. import experiments
-    from .progress import show_progress
+    from ..progress import show_progress
 
     out = given.get("out", "results/regimes")
     more = {name: given[name] for name in ("seeds", "first_seed") if name in given}

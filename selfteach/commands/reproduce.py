@@ -11,7 +11,7 @@ from ..core.errors import BadValue, SelfteachError
 from ..core.method import MethodEntry
 from ..loop.settings import option_name
 from .arguments import Parser, convert
-from .common import add_model, add_run_options, print_json, print_note, read_method, settings_of
+from .common import add_model, add_run_options, model_of, print_json, print_note, read_method, settings_of
 
 ABOUT = """Run a method's claim as an experiment, and judge each of its checks: holds, does not hold here, or undecided.
 
@@ -84,8 +84,8 @@ def _reproduce(words: Sequence[str]) -> int:
             " and --budget out"
         )
     from .. import experiments
+    from ..progress import show_progress
     from .common import load_files
-    from .progress import show_progress
 
     used = load_files(given.get("use", ()))
     entry, args, files = read_method(given["method"])
@@ -105,7 +105,7 @@ def _reproduce(words: Sequence[str]) -> int:
             given.get("first_seed", experiments.FIRST_SEED),
             progress,
             settings=settings_of(given, entry),
-            model=given.get("model"),
+            model=model_of(given),
             use=(*used, *files),
             jobs=given.get("jobs"),
             hours=given.get("hours"),
@@ -121,7 +121,7 @@ def _reproduce(words: Sequence[str]) -> int:
 
 def _tune(entry: MethodEntry[...], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
     from .. import experiments
-    from .progress import show_progress
+    from ..progress import show_progress
 
     unread = (
         ["--max-seeds"] * ("max_seeds" in given) + ["--hours"] * ("hours" in given) + ["--model"] * ("model" in given)
@@ -186,7 +186,8 @@ def show_result(result: Mapping[str, Any]) -> None:
     """Print the checks of a claim with what was measured, and the verdict."""
     from ..analysis.figures import ReportTable
     from ..analysis.ledger import COSTS, formatted_cost, formatted_detectable, formatted_effect, formatted_verdict
-    from .show import format_seconds, print_tables
+    from ..progress import format_seconds
+    from .show import print_tables
 
     rows = [
         [c["kind"], c["text"], formatted_effect(c), formatted_detectable(c), formatted_verdict(c)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..analysis.figures import ReportTable, decoders, failed_figures, tables
 from ..core.errors import quoted
+from ..progress import format_seconds
 
 
 def print_tables(report: Iterable[ReportTable]) -> None:
@@ -53,19 +54,3 @@ def show_run(run: Any, picture: Path | None) -> None:
     search = "search" in decoders(figures.get("after", {}))
     print(f"\nmeasure again:  selfteach eval {quoted(run.folder)}" + (" --decoder search" if search else ""))
     print(f"another seed:   selfteach train --config {quoted(run.folder / 'config.json')} --seed 1")
-
-
-def format_seconds(seconds: float | None) -> str:
-    """Seconds as text: 48 s, 2 min 05 s, 1 h 10 min.
-
-    >>> format_seconds(48.2), format_seconds(125), format_seconds(4200)
-    ('48 s', '2 min 05 s', '1 h 10 min')
-    """
-    if seconds is None:
-        return "-"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return (
-        f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    )

@@ -22,6 +22,7 @@ from .common import (
     add_trust,
     data_arguments,
     load_files,
+    model_of,
     plan_arguments,
     print_json,
     print_note,
@@ -119,7 +120,7 @@ def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: 
 
     task = task_of(given, entry.claim)
     words = plan_arguments(given, entry) | data_arguments(given)
-    words["args"] = {**args, **words["args"]}
+    words["args"], words["model"] = {**args, **words["args"]}, model_of(given)
     run_config = plan(entry.name, task, read_task_options(task, given.get("set", ())), use=used, **words)
     return _train(run_config, given.get("out"), bool(given.get("json")))
 
@@ -138,19 +139,20 @@ def _train_config(args: argparse.Namespace) -> int:
             )
     run_config = read_run_config(Path(given["config"]), bool(given.get("trust")))
     entry = registry.methods.get(run_config.method.name) if run_config.method.name in registry.methods else None
-    run_config = run_config.override(given.get("model"), **settings_of(given, entry))
+    run_config = run_config.override(model_of(given), **settings_of(given, entry))
     return _train(run_config, given.get("out"), bool(given.get("json")))
 
 
 def _train(run_config: Any, out: str | None, as_json: bool) -> int:
-    from .. import api
+    from .. import training
 
-    folder = Path(out) if out else api.new_run_folder(run_config.method.name or "method")
-    return _run_with_progress(lambda progress: api.train(run_config, folder, progress), folder, as_json)
+    folder = Path(out) if out else training.new_run_folder(run_config.method.name or "method")
+    return _run_with_progress(lambda progress: training.carry_out(run_config, folder, progress), folder, as_json)
 
 
 def _resume(words: Sequence[str], name: str | None) -> int:
-    from .. import api
+    from .. import training
+    from ..configuration import run_config_of
 
     given = vars(parser().read(words, expect=[name] if name else ()))
     others = ([name] if name else []) + [
@@ -159,12 +161,16 @@ def _resume(words: Sequence[str], name: str | None) -> int:
     if others:
         raise BadValue(f"selfteach train: --resume takes the run's own configuration; leave out {', '.join(others)}")
     folder, trust = Path(given["resume"]), bool(given.get("trust"))
-    return _run_with_progress(lambda progress: api.resume(folder, progress, trust), folder, bool(given.get("json")))
+
+    def work(progress: Any) -> Any:
+        return training.carry_out(run_config_of(folder, trust), folder, progress, resume=True)
+
+    return _run_with_progress(work, folder, bool(given.get("json")))
 
 
 def _run_with_progress(work: Any, folder: Path, as_json: bool) -> int:
     """Carry out a run with its progress shown, then draw its curves and print its figures."""
-    from .progress import show_progress
+    from ..progress import show_progress
     from .show import show_run
 
     try:

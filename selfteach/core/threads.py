@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 from .errors import SelfteachError, UserCodeFailed, describe
@@ -52,12 +52,34 @@ class _Worker(threading.Thread):
         self.calls.put(None)
 
 
-class _LoopThread(threading.Thread):
-    """A daemon thread that runs an event loop."""
+class LoopThread(threading.Thread):
+    """A daemon thread that runs an event loop; as a context manager from its beginning to its end."""
 
-    def __init__(self) -> None:
-        super().__init__(name="user coroutines", daemon=True)
+    def __init__(self, name: str = "run") -> None:
+        super().__init__(name=name, daemon=True)
         self.loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> LoopThread:
+        _threads.add(self)
+        self.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stop()
+        self.join()
+
+    def wait_for(self, work: Awaitable[T], goes_on: Callable[[], bool] = lambda: False) -> T:
+        """The result of an awaitable on this loop; Ctrl-C while waiting as in `run_to_end`."""
+        aside = _Aside(work, self.loop)
+        while not aside.ended.is_set():
+            try:
+                aside.ended.wait()
+            except KeyboardInterrupt:
+                if not goes_on():
+                    aside.cancel()
+                    aside.ended.wait()
+                    raise
+        return aside.result()
 
     def run(self) -> None:
         """Run the loop until it is stopped; what it has begun is cancelled, so that it may close what it holds."""
@@ -76,7 +98,7 @@ class _LoopThread(threading.Thread):
             self.loop.call_soon_threadsafe(self.loop.stop)
 
 
-_threads: WeakSet[_Worker | _LoopThread] = WeakSet()
+_threads: WeakSet[_Worker | LoopThread] = WeakSet()
 _idle: list[_Worker] = []  # workers that wait for a call
 
 
@@ -150,10 +172,10 @@ def ordinary(error: BaseException) -> Exception:
     """An exception as a future can carry it and an event loop survives it: its own, or UserCodeFailed."""
     if isinstance(error, Exception) and not isinstance(error, NOT_CARRIED):
         return error
-    return UserCodeFailed(describe(error) + _where(error))
+    return UserCodeFailed(describe(error) + raised_at(error))
 
 
-def _where(error: BaseException) -> str:
+def raised_at(error: BaseException) -> str:
     """` (file:line, function)` of the innermost call that is in no installed library."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(LIBRARIES)] or frames
@@ -178,14 +200,21 @@ class user_code:  # a context manager; one made of a generator lets a StopIterat
             return
         text = describe(error)
         if "memory" not in text.lower():  # torch's lack of it, by which micro-batches are halved
-            raise UserCodeFailed(f"{self.what} raised {text}{_where(error)}") from error
+            raise UserCodeFailed(f"{self.what} raised {text}{raised_at(error)}") from error
 
 
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+def run_to_end(work: Coroutine[Any, Any, T], goes_on: Callable[[], bool] = lambda: False) -> T:
     """asyncio.run, after which the coroutine has always ended: its locks are released and signals are as they were.
 
     Where Ctrl-C ends a task in the middle, asyncio leaves the coroutines that wait for it to the garbage collector.
+
+    Where this thread runs an event loop already (a notebook), the coroutine has a thread with a loop of its own.
+    goes_on is called there on Ctrl-C: whether it was asked to end by itself and is waited for; otherwise it is
+    cancelled.
     """
+    if has_event_loop():
+        with LoopThread() as thread:
+            return thread.wait_for(work, goes_on)
     tasks: list[asyncio.Task[Any]] = []
 
     async def main() -> T:
@@ -203,6 +232,66 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
                     tasks[0].cancel()
                     runner.get_loop().run_until_complete(tasks[0])
             raise
+
+
+def has_event_loop() -> bool:
+    """Whether this thread runs an event loop, as in a notebook."""
+    with contextlib.suppress(RuntimeError):
+        return bool(asyncio.get_running_loop())
+    return False
+
+
+async def run_aside(work: Coroutine[Any, Any, T], cancelled: Callable[[], object]) -> T:
+    """The result of a coroutine that blocks its event loop: it has a thread with a loop of its own.
+
+    cancelled is called where the waiting task is cancelled: it asks the coroutine to end, which is waited for.
+    """
+    here, over = asyncio.get_running_loop(), asyncio.Event()
+    with LoopThread() as thread:
+        aside = _Aside(work, thread.loop, lambda: here.call_soon_threadsafe(over.set))
+        try:
+            await over.wait()
+        except asyncio.CancelledError:
+            cancelled()
+            while not over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await over.wait()
+            raise
+        return aside.result()
+
+
+class _Aside(Generic[T]):
+    """An awaitable on the event loop of another thread; `ended` is set, and `on_end` called there, when it is over."""
+
+    def __init__(
+        self, work: Awaitable[T], loop: asyncio.AbstractEventLoop, on_end: Callable[[], object] = lambda: None
+    ) -> None:
+        self.ended, self._work, self._loop, self._on_end = threading.Event(), work, loop, on_end
+        loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._settled())
+        self._task.add_done_callback(lambda _: (self.ended.set(), self._on_end()))
+
+    async def _settled(self) -> tuple[T | None, BaseException | None]:
+        """(result, error): an error is returned, since KeyboardInterrupt would end the thread's loop."""
+        try:
+            return await guarded(self._work), None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            return None, error
+
+    def cancel(self) -> None:
+        """Cancel it, also where it has not begun."""
+        self._loop.call_soon_threadsafe(lambda: self._task.cancel())
+
+    def result(self) -> T:
+        """Its result, once it has ended. Raises what it raised."""
+        value, error = self._task.result()
+        if error is not None:
+            raise error
+        return cast("T", value)
 
 
 def end_fork(process: int) -> None:
@@ -250,7 +339,7 @@ class BackgroundLoop:
     """
 
     def __init__(self) -> None:
-        self._thread: _LoopThread | None = None
+        self._thread: LoopThread | None = None
 
     async def run(self, fn: Callable[..., Awaitable[Any]], seconds: float | None, /, *args: Any, **named: Any) -> Any:
         """The result of `await fn(*args, **named)`. Raises TimeoutError after `seconds`, UserCodeFailed as `guarded`
@@ -276,9 +365,9 @@ class BackgroundLoop:
         """Let the next call begin a new loop."""
         self._thread = None
 
-    def _running(self) -> _LoopThread:
+    def _running(self) -> LoopThread:
         if self._thread is None:
-            self._thread = _LoopThread()
+            self._thread = LoopThread("user coroutines")
             _threads.add(self._thread)
             self._thread.start()
         return self._thread

@@ -13,7 +13,6 @@ from ..analysis import statistics, verdict
 from ..analysis.comparison import mean_curve
 from ..analysis.learning_curve import KINDS
 from ..analysis.regime_evidence import admission, definition
-from ..api import Observer, ignore_events
 from ..configuration import RunConfig
 from ..core import registry
 from ..core.cache import cache_folder
@@ -25,6 +24,7 @@ from ..loop.settings import split_settings
 from ..reward.controls import shuffled
 from ..rollout.single import single
 from ..run_cache import write_json
+from ..training import Observer, ignore_events
 from .arms import measures_of, regime_config, samples_per_task, seeded, stated_value
 from .reproduce import arm_cost, check_json, run_json, versions
 from .runs import RunPool, RunRequest, available_cores

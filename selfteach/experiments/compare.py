@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis import comparison, statistics
-from ..api import Observer, ignore_events
 from ..core.disk import disk_error
 from ..core.errors import BadValue
 from ..core.serial import plain
 from ..run_cache import write_json
+from ..training import Observer, ignore_events
 from .arms import Arm
 from .runs import RunPool, RunRequest
 

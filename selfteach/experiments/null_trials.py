@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis import statistics
-from ..api import Observer, ignore_events
 from ..core import registry
 from ..core.cache import cache_folder
 from ..core.random_keys import generator
 from ..core.regime import Regime
+from ..training import Observer, ignore_events
 from .arms import regime_config, seeded
 from .runs import RunPool, RunRequest
 

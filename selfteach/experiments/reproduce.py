@@ -13,7 +13,6 @@ from typing import Any
 
 from ..analysis import statistics, verdict
 from ..analysis.statistics import LOOKS
-from ..api import Observer, ignore_events
 from ..core import registry
 from ..core.cache import cache_folder
 from ..core.claim import Claim
@@ -22,6 +21,7 @@ from ..core.method import MethodEntry
 from ..core.regime import Regime
 from ..core.versions import version
 from ..run_cache import write_json
+from ..training import Observer, ignore_events
 from .arms import Arm, ArmDifference, arm_differences, claim_arms, measures_of, refuse_unexplained
 from .runs import OutOfTime, RunPool, RunRequest, available_cores
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.learning_curve import KINDS, curve, curve_figures
-from ..api import Observer, ignore_events
 from ..configuration import RunConfig
 from ..core.errors import SelfteachError
 from ..core.serial import plain
 from ..loop.log import read_events
 from ..run_cache import accuracy_curve, finished_figures, logged_summaries, run_key, run_once
+from ..training import Observer, ignore_events
 
 TRIES = 2  # of a run whose process dies
 PATIENCE = 60.0  # seconds that a run gets to end its step and save, when all are stopped

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis import statistics
-from ..api import Observer, ignore_events
 from ..configuration import RunConfig
 from ..core import registry
 from ..core.cache import cache_folder
@@ -19,6 +18,7 @@ from ..core.regime import Regime
 from ..core.serial import plain
 from ..loop.settings import SETTING_NAMES
 from ..run_cache import write_json
+from ..training import Observer, ignore_events
 from .admission import SEARCH_SEEDS, TUNING_SEEDS, search_figures
 from .arms import arm_config, claim_arms, seeded, stated_value
 from .reproduce import versions

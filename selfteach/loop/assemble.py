@@ -311,6 +311,16 @@ def engine_for(
     )
 
 
+def engine_of(start: StartModel, settings: RunSettings) -> BuiltinEngine | EqualLengthEngine:
+    """An engine that samples a model as the role `policy`; the model is the engine's from then on."""
+    device, models = devices.resolve_device(settings.device), {"policy": start.model}
+    more: dict[str, Any] = {"slots": settings.slots, "length": context_of(settings, start), "device": device}
+    if not start.model.supports_custom_attention:
+        return EqualLengthEngine(models, {"policy": "policy"}, start.tokenizer, **more)
+    dtype = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)]
+    return BuiltinEngine(models, {"policy": "policy"}, start.tokenizer, dtype=dtype, **more)
+
+
 def _engine_copy(trunk: Model, frozen: bool) -> Model:
     if isinstance(trunk, Transformer) and lora.factors(trunk):
         return lora.merged_copy(trunk)

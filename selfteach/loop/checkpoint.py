@@ -138,6 +138,15 @@ def find(run: Path) -> Path | None:
     return max(written, key=lambda p: int(p.name), default=None)
 
 
+def step_of(folder: Path) -> int:
+    """The step that a checkpoint says it is of. Raises BadCheckpoint where it says nothing."""
+    file = folder / "state.json"
+    try:
+        return int(json.loads(file.read_text(encoding="utf-8"))["step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadCheckpoint(f"{file}: broken ({error}); copy the run again") from error
+
+
 def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
     """(folder, step, state) of the newest checkpoint; None where a run was killed before its first.
 
@@ -200,16 +209,23 @@ def claimed(run: Path, config: Mapping[str, Any], resume: bool) -> Generator[Non
 
     Raises BadValue for a folder that holds another run, or something else, or that another process trains in.
     """
-
-    def busy() -> None:
-        raise BadValue(f"{run}: another process is training in this folder; wait until it ends, or give another --out")
-
     check_folder(run, config, resume)
-    with file_lock(run / LOCK, busy):
+    with held(run):
         check_folder(run, config, resume)  # another process may have come first
         text = json.dumps(config, indent=1) + "\n"
         if not (resume and (run / "config.json").exists()):
             write_whole(run / "config.json", text)
+        yield
+
+
+@contextmanager
+def held(run: Path) -> Generator[None]:
+    """Hold the lock of a run's folder inside the `with`. Raises BadValue where another process trains in it."""
+
+    def busy() -> None:
+        raise BadValue(f"{run}: another process is training in this folder; wait until it ends, or give another --out")
+
+    with file_lock(run / LOCK, busy):
         yield
 
 

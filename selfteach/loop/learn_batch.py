@@ -29,11 +29,15 @@ ASSIGNED = frozenset({"adv", "returns", "keep"})  # columns that assigners write
 
 
 class Composed(NamedTuple):
-    """A batch with its credit columns, the sampled tokens left out of it by reason, and how many were sampled."""
+    """A batch with its credit columns, the sampled tokens left out of it by reason, and how many were sampled.
+
+    reasons  name of an example that was left out -> why
+    """
 
     batch: Batch
     dropped: Counter[str]
     sampled: int
+    reasons: Mapping[str, str]
 
 
 def compose_batch(
@@ -69,7 +73,7 @@ def compose_batch(
     assert sampled == learned + sum(counts.values()), (
         f"tokens unaccounted for: {sampled} sampled, {learned} learned, {dict(counts)} dropped"
     )
-    return Composed(batch, counts, sampled)
+    return Composed(batch, counts, sampled, reasons)
 
 
 def learn_batch(

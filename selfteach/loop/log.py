@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -77,11 +77,17 @@ class RunLog:
             f.write(line + "\n")
         self._hash.update(line.encode() + b"\n")
 
-    def rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:
-        """Write a step's episodes, whole or not at all."""
+    def rollouts(
+        self,
+        step: int,
+        groups: Sequence[RolloutGroup],
+        batch: Batch | None,
+        dropped: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write a step's episodes, whole or not at all; `dropped` as in `pack`."""
         file = self.folder / "rollouts" / f"{step:06d}.npz"
         temporary = file.with_suffix(".new")
-        packed = pack(groups, batch)
+        packed = pack(groups, batch, dropped)
         with disk_errors(file):
             with temporary.open("wb") as f:
                 f.write(packed)
@@ -95,8 +101,11 @@ class RunLog:
                     file.unlink()
 
 
-def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
-    """The episodes of some groups as one npz: token and node arrays end to end, and all else as JSON."""
+def pack(groups: Sequence[RolloutGroup], batch: Batch | None, dropped: Mapping[str, str] | None = None) -> bytes:
+    """The episodes of some groups as one npz: token and node arrays end to end, and all else as JSON.
+
+    dropped  name of an example that is not in the batch -> why
+    """
     episodes = [(g, e) for g in groups for e in g.episodes]
     arrays: dict[str, np.ndarray] = {
         "token_start": np.cumsum([0] + [len(e.tree) for _, e in episodes]),
@@ -136,6 +145,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None) -> bytes:
             for _, e in episodes
         ],
         "learned": list(batch.names) if batch is not None else [],
+        "dropped": dict(dropped or {}),
     }
     arrays[METADATA] = np.frombuffer(plain_text(metadata).encode(), np.uint8)
     out = io.BytesIO()

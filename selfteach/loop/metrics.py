@@ -1,62 +1,145 @@
-"""The metrics of a step by name, with their meanings: what `log/events.jsonl` holds, and claims and charts read."""
+"""The metrics of a step and the figures of an evaluation by name, with what they mean: what `log/events.jsonl` holds,
+and what claims, charts and docs/metrics.md (scripts/metrics_page.py) read.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """What a metric means, its unit ("" for a plain number), and how it looks in a run that goes well."""
+
+    meaning: str
+    unit: str = ""
+    healthy: str = ""
+
 
 # `<x>` stands for a name: of a reward's part, a drop's reason, a term, a weight group ... A metric that does not apply
 # to a step (no reward, no update) is absent from it.
-METRICS: Mapping[str, str] = {
-    "reward/mean": "mean reward of the trajectories that have one",
-    "reward/<part>": "mean of a reward's named part (Score.parts)",
-    "rollout/episodes": "episodes played",
-    "rollout/groups": "groups, rounds of requests that share a key counted as one",
-    "rollout/mixed_group_fraction": "share of groups in which rewards differ",
-    "rollout/mixed_episode_fraction": "share of episodes that are in such a group",
-    "rollout/unscored": "trajectories without a verdict",
-    "rollout/failed_episodes": "episodes whose program raised",
-    "rollout/length_mean": "generated tokens per episode",
-    "rollout/turns_mean": "turns sampled per episode",
-    "rollout/tool_calls_mean": "calls of tools per episode",
-    "rollout/truncated_fraction": "share of trajectories cut by max_tokens or by a limit of the episode",
-    "rollout/re_rendered/<cause>": "times that a chat template re-rendered what was already in a conversation",
-    "rollout/cut_text": "characters of tools' text that were left out, since no context could hold them",
-    "tokens/generated": "tokens drawn from the engine; fewer than sampled where drafts are taken over",
-    "tokens/sampled": "distinct action tokens of the step's episodes, learned or dropped",
-    "tokens/learned": "of these, those that an example learns",
-    "tokens/total": "sampled tokens of the run so far",
-    "dropped/<reason>": "sampled tokens that nothing learns, by reason (loop/token_accounting.py)",
-    "select/<name>": "a figure that the stage's select reports",
-    "policy/entropy_estimate": "mean -log p of the sampled tokens: an unbiased estimate of the entropy, nats per token",
-    "policy/logprob_mismatch_mean": "mean |log p of the engine - log p of the learner|, nats, on a sample of sequences",
-    "policy/logprob_mismatch_p99": "its 99th percentile",
-    "policy/logprob_mismatch_max": "its largest value",
-    "<group>/loss": "the sum of an update's terms, each times its coefficient; <group>: see learn_batch",
-    "<group>/loss/<term>": "one term of it, times its coefficient",
-    "<group>/grad_norm": "global norm of the gradient before clipping",
-    "<group>/lr": "learning rate",
-    "<group>/rows": "learned tokens in an optimiser step",
-    "<group>/optimiser_steps": "optimiser steps in a step of the loop",
-    "<group>/approx_kl": "mean of r - 1 - log r, r = p / p_old: the k3 estimate of the KL from the sampling policy",
-    "<group>/ratio_max": "the largest p / p_old",
-    "<group>/entropy": "exact entropy of the next-token distribution, nats per token, where a term reads it",
-    "<group>/clip_fraction": "share of tokens (or sequences) with an advantage that a clip or mask of ratios acts on",
-    "<group>/kept_fraction": "share of a term's rows that its mask keeps, where the mask is no clip",
-    "<group>/<name>": "another figure that a term reports",
-    "time/rollout_s": "seconds of sampling and scoring",
-    "time/learn_s": "seconds of credit and updates",
-    "time/step_s": "seconds of the whole step",
-    "tokens_per_s": "sampled tokens over the seconds of the rollout",
-    "stage": "name of the stage that the step belongs to",
+METRICS: Mapping[str, Metric] = {
+    "reward/mean": Metric("mean reward of the trajectories that have one", "", "rises, with noise, and levels off"),
+    "reward/<part>": Metric("mean of a reward's named part (Score.parts)", "", "the part that is meant to rise does"),
+    "rollout/episodes": Metric("episodes played", "episodes", "groups times rollouts"),
+    "rollout/groups": Metric("groups, rounds of requests that share a key counted as one", "groups", "constant"),
+    "rollout/mixed_group_fraction": Metric(
+        "share of groups in which rewards differ",
+        "0 to 1",
+        "well above 0: in other groups advantages are 0 and nothing is learned; falls as the task is solved",
+    ),
+    "rollout/mixed_episode_fraction": Metric("share of episodes that are in such a group", "0 to 1", "as above"),
+    "rollout/unscored": Metric("trajectories without a verdict", "trajectories", "0"),
+    "rollout/failed_episodes": Metric("episodes whose program raised", "episodes", "0"),
+    "rollout/length_mean": Metric(
+        "generated tokens per episode", "tokens", "steady; a climb to max_tokens without more reward is a bad sign"
+    ),
+    "rollout/turns_mean": Metric("turns sampled per episode", "turns", "as the program plays"),
+    "rollout/tool_calls_mean": Metric("calls of tools per episode", "calls", "above 0 where tools should be used"),
+    "rollout/truncated_fraction": Metric(
+        "share of trajectories cut by max_tokens or by a limit of the episode",
+        "0 to 1",
+        "below 0.1",
+    ),
+    "rollout/re_rendered/<cause>": Metric(
+        "times that a chat template re-rendered what was already in a conversation", "times", "absent, or few"
+    ),
+    "rollout/cut_text": Metric(
+        "characters of tools' text that were left out, since no context could hold them", "characters", "absent"
+    ),
+    "tokens/generated": Metric(
+        "tokens drawn from the engine; fewer than sampled where drafts are taken over", "tokens", "equal to sampled"
+    ),
+    "tokens/sampled": Metric("distinct action tokens of the step's episodes, learned or dropped", "tokens", "steady"),
+    "tokens/learned": Metric("of these, those that an example learns", "tokens", "most of them"),
+    "tokens/total": Metric("sampled tokens of the run so far", "tokens", "grows to the budget"),
+    "dropped/<reason>": Metric(
+        "sampled tokens that nothing learns, by reason (loop/token_accounting.py)", "tokens", "absent, or meant"
+    ),
+    "select/<name>": Metric("a figure that the stage's select reports", "", "see the method"),
+    "policy/entropy_estimate": Metric(
+        "mean -log p of the sampled tokens: an unbiased estimate of the entropy",
+        "nats per token",
+        "falls slowly; near 0 early on the policy has stopped exploring",
+    ),
+    "policy/logprob_mismatch_mean": Metric(
+        "mean |log p of the engine - log p of the learner|, on a sample of sequences",
+        "nats per token",
+        "rounding: below 1e-5 in float32, some 0.01 with bf16; above max_logprob_mismatch the run stops",
+    ),
+    "policy/logprob_mismatch_p99": Metric("its 99th percentile", "nats per token", "ten times the mean"),
+    "policy/logprob_mismatch_max": Metric("its largest value", "nats per token", "below 1e-3 in float32"),
+    "<group>/loss": Metric(
+        "the sum of an update's terms, each times its coefficient; <group>: the weight group that the update trains",
+        "",
+        "of a policy gradient its size means little; falls in supervised training",
+    ),
+    "<group>/loss/<term>": Metric("one term of it, times its coefficient", "", "no term drowns the others unmeant"),
+    "<group>/grad_norm": Metric(
+        "global norm of the gradient before clipping", "", "steady; jumps by 10 or more go before a collapse"
+    ),
+    "<group>/lr": Metric("learning rate", "", "as the schedule says"),
+    "<group>/rows": Metric("learned tokens in an optimiser step", "tokens", "steady"),
+    "<group>/optimiser_steps": Metric("optimiser steps in a step of the loop", "steps", "epochs times minibatches"),
+    "<group>/approx_kl": Metric(
+        "mean of r - 1 - log r, r = p / p_old: the k3 estimate of the KL from the sampling policy",
+        "nats per token",
+        "0 at the first optimiser step of a batch, below 0.05 later",
+    ),
+    "<group>/ratio_max": Metric("the largest p / p_old", "", "1 on-policy, below about 10 later"),
+    "<group>/entropy": Metric(
+        "exact entropy of the next-token distribution, where a term reads it", "nats per token", "falls slowly"
+    ),
+    "<group>/clip_fraction": Metric(
+        "share of tokens (or sequences) with an advantage that a clip or mask of ratios acts on",
+        "0 to 1",
+        "below 0.2 for clips per token; 0 with one optimiser step a batch",
+    ),
+    "<group>/kept_fraction": Metric(
+        "share of a term's rows that its mask keeps, where the mask is no clip", "0 to 1", "as the method means it"
+    ),
+    "<group>/<name>": Metric("another figure that a term reports", "", "see the method"),
+    "time/rollout_s": Metric("sampling and scoring", "seconds", "most of a step for long answers"),
+    "time/learn_s": Metric("credit and updates", "seconds"),
+    "time/step_s": Metric("the whole step", "seconds", "steady"),
+    "tokens_per_s": Metric("sampled tokens over the seconds of the rollout", "tokens per second", "steady"),
+    "stage": Metric("name of the stage that the step belongs to"),
+}
+# Of an evaluation (`Run.evaluations[step].figures`), before and after training and on the way. Those of a decode
+# program end in its name: accuracy+search. On the way it is greedy, and sampled besides with eval_samples.
+FIGURES: Mapping[str, Metric] = {
+    "accuracy": Metric(
+        "share of right answers: sampled, before and after training; on the way greedy", "0 to 1", "rises"
+    ),
+    "greedy": Metric("share of right greedy answers", "0 to 1", "rises"),
+    "sampled": Metric("share of right sampled answers, on the way", "0 to 1", "rises, often more than greedy"),
+    "stderr": Metric("standard error of `accuracy` over questions", "0 to 1", "small beside the gain that is claimed"),
+    "score": Metric("mean score of the judge, for answers that are not just right or wrong", "", "rises"),
+    "reward": Metric("mean of your own reward, sampled; on the way greedy", "", "rises"),
+    "reward_greedy": Metric("the same of greedy answers", "", "rises"),
+    "reward_sampled": Metric("the same of sampled answers, on the way", "", "rises"),
+    "pass@<k>": Metric("chance that one of k samples is right, unbiased", "0 to 1", "does not fall as accuracy rises"),
+    "maj": Metric("share of questions whose most frequent answer is right", "0 to 1", "above `accuracy`"),
+    "maj@<k>": Metric("the same of k samples", "0 to 1", "above `accuracy`"),
+    "distinct": Metric("different right answers to a question", "answers", "does not fall to 1 where there are many"),
+    "distinct@<k>": Metric("the same of k samples", "answers", "as above"),
+    "length": Metric("generated tokens per answer", "tokens", "steady, or falls"),
+    "length_right": Metric("the same of right answers", "tokens"),
+    "length_wrong": Metric("the same of wrong answers", "tokens", "not far above those of right ones"),
+    "calls": Metric("calls of tools per answer", "calls"),
+    "failed": Metric("episodes that raised", "episodes", "0"),
+    "unscored": Metric("other answers without a score", "answers", "0"),
+    "re_rendered": Metric("times that a chat template re-rendered a conversation, per answer", "times", "absent"),
+    "<figure>/<tag>=<value>": Metric("a figure of the questions with that tag: accuracy/hops=2", "", ""),
 }
 
 
-def meaning_of(metric: str) -> str | None:
-    """The line of METRICS for a metric's name, the most literal pattern that fits; None where none does.
+def meaning_of(metric: str, table: Mapping[str, Metric] = METRICS) -> str | None:
+    """The meaning of a metric by its name, that of the most literal pattern that fits; None where none does.
 
     >>> meaning_of("time/step_s"), meaning_of("reward/format"), meaning_of("no_metric")
-    ('seconds of the whole step', "mean of a reward's named part (Score.parts)", None)
+    ('the whole step', "mean of a reward's named part (Score.parts)", None)
     """
-    fits = [name for name in METRICS if re.fullmatch(re.sub(r"<\w+>", "(.+)", name), metric)]
-    return METRICS[min(fits, key=lambda name: name.count("<"))] if fits else None
+    fits = [name for name in table if re.fullmatch(re.sub(r"<\w+>", "(.+)", name), metric)]
+    return table[min(fits, key=lambda name: name.count("<"))].meaning if fits else None

@@ -62,6 +62,8 @@ class Loop:
     warn: Callable[[str], None] = warnings.warn
     # Groups and batch of the step that is being learned from.
     current_step: tuple[list[RolloutGroup], Batch | None] = field(default=([], None), init=False)
+    # Of the newest step: name of an example that nothing learned -> why.
+    dropped_examples: Mapping[str, str] = field(default_factory=dict[str, str], init=False)
     select_metrics: dict[str, float] = field(default_factory=dict, init=False)  # what select logged in this step
 
     @property
@@ -90,7 +92,7 @@ class Loop:
         groups = await self._collect(stage, context)
         rolled = time.perf_counter()
         self._check_scores(groups)
-        batch, dropped, sampled = self._compose(stage, context, groups)
+        batch, dropped, sampled, self.dropped_examples = self._compose(stage, context, groups)
         metrics = (
             summary(groups) | {f"select/{name}": value for name, value in self.select_metrics.items()} | dict(dropped)
         )
@@ -339,7 +341,9 @@ class Loop:
         else:
             last = state.place == len(self.stages) - 1
             share = -(-self.steps // len(self.stages))
-            over = state.stage_step >= (stage.until if stage.until is not None else self.steps if last else share)
+            # The last one goes on as long as the run does, which may be given more steps.
+            length = stage.until if stage.until is not None else None if last else share
+            over = length is not None and state.stage_step >= length
         if (over or self.done) and not self.settled:
             self._deliver_groups(
                 {g for u in stage.updates for g in u.params} | {n for n, w in self.method.weights.items() if w.follow}

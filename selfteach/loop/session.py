@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,15 @@ class Session:
     reward: Block | None = None
     made_by: Mapping[str, Any] = field(default_factory=dict[str, Any])  # kernels and files of the user (made_by.py)
     log: RunLog | None = field(default=None, init=False)
-    stopped_by: int = field(default=0, init=False)  # the signal that asked to stop
+    stop: StopRequest = field(default_factory=lambda: StopRequest())
     _cut_was_said: bool = field(default=False, init=False)
+    _is_whole: bool = field(default=True, init=False)  # whether the last step was ended
+    _saved: int = field(default=-1, init=False)  # the step of the last checkpoint
 
     def __post_init__(self) -> None:
         for part in (self.loop, self.loop.learner, self.loop.engine):
             if hasattr(part, "warn"):
-                part.warn = lambda text: self._emit("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
+                part.warn = lambda text: self.emit("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
 
     @property
     def model(self) -> Model:
@@ -71,7 +73,7 @@ class Session:
     @property
     def stopping(self) -> bool:
         """Whether a stop after the current step was requested."""
-        return bool(self.stopped_by)
+        return bool(self.stop.signal)
 
     @property
     def adapted(self) -> bool:
@@ -88,7 +90,7 @@ class Session:
         if found is not None:
             at, _, state = found
             if not (self.folder / "last").is_dir():
-                self._emit("notice", step=state["step"], text=f"{self.folder / 'last'} is missing: continues with {at}")
+                self.emit("notice", step=state["step"], text=f"{self.folder / 'last'} is missing: continues with {at}")
             if Tokenizer.load(at).fingerprint != self.loop.tokenizer.fingerprint:
                 raise BadCheckpoint(
                     f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids "
@@ -101,6 +103,7 @@ class Session:
                 self.loop.learner.put("policy", files.load_weights(at, self.model), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
+            self._saved = self.loop.state.step
             # Events of a finished run after its last checkpoint are its evaluation, which is not repeated.
             offset = None if self.loop.done else state["log"]
             self.loop.deliver_all()
@@ -108,13 +111,13 @@ class Session:
         self.log.remove_from(self.loop.state.step)
         if found is not None and self.made_by:
             for text in differences(found[2].get("made_by", {}), self.made_by):
-                self._emit("notice", step=self.loop.state.step, text=text)
+                self.emit("notice", step=self.loop.state.step, text=text)
         if found is not None and not self.log.missing and self.log.changed(found[2]["log"], found[2].get("log_hash")):
             text = f"{self.log.file}: changed since the checkpoint was written; figures and curves of earlier steps"
-            self._emit("notice", step=self.loop.state.step, text=f"{text} may be wrong (no weight depends on it)")
+            self.emit("notice", step=self.loop.state.step, text=f"{text} may be wrong (no weight depends on it)")
         if self.log.missing:
             text = f"{self.log.file}: {self.log.missing} bytes shorter than when the checkpoint was written"
-            self._emit("notice", step=self.loop.state.step, text=f"{text}; earlier steps are missing from it")
+            self.emit("notice", step=self.loop.state.step, text=f"{text}; earlier steps are missing from it")
         if found is None:
             self.save()
         return found is not None
@@ -136,37 +139,61 @@ class Session:
         state = {**asdict(loop.state), "log": self.log.offset if self.log else 0, "made_by": dict(self.made_by)}
         state["log_hash"] = self.log.hash if self.log else None
         checkpoint.write(self.folder, loop.state.step, state, fill, self.keep)
+        self._saved = loop.state.step
 
-    async def run(self) -> None:
-        """Step until the method is done or a stop is requested; ends with a checkpoint, except on an error."""
+    async def run(self, on_step: Observer = lambda event: None) -> None:
+        """Step until the method is done or a stop is requested; ends with a checkpoint, except on an error.
+
+        on_step  is called with the event of each step once it is whole
+        """
+        process = os.getpid()
+        with self.stop_on_signals():
+            async with aclosing(self.steps()) as steps:
+                async for event in steps:
+                    try:
+                        on_step(event)
+                    finally:
+                        end_fork(process)
+
+    async def steps(self) -> AsyncGenerator[Mapping[str, Any]]:
+        """The event of each step, once its evaluation and its checkpoint, where they are due, are done."""
         loop, started = self.loop, time.monotonic()
         first, due = loop.state.step, False
         gc.collect()  # a warm start, say, which would be kept otherwise
-        with self._stop_on_signals(), frozen_heap():
+        with frozen_heap():
             while not loop.done and not (self.stopping and loop.settled):
-                step = loop.state.step
+                step, self._is_whole = loop.state.step, False
                 try:
                     metrics, groups, batch = await guarded(loop.advance())
                 except NotFinite as error:
                     if self.log:  # whatever the settings: the error names these samples
                         self.log.rollouts(step, *loop.current_step)
-                    self._emit("not_finite", step=step, why=str(error))
+                    self.emit("not_finite", step=step, why=str(error))
                     raise
                 if self.log and self.rollouts:
-                    self.log.rollouts(step, groups, batch)
-                self._emit(
-                    "step", step=step, steps=loop.steps, first=first, seconds=time.monotonic() - started, **metrics
-                )
+                    self.log.rollouts(step, groups, batch, loop.dropped_examples)
+                event = {"step": step, "steps": loop.steps, "first": first, "seconds": time.monotonic() - started}
+                event |= metrics
+                self.emit("step", **event)
                 self._say_cut(metrics.get(f"rollout/{CUT}", 0))
                 if self.eval_every and loop.state.step % self.eval_every == 0 and not loop.done:
                     result = await self.measure(
                         k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step)
                     )
-                    self._emit("eval", step=loop.state.step, **await self._with_samples(result))
+                    asked = {"questions": sum(map(bool, result.scored)), "samples": self.eval_samples}
+                    self.emit("eval", step=loop.state.step, **asked, **await self._with_samples(result))
                 due = due or loop.done or self.stopping or loop.state.step % self.checkpoint_every == 0
                 if self.folder and due and loop.settled:
                     self.save()
                     due = False
+                self._is_whole = True
+                yield event
+            self.leave()  # where the stop was requested since the last step ended
+
+    def leave(self) -> None:
+        """Write a checkpoint of where it is, unless that is the newest one or inside a step."""
+        if self._is_whole and self.loop.settled and self._saved != self.loop.state.step:
+            self.save()
 
     async def _with_samples(self, greedy: Result) -> dict[str, float]:
         """The figures of a greedy evaluation; where samples are asked for, with `greedy` and `sampled` accuracy."""
@@ -229,7 +256,7 @@ class Session:
                 self.reward,
             )
         if text := failure_lines(result, len(result.tasks) * k):
-            self._emit("notice", step=loop.state.step, text=f"evaluation: {text}")
+            self.emit("notice", step=loop.state.step, text=f"evaluation: {text}")
         self._say_cut(result.cut_text)
         return result
 
@@ -237,9 +264,10 @@ class Session:
         """Say once that text of tools was cut; how much, each step's metrics say."""
         if characters and not self._cut_was_said:
             self._cut_was_said = True
-            self._emit("notice", step=self.loop.state.step, text=cut_line(characters))
+            self.emit("notice", step=self.loop.state.step, text=cut_line(characters))
 
-    def _emit(self, event: str, **values: Any) -> None:
+    def emit(self, event: str, **values: Any) -> None:
+        """Log an event and show it to the observer."""
         if self.log:
             self.log.event(event, **values)
         process = os.getpid()
@@ -249,17 +277,15 @@ class Session:
             end_fork(process)
 
     @contextmanager
-    def _stop_on_signals(self) -> Any:
+    def stop_on_signals(self) -> Generator[None]:
         """Ctrl-C or SIGTERM requests a stop after the current step; a second one stops at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def stop(number: int, *_: Any) -> None:
-            if self.stopping:
+            if not self.stop.first(number, self.observer):
                 raise interruption(number)
-            self.stopped_by = number
-            self.observer({"event": "stopping"})
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -267,6 +293,21 @@ class Session:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@dataclass
+class StopRequest:
+    """Whether a run is asked to stop after its current step, and by which signal."""
+
+    signal: int = 0
+
+    def first(self, number: int, observer: Observer) -> bool:
+        """Request the stop, and say so; False where it is requested already."""
+        if self.signal:
+            return False
+        self.signal = int(number)
+        observer({"event": "stopping"})
+        return True
 
 
 def interruption(number: int) -> KeyboardInterrupt:

@@ -25,7 +25,7 @@ from ..model import devices, files
 from ..model.catalog import StartModel
 from .assemble import loop
 from .dependencies import source_files
-from .session import Session, interruption
+from .session import Session, StopRequest, interruption
 from .settings import RunSettings, WarmStartConfig
 
 
@@ -86,6 +86,7 @@ async def warm_start(
     warm: WarmStartConfig,
     settings: RunSettings,
     observer: Callable[[Mapping[str, Any]], None],
+    stop: StopRequest | None = None,
 ) -> None:
     """Train a warm start into its folder (`warm_folder`) unless it is there; after its practice, where it has one.
 
@@ -98,7 +99,7 @@ async def warm_start(
         practice = replace(warm, steps=warm.practice_steps, practice_steps=0)
         first = replace(source, demos=source.practice, practice=None)
         practised = warm_folder(first, start, method, practice, settings)
-        await warm_start(practised, first, start, method, judge, practice, settings, observer)
+        await warm_start(practised, first, start, method, judge, practice, settings, observer, stop)
         start = replace(start, model=files.load(practised)[0])
     supervised = RunSettings(
         seed=warm.seed,
@@ -114,9 +115,10 @@ async def warm_start(
     session = Session(
         training, judge, None, rollouts=False, observer=lambda e: observer({**e, "event": "warm_" + str(e["event"])})
     )
+    session.stop = stop or session.stop
     await session.run()
     if session.stopping:
-        raise interruption(session.stopped_by)
+        raise interruption(session.stop.signal)
     with files.atomic_folder(folder) as temporary:
         files.save(temporary, session.model, start.tokenizer)
         about = {

@@ -19,15 +19,15 @@ from typing import Literal
 import pytest
 from support.caches import own_cache
 
-from selfteach import api
+from selfteach import api, training
 from selfteach.cli import COMMANDS, main
 from selfteach.commands import arguments
 from selfteach.commands.arguments import assignments, convert
 from selfteach.commands.common import read_method
-from selfteach.commands.progress import Lines, Progress, step_summary
 from selfteach.configuration import plan
 from selfteach.core import SelfteachError, registry
 from selfteach.loop.settings import SETTING_GROUPS
+from selfteach.progress import Lines, Progress, step_summary
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_run_folder_that_was_not_used_does_not_stay(out, tmp_path, monkeypatch
     def fail(*_, **__):
         raise SelfteachError("no")
 
-    monkeypatch.setattr(api, "train", fail)
+    monkeypatch.setattr(training, "carry_out", fail)
     assert out("train", "grpo", "--task", "chain_sum")[0] == 2
     assert not list((tmp_path / "runs").iterdir())
 
@@ -234,7 +234,7 @@ def planned(monkeypatch, tmp_path):
         seen.append(run_config)
         raise SelfteachError("enough")
 
-    monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr(training, "carry_out", train)
     monkeypatch.chdir(tmp_path)
 
     def plan(*words: str):

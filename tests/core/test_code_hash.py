@@ -29,7 +29,7 @@ ROOT = Path(selfteach.__file__).parent
 
 def roots_of(name: str, task: str = "chain_sum") -> list[Path]:
     """Where the hash of a run begins, relative to the package."""
-    files = source_files(registry.methods.get(name)(), task) | {ROOT / "api.py", ROOT / "methods" / "sft.py"}
+    files = source_files(registry.methods.get(name)(), task) | {ROOT / "training.py", ROOT / "methods" / "sft.py"}
     return [f.relative_to(ROOT) for f in files]
 
 
@@ -158,10 +158,10 @@ def test_a_file_of_a_users_own_counts_with_what_lies_beside_it(tmp_path: Path):
 
 
 def test_versions_of_libraries_count(monkeypatch: pytest.MonkeyPatch):
-    before = code_hash([ROOT / "api.py"])
+    before = code_hash([ROOT / "training.py"])
     real = hashing.version
     monkeypatch.setattr(hashing, "version", lambda name: "99" if name == "tokenizers" else real(name))
-    assert code_hash([ROOT / "api.py"]) != before
+    assert code_hash([ROOT / "training.py"]) != before
 
 
 def test_a_run_is_keyed_by_its_configuration_its_use_files_and_its_model(tmp_path: Path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from selfteach import api, experiments, run_cache
+from selfteach import experiments, run_cache, training
 from selfteach.analysis import comparison, curves, figures, ledger
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
 from selfteach.configuration import RunConfig, plan
@@ -127,7 +127,7 @@ def pretended(monkeypatch):
     """Runs that take no time: what an arm measures is a function of its clip and seed."""
     done: list[RunConfig] = []
 
-    def train(run_config, out, observer=api.ignore_events, resume=False):
+    def train(run_config, out, observer=training.ignore_events, resume=False):
         done.append(run_config)
         value = 0.5 + run_config.settings.seed / 1000 + run_config.method.args.get("clip", 0.2)
         tokens = min(700, run_config.settings.budget or 700)
@@ -141,9 +141,9 @@ def pretended(monkeypatch):
         out.mkdir(parents=True)
         (out / "config.json").write_text("{}")
         (out / "figures.json").write_text(json.dumps(told))
-        return api.Run(out, told, True, 2.0)
+        return training.Outcome(out, told, True, 2.0)
 
-    monkeypatch.setattr(run_cache.api, "train", train)
+    monkeypatch.setattr(run_cache.training, "carry_out", train)
     return done
 
 
@@ -212,13 +212,13 @@ def test_with_equal_tokens_the_others_stop_where_self_did(tmp_path, pretended, c
 
 
 def test_an_experiment_that_was_stopped_goes_on(tmp_path, pretended, claimed, monkeypatch):
-    real, calls = run_cache.api.train, []
+    real, calls = run_cache.training.carry_out, []
 
-    def stopped(run_config, out, observer=api.ignore_events, resume=False):
+    def stopped(run_config, out, observer=training.ignore_events, resume=False):
         calls.append(resume)
-        return api.Run(out, {}, False, 0.0) if len(calls) == 2 else real(run_config, out, observer, resume)
+        return training.Outcome(out, {}, False, 0.0) if len(calls) == 2 else real(run_config, out, observer, resume)
 
-    monkeypatch.setattr(run_cache.api, "train", stopped)
+    monkeypatch.setattr(run_cache.training, "carry_out", stopped)
     with pytest.raises(KeyboardInterrupt):
         experiments.reproduce(claimed(CLAIM), seeds=1, out=None, store=tmp_path)
     assert (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.runs import run_config_of
 
-from selfteach import api
+from selfteach import api, training
 from selfteach.analysis import learning_curve
 from selfteach.analysis.learning_curve import curve, curve_figures
 from selfteach.configuration import task_source
@@ -83,8 +83,9 @@ def test_questions_are_drawn_by_their_seed_alone(mini_folder: Path):
     def asked(**change):
         run_config = run_config_of(mini_folder, task_options={"n_test": 30}).override(**change)
         source = task_source(run_config.task, run_config.task_options)
-        start = asyncio.run(api.start_model(run_config, source, api.ignore_events))
-        return [t.id for t in api.make_session(run_config, source, start, None, api.ignore_events).test_tasks()]
+        start = asyncio.run(training.start_model(run_config, source, training.ignore_events))
+        session = training.make_session(run_config, source, start, None, training.ignore_events)
+        return [t.id for t in session.test_tasks()]
 
     one = asked(final_eval_seed=3)
     assert one == asked(final_eval_seed=3, seed=9) and sorted(one) == sorted(asked()) and len(set(one)) == 30

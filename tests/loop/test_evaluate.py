@@ -17,7 +17,8 @@ from support.models import TAGS
 from support.raised import IDS, RAISED
 from support.runs import run_config_of
 
-from selfteach import api
+from selfteach import api, training
+from selfteach.api import run
 from selfteach.core import Block, Task, registry
 from selfteach.core.errors import ScoringFailed
 from selfteach.loop.evaluate import Result, evaluate
@@ -136,14 +137,14 @@ def test_a_run_stops_where_an_evaluation_cannot_be_believed_and_goes_on_once_it_
 
     source = registry.tasks.get("bandit")()
     with_judge = replace(source, defaults={**source.defaults, "judge": Block(judge)})
-    monkeypatch.setattr(api, "task_source", lambda *_: with_judge)
+    monkeypatch.setattr(training, "task_source", lambda *_: with_judge)
     run_config = run_config_of(mini_folder, steps=4, eval_every=2, checkpoint_every=1)
     with pytest.raises(ScoringFailed, match="the judge is down"):
         api.train(run_config, tmp_path / "run", observe)
     unwanted = "step" if when == "start" else "eval"
     assert not [e for e in read_events(tmp_path / "run" / "log") if e["event"] == unwanted]
     broken[0] = False
-    monkeypatch.setattr(api, "run_config_of", lambda *_: run_config)
+    monkeypatch.setattr(run, "run_config_of", lambda *_: run_config)
     assert api.resume(tmp_path / "run").done
     events = read_events(tmp_path / "run" / "log")
     assert [e["step"] for e in events if e["event"] == "step"] == [0, 1, 2, 3]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.runs import BANDIT, run_config_of
 
-from selfteach import api
+from selfteach import api, training
 from selfteach.configuration import read_run_config
 from selfteach.core.errors import SelfteachError
 from selfteach.kernels import build
@@ -79,13 +79,13 @@ def test_a_changed_configuration_is_said(run: Path) -> None:
 def test_other_kernels_are_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = json.loads((run / "last" / "state.json").read_text())
     assert '"kernels"' in json.dumps(state["state"]) and "layer_ops.cpp" in json.dumps(state["state"])
-    real = api.load_kernels
+    real = training.load_kernels
 
     def others(*given: Any) -> dict[str, str]:
         assert real(*given).keys() == {"layer_ops.cpp", "decode.cpp"}
         return {"layer_ops.cpp": "torch: no compiler", "decode.cpp": "another"}
 
-    monkeypatch.setattr(api, "load_kernels", others)
+    monkeypatch.setattr(training, "load_kernels", others)
     found = notices(run)
     if any(how.startswith("torch") for how in build.used.values()):
         pytest.skip("no compiler here")

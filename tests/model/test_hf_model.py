@@ -20,7 +20,6 @@ from support.runs import BANDIT
 from torch import Tensor
 
 from selfteach import api
-from selfteach.commands.progress import Progress
 from selfteach.configuration import RunConfig, plan
 from selfteach.core import Example, ModelRole, Segment, Term, Update, WeightSpec, block, collate, registry
 from selfteach.core.errors import BadCheckpoint, BadValue
@@ -31,6 +30,7 @@ from selfteach.model import files
 from selfteach.model.attention import causal_attention
 from selfteach.model.hf_model import HFModel
 from selfteach.model.tokenizer import train_tokenizer
+from selfteach.progress import Progress
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from selfteach import api
+from selfteach import training
 from selfteach.bench import measure
 from selfteach.cli import main
 from selfteach.commands import bench, compare, evaluate, listing, regimes, reproduce, train
@@ -149,17 +149,17 @@ def only_planned() -> Iterator[list[RunConfig]]:
     def stop(*_: Any, **__: Any) -> Any:
         raise Planned
 
-    checked = api.checkpoint.check_folder
+    checked = training.checkpoint.check_folder
 
     def check_folder(run: Any, config: Any, resume: bool) -> None:
         checked(run, config, resume)
         seen.append(RunConfig.from_json(config))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "set_threads", lambda count: None)
+        patch.setattr(training, "set_threads", lambda count: None)
         patch.setattr(checkpoint, "claimed", stop)  # train: the folder is taken
-        patch.setattr(api, "warm_started", stop)
-        patch.setattr(api, "make_session", stop)  # eval
+        patch.setattr(training, "warm_started", stop)
+        patch.setattr(training, "make_session", stop)  # eval
         patch.setattr(runs.RunPool, "run", stop)  # compare, reproduce, regimes --measure
         patch.setattr(measure, "measure_workload", stop)  # bench
         patch.setattr(measure, "measure", stop)

@@ -9,7 +9,7 @@ import time
 
 if __name__ == "__main__":
     start_time = time.perf_counter()
-    from selfteach import api
+    from selfteach import training
     from selfteach.configuration import plan, task_source
     from selfteach.loop import assemble
 
@@ -19,8 +19,8 @@ if __name__ == "__main__":
         source = task_source(run_config.task, run_config.task_options)
         assemble.check(run_config.method, source)
         events: list[str] = []
-        model = await api.start_model(run_config, source, lambda event: events.append(event["event"]))
-        session = api.make_session(run_config, source, model, None, api.ignore_events)
+        model = await training.start_model(run_config, source, lambda event: events.append(event["event"]))
+        session = training.make_session(run_config, source, model, None, training.ignore_events)
         await session.measure(k=1, tasks=1)
         print(json.dumps({"seconds": time.perf_counter() - start_time, "cached": "warm_found" in events}), flush=True)
 

@@ -1,15 +1,17 @@
-"""Progress of a run from its events, on stderr: live bars on a terminal, plain lines every few seconds elsewhere."""
+"""Progress of a run from its events, on stderr: live bars on a terminal, plain lines every few seconds elsewhere; in a
+notebook in the cell.
+"""
 
 from __future__ import annotations
 
+import html
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
-
-from .show import format_seconds
+from importlib import import_module
+from typing import Any, Protocol, TextIO, cast
 
 Event = Mapping[str, Any]
 RE_RENDERED = "rollout/re_rendered/"
@@ -191,6 +193,22 @@ def step_summary(e: Event, accuracy: float | None = None, reward: float | None =
     return ", ".join(out)
 
 
+def format_seconds(seconds: float | None) -> str:
+    """Seconds as text: 48 s, 2 min 05 s, 1 h 10 min.
+
+    >>> format_seconds(48.2), format_seconds(125), format_seconds(4200)
+    ('48 s', '2 min 05 s', '1 h 10 min')
+    """
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return (
+        f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    )
+
+
 @dataclass
 class Lines:
     """A view of plain lines: the first and last of each bar, and one every few seconds."""
@@ -273,11 +291,54 @@ class Bars:
         self.rich.stop()
 
 
+class Cell:
+    """A view in a notebook's cell: one bar at a time, drawn in its place; lines are printed."""
+
+    def __init__(self, every: float = 0.25, clock: Callable[[], float] = time.monotonic) -> None:
+        self.every, self.clock = every, clock
+        self.name, self.handle, self.last_shown = "", cast("Any", None), float("-inf")
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)
+
+    def bar(self, name: str, done: float, total: float, note: str = "") -> None:
+        """Draw or move the bar of this name; one that is due, or over."""
+        now = self.clock()
+        if done < total and name == self.name and now - self.last_shown < self.every:
+            return
+        if name != self.name and "measuring" not in self.name:
+            self.handle = None  # the bar before it stays
+        self.name, self.last_shown = name, now
+        text = f"{name} {done:,}/{total:,}{': ' + note if note else ''}"
+        bar = f'<progress value="{done}" max="{total}"></progress> {html.escape(text)}'
+        bundle = {"text/plain": text, "text/html": bar}
+        if self.handle is None:
+            self.handle = import_module("IPython.display").display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+def in_notebook() -> bool:
+    """Whether this runs in a notebook's kernel, which shows HTML."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+def show_html(html_text: str, text: str) -> None:
+    """Show HTML in a notebook; `text` where only that can be shown."""
+    import_module("IPython.display").display({"text/html": html_text, "text/plain": text}, raw=True)
+
+
 @contextmanager
 def show_progress(stream: TextIO | None = None) -> Generator[Progress]:
-    """An observer that shows the progress of runs until the block ends."""
+    """An observer that shows the progress of runs until the block ends; on stderr, or in a notebook's cell."""
     to = sys.stderr if stream is None else stream
-    view: View = Bars(to) if to.isatty() else Lines(to)
+    view: View = Cell() if stream is None and in_notebook() else Bars(to) if to.isatty() else Lines(to)
     try:
         yield Progress(view)
     finally:

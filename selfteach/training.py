@@ -1,27 +1,29 @@
-"""The Python API: train, resume, evaluate. The command line calls these and nothing else.
+"""Carrying out a planned run: checks, warm start, evaluation before, steps, evaluation after; and measuring one.
 
-train("grpo", task="chain_sum", rollouts=16, steps=40)      # what `configuration.plan` takes
+carry_out(plan("grpo", task="chain_sum", rollouts=16, steps=40), Path("runs/mine"))
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .configuration import RunConfig, judge_of, keep_inputs, plan, run_config_of, task_source, use_file
+from .configuration import RunConfig, judge_of, keep_inputs, run_config_of, task_source, use_file
 from .core import registry
 from .core import trust as trust_record
 from .core.blocks import Block
 from .core.disk import disk_error, write_whole
-from .core.env import Env
 from .core.errors import BadValue, quoted, unknown
-from .core.method import Method, MethodEntry
+from .core.method import Method
 from .core.random_keys import generator
 from .core.serial import plain
 from .core.task import TaskSource
@@ -29,14 +31,14 @@ from .core.threads import run_to_end
 from .loop import assemble, checkpoint
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
-from .loop.session import Session
-from .loop.settings import EvalConfig, RunSettings
+from .loop.session import Observer, Session, StopRequest
+from .loop.settings import EvalConfig
 from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
 from .reward.outside_forms import Reward, as_block, check_call
 
-Observer = Callable[[Mapping[str, Any]], None]
+FIGURES = "figures.json"  # of a finished run
 
 
 def ignore_events(event: Mapping[str, Any]) -> None:
@@ -44,8 +46,8 @@ def ignore_events(event: Mapping[str, Any]) -> None:
 
 
 @dataclass
-class Run:
-    """A finished or stopped run: its folder, its figures, and whether it was finished.
+class Outcome:
+    """What came of carrying out a run: its folder, its figures, and whether it was finished.
 
     figures  "before" and "after" -> figure -> value, as `final_eval` names them; "counts" of right answers by question
              before and after; "steps", "tokens", and "seconds" ("all"; "training": of steps, also before a resume;
@@ -66,6 +68,60 @@ class Run:
         return self.folder / "last"
 
 
+@dataclass
+class OpenRun:
+    """A run that is ready for its next step.
+
+    before   figures before training
+    first    its next step
+    started  time.monotonic() at the beginning of this call
+    """
+
+    session: Session
+    folder: Path
+    before: dict[str, Any]
+    first: int
+    started: float
+    warm_seconds: float | None
+    final_eval: EvalConfig
+
+    async def outcome(self) -> Outcome:
+        """What came of it so far; of a run that is done after its evaluation, which is measured where it was not."""
+        session, out = self.session, self.folder
+        if not session.loop.done:
+            return Outcome(out, {"before": self.before}, False, time.monotonic() - self.started, session.stop.signal)
+        after = _logged_evaluation(out, "end")
+        if after and session.loop.state.step == self.first and (found := finished_figures(out)) is not None:
+            session.observer({"event": "done", "folder": str(out), "figures": found})  # as it was, nothing is written
+            return Outcome(out, found, True, time.monotonic() - self.started)
+        after = after or await final_eval(session, self.final_eval, "end")
+        figures: dict[str, Any] = {
+            "before": self.before,
+            "after": after,
+            "counts": {
+                name: _logged_evaluation(out, when, "counts") for name, when in (("before", "start"), ("after", "end"))
+            },
+            "seconds": {
+                "all": time.monotonic() - self.started,
+                "training": session.loop.state.seconds,
+                "warm": self.warm_seconds,
+            },
+            "steps": session.loop.state.step,
+            "tokens": session.loop.state.tokens,
+        }
+        write_whole(out / FIGURES, json.dumps(plain(figures), indent=1) + "\n")
+        session.observer({"event": "done", "folder": str(out), "figures": figures})
+        return Outcome(out, figures, True, time.monotonic() - self.started)
+
+
+def finished_figures(folder: Path) -> dict[str, Any] | None:
+    """The figures of a finished run; None for one that is not finished."""
+    try:
+        return json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def new_run_folder(name: str, base: str | Path = "runs") -> Path:
     """A new empty folder BASE/NAME-1, or the first free number; created at once, so that two runs never share one."""
     number = 1
@@ -82,85 +138,45 @@ def new_run_folder(name: str, base: str | Path = "runs") -> Path:
             raise disk_error(error, folder) from error
 
 
-def train(
-    method: RunConfig | str | Method | MethodEntry[...],
-    out: str | Path | None = None,
+def carry_out(
+    run_config: RunConfig,
+    out: Path,
     observer: Observer = ignore_events,
     resume: bool = False,
-    *,
-    model: str | None = None,
-    task: str | None = None,
-    task_options: Mapping[str, Any] | None = None,
-    env: type[Env] | str | None = None,
-    train: Any = None,
-    test: Any = None,
-    test_share: float | None = None,
-    reward: Reward | Sequence[Reward | tuple[float, Reward]] | None = None,
-    reward_weights: Sequence[float] | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    args: Mapping[str, Any] | None = None,
-    settings: RunSettings | Mapping[str, Any] | None = None,
-    use: Sequence[str] = (),
-    **named: Any,
-) -> Run:
-    """Train in a run folder, from the start or from its newest checkpoint, until done or asked to stop.
+    on_step: Observer = ignore_events,
+    stop: StopRequest | None = None,
+) -> Outcome:
+    """Train in a run's folder, from the start or (resume) from its newest checkpoint, until done or asked to stop.
 
-        train(methods.grpo(rollouts=8), model="tiny", task="chain_sum", steps=40)
-        train(methods.grpo(), model="path/or/name", train=rows, reward=my_reward, settings=RunSettings(lr=1e-5))
-
-    method    a method, its name, or a RunConfig, which is complete
-    out       the run's folder; None: runs/METHOD-N
     observer  is called with each event of the run, a mapping with "event" for its kind
-    resume    go on in a folder that holds this run
-    named     settings (steps=40) or hyper-parameters of a method given by name, where only one of them has the name
+    on_step   is called with the event of each step once its evaluation and checkpoint are done
+    stop      asks it to stop after a step; Ctrl-C and SIGTERM do so where it runs in the main thread
 
-    All others are those of `configuration.plan`: a task by name, or rows of your own in `train` and `test` with a
-    `reward` (docs/data.md); hyper-parameters in `args`, and settings in `settings`.
+    Where this thread runs an event loop already (a notebook), the run has a thread of its own, and Ctrl-C in the
+    waiting one asks it to stop.
     """
-    given: dict[str, Any] = {
-        "model": model,
-        "task": task,
-        "task_options": task_options,
-        "env": env,
-        "train": train,
-        "test": test,
-        "test_share": test_share,
-        "reward": reward,
-        "reward_weights": reward_weights,
-        "temperature": temperature,
-        "top_p": top_p,
-        "args": args,
-        "settings": settings,
-        "use": tuple(use) or None,
-    }
-    given = {name: value for name, value in given.items() if value is not None} | named
-    if not isinstance(method, RunConfig):
-        method = plan(method, **given)
-    elif given:
-        raise BadValue(
-            f"train: a RunConfig is complete, so {', '.join(given)} cannot be given beside it; use RunConfig.override"
-        )
-    folder = Path(out) if out is not None else new_run_folder(method.method.name or "method")
-    try:
-        return run_to_end(_train(method, folder, observer, resume))
-    except BaseException:
-        if out is None and not any(folder.iterdir()):  # nothing was begun
-            folder.rmdir()
-        raise
+    stop = stop or StopRequest()
+    work = carried_out(run_config, out, observer, resume, on_step, stop)
+    return run_to_end(work, lambda: stop.first(signal.SIGINT, observer))
 
 
-def resume(folder: str | Path, observer: Observer = ignore_events, trust: bool = False) -> Run:
-    """Continue a run from its newest checkpoint.
+async def carried_out(
+    run_config: RunConfig, out: Path, observer: Observer, resume: bool, on_step: Observer, stop: StopRequest
+) -> Outcome:
+    """`carry_out` on the event loop that awaits it, which it blocks for the length of its steps."""
+    async with opened(run_config, out, observer, resume, stop) as run:
+        await run.session.run(on_step)
+        return await run.outcome()
 
-    trust  run the Python files that its config.json names, even if this user has not run them here before
 
-    Raises BadValue where the folder holds no run, or names a file that must not be run.
+@asynccontextmanager
+async def opened(
+    run_config: RunConfig, out: Path, observer: Observer, resume: bool, stop: StopRequest
+) -> AsyncGenerator[OpenRun]:
+    """A run that is ready for its next step, with its folder held inside the `with`: checked, warm-started, measured.
+
+    Raises SelfteachError, before any work for what can be known then.
     """
-    return train(run_config_of(folder, trust), folder, observer, resume=True)
-
-
-async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: bool) -> Run:
     started = time.monotonic()
     set_threads(run_config.settings.threads)
     if not resume:
@@ -184,30 +200,38 @@ async def _train(run_config: RunConfig, out: Path, observer: Observer, resume: b
         observer({"event": "note", "text": text})
     with checkpoint.claimed(out, config, resume):
         keep_inputs(run_config, out)
-        start = await warm_started(run_config, source, start, folder, observer)
-        return await _train_claimed(run_config, config, source, start, memory, out, observer, started)
+        start = await warm_started(run_config, source, start, folder, observer, stop)
+        session = make_session(run_config, source, start, out, observer)
+        session.stop = stop
+        before = await _begin(run_config, config, session, start, memory, out)
+        warm_seconds = warm_start_seconds(start.folder)
+        del start  # its weights are the session's now
+        first = session.loop.state.step
+        yield OpenRun(session, out, before, first, started, warm_seconds, run_config.final_eval)
 
 
-async def _train_claimed(
+async def _begin(
     run_config: RunConfig,
     config: Mapping[str, Any],
-    source: TaskSource,
+    session: Session,
     start: StartModel,
     memory: str | None,
     out: Path,
-    observer: Observer,
-    started: float,
-) -> Run:
-    session = make_session(run_config, source, start, out, observer)
+) -> dict[str, Any]:
+    """Open the session, say so, and measure before training: the figures."""
     kernels = load_kernels(run_config.settings, session.model)
     used = file_hashes([str(use_file(file, out)) for file in run_config.use])
     files_used = dict(zip(run_config.use, used.values(), strict=True))
     session.made_by = {"kernels": kernels, "files": files_used, "config": config}
+    end = _last_evaluation(out)
     resumed = session.open()
+    given_more = end is not None and not session.loop.done and end["step"] == session.loop.state.step
+    if end is not None and given_more:  # the log was cut back to the checkpoint
+        session.emit(**(end | {"when": "on the way"}))
     about = dict(start.about) | (
         {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}
     )
-    observer(
+    session.observer(
         {
             "event": "start",
             "folder": str(out),
@@ -222,27 +246,19 @@ async def _train_claimed(
     before = _logged_evaluation(out, "start")
     if before is None:
         before = await final_eval(session, run_config.final_eval, "start")
-    await session.run()
-    if not session.loop.done:
-        return Run(out, {"before": before or {}}, False, time.monotonic() - started, session.stopped_by)
-    after = _logged_evaluation(out, "end") or await final_eval(session, run_config.final_eval, "end")
-    figures: dict[str, Any] = {
-        "before": before or {},
-        "after": after,
-        "counts": {
-            name: _logged_evaluation(out, when, "counts") for name, when in (("before", "start"), ("after", "end"))
-        },
-        "seconds": {
-            "all": time.monotonic() - started,
-            "training": session.loop.state.seconds,
-            "warm": warm_start_seconds(start.folder),
-        },
-        "steps": session.loop.state.step,
-        "tokens": session.loop.state.tokens,
-    }
-    write_whole(out / "figures.json", json.dumps(plain(figures), indent=1) + "\n")
-    observer({"event": "done", "folder": str(out), "figures": figures})
-    return Run(out, figures, True, time.monotonic() - started)
+    return before or {}
+
+
+def extend(folder: Path, run_config: RunConfig, **ends: Any) -> RunConfig:
+    """Give a run other settings of when it ends (steps, budget, max_seconds), in its config.json.
+
+    Raises BadValue where another process trains in its folder.
+    """
+    changed = run_config.override(**ends)
+    with checkpoint.held(folder):
+        (folder / FIGURES).unlink(missing_ok=True)  # of the run as it ended before
+        write_whole(folder / "config.json", json.dumps(changed.to_json(), indent=1) + "\n")
+    return changed
 
 
 async def start_model(run_config: RunConfig, source: TaskSource, observer: Observer) -> StartModel:
@@ -287,13 +303,18 @@ def warm_method(run_config: RunConfig) -> Method:
 
 
 async def warm_started(
-    run_config: RunConfig, source: TaskSource, start: StartModel, folder: Path | None, observer: Observer
+    run_config: RunConfig,
+    source: TaskSource,
+    start: StartModel,
+    folder: Path | None,
+    observer: Observer,
+    stop: StopRequest | None = None,
 ) -> StartModel:
     """A model after its warm start (`check_start` gives the folder), trained now or read; without one as it is."""
     if folder is None:
         return start
     method, judge = warm_method(run_config), judge_of(source)
-    await warm_start(folder, source, start, method, judge, run_config.warm, run_config.settings, observer)
+    await warm_start(folder, source, start, method, judge, run_config.warm, run_config.settings, observer, stop)
     model, tokenizer = files.load(folder, mapped=True)
     return replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
 
@@ -320,6 +341,12 @@ def make_session(
         order = generator("test_tasks", run_config.final_eval.seed).permutation(len(source.test))
         session.test_order = order.tolist()
     return session
+
+
+def _last_evaluation(out: Path) -> dict[str, Any] | None:
+    """The event of the newest evaluation after training, also of a shorter run before this, where the log has it."""
+    found = [e for e in read_events(out / "log") if e["event"] == "final_eval" and e["when"] != "start"]
+    return found[-1] if found else None
 
 
 def _logged_evaluation(out: Path, when: str, what: str = "figures") -> dict[str, Any] | None:
@@ -388,12 +415,12 @@ async def final_eval(
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
     questions = list(session.test_order or range(len(tasks)))[: config.tasks]
     counts |= {"samples": config.decoder_samples, "questions": questions}
-    session._emit("final_eval", when=when, step=session.loop.state.step, figures=out, counts=counts)
+    session.emit("final_eval", when=when, step=session.loop.state.step, figures=out, counts=counts)
     return out
 
 
 def evaluate(
-    run: str | Path | RunConfig,
+    run: str | os.PathLike[str] | RunConfig,
     config: EvalConfig | None = None,
     observer: Observer = ignore_events,
     decoder: str | None = None,
@@ -415,7 +442,7 @@ def evaluate(
     where more than `max_unscored` of the answers have no score.
     """
     folder = None if isinstance(run, RunConfig) else Path(run)
-    run_config = (run if isinstance(run, RunConfig) else run_config_of(run, trust)).override(**(settings or {}))
+    run_config = (run if isinstance(run, RunConfig) else run_config_of(Path(run), trust)).override(**(settings or {}))
     if task is not None:
         run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
     if reward is not None:
