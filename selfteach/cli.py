@@ -29,6 +29,9 @@ COMMANDS = {
         "evaluate",
         "measure the newest checkpoint of a run, or a model before training: accuracy, pass@k, majority vote, length",
     ),
+    "generate": ("generate", "let a run's newest checkpoint, or any model, answer a prompt"),
+    "chat": ("chat", "talk to it in the terminal"),
+    "serve": ("serve", "serve it by OpenAI's HTTP interface"),
     "compare": ("compare", "run several methods on one task over seeds: one table and one chart, with intervals"),
     "reproduce": ("reproduce", "run a paper's claim as an experiment and say whether it holds here"),
     "ledger": ("reproduce", "write the page of all verdicts from the results of reproduce"),
@@ -54,6 +57,7 @@ Language models that teach themselves: reinforcement-learning post-training, eve
 examples:
   selfteach train ssrl                          train with the flagship method, in minutes on two CPU cores
   selfteach eval runs/ssrl-1 --decoder search   measure what was trained, with a real search engine
+  selfteach generate runs/ssrl-1 "question: In which country is Lyon?"
   selfteach compare grpo rloo --task chain_sum --seeds 5
 
 selfteach COMMAND --help shows the options of a command; --json (all commands) leaves only JSON on stdout; --version.

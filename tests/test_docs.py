@@ -5,15 +5,18 @@ from __future__ import annotations
 import linecache
 import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from support.servers import serving
 
 from selfteach import api
 from selfteach.cli import main
 from selfteach.commands import arguments
 from selfteach.configuration import plan, run_config_of, task_source
 from selfteach.core import registry
+from selfteach.serving import loading
 
 ROOT = Path(__file__).parents[1]
 
@@ -117,5 +120,17 @@ def test_a_documented_command_can_be_parsed(line, tmp_path, monkeypatch, capsys)
         monkeypatch.setattr(known, "_entries", {k: v for k, v in known.items() if k not in own})
     for words in line.split(" / "):  # `methods / tasks / models`
         with pytest.raises(StopIteration):
-            main(words.split())
+            main(shlex.split(words))
     assert not capsys.readouterr().err
+
+
+SERVING = re.findall(r"```python\n(.*?)```", (ROOT / "docs/serving.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", SERVING, ids=range(len(SERVING)))
+def test_the_snippets_on_serving_run(code, mini_folder, capsys):
+    """As they stand, against a server of a small model."""
+    pytest.importorskip("openai", reason="the package openai is not installed")
+    with loading.load(str(mini_folder), threads=1) as model, serving(model) as url:
+        exec(code.replace("http://127.0.0.1:8000", url), {"__name__": "__main__"})
+    assert capsys.readouterr().out
