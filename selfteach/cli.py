@@ -33,6 +33,7 @@ COMMANDS = {
     "chat": ("chat", "talk to it in the terminal"),
     "serve": ("serve", "serve it by OpenAI's HTTP interface"),
     "compare": ("compare", "run several methods on one task over seeds: one table and one chart, with intervals"),
+    "sweep": ("sweep", "run a method with every combination of some values: a table, best first, and a chart"),
     "reproduce": ("reproduce", "run a paper's claim as an experiment and say whether it holds here"),
     "ledger": ("reproduce", "write the page of all verdicts from the results of reproduce"),
     "bench": (

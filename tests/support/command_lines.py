@@ -18,7 +18,19 @@ from hypothesis import strategies as st
 from selfteach import api
 from selfteach.bench import measure
 from selfteach.cli import main
-from selfteach.commands import bench, chat, compare, evaluate, generate, listing, regimes, reproduce, serve, train
+from selfteach.commands import (
+    bench,
+    chat,
+    compare,
+    evaluate,
+    generate,
+    listing,
+    regimes,
+    reproduce,
+    serve,
+    sweep,
+    train,
+)
 from selfteach.configuration import RunConfig
 from selfteach.core import registry
 from selfteach.experiments import runs
@@ -64,6 +76,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "chat": chat.parser,
     "serve": serve.parser,
     "compare": compare.parser,
+    "sweep": sweep.parser,
     "reproduce": reproduce.parser,
     "regimes": regimes.parser,
     "bench": bench.parser,
@@ -74,6 +87,7 @@ PLACES = {
     "eval": [*METHODS, "run", "nothing"],
     **{c: ["run", "nothing", "tiny", "file", "results", "-"] for c in ("generate", "chat", "serve")},
     "compare": METHODS,
+    "sweep": METHODS,
     "reproduce": ["grpo", "ttrl", "bandit_reinforce", "grpo:beta=1"],
     "regimes": ["deep", "skill", "bandit_small"],
     "bench": ["rollout", "learn", "step"],
@@ -106,6 +120,7 @@ def values_of(name: str, action: Any, model: str) -> st.SearchStrategy[list[str]
         "--model": st.sampled_from([model, model, model, "tiny-s", "tiny", "nothing"]),
         "--task": st.sampled_from(TASKS),
         "--set": assignments_of(TASKS),
+        "--grid": st.builds(lambda k, v: f"{k}={v}", st.sampled_from(["lr", "beta", "seed", "clip", "bad"]), VALUES),
         "--out": st.sampled_from(["new", "run", "file", "", "a/b"]),
         "--host": st.sampled_from(["127.0.0.1", "localhost", "::1", "", "1.2.3.4", "\x1b", "a b"]),  # no look-ups
         "--page": st.sampled_from(["new.md", "run", "file/page.md", "", "a/b.md"]),
