@@ -27,6 +27,7 @@ from selfteach.commands import (
     listing,
     regimes,
     reproduce,
+    rollouts,
     serve,
     sweep,
     train,
@@ -72,6 +73,7 @@ class Outcome:
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "eval": evaluate.parser,
+    "show": rollouts.parser,
     "generate": generate.parser,
     "chat": chat.parser,
     "serve": serve.parser,
@@ -85,6 +87,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 }
 PLACES = {
     "eval": [*METHODS, "run", "nothing"],
+    "show": ["run", "nothing", "file"],
     **{c: ["run", "nothing", "tiny", "file", "results", "-"] for c in ("generate", "chat", "serve")},
     "compare": METHODS,
     "sweep": METHODS,
@@ -122,6 +125,8 @@ def values_of(name: str, action: Any, model: str) -> st.SearchStrategy[list[str]
         "--set": assignments_of(TASKS),
         "--grid": st.builds(lambda k, v: f"{k}={v}", st.sampled_from(["lr", "beta", "seed", "clip", "bad"]), VALUES),
         "--out": st.sampled_from(["new", "run", "file", "", "a/b"]),
+        "--jsonl": st.sampled_from(["new.jsonl", "run", "", "a/b"]),
+        "--parquet": st.sampled_from(["new.parquet", "run", "", "a/b"]),
         "--host": st.sampled_from(["127.0.0.1", "localhost", "::1", "", "1.2.3.4", "\x1b", "a b"]),  # no look-ups
         "--page": st.sampled_from(["new.md", "run", "file/page.md", "", "a/b.md"]),
     }
