@@ -33,6 +33,7 @@ COMMANDS = {
     "generate": ("generate", "let a run's newest checkpoint, or any model, answer a prompt"),
     "chat": ("chat", "talk to it in the terminal"),
     "serve": ("serve", "serve it by OpenAI's HTTP interface"),
+    "export": ("export", "write it as a GGUF file, or a folder in the Hub's layout"),
     "compare": ("compare", "run several methods on one task over seeds: one table and one chart, with intervals"),
     "sweep": ("sweep", "run a method with every combination of some values: a table, best first, and a chart"),
     "reproduce": ("reproduce", "run a paper's claim as an experiment and say whether it holds here"),

@@ -23,6 +23,7 @@ from selfteach.commands import (
     chat,
     compare,
     evaluate,
+    export,
     generate,
     listing,
     regimes,
@@ -74,6 +75,7 @@ class Outcome:
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "eval": evaluate.parser,
     "show": rollouts.parser,
+    "export": export.parser,
     "generate": generate.parser,
     "chat": chat.parser,
     "serve": serve.parser,
@@ -88,7 +90,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 PLACES = {
     "eval": [*METHODS, "run", "nothing"],
     "show": ["run", "nothing", "file"],
-    **{c: ["run", "nothing", "tiny", "file", "results", "-"] for c in ("generate", "chat", "serve")},
+    **{c: ["run", "nothing", "tiny", "file", "results", "-"] for c in ("generate", "chat", "serve", "export")},
     "compare": METHODS,
     "sweep": METHODS,
     "reproduce": ["grpo", "ttrl", "bandit_reinforce", "grpo:beta=1"],
@@ -125,6 +127,8 @@ def values_of(name: str, action: Any, model: str) -> st.SearchStrategy[list[str]
         "--set": assignments_of(TASKS),
         "--grid": st.builds(lambda k, v: f"{k}={v}", st.sampled_from(["lr", "beta", "seed", "clip", "bad"]), VALUES),
         "--out": st.sampled_from(["new", "run", "file", "", "a/b"]),
+        "--gguf": st.sampled_from(["new.gguf", "run", "", "a/b"]),
+        "--hub": st.sampled_from(["new", "run", "", "a/b", "file"]),
         "--jsonl": st.sampled_from(["new.jsonl", "run", "", "a/b"]),
         "--parquet": st.sampled_from(["new.parquet", "run", "", "a/b"]),
         "--host": st.sampled_from(["127.0.0.1", "localhost", "::1", "", "1.2.3.4", "\x1b", "a b"]),  # no look-ups
