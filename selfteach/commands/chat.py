@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ class Talk:
         interactive = sys.stdin is not None and sys.stdin.isatty()
         if interactive:
             with contextlib.suppress(ImportError):
-                import readline  # noqa: F401  lets input() edit lines
+                import_module("readline")  # lets input() edit lines
             print_note(f"{self.model.name}: Ctrl-C ends an answer, Ctrl-D the conversation; /help")
         while (line := self._line(interactive)) is not None:
             if not line.strip():

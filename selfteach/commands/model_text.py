@@ -73,7 +73,6 @@ def sampling_of(given: Mapping[str, Any]) -> Sampling:
 
 def load_model(given: Mapping[str, Any], slots: int) -> TextModel:
     """The model of a command line, loaded."""
-    from .. import serving  # noqa: F401  with torch
     from ..serving.loading import load
 
     loading = {n: given[n] for n in ("threads", "device", "context", "trust") if n in given}

@@ -30,6 +30,7 @@ EXAMPLES = """examples:
 what comes out: the address on stdout, with --json as one line {"url": "http://127.0.0.1:8000/v1", "model": ...,
 "context": ...}; --port 0 takes a free port. Ctrl-C ends it. docs/serving.md has the rest."""
 CLOSING_SECONDS = 5
+MOST_CONNECTIONS = 1024
 
 
 def parser() -> Parser:
@@ -78,6 +79,7 @@ def run(command: str, words: Sequence[str]) -> int:
             access_log=False,
             lifespan="off",
             server_header=False,
+            limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=CLOSING_SECONDS,
         )
         uvicorn.Server(config).run(sockets=[listener])

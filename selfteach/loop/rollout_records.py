@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..core.errors import BadValue, unknown
+from ..core.errors import BadCheckpoint, BadValue, describe, unknown
 from ..core.protocols import Tokenizer
 from .log import Rollouts
 
@@ -79,11 +79,14 @@ def read_rollouts(log: Path, step: int, tokenizer: Tokenizer) -> list[RolloutRec
         have = f"it has {steps[0]} to {steps[-1]}" if steps else "it has none yet"
         raise BadValue(f"{log}: has no rollouts of step {step}; {have}")
     rollouts = Rollouts(file)
-    advantages, out, n = _advantages(rollouts), list[RolloutRecord](), 0
-    for group in rollouts.metadata["groups"]:
-        for episode in rollouts.metadata["episodes"][n : n + group["episodes"]]:
-            out += _records(rollouts, group, episode, step, tokenizer, advantages)
-        n += group["episodes"]
+    try:
+        advantages, out, n = _advantages(rollouts), list[RolloutRecord](), 0
+        for group in rollouts.metadata["groups"]:
+            for episode in rollouts.metadata["episodes"][n : n + group["episodes"]]:
+                out += _records(rollouts, group, episode, step, tokenizer, advantages)
+            n += group["episodes"]
+    except Exception as error:  # what is not as it was written shows wherever it is first used
+        raise BadCheckpoint(f"{file}: not as a run wrote it ({describe(error, 160)})") from error
     return out
 
 

@@ -50,6 +50,9 @@ class Server:
                 error = RequestError(error.detail, status=error.status_code)
             return self._json(error.body(), error.status)
 
+        def broken(_: Any, error: Exception) -> Any:  # the server prints it
+            return self._json(RequestError(f"The server failed: {type(error).__name__}", status=500).body(), 500)
+
         return applications.Starlette(
             routes=[
                 route("/health", self._health),
@@ -61,7 +64,7 @@ class Server:
             middleware=[
                 middleware.Middleware(trusted.TrustedHostMiddleware, allowed_hosts=[*hosts], www_redirect=False)
             ],
-            exception_handlers={RequestError: refused, errors.HTTPException: refused},
+            exception_handlers={RequestError: refused, errors.HTTPException: refused, Exception: broken},
         )
 
     def _answering(self, handle: Callable[[Any], Any]) -> Callable[[Any], Any]:

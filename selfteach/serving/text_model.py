@@ -219,6 +219,8 @@ class TextModel:
 
     async def score(self, ids: np.ndarray, tokens: Sequence[int], top: int = 0) -> list[TokenScore]:
         """The log-probability of each token after `ids` (i32[L]), and the `top` likeliest there (at most 20)."""
+        if not len(tokens):
+            return []
         want = ("logp", "top_logprobs") if top else ("logp",)
         found = await self._on_engine(self.engine.score("policy", ids, np.asarray(tokens, np.int32), want))
         best = found["top_logprobs"] if top else np.zeros((len(tokens), 0), np.float32)

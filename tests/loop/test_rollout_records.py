@@ -13,6 +13,7 @@ from support.runs import run_config_of
 from selfteach import api
 from selfteach.cli import main
 from selfteach.core import BadValue, Method, Score, UnknownName, registry
+from selfteach.core.errors import BadCheckpoint
 from selfteach.core.task import Ref, RolloutRequest, Task
 from selfteach.core.tree import Episode, RolloutGroup, Trajectory, Tree
 from selfteach.loop.log import RunLog
@@ -79,6 +80,16 @@ def test_context_failures_and_forms_of_prompts(letters: Tokenizer, tmp_path: Pat
     assert good.prompt == [{"role": "user", "content": "ask"}]
     assert bad.reward is None and bad.error == "ValueError: no" and bad.status == "error" and bad.tokens == 7
     assert best_and_worst([good, bad], worst=5) == [good]
+
+
+def test_a_file_that_is_not_as_it_was_written_is_named(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    with np.load(run / "log" / "rollouts" / "000001.npz") as data:
+        arrays = dict(data)
+    arrays["parent"] = arrays["parent"][:3]
+    np.savez(tmp_path / "rollouts" / "000001.npz", **arrays)
+    with pytest.raises(BadCheckpoint, match=r"000001\.npz: not as a run wrote it"):
+        read_rollouts(tmp_path, 1, Tokenizer.load(run / "last"))
 
 
 def shown(capsys: Any, *words: str) -> str:

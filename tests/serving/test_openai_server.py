@@ -407,6 +407,15 @@ def test_an_error_of_the_engine_is_a_500_and_the_next_request_is_served(client: 
     assert ask().choices[0].text is not None
 
 
+def test_a_mistake_of_ours_is_a_500_in_the_same_form(client: Any, monkeypatch: Any) -> None:
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(openai_server.Completions, "whole", broken)
+    with pytest.raises(openai.InternalServerError, match="The server failed: ZeroDivisionError"):
+        client.completions.create(model="mini", prompt="a")
+
+
 def test_reading_needs_no_server() -> None:
     request = read_request({"model": "m", "prompt": "a", "user": "u", "best_of": 2, "n": 2, "suffix": None}, chat=False)
     assert request.n == 2 and request.sampling.max_tokens == 16

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from support.runs import run_config_of
 from selfteach import api
 from selfteach.core import BadValue, Sampling, SelfteachError
 from selfteach.engine import BuiltinEngine
-from selfteach.model.tokenizer import Tokenizer
+from selfteach.model.tokenizer import Tokenizer, train_tokenizer
 from selfteach.serving import loading
 from selfteach.serving.text_model import TextModel, TextStream, rng_key_of
 from selfteach.serving.tool_calls import ToolCall, read_tool_calls
@@ -94,15 +95,9 @@ def test_a_stream_of_bytes_is_the_text_up_to_the_stop(text: str, stop: list[str]
         assert read == len(text[: min(ends)].encode())
 
 
+@cache
 def _letters() -> Tokenizer:
-    from selfteach.model.tokenizer import train_tokenizer
-
-    global LETTERS
-    LETTERS = LETTERS or train_tokenizer(["ab"], (), 257)
-    return LETTERS
-
-
-LETTERS: Tokenizer | None = None
+    return train_tokenizer(["ab"], (), 257)
 
 
 def test_whoever_stops_listening_ends_the_generation(model: TextModel) -> None:
@@ -128,6 +123,7 @@ def test_log_probabilities_are_those_at_temperature_1_with_the_likeliest(model: 
     assert all(s.top[0][1] == pytest.approx(s.logp, abs=1e-5) and len(s.top) == 3 for s in scores)
     assert all(s.top[0][1] >= s.top[1][1] >= s.top[2][1] for s in scores)
     assert not asyncio.run(model.score(ids, answer.ids))[0].top
+    assert asyncio.run(model.score(ids, (), 3)) == []
 
 
 @pytest.mark.parametrize(
