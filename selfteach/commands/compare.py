@@ -66,6 +66,7 @@ def run(command: str, words: Sequence[str]) -> int:
     from .. import experiments
     from .progress import show_progress
 
+    load_files(given.get("use", ()))  # which may register the methods
     asked = [(arm_name(word), *read_arm(word)) for word in given["methods"]]
     arms = planned_arms(asked, given, "compare")
     with show_progress() as progress:

@@ -14,6 +14,7 @@ from .common import (
     add_sampling,
     add_task,
     known_to,
+    load_files,
     print_note,
     read_arm,
     split_arm,
@@ -65,6 +66,7 @@ def run(command: str, words: Sequence[str]) -> int:
     from .. import experiments
     from .progress import show_progress
 
+    load_files(given.get("use", ()))  # which may register the method
     entry, args, settings, files = read_arm(given["method"])
     grid = read_grid(entry, given["grid"])
     for name in grid:

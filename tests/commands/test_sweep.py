@@ -70,6 +70,23 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
     assert list(found["arms"]) == ["lr=0.01", "lr=0.1"] and "not finite" in found["failed"]["lr=0.1 seed 0"]
 
 
+@pytest.mark.parametrize("words", [["compare", "used_only"], ["sweep", "used_only", "--grid", "lr=0.1"]])
+def test_a_method_may_come_from_a_file(words: list[str], tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from selfteach import method\nfrom selfteach.methods import grpo\n\n"
+        "@method(family='mine')\ndef used_only():\n    return grpo()\n"
+    )
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise SelfteachError("planned")
+
+    monkeypatch.setattr(runs.RunPool, "run", stop)
+    monkeypatch.setattr(registry.methods, "_entries", {k: v for k, v in registry.methods.items() if k != "used_only"})
+    assert main([*words, "--use", str(file), "--task", "bandit", "--steps", "2", "--out", str(tmp_path / "out")]) == 2
+    assert "planned" in capsys.readouterr().err
+
+
 def test_arms_have_settings_and_hyper_parameters() -> None:
     entry, args, settings, _ = read_arm("grpo:lr=3e-4,beta=0.04,run.grad_clip=0.5,warm_steps=9")
     assert entry.name == "grpo" and args == {"beta": 0.04}

@@ -20,6 +20,7 @@ from support.runs import run_config_of
 from selfteach import api
 from selfteach.core import BadValue, Sampling, SelfteachError
 from selfteach.engine import BuiltinEngine
+from selfteach.engine.equal_length_batching import EqualLengthEngine
 from selfteach.model.tokenizer import Tokenizer, train_tokenizer
 from selfteach.serving import loading
 from selfteach.serving.text_model import TextModel, TextStream, rng_key_of
@@ -50,6 +51,18 @@ def test_pieces_are_the_answer_and_those_of_an_engine_alone(model: TextModel, le
     alone = BuiltinEngine({"policy": mini(264)}, {"policy": "policy"}, letters)
     drawn = asyncio.run(alone.generate("policy", ids, sampling, 5)).ids.tolist()
     assert [i for i in drawn if i not in letters.eos_token_ids] == [*answer.ids]
+
+
+def test_a_model_without_a_cache_of_ours_streams_too(letters: Tokenizer) -> None:
+    engine = EqualLengthEngine({"policy": mini(264)}, {"policy": "policy"}, letters)
+    with TextModel("mini", letters, engine, 128) as other:
+        ids, sampling = other.prompt_ids("abc"), Sampling(max_tokens=12)
+        pieces = pieces_of(other, ids, sampling, 5)
+        answer = asyncio.run(other.answer(ids, sampling, 5))
+        assert len(pieces) > 5 and sum((p.ids for p in pieces), ()) == answer.ids
+        assert "".join(p.text for p in pieces) == answer.text
+        early = asyncio.run(other.answer(ids, sampling, 5, (answer.text[3],)))
+        assert early.text == answer.text[: answer.text.index(answer.text[3])] and not other.engine.counts["scored"]
 
 
 def test_many_at_once_are_what_each_is_alone(model: TextModel) -> None:
