@@ -92,6 +92,7 @@ def read_json(body: bytes) -> dict[str, Any]:
 
     try:
         data = json.loads(body, parse_constant=refuse)
+        json.dumps(data, ensure_ascii=False).encode()  # half a character ("\\ud800") is no text
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(data, dict):

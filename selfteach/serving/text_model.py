@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import json
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -158,6 +159,10 @@ class TextModel:
         Raises BadValue for a prompt that leaves no room for an answer, or that the template refuses.
         """
         refuse_beyond(prompt, CHARACTERS_PER_TOKEN * self.context, "prompt")
+        try:
+            json.dumps([prompt, tools], ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError as error:  # half a character, or bytes of a command line
+            raise BadValue(f"prompt: is not text ({error.reason}); give it in UTF-8") from None
         if isinstance(prompt, str) and not raw and self.has_chat_template:
             prompt = [{"role": "user", "content": prompt}]
         if not self.has_chat_template and not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):

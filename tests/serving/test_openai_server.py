@@ -177,14 +177,14 @@ def test_who_leaves_ends_the_generation(url: str, model: TextModel) -> None:
         before = model.engine.counts["generated"]
         for stream in (True, False):
             body = {"model": "mini", "prompt": "a", "max_tokens": 500, "logprobs": 0, "stream": stream, "n": 4}
-            with httpx.Client(timeout=0.5) as client:
+            with httpx.Client(timeout=httpx.Timeout(60, read=60 if stream else 0.5)) as client:
                 if stream:
                     with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
                         assert next(answer.iter_lines()).startswith("data: ")
                 else:
                     with pytest.raises(httpx.ReadTimeout):
                         client.post(f"{url}/v1/completions", json=body)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while scheduler.pending and time.monotonic() < deadline:
                 time.sleep(0.02)
             assert not scheduler.pending
@@ -345,7 +345,7 @@ def test_a_bad_chat_is_a_400_that_names_it(client: Any, change: dict[str, Any], 
 def test_requests_that_are_no_requests(url: str) -> None:
     with httpx.Client(base_url=url) as client:
         kind = {"content-type": "application/json"}
-        for body in (b"", b"[]", b"{", b"\xff", b'{"model": NaN}', b"[" * 100_000):
+        for body in (b"", b"[]", b"{", b"\xff", b'{"model": NaN}', b"[" * 100_000, b'{"model": "\\ud800"}'):
             answer = client.post("/v1/completions", content=body, headers=kind)
             assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
         deep = b'{"model": "mini", "prompt": "a", "metadata": ' + b"[" * 500 + b"]" * 500 + b"}"

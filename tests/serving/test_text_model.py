@@ -141,7 +141,12 @@ def test_log_probabilities_are_those_at_temperature_1_with_the_likeliest(model: 
 
 @pytest.mark.parametrize(
     ("prompt", "why"),
-    [("x" * 200, "leave no room"), ("x" * 5000, "can fit the context"), ([1, 264], "not one of the model's")],
+    [
+        ("x" * 200, "leave no room"),
+        ("x" * 5000, "can fit the context"),
+        ([1, 264], "not one of the model's"),
+        ("\udcff", "not text"),
+    ],
 )
 def test_a_prompt_that_cannot_be_taken_is_refused(model: TextModel, prompt: Any, why: str) -> None:
     with pytest.raises(BadValue, match=why):
