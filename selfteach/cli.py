@@ -29,7 +29,13 @@ COMMANDS = {
         "evaluate",
         "measure the newest checkpoint of a run, or a model before training: accuracy, pass@k, majority vote, length",
     ),
+    "show": ("rollouts", "show rollouts of a run's step: prompt, turns, reward with its parts and reasons"),
+    "generate": ("generate", "let a run's newest checkpoint, or any model, answer a prompt"),
+    "chat": ("chat", "talk to it in the terminal"),
+    "serve": ("serve", "serve it by OpenAI's HTTP interface"),
+    "export": ("export", "write it as a GGUF file, or a folder in the Hub's layout"),
     "compare": ("compare", "run several methods on one task over seeds: one table and one chart, with intervals"),
+    "sweep": ("sweep", "run a method with every combination of some values: a table, best first, and a chart"),
     "reproduce": ("reproduce", "run a paper's claim as an experiment and say whether it holds here"),
     "ledger": ("reproduce", "write the page of all verdicts from the results of reproduce"),
     "bench": (
@@ -54,6 +60,7 @@ Language models that teach themselves: reinforcement-learning post-training, eve
 examples:
   selfteach train ssrl                          train with the flagship method, in minutes on two CPU cores
   selfteach eval runs/ssrl-1 --decoder search   measure what was trained, with a real search engine
+  selfteach generate runs/ssrl-1 "question: In which country is Lyon?"
   selfteach compare grpo rloo --task chain_sum --seeds 5
 
 selfteach COMMAND --help shows the options of a command; --json (all commands) leaves only JSON on stdout; --version.

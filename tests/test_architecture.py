@@ -34,6 +34,7 @@ LAYERS = [
     {"bench"},
     {"experiments"},
     {"run_cache"},
+    {"serving"},
     {"api"},
     {"training"},
     {"progress"},

@@ -8,10 +8,12 @@ import inspect
 import linecache
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.servers import serving
 
 from selfteach import api
 from selfteach.api import start
@@ -20,6 +22,7 @@ from selfteach.commands import arguments
 from selfteach.configuration import plan, run_config_of, task_source
 from selfteach.core import registry
 from selfteach.loop.log import read_events
+from selfteach.serving import loading
 
 ROOT = Path(__file__).parents[1]
 
@@ -177,5 +180,17 @@ def test_a_documented_command_can_be_parsed(line, tmp_path, monkeypatch, capsys)
         monkeypatch.setattr(known, "_entries", {k: v for k, v in known.items() if k not in own})
     for words in line.split(" / "):  # `methods / tasks / models`
         with pytest.raises(StopIteration):
-            main(words.split())
+            main(shlex.split(words))
     assert not capsys.readouterr().err
+
+
+SERVING = re.findall(r"```python\n(.*?)```", (ROOT / "docs/serving.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", SERVING, ids=range(len(SERVING)))
+def test_the_snippets_on_serving_run(code, mini_folder, capsys):
+    """As they stand, against a server of a small model."""
+    pytest.importorskip("openai", reason="the package openai is not installed")
+    with loading.load(str(mini_folder), threads=1) as model, serving(model) as url:
+        exec(code.replace("http://127.0.0.1:8000", url), {"__name__": "__main__"})
+    assert capsys.readouterr().out

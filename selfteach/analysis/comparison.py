@@ -21,9 +21,7 @@ def compare_arms(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, A
 
     arms  arm -> one {"figures": figure -> value, "evals": step -> accuracy} per seed, in the same order of seeds
     """
-    first = next(iter(arms))
-    own = any("reward" in r["figures"] for runs in arms.values() for r in runs)
-    main = "reward" if own else "accuracy"
+    first, main = next(iter(arms)), compared_by(arms)
     out: dict[str, Any] = {}
     for name, runs in arms.items():
         figures = {m: [r["figures"].get(m) for r in runs] for m in MEASURES}
@@ -39,8 +37,25 @@ def compare_arms(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, A
     return out
 
 
+def compared_by(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """What runs are compared by: the user's reward where there is one, else accuracy."""
+    return "reward" if any("reward" in r["figures"] for runs in arms.values() for r in runs) else "accuracy"
+
+
+def sorted_arms(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """The arms of `compare_arms`, best mean first, and those of which nothing is known last."""
+    main = compared_by(arms)
+
+    def mean(runs: Sequence[Mapping[str, Any]]) -> float:
+        known = [v for r in runs if (v := r["figures"].get(main)) is not None and np.isfinite(v)]
+        return float(np.mean(known)) if known else -np.inf
+
+    return dict(sorted(arms.items(), key=lambda arm: -mean(arm[1])))
+
+
 def mean_curve(runs: Sequence[Mapping[int, float]]) -> list[dict[str, Any]]:
-    """Mean and interval of a figure at each step that every run has; `runs` are step -> value."""
+    """Mean and interval of a figure at each step that every run has; `runs` are step -> value, empty ones left out."""
+    runs = [r for r in runs if r]
     common = sorted(set.intersection(*(set(r) for r in runs))) if runs else []
     out: list[dict[str, Any]] = []
     for step in common:
@@ -109,7 +124,7 @@ def draw(result: Mapping[str, Any], title: str, file: Path) -> Path:
         )
         if curves:
             axis = axes[0, 0]
-            for n, (name, arm) in enumerate(result.items()):
+            for n, (name, arm) in enumerate(list(result.items())[: len(COLOURS)]):
                 x = [p["step"] for p in arm["curve"]]
                 axis.plot(
                     x,
@@ -122,7 +137,8 @@ def draw(result: Mapping[str, Any], title: str, file: Path) -> Path:
                 )
                 low, high = ([100 * p[k] for p in arm["curve"]] for k in ("low", "high"))
                 axis.fill_between(x, low, high, color=COLOURS[n % len(COLOURS)], alpha=0.15, linewidth=0)
-            axis.set(title="During training", xlabel="step", ylabel="held-out accuracy, greedy, %")
+            some = f", the first {len(COLOURS)}" if len(result) > len(COLOURS) else ""
+            axis.set(title=f"During training{some}", xlabel="step", ylabel="held-out accuracy, greedy, %")
             axis.legend()
         axis = axes[0, -1]
         for n, arm in enumerate(result.values()):

@@ -6,7 +6,9 @@ import argparse
 import inspect
 import json
 import sys
+import typing
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,52 @@ def load_files(files: Sequence[str]) -> tuple[str, ...]:
 
 def read_method(word: str) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """(entry, hyper-parameters, files used) of `grpo`, `grpo:beta=0.04,rollouts=4` or `my/file.py:name`."""
+    entry, words, used = _method_words(word)
+    return entry, assignments(f"hyper-parameter of {entry.name}", words, entry.hyper_parameters), used
+
+
+def read_arm(word: str) -> tuple[Any, dict[str, Any], dict[str, Any], tuple[str, ...]]:
+    """(entry, hyper-parameters, settings, files used) of an arm: as `read_method`, and settings of the run beside the
+    hyper-parameters: `grpo:lr=3e-4,beta=0.04`.
+    """
+    entry, words, used = _method_words(word)
+    return (
+        entry,
+        *split_arm(entry, assignments(f"hyper-parameter of {entry.name} or setting", words, known_to(entry))),
+        used,
+    )
+
+
+def known_to(entry: Any) -> dict[str, inspect.Parameter]:
+    """What an arm may set: its method's hyper-parameters, and settings, which are also run.NAME."""
+    out = dict(entry.hyper_parameters)
+    for prefix, cls in SETTING_GROUPS.values():
+        hints = typing.get_type_hints(cls)
+        for f in fields(cls):
+            name = prefix + f.name
+            parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[f.name])
+            out.setdefault(name, parameter)
+            out[f"run.{name}"] = parameter
+    return out
+
+
+def split_arm(entry: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(hyper-parameters, settings) of values by names of `known_to`.
+
+    Raises BadValue for one that is given twice, and for a seed, which an experiment sets.
+    """
+    args = {n: v for n, v in values.items() if n in entry.hyper_parameters}
+    settings = {n.removeprefix("run."): v for n, v in values.items() if n not in args}
+    if len(args) + len(settings) < len(values):
+        twice = next(n for n in settings if n in values and f"run.{n}" in values)
+        raise BadValue(f"{entry.name}: {twice} and run.{twice} are the same setting; leave one out")
+    if "seed" in settings:
+        raise BadValue(f"{entry.name}: every arm is run with the same seeds; leave seed out, and give --seeds N")
+    return args, settings
+
+
+def _method_words(word: str) -> tuple[Any, list[str], tuple[str, ...]]:
+    """(entry, KEY=VALUE words, files used) of a method's word."""
     used: tuple[str, ...] = ()
     head, colon, rest = word.partition(".py:")
     if colon:
@@ -57,7 +105,7 @@ def read_method(word: str) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
             words.append(piece)
         else:
             words[-1] += "," + piece  # a comma inside a value
-    return entry, assignments(f"hyper-parameter of {name}", words, entry.hyper_parameters), used
+    return entry, words, used
 
 
 def read_task_options(task: str, words: Sequence[str]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadValue
 from .arguments import Parser
@@ -17,21 +17,25 @@ from .common import (
     model_of,
     print_json,
     print_note,
-    read_method,
+    read_arm,
     read_task_options,
     settings_of,
     task_of,
 )
 
+if TYPE_CHECKING:
+    from ..experiments import Arm
+
 ABOUT = """Run several methods on one task with several seeds, for the same number of steps, and compare them.
 
-METHOD is a name, a name with hyper-parameters (grpo:beta=0.04,rollouts=16), or path/to/file.py:name. Every run is
-cached in OUT/runs by its configuration and code: a finished run is read back, so an interrupted comparison continues
-when the command is given again.
+METHOD is a name, a name with hyper-parameters and settings (grpo:beta=0.04,lr=3e-4), or path/to/file.py:name. Every
+run is cached in OUT/runs by its configuration and code: a finished run is read back, so an interrupted comparison
+continues when the command is given again.
 """
 EXAMPLES = """examples:
   selfteach compare grpo rloo dr_grpo --task chain_sum --seeds 5
   selfteach compare grpo rloo --data mine.jsonl --reward mine.py:score --model smollm2-135m
+  selfteach compare grpo:lr=1e-4 grpo:lr=3e-4,beta=0.04 --task chain_sum
   selfteach compare grpo grpo:beta=0.04 grpo:clip=0.1 --task chain_sum --set terms=2,3 --steps 60 --seeds 3
 
 what comes out: a table with the mean over seeds and its 95 % interval (Student's t), the difference of each method's
@@ -60,41 +64,64 @@ def parser() -> Parser:
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach compare`; returns the exit code."""
     given = vars(parser().read(words))
-    if "seed" in settings_of(given):
-        raise BadValue("selfteach compare: takes --seeds N (seeds 0 to N-1), not --seed")
-    if given.get("seeds", 3) < 1:
-        raise BadValue(f"selfteach compare: --seeds must be 1 or more, not {given['seeds']}")
     from .. import experiments
-    from ..analysis import comparison
-    from ..configuration import plan
     from ..progress import show_progress
-    from .show import print_tables
 
+    load_files(given.get("use", ()))  # which may register the methods
+    asked = [(arm_name(word), *read_arm(word)) for word in given["methods"]]
+    arms = planned_arms(asked, given, "compare")
+    with show_progress() as progress:
+        seeds, out = range(given.get("seeds", 3)), given.get("out", "runs/compare")
+        result = experiments.compare(arms, seeds, out, progress, given.get("jobs", 1))
+    show_result(result, bool(given.get("json")))
+    return 0
+
+
+def planned_arms(
+    asked: Sequence[tuple[str, Any, Mapping[str, Any], Mapping[str, Any], Sequence[str]]],
+    given: dict[str, Any],
+    command: str,
+) -> list[Arm]:
+    """The arms (name, method, hyper-parameters, settings, files used) of a command line, all for as many steps as the
+    first. Raises SelfteachError.
+    """
+    from ..configuration import plan
+    from ..experiments import Arm
+
+    if "seed" in settings_of(given):
+        raise BadValue(f"selfteach {command}: takes --seeds N (seeds 0 to N-1), not --seed")
+    if given.get("seeds", 3) < 1:
+        raise BadValue(f"selfteach {command}: --seeds must be 1 or more, not {given['seeds']}")
     used = load_files(given.get("use", ()))
-    methods = [(word, *read_method(word)) for word in given["methods"]]
-    first = methods[0][1]
+    first = asked[0][1]
     task, data = task_of(given, first.claim), data_arguments(given)
     task_options = read_task_options(task, given.get("set", ()))
     if "steps" not in settings_of(given):
         given["run.steps"] = plan(first.name, task, task_options, **data).settings.steps
-    arms: list[experiments.Arm] = []
-    for word, entry, args, files in methods:
-        settings = {"final_eval_k": 0, **settings_of(given, entry)}
+    arms: list[Arm] = []
+    for name, entry, args, own, files in asked:
+        settings = {"final_eval_k": 0, **settings_of(given, entry), **own}
         more: dict[str, Any] = {"model": model_of(given), "use": (*used, *files), **data}
-        run_config = plan(entry.name, task, task_options, args=args, settings=settings, **more)
-        arms.append(experiments.Arm(arm_name(word), run_config))
-    with show_progress() as progress:
-        seeds, out = range(given.get("seeds", 3)), given.get("out", "runs/compare")
-        result = experiments.compare(arms, seeds, out, progress, given.get("jobs", 1))
-    if given.get("json"):
+        arms.append(Arm(name, plan(entry.name, task, task_options, args=args, settings=settings, **more)))
+    return arms
+
+
+def show_result(result: Mapping[str, Any], as_json: bool) -> None:
+    """Print what `experiments.compare` found."""
+    from ..analysis import comparison
+    from .show import print_tables
+
+    if as_json:
         print_json(result)
-    else:
-        title = f"{task}, {result['steps']} steps, seeds 0 to {len(result['seeds']) - 1}"
-        print_tables([comparison.table(result["arms"], title)])
-        print(f"chart    {result['chart'] or MISSING}\nfigures  {result['file']}")
-        if len(result["seeds"]) < 3:
-            print_note("with fewer than three seeds the intervals say little; --seeds 5 reuses these runs")
-    return 0
+        return
+    seeds = len(result["seeds"])
+    title = f"{result['task']}, {result['steps']} steps, seeds 0 to {seeds - 1}"
+    print_tables([comparison.table(result["arms"], title)])
+    for run, error in result.get("failed", {}).items():
+        print_note(f"{run} failed: {error}")
+    print(f"chart    {result['chart'] or MISSING}\nfigures  {result['file']}")
+    if seeds < 3:
+        print_note("with fewer than three seeds the intervals say little; --seeds 5 reuses these runs")
 
 
 def arm_name(word: str) -> str:

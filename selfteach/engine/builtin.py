@@ -89,8 +89,17 @@ class BuiltinEngine(EngineWeights):
             is_batch_invariant(scheduler.runner) for scheduler in self.schedulers.values()
         )
 
-    async def generate(self, model_role: str, context: np.ndarray, sampling: Sampling, rng_key: int) -> Completion:
+    async def generate(
+        self,
+        model_role: str,
+        context: np.ndarray,
+        sampling: Sampling,
+        rng_key: int,
+        on_tokens: Callable[[np.ndarray], object] | None = None,
+    ) -> Completion:
         """Draw tokens after `context` (i32[L]) until a stop, `sampling.max_tokens`, or the context limit.
+
+        on_tokens  called with i32[n] as tokens are drawn; it may neither raise nor take long
 
         Quantities in `sampling.record` are those of the distribution at its temperature before truncation (greedy: at
         temperature 1). Raises UnknownName, BadValue; NotFinite where the weights give no distribution.
@@ -102,7 +111,8 @@ class BuiltinEngine(EngineWeights):
             return Completion(
                 empty.astype(np.int32), empty, "limit", scheduler.version, dict.fromkeys(sampling.record, empty)
             )
-        return await self._submit(scheduler, EngineRequest(ids, len(ids), _future(), sampling, rng_key))
+        request = EngineRequest(ids, len(ids), _future(), sampling, rng_key, on_tokens=on_tokens)
+        return await self._submit(scheduler, request)
 
     async def score(
         self, model_role: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str] = ("logp",)

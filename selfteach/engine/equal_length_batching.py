@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ class PendingTurn:
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     recorded: dict[str, list[float]] = field(default_factory=dict)
+    on_tokens: Callable[[np.ndarray], object] | None = None
 
 
 class EqualLengthEngine(EngineWeights):
@@ -81,7 +82,14 @@ class EqualLengthEngine(EngineWeights):
         self.running: list[PendingTurn] = []
         self._pump: asyncio.Task[None] | None = None
 
-    async def generate(self, model_role: str, context: np.ndarray, sampling: Sampling, rng_key: int) -> Completion:
+    async def generate(
+        self,
+        model_role: str,
+        context: np.ndarray,
+        sampling: Sampling,
+        rng_key: int,
+        on_tokens: Callable[[np.ndarray], object] | None = None,
+    ) -> Completion:
         """As BuiltinEngine.generate."""
         group = self.group_of(model_role)
         vocab = self.models[group].config.vocab
@@ -95,7 +103,7 @@ class EqualLengthEngine(EngineWeights):
         if self._pump is not None and self._pump.get_loop() is not loop:
             self._fail_all(asyncio.CancelledError())  # its loop was closed under it
         table = self.stops[vocab].index_of(sampling.stop)
-        row = PendingTurn(group, ids, sampling, rng_key, table, loop.create_future())
+        row = PendingTurn(group, ids, sampling, rng_key, table, loop.create_future(), on_tokens=on_tokens)
         self.queue.append(row)
         if self._pump is None:
             self._pump = loop.create_task(self._run(), name="engine")
@@ -233,6 +241,8 @@ class EqualLengthEngine(EngineWeights):
             row.logp.append(float(logp[n]))
             for name in row.sampling.record:
                 row.recorded.setdefault(name, []).append(float(recorded[name][n]))
+            if row.on_tokens is not None and not row.future.done():
+                row.on_tokens(ids[n : n + 1].astype(np.int32))
         self.counts["generated"] += len(rows)
         return ids[: len(rows)]
 

@@ -32,6 +32,7 @@ class EngineRequest:
     ids     i64[L]  the context; of a score also its tokens but the last
     start   length of the context
     tokens  i64[n]  tokens to score
+    on_tokens       called with i32[n], the tokens drawn since the last call
     """
 
     ids: np.ndarray
@@ -44,6 +45,8 @@ class EngineRequest:
     model_role: str = ""
     scores: list[dict[str, np.ndarray]] = field(default_factory=list)
     slot: int = -1
+    on_tokens: Callable[[np.ndarray], object] | None = None
+    n_passed: int = 0  # tokens that `on_tokens` was called with
 
 
 class Scheduler:
@@ -94,6 +97,7 @@ class Scheduler:
         self.rng_key, self.stop_table = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)
         self.logp = np.zeros((slots, length), np.float32)
         self.recorded: dict[str, np.ndarray] = {}
+        self.n_listening = 0  # running requests with `on_tokens`
 
     @property
     def pending(self) -> bool:
@@ -114,6 +118,7 @@ class Scheduler:
         self.queue.clear()
         self.cancelled.clear()
         self.recorded_counts.clear()
+        self.n_listening = 0
         self.requests = [None] * len(self.requests)
         self.running[:] = False
         self.clear_cache()
@@ -241,6 +246,8 @@ class Scheduler:
 
     def _finish_ended(self, slots: np.ndarray, ids: np.ndarray) -> bool:
         """Finish those slots that end with their last token, given in `ids`; whether there was one."""
+        if self.n_listening:
+            self._pass_on(slots)
         stop = self.is_eos[ids]
         for i in np.flatnonzero(self.stops.may_complete[self.stop_table[slots], ids] & ~stop):
             s = slots[i]
@@ -249,6 +256,17 @@ class Scheduler:
         for i in over:
             self._finish(int(slots[i]), bool(stop[i]))
         return bool(len(over))
+
+    def _pass_on(self, slots: np.ndarray) -> None:
+        """Call `on_tokens` of these slots' requests with what was drawn since."""
+        for slot in slots:
+            request = self.requests[slot]
+            if request is None or request.on_tokens is None:
+                continue
+            a, z = request.start + request.n_passed, int(self.n_known[slot])
+            if z > a:  # less, where it began again with fewer slots
+                request.n_passed = z - request.start
+                request.on_tokens(self.tokens[slot, a:z].astype(np.int32))
 
     def _finish(self, slot: int, stop: bool) -> None:
         """End the generation of a slot's request, and set its result."""
@@ -295,6 +313,8 @@ class Scheduler:
         request = self.requests[slot]
         if request is not None and request.sampling is not None and request.sampling.record:
             self.recorded_counts -= Counter(request.sampling.record)
+        if request is not None and request.on_tokens is not None:
+            self.n_listening -= 1
         self.requests[slot] = None
         self.running[slot] = False
         self._touch(slot)
@@ -359,5 +379,7 @@ class Scheduler:
             self.rng_key[slot], self.stop_table[slot] = np.uint64(request.rng_key), self.stops.index_of(s.stop)
             if s.record:
                 self.recorded_counts += Counter(s.record)
+        if request.on_tokens is not None:
+            self.n_listening += 1
         self.is_plain[slot] = s is not None and not s.record and s.top_p == 1 and s.top_k == 0
         return True

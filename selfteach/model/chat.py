@@ -73,8 +73,12 @@ class ChatTemplate:
             return chat
         return replace(chat, end_of_turn=max((t for t in special if tail.startswith(t)), key=len, default=None))
 
-    def render(self, messages: Sequence[Message], reply: bool = True) -> str:
+    def render(
+        self, messages: Sequence[Message], reply: bool = True, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
         """The messages as text, with `reply` followed by the generation prompt.
+
+        tools  functions that the model may call, in OpenAI's form; not every template says them
 
         Raises BadValue where the template refuses them or is broken.
         """
@@ -82,7 +86,7 @@ class ChatTemplate:
 
         try:
             return compiled(self.template).render(
-                messages=list(messages), add_generation_prompt=reply, tools=None, **self.special_tokens
+                messages=list(messages), add_generation_prompt=reply, tools=tools, **self.special_tokens
             )
         except Exception as error:  # whatever a template may do
             raise BadValue(f"chat template: {type(error).__name__}: {' '.join(str(error).split())}") from error

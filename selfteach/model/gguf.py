@@ -20,7 +20,7 @@ from .outside_files import check_finite
 from .tokenizer import Tokenizer
 from .transformer import Transformer
 
-VERSION = 1  # raise when the conversion changes
+VERSION = 2  # raise when the conversion changes
 TENSOR_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
 ALTERNATIVE = "give the model's own folder in the Hub's layout instead"
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -35,7 +35,8 @@ BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-CONTROL, USER = 3, 4  # kinds of token
+CONTROL, USER, UNUSED = 3, 4, 5  # kinds of token
+ENDS = ("eos", "eot", "eom")  # names of EOS tokens
 
 
 def converted_folder(file: Path) -> Path:
@@ -203,8 +204,11 @@ def build_tokenizer(file: Path, metadata: Mapping[str, Any]) -> Tokenizer:
         _required(file, metadata, "tokenizer.ggml.merges"),
     )
     kinds = get("token_type") or [1] * len(tokens)
-    inner = Inner(models.BPE({t: i for i, t in enumerate(tokens)}, [tuple(m.split(" ", 1)) for m in merges]))
-    inner.pre_tokenizer = pre_tokenizer(file, str(get("pre") or "default"))
+    pre = str(get("pre") or "default")
+    vocab = {t: i for i, (t, k) in enumerate(zip(tokens, kinds, strict=True)) if k != UNUSED}
+    pairs = [tuple(m.split(" ", 1)) for m in merges]
+    inner = Inner(models.BPE(vocab, pairs, ignore_merges=pre in WHOLE_WORDS))
+    inner.pre_tokenizer = pre_tokenizer(file, pre)
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens(
         [AddedToken(t, normalized=False, special=True) for t, k in zip(tokens, kinds, strict=True) if k == CONTROL]
@@ -217,7 +221,7 @@ def build_tokenizer(file: Path, metadata: Mapping[str, Any]) -> Tokenizer:
         inner.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", special_tokens=[(bos, tokens.index(bos))]
         )
-    ends = [i for name in ("eos", "eot") if (i := get(f"{name}_token_id")) is not None]
+    ends = [i for name in ENDS if (i := get(f"{name}_token_id")) is not None]
     if not ends:
         raise BadCheckpoint(f"{file}: it names no EOS token (tokenizer.ggml.eos_token_id); {ALTERNATIVE}")
     config = {
@@ -237,6 +241,7 @@ LLAMA3 = (
 )
 SPLITS = {"llama-bpe": LLAMA3, "llama3": LLAMA3, "qwen2": LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")}
 GPT2 = ("default", "gpt-2", "gpt2")
+WHOLE_WORDS = ("llama-bpe", "llama3")  # a piece that is a token is that token, whatever merges would make of it
 SINGLE_DIGITS = ("smollm", "refact", "starcoder", "command-r")
 
 

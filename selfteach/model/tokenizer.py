@@ -106,7 +106,7 @@ class Tokenizer:
         if isinstance(value, str):
             return mark.join(self._split_pieces(value))
         if isinstance(value, Mapping):
-            return {k: self._insert_marks(v, mark) for k, v in value.items()}
+            return {self._insert_marks(k, mark): self._insert_marks(v, mark) for k, v in value.items()}
         return [self._insert_marks(v, mark) for v in value] if isinstance(value, list | tuple) else value
 
     def _encode_template(self, text: str, mark: str) -> list[int]:
@@ -126,12 +126,13 @@ class Tokenizer:
         """The bytes that each id adds to the text; none for ids that only pad a model's vocabulary."""
         return [self.pieces[i] if i < len(self.pieces) else b"" for i in np.asarray(ids).tolist()]
 
-    def render(self, prompt: Any) -> np.ndarray:
+    def render(self, prompt: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> np.ndarray:
         """i32[n]: the ids of a prompt: text (after BOS, where the model has one), messages, or ids unchanged.
 
         Messages are a list of {"role": ..., "content": ...}, which the chat template renders with the generation
-        prompt. Special tokens are those of the template: one that a text or message spells is ordinary text. Raises
-        BadValue where the template refuses the messages, or there is none.
+        prompt, and with `tools` where it has a place for them. Special tokens are those of the template: one that a
+        text, message or tool spells is ordinary text. Raises BadValue where the template refuses the messages, or
+        there is none.
         """
         if isinstance(prompt, str):
             return np.array(self._prompt_ids(prompt), np.int32)
@@ -144,8 +145,9 @@ class Tokenizer:
             )
         if not is_conversation(prompt):
             raise BadValue(f"prompt: text, token ids, or messages with a role and content, not {type(prompt).__name__}")
-        mark = _mark(prompt)
-        return np.array(self._encode_template(self.chat.render(self._insert_marks(prompt, mark)), mark), np.int32)
+        mark = _mark([prompt, tools])
+        text = self.chat.render(self._insert_marks(prompt, mark), tools=self._insert_marks(tools, mark))
+        return np.array(self._encode_template(text, mark), np.int32)
 
     def blank_prompt(self, prompt: Any) -> np.ndarray:
         """The ids of a prompt without content: messages with empty content but for the system's, or BOS.

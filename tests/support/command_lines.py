@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import io
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +18,26 @@ from hypothesis import strategies as st
 from selfteach import training
 from selfteach.bench import measure
 from selfteach.cli import main
-from selfteach.commands import bench, compare, evaluate, listing, regimes, reproduce, train
+from selfteach.commands import (
+    bench,
+    chat,
+    compare,
+    evaluate,
+    export,
+    generate,
+    listing,
+    regimes,
+    reproduce,
+    rollouts,
+    serve,
+    sweep,
+    train,
+)
 from selfteach.configuration import RunConfig
 from selfteach.core import registry
 from selfteach.experiments import runs
 from selfteach.loop import checkpoint
+from selfteach.serving import loading
 
 METHODS = ["grpo", "m2po", "ssrl", "ttrl", "sft", "bandit_reinforce", "grpo:beta=0.1,rollouts=2"]
 TASKS = ["bandit", "chain_sum", "countdown", "digit_sum", "strings"]
@@ -57,7 +74,13 @@ class Outcome:
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "eval": evaluate.parser,
+    "show": rollouts.parser,
+    "export": export.parser,
+    "generate": generate.parser,
+    "chat": chat.parser,
+    "serve": serve.parser,
     "compare": compare.parser,
+    "sweep": sweep.parser,
     "reproduce": reproduce.parser,
     "regimes": regimes.parser,
     "bench": bench.parser,
@@ -66,7 +89,10 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 }
 PLACES = {
     "eval": [*METHODS, "run", "nothing"],
+    "show": ["run", "nothing", "file"],
+    **{c: ["run", "nothing", "tiny", "file", "results", "-"] for c in ("generate", "chat", "serve", "export")},
     "compare": METHODS,
+    "sweep": METHODS,
     "reproduce": ["grpo", "ttrl", "bandit_reinforce", "grpo:beta=1"],
     "regimes": ["deep", "skill", "bandit_small"],
     "bench": ["rollout", "learn", "step"],
@@ -99,7 +125,13 @@ def values_of(name: str, action: Any, model: str) -> st.SearchStrategy[list[str]
         "--model": st.sampled_from([model, model, model, "tiny-s", "tiny", "nothing"]),
         "--task": st.sampled_from(TASKS),
         "--set": assignments_of(TASKS),
+        "--grid": st.builds(lambda k, v: f"{k}={v}", st.sampled_from(["lr", "beta", "seed", "clip", "bad"]), VALUES),
         "--out": st.sampled_from(["new", "run", "file", "", "a/b"]),
+        "--gguf": st.sampled_from(["new.gguf", "run", "", "a/b"]),
+        "--hub": st.sampled_from(["new", "run", "", "a/b", "file"]),
+        "--jsonl": st.sampled_from(["new.jsonl", "run", "", "a/b"]),
+        "--parquet": st.sampled_from(["new.parquet", "run", "", "a/b"]),
+        "--host": st.sampled_from(["127.0.0.1", "localhost", "::1", "", "1.2.3.4", "\x1b", "a b"]),  # no look-ups
         "--page": st.sampled_from(["new.md", "run", "file/page.md", "", "a/b.md"]),
     }
     one = fitting.get(name, VALUES)
@@ -160,6 +192,8 @@ def only_planned() -> Iterator[list[RunConfig]]:
         patch.setattr(checkpoint, "claimed", stop)  # train: the folder is taken
         patch.setattr(training, "warm_started", stop)
         patch.setattr(training, "make_session", stop)  # eval
+        patch.setattr(loading, "start_of", stop)  # generate, chat, serve
+        patch.setattr(sys, "stdin", io.StringIO("a prompt"))
         patch.setattr(runs.RunPool, "run", stop)  # compare, reproduce, regimes --measure
         patch.setattr(measure, "measure_workload", stop)  # bench
         patch.setattr(measure, "measure", stop)

@@ -1,0 +1,202 @@
+"""Rollouts of a run's log as people read them: prompt, turns, reward with its parts and reasons, advantage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from ..core.errors import BadCheckpoint, BadValue, describe, unknown
+from ..core.protocols import Tokenizer
+from .log import Rollouts
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """A part of a rollout's text. kind: prompt, sampled (the policy or another model wrote it), context (a tool, a
+    document, a message). role: of the model whose context it is in. span: what a program marked it as (information).
+    """
+
+    kind: str
+    role: str
+    span: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RolloutRecord:
+    """One trajectory of a step.
+
+    task       the task's id; prompt, reference: its prompt (text or messages) and its answer
+    response   all that was sampled, context left out
+    reward     None: there is none; `parts`, `why` and `error` say how it came about
+    scores     others of this trajectory: column, value, parts, why, error
+    advantage  mean over its learned tokens; None: it was not learned
+    tokens     sampled ones; status: why it ended (stop, length, limit, error)
+    """
+
+    step: int
+    episode: str
+    group: str
+    task: str
+    prompt: Any
+    reference: Any
+    turns: tuple[TurnRecord, ...]
+    response: str
+    answer: Any
+    reward: float | None
+    parts: Mapping[str, float]
+    why: str
+    error: str | None
+    scores: tuple[Mapping[str, Any], ...]
+    advantage: float | None
+    tokens: int
+    status: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain values."""
+        return asdict(self)
+
+
+def logged_steps(log: Path) -> list[int]:
+    """The steps whose rollouts a run's log (RUN/log) has, ascending."""
+    return sorted(int(f.stem) for f in (log / "rollouts").glob("*.npz") if f.stem.isdigit())
+
+
+def read_rollouts(log: Path, step: int, tokenizer: Tokenizer) -> list[RolloutRecord]:
+    """The rollouts of a step in a run's log (RUN/log), in order; `tokenizer`: the run's.
+
+    An episode without a trajectory (its program raised) is one with the text that it came to. Raises BadValue for a
+    step that the log does not have, BadCheckpoint for a file that is none.
+    """
+    file = log / "rollouts" / f"{step:06d}.npz"
+    if not file.is_file():
+        steps = logged_steps(log)
+        have = f"it has {steps[0]} to {steps[-1]}" if steps else "it has none yet"
+        raise BadValue(f"{log}: has no rollouts of step {step}; {have}")
+    rollouts = Rollouts(file)
+    try:
+        advantages, out, n = _advantages(rollouts), list[RolloutRecord](), 0
+        for group in rollouts.metadata["groups"]:
+            for episode in rollouts.metadata["episodes"][n : n + group["episodes"]]:
+                out += _records(rollouts, group, episode, step, tokenizer, advantages)
+            n += group["episodes"]
+    except Exception as error:  # what is not as it was written shows wherever it is first used
+        raise BadCheckpoint(f"{file}: not as a run wrote it ({describe(error, 160)})") from error
+    return out
+
+
+def best_and_worst(records: Sequence[RolloutRecord], best: int = 0, worst: int = 0) -> list[RolloutRecord]:
+    """The `best` of the highest reward, falling, and the `worst` of the lowest, rising, among those that have one."""
+    known = sorted((r for r in records if r.reward is not None), key=lambda r: cast("float", r.reward))
+    return [*known[::-1][:best], *known[:worst]]
+
+
+def of_task(records: Sequence[RolloutRecord], task: str) -> list[RolloutRecord]:
+    """The rollouts of the task with this id. Raises UnknownName for one that the step did not have."""
+    found = [r for r in records if r.task == task]
+    if not found:
+        raise unknown("task of this step", task, {r.task for r in records})
+    return found
+
+
+def _records(
+    rollouts: Rollouts,
+    group: Mapping[str, Any],
+    episode: Mapping[str, Any],
+    step: int,
+    tokenizer: Tokenizer,
+    advantages: Mapping[str, float],
+) -> Iterator[RolloutRecord]:
+    tree, request = rollouts.tree(episode["id"]), group["request"]
+    task = request.get("task", {}) if isinstance(request, dict) else {}
+    closed = [(tuple(t["leaf"].get(k) for k in ("node", "offset")), t) for t in episode["trajectories"]]
+    if not closed and len(tree.parent):
+        closed = [((len(tree.parent) - 1, -1), {"status": episode["status"]})]
+    for (node, offset), trajectory in closed:
+        places, path = tree.places(node, offset), tree.path(node, offset)
+        pieces = _pieces(tree, path, places)
+        mask = tree.action_mask[places]
+        scores = [s for s in group["scores"] if tuple(s["at"]) == (episode["id"], node, offset)]
+        reward = next((s for s in scores if s["column"] == "reward"), None) or {}
+        yield RolloutRecord(
+            step,
+            episode["id"],
+            group["key"],
+            str(task.get("id", "")),
+            _plain(task.get("prompt", request if isinstance(request, str) else "")),
+            _plain(task.get("answer")),
+            tuple(TurnRecord(*about, tokenizer.decode(tree.id[at])) for about, at in pieces),
+            tokenizer.decode(tree.id[places][mask]),
+            _plain(episode["answer"]),
+            reward.get("value"),
+            reward.get("parts", {}),
+            reward.get("why", ""),
+            reward.get("error") or (episode["why"] or None),
+            tuple({k: v for k, v in s.items() if k != "at"} for s in scores if s is not reward),
+            advantages.get(f"{episode['id']}:{node}"),
+            int(mask.sum()),
+            trajectory.get("status", episode["status"]),
+        )
+
+
+def _pieces(
+    tree: Any, path: Sequence[tuple[int, int]], places: np.ndarray
+) -> list[tuple[tuple[str, str, str], np.ndarray]]:
+    """((kind, role, span), places) of runs of tokens that are alike."""
+    out: list[tuple[tuple[str, str, str], list[int]]] = []
+    node_of = np.repeat([n for n, _ in path], [upto for _, upto in path])
+    for at, node in zip(places.tolist(), node_of.tolist(), strict=True):
+        sampled, root = bool(tree.action_mask[at]), tree.parent[node] < 0
+        kind = "sampled" if sampled else "prompt" if root else "context"
+        about = kind, tree.roles[tree.by[node]], tree.spans[tree.span[at]]
+        if not out or out[-1][0] != about:
+            out.append((about, []))
+        out[-1][1].append(at)
+    return [(about, np.array(own)) for about, own in out]
+
+
+def _advantages(rollouts: Rollouts) -> dict[str, float]:
+    """The mean advantage of each learned sequence, by its name."""
+    if "learned/adv" not in rollouts.arrays:
+        return {}
+    ends = np.cumsum(rollouts.arrays["learned/length"])[:-1]
+    parts = np.split(rollouts.arrays["learned/adv"], ends)
+    return {
+        name: float(np.mean(part))
+        for name, part in zip(rollouts.metadata["learned"], parts, strict=True)
+        if len(part) and np.isfinite(part).all()
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value of the log's JSON without the marks of its types."""
+    if isinstance(value, dict):
+        if value.keys() == {"tuple"}:
+            return _plain(value["tuple"])
+        if value.keys() == {"map"}:
+            return {str(_plain(k)): _plain(v) for k, v in value["map"]}
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def as_lines(records: Collection[RolloutRecord]) -> str:
+    """The records as JSON lines."""
+    return "".join(json.dumps(r.to_json(), ensure_ascii=False) + "\n" for r in records)
+
+
+def as_columns(records: Collection[RolloutRecord]) -> list[dict[str, Any]]:
+    """The records as rows of a table: what has another form from row to row is JSON text."""
+    out: list[dict[str, Any]] = []
+    for record in records:
+        row = record.to_json()
+        for name in ("reference", "answer", "scores", "parts"):
+            row[name] = json.dumps(row[name], ensure_ascii=False)
+        if not isinstance(row["prompt"], str):
+            row["prompt"] = json.dumps(row["prompt"], ensure_ascii=False)
+        out.append(row)
+    return out
