@@ -11,7 +11,7 @@ from ..core import Claim, Method, Term, Update, method, unsorted
 from ..objective.kl import kl
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..rollout.search import search_agent, self_search
+from ..rollout.search import RETRY, search_agent, self_search
 from .grpo import grpo
 
 
@@ -21,7 +21,8 @@ def search_r1(groups: int = 48, rollouts: int = 5, turns: int = 4, beta: float =
 
         loss = -sum_t I_t min(r_t A, clip(r_t) A) / sum_t I_t,   I_t = 1 on tokens that the policy sampled
 
-    Jin et al. 2025, equations 2 and 3. mask=False trains on retrieved tokens too, as the paper's ablation does.
+    Jin et al. 2025, equations 2 and 3. A turn with neither a query nor an answer is told so and costs a turn.
+    mask=False trains on retrieved tokens too, as the paper's ablation does.
     """
     # Retrieved tokens were never sampled and have no old_logp.
     ratio = clipped_ratio() if mask else clipped_ratio().reading(old_logp="prox_logp")
@@ -29,10 +30,13 @@ def search_r1(groups: int = 48, rollouts: int = 5, turns: int = 4, beta: float =
         Term(ratio, loss_weights=token_mean()),
         *((Term(kl(), loss_weights=token_mean(), coef=beta),) if beta else ()),
     )
+    engine = search_agent(turns=turns, invalid=RETRY)
     return (
         grpo(groups=groups, rollouts=rollouts)
-        .replace(programs={"main": search_agent(turns=turns, teach=not mask)}, updates=(Update(("policy",), terms),))
-        .override(decode={"search": search_agent(turns=turns), "self": self_search()})
+        .replace(
+            programs={"main": engine if mask else engine.replace(teach=True)}, updates=(Update(("policy",), terms),)
+        )
+        .override(decode={"search": engine, "self": self_search()})
     )
 
 
