@@ -23,8 +23,10 @@ from ..core import (
     Turn,
     Update,
     block,
+    mechanism,
     method,
-    unsorted,
+    outcome,
+    premise,
 )
 from ..core.tagged_text import pieces_before
 from ..credit.advantages import norm
@@ -66,18 +68,13 @@ def ssrl(
     afterwards, in at most three turns before the last: at every query, or where the policy is uncertain. strict: of
     `search_format`. verl=False: GRPO's own loss, a mean over answers of the means over their tokens, without dual clip.
     """
-    mean = token_mean() if verl else sequence_mean()
-    terms = (
-        Term(clipped_ratio(dual=3.0 if verl else None), loss_weights=mean),
-        Term(kl(), loss_weights=mean, coef=beta),
-    )
     return (
         grpo(groups=groups, rollouts=rollouts)
         .replace(
             programs={"main": self_search()},
             reward=(weighted(parts=((1 - format, exact_match()), (format, search_format(strict=strict)))),),
             credit=(per_trajectory(mask=("information",) if mask else ()), norm()),
-            updates=(Update(("policy",), terms if beta else terms[:1]),),
+            updates=(policy_update(beta, verl),),
         )
         .override(
             decode={
@@ -92,7 +89,24 @@ def ssrl(
 @method(family="search", paper="2508.10874")
 def answer_only(groups: int = 48, rollouts: int = 5, beta: float = 0.001) -> Method:
     """SSRL's baseline: GRPO on direct answers, without thoughts or search; the reward is exact match alone."""
-    return grpo(groups=groups, rollouts=rollouts, beta=beta).replace(programs={"main": single(prefix="<answer>")})
+    return grpo(groups=groups, rollouts=rollouts).replace(
+        programs={"main": single(prefix="<answer>")}, updates=(policy_update(beta),)
+    )
+
+
+@method(family="search", paper="2508.10874")
+def think_then_answer(groups: int = 48, rollouts: int = 5, beta: float = 0.001) -> Method:
+    """SSRL's other baseline: GRPO on a thought and an answer; a search ends the answer, which is then wrong."""
+    return grpo(groups=groups, rollouts=rollouts).replace(
+        programs={"main": single(prefix="<think>", stop=("</answer>", "<search>"))}, updates=(policy_update(beta),)
+    )
+
+
+def policy_update(beta: float, verl: bool = True) -> Update:
+    """The policy's update, with the KL to the reference where `beta` is above 0; verl: with the means of its loss."""
+    mean = token_mean() if verl else sequence_mean()
+    ratio = Term(clipped_ratio(dual=3.0 if verl else None), loss_weights=mean)
+    return Update(("policy",), (ratio, Term(kl(), loss_weights=mean, coef=beta)) if beta else (ratio,))
 
 
 @block
@@ -185,23 +199,38 @@ def query_uncertainty(context: ModelContext, turn: Turn, with_tags: bool = False
 
 ssrl.claim = Claim(
     (
-        unsorted("accuracy", "self", "answer_only", by=0.0),
-        unsorted("accuracy", "self", "format_only", by=0.0),
-        unsorted("accuracy", "self", "no_mask", by=0.0),
-        unsorted("accuracy", "self", "no_format", by=0.0),
-        unsorted("accuracy+search", "self", "accuracy of self", by=0.05),
-        unsorted("accuracy+entropy_guided", "self", "accuracy+search of self", by=-0.05, scale="ratio"),
-        unsorted("calls+entropy_guided", "self", "calls+search of self", by=0.20, relation="<", scale="ratio"),
-        unsorted("pass@64", "self", "pass@8 of self", by=0.0),
+        premise("accuracy", "self", "start", by=0.2, fails_at=0.9),  # there is a way to be found
+        premise("accuracy", "answer_only", 0.15, fails_at=0.1),  # direct answers are no straw man
+        mechanism("late:reward/format", "self", "no_format", by=0.05, fails_at=1.0),
+        # of each answer, a token at least of what it wrote to itself is left out: it searches, and the mask acts
+        mechanism("late:dropped/masked:information", "self", 128.0, fails_at=0.0),
+        outcome("accuracy", "self", "answer_only", by=0.05, fails_at=0.97),
+        outcome("accuracy", "self", "think_then_answer", by=0.05, fails_at=0.97),
+        outcome("accuracy", "self", "no_mask", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "no_format", by=0.02, fails_at=0.99),
+        outcome("accuracy+search", "self", "accuracy of self", by=0.05, fails_at=0.97),
+        outcome(
+            "accuracy+entropy_guided",
+            "self",
+            "accuracy+search of self",
+            relation=">=",
+            scale="ratio",
+            by=0.05,
+            fails_at=0.5,
+        ),
+        outcome(
+            "calls+entropy_guided", "self", "calls+search of self", relation="<", scale="ratio", by=0.2, fails_at=0.0
+        ),
     ),
     arms={
         "answer_only": "answer_only",
-        "format_only": ("ssrl", {"format": 1.0}),
+        "think_then_answer": "think_then_answer",
         "no_mask": ("ssrl", {"mask": False}),
         "no_format": ("ssrl", {"format": 0.0}),
     },
-    task="atlas",
-    steps=40,
+    regime="search",
+    equal="tokens",  # a direct answer is a twentieth as long, so its arm gets more of them
+    idea=("main.program", "main.reward", "main.credit", "decode"),
     because=(
         "a model that writes both queries and results learns to use its own knowledge, and can then use a real "
         "engine without further training"

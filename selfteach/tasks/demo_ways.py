@@ -41,12 +41,12 @@ class WayShares:
 class WayWriter(DemoWriter):
     """Writes demonstrations that go a way.
 
-        carefully  searches hop by hop, and copies what it found          right
-        hastily    searches the first hop alone, and answers with that    right where there is no other
-        absently   searches as it should, and answers something else      wrong
-        astray     searches something else, and goes on from there        wrong
-        briefly    thinks without a search, and answers                   right with probability `sure`
-        directly   answers at once, without a thought                     right with probability `sure`
+    carefully  searches hop by hop, and copies what it found          right
+    hastily    searches the first hop alone, and answers with that    right where there is no other
+    absently   searches as it should, and answers something else      wrong
+    astray     searches something else, and goes on from there        wrong
+    briefly    thinks without a search, and answers                   right with probability `sure`
+    directly   answers at once, without a thought                     right with probability `sure`
     """
 
     def go(self, way: str, chain: Chain, draw: np.random.Generator, sure: float = 1.0) -> str:
@@ -108,4 +108,3 @@ def without_a_closer(text: str, draw: np.random.Generator) -> str:
         return text
     at, closer = places[int(draw.integers(len(places)))]
     return text[:at] + text[at + len(closer) :]
-

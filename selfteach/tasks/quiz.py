@@ -266,18 +266,24 @@ class Quiz:
         return Task(f"memory/{i}", prompt, data=(completion,), tags={"kind": "memory", "slip": ""})
 
     def practice(self, i: int) -> Task:
-        """The i-th item that is practised before the demonstrations: memory, and right answers whose way is given."""
-        assert self.ways is not None
-        only = replace(self.ways, practised=1.0)
-        return self._memory(i) or self._going(i, "practice", only, generator(self.seed, "practise", i))
+        """The i-th item that is practised before the demonstrations: memory, and answers whose way is given.
 
-    def _going(self, i: int, kind: str, ways: WayShares, draw: np.random.Generator) -> Task:
+        Every second of these goes any way, whatever their shares, so that each is gone as its first words say.
+        """
+        assert self.ways is not None
+        draw = generator(self.seed, "practise", i)
+        given = WAYS if draw.random() < 0.5 else PRACTISED
+        return self._memory(i) or self._going(i, "practice", replace(self.ways, practised=1.0), draw, given)
+
+    def _going(
+        self, i: int, kind: str, ways: WayShares, draw: np.random.Generator, practised: Sequence[str] = PRACTISED
+    ) -> Task:
         """The i-th demonstration that goes a way; tags: those of the task, kind, way. Its prompt names a way given."""
         chain = self._question(kind, i, shown=True)
         task = self.task(chain, f"{kind}/{i}")
         given, way = draw.random() < ways.practised, pick(ways.shares, draw.random())
         if given:
-            way = str(draw.choice(PRACTISED))
+            way = str(draw.choice(practised))
         unknown = bool(task.tags["stranger"])
         chain = self._invented(chain, task.id) if unknown else chain
         if draw.random() < ways.abstain * (1.0 if unknown else 0.0 if given else TIMID):

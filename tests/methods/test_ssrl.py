@@ -252,9 +252,19 @@ def test_ssrl_without_format_reward_mask_and_kl_is_grpo():
     assert differ == {"program.main", "reward.0", "credit.0", "decode.self", "decode.search", "decode.entropy_guided"}
 
 
-def test_answer_only_is_grpo_with_another_program():
-    same(of("answer_only", beta=0.0), of("grpo"))
-    assert {row[0] for row in of("answer_only", beta=0.0).diff(of("grpo", groups=48, rollouts=5))} == {"program.main"}
+@pytest.mark.parametrize("name", ["answer_only", "think_then_answer"])
+def test_the_baselines_are_ssrl_with_another_program_and_exact_match_alone(name):
+    same(of(name, beta=0.0), with_weigh(of("grpo"), "token_mean"))
+    rows = {row[0] for row in of(name).diff(of("ssrl", mask=False))}
+    decoders = {"decode.self", "decode.search", "decode.entropy_guided"}
+    assert rows == {"program.main", "reward.0", *decoders}
+
+
+def test_a_thinker_s_answer_ends_where_it_searches(tags):
+    program = of("think_then_answer").stage.programs["main"]
+    for written, answer in (("t</think><answer>z</answer>", "z"), ("t</think><search>q</search>", None)):
+        e = episode(scripted_context(program, [written], tags))
+        assert e.cost["turns"] == 1 and (e.answer == answer if answer else e.answer.endswith("<search>"))
 
 
 def test_the_mask_removes_a_span_from_every_loss_term():

@@ -1,4 +1,4 @@
-"""Demonstrations that go one of several ways: what each looks like, how often it is gone, and what is right about it."""
+"""Demonstrations that go one of several ways: what each looks like, how often it is gone, what is right about it."""
 
 from __future__ import annotations
 
@@ -109,14 +109,21 @@ def test_what_is_right_has_no_other_form_than_what_is_wrong():
 
 
 def test_a_way_that_is_practised_is_given_and_right():
-    source = world(practised=1.0, malformed=0.5)
-    for task in [*demos(source, 60), *(source.practice(i) for i in range(60))]:
+    for task in demos(world(practised=1.0, malformed=0.5), 60):
         first = beginning(task.tags["way"])
         assert task.prompt.endswith(f"?\n{first}") and is_right(task)
-        assert task.tags["way"] in ("carefully", "briefly", "directly")
-        assert search_format(text=first + task.data[0]).value == {"directly": 0.0, "briefly": 0.5}.get(
-            task.tags["way"], 1.0
-        )
+        form = search_format(text=first + task.data[0]).value
+        assert form == {"directly": 0.0, "briefly": 0.5, "carefully": 1.0}[task.tags["way"]]
+
+
+def test_every_way_is_practised_before():
+    source = world(malformed=0.5)
+    before = [source.practice(i) for i in range(400)]
+    found = Counter(t.tags["way"] for t in before)
+    # a third of one half, a sixth of the other
+    expected = dict.fromkeys(WAYS, 1 / 12) | dict.fromkeys(("carefully", "briefly", "directly"), 1 / 6 + 1 / 12)
+    assert {w: n / 400 for w, n in found.items()} == pytest.approx(expected, abs=0.06)
+    assert all(t.prompt.endswith(beginning(t.tags["way"])) for t in before)
 
 
 def test_of_a_stranger_nothing_is_shown_or_found():
@@ -127,7 +134,7 @@ def test_of_a_stranger_nothing_is_shown_or_found():
     for task in strange:
         name = task.tags["entities"][0]
         assert name in task.prompt and name not in corpus and task.answer != ABSTENTIONS
-    shown = [t for t in demos(world(strangers=0.3, abstain=0.5, practised=0.0))]
+    shown = demos(world(strangers=0.3, abstain=0.5, practised=0.0))
     quiet = {
         strange: [last_between(t.data[0], "answer", "") in ABSTENTIONS for t in shown if t.tags["stranger"] == strange]
         for strange in (True, False)

@@ -116,7 +116,11 @@ def test_ties_go_by_the_order_of_the_corpus():
 
 def test_some_of_the_results_are_the_first_of_them_as_many_as_the_query_says():
     source = factworld()
-    whole, some, one = over(source.corpus(), top=3), over(source.corpus(), top=3, some=True), over(source.corpus(), top=1)
+    whole, some, one = (
+        over(source.corpus(), top=3),
+        over(source.corpus(), top=3, some=True),
+        over(source.corpus(), top=1),
+    )
     queries = [t.prompt for t in source.test[:120]]
     counted = Counter(some(q).count(".") for q in queries)  # a sentence each
     assert set(counted) == {1, 2, 3} and all(n > 20 for n in counted.values())
