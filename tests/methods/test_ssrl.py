@@ -249,7 +249,8 @@ def test_ssrl_without_format_reward_mask_and_kl_is_grpo():
     same(of("ssrl", format=0.0, mask=False, beta=0.0), with_weigh(of("grpo"), "token_mean"))
     bare = of("ssrl", format=0.0, mask=False, beta=0.0, verl=False)
     differ = {place for place, _, _ in bare.diff(of("grpo", groups=48, rollouts=5))}
-    assert differ == {"program.main", "reward.0", "credit.0", "decode.self", "decode.search", "decode.entropy_guided"}
+    decoders = {"decode.self", "decode.search", "decode.entropy_guided"}
+    assert differ == {"program.main", "reward.0", "credit.0", "update.term.0", *decoders}  # dual=None, mask=() are said
 
 
 @pytest.mark.parametrize("name", ["answer_only", "think_then_answer"])
@@ -257,7 +258,7 @@ def test_the_baselines_are_ssrl_with_another_program_and_exact_match_alone(name)
     same(of(name, beta=0.0), with_weigh(of("grpo"), "token_mean"))
     rows = {row[0] for row in of(name).diff(of("ssrl", mask=False))}
     decoders = {"decode.self", "decode.search", "decode.entropy_guided"}
-    assert rows == {"program.main", "reward.0", *decoders}
+    assert rows == {"program.main", "reward.0", "credit.0", *decoders}  # mask=() is said
 
 
 def test_a_thinker_s_answer_ends_where_it_searches(tags):

@@ -9,7 +9,7 @@ import pytest
 
 from selfteach.core import BadValue, Task
 from selfteach.core.random_keys import generator
-from selfteach.core.tagged_text import between, last_between
+from selfteach.core.tagged_text import last_between
 from selfteach.methods.ssrl import search_format
 from selfteach.reward.answer import ABSTENTIONS, exact_match
 from selfteach.tasks.demo_ways import WAYS, WayWriter, beginning, without_a_closer
@@ -28,7 +28,7 @@ def demos(source: Any, n: int = 600) -> list[Task]:
 
 
 def is_right(task: Task) -> bool:
-    return exact_match(answer=last_between(task.data[0], "answer", None), task=task).value == 1.0
+    return exact_match(answer=last_between(task.prompt + task.data[0], "answer", None), task=task).value == 1.0
 
 
 WRITER = WayWriter(
@@ -167,4 +167,4 @@ def test_options_that_make_no_sense_are_named(options, named):
 
 
 def test_without_ways_there_is_nothing_to_practise():
-    assert factworld().practice is None and between(factworld().demos(0).data[0], "search")
+    assert factworld().practice is None
