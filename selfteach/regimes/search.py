@@ -23,6 +23,7 @@ WORLD: dict[str, Any] = {
     "malformed": 0.2,
 }
 WARM: dict[str, Any] = {"warm_practice_steps": 1600, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3}
+SHARES = (0.1, 0.2, 0.1, 0.1, 0.2, 0.3)  # carefully, hastily, absently, astray, briefly, directly
 
 
 @regime
@@ -30,7 +31,21 @@ def search() -> Regime:
     """Questions of one and two hops, for a model that knows most facts by heart and mostly answers in a poor way."""
     return Regime(
         task="factworld",
-        task_options={**WORLD, "ways": (0.1, 0.2, 0.1, 0.1, 0.2, 0.3)},
+        task_options={**WORLD, "ways": SHARES},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways={way: beginning(way) for way in WAYS},
+        search=SEARCH,
+    )
+
+
+@regime
+def worded() -> Regime:
+    """As `search`, but every second answer is a sentence, which is as right and which a strict rule cannot read."""
+    return Regime(
+        task="factworld",
+        task_options={**WORLD, "ways": SHARES, "worded": 0.5},
         model="tiny-s",
         settings={**WARM, **RUN, "steps": 60},
         args=BATCH,

@@ -6,9 +6,13 @@ Each way is known by its first words. Whether an answer is right and whether its
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ..core.answers import same
+from ..core.blocks import block
+from ..core.task import Task
 from ..reward.answer import ABSTENTIONS
 from .demos import DemoWriter, answer, information, search, think
 from .world import Chain
@@ -28,6 +32,7 @@ class WayShares:
     sure       chance that an answer that follows from no search is shown right
     malformed  chance that a tag is not closed, whatever the answer
     abstain    chance of "I don't know" where nobody can know the answer; TIMID times that elsewhere
+    worded     chance that the answer is a sentence (`it is Ulm`), which is as right as the name alone
     """
 
     shares: dict[str, float]
@@ -35,6 +40,7 @@ class WayShares:
     sure: float = 0.6
     malformed: float = 0.0
     abstain: float = 0.0
+    worded: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +105,26 @@ def _without_search(way: str, given: str) -> str:
 
 def _conclusion(entity: str) -> str:
     return think(f"so it is {entity}.") + answer(entity)
+
+
+def in_a_sentence(text: str) -> str:
+    """A completion whose answer is worded.
+
+    >>> in_a_sentence("<answer> Ulm</answer>")
+    '<answer> it is Ulm</answer>'
+    """
+    return text.replace("<answer>", "<answer> it is")
+
+
+@block
+def names_answer(*, answer: Any, task: Task) -> bool:
+    """Whether an answer is a gold answer, by its name alone or in a sentence: `it is Ulm`.
+
+    >>> names_answer(answer="it is Ulm", task=Task("t", "", ("Ulm",)))
+    True
+    """
+    golds = [task.answer] if isinstance(task.answer, str) else task.answer
+    return answer is not None and any(same(str(answer).removeprefix("it is "), str(gold)) for gold in golds)
 
 
 def without_a_closer(text: str, draw: np.random.Generator) -> str:

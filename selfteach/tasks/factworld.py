@@ -86,6 +86,7 @@ def factworld(
     practised: float = 0.5,
     sure: float = 0.6,
     malformed: float = 0.0,
+    worded: float = 0.0,
     top: int = 1,
     some: bool = False,
     n_test: int = 400,
@@ -115,6 +116,8 @@ def factworld(
     practised  with `ways`, share of the demonstrations whose way is given with the question
     sure       with `ways`, chance that an answer without a search is shown right
     malformed  with `ways`, chance that a tag is not closed, whether the answer is right or not
+    worded     with `ways`, chance that the answer is a sentence, `it is ...`, which counts as right too where this is
+               above 0
     top        documents in an answer of the search tool
     some       an answer of the search tool has 1 to `top` documents, as its query says (SSRL's tests: the first 1 to 3)
     n_test     test questions
@@ -143,16 +146,14 @@ def factworld(
         nobody,
         strangers,
         missing,
-        way_shares(tuple(ways), practised, sure, malformed, abstain),
+        way_shares(tuple(ways), practised=practised, sure=sure, malformed=malformed, abstain=abstain, worded=worded),
     )
     return quiz.source("factworld", task_options, top, some)
 
 
-def way_shares(
-    shares: tuple[float, ...], practised: float, sure: float, malformed: float, abstain: float
-) -> WayShares | None:
+def way_shares(shares: tuple[float, ...], **chances: float) -> WayShares | None:
     """The ways of demonstrations; None where no shares are given. Raises BadValue naming the option."""
-    for name, value in (("practised", practised), ("sure", sure), ("malformed", malformed)):
+    for name, value in chances.items():
         check_share("factworld", name, value)
     if not shares:
         return None
@@ -160,8 +161,7 @@ def way_shares(
         raise BadValue(
             f"task factworld: ways must be {len(WAYS)} shares that sum to 1 ({', '.join(WAYS)}), not {shares!r}"
         )
-    by_way = {way: share for way, share in zip(WAYS, shares, strict=True) if share}
-    return WayShares(by_way, practised, sure, malformed, abstain)
+    return WayShares({way: share for way, share in zip(WAYS, shares, strict=True) if share}, **chances)
 
 
 @cache

@@ -15,7 +15,17 @@ from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Document, Task, TaskSource
 from ..reward.answer import ABSTENTIONS
 from ..tools.search import search
-from .demo_ways import PRACTISED, TIMID, WAYS, WayShares, WayWriter, beginning, without_a_closer
+from .demo_ways import (
+    PRACTISED,
+    TIMID,
+    WAYS,
+    WayShares,
+    WayWriter,
+    beginning,
+    in_a_sentence,
+    names_answer,
+    without_a_closer,
+)
 from .demos import SLIPS, TAGS
 from .options import check_at_least, check_number, check_share
 from .question_sampler import pick
@@ -168,7 +178,8 @@ class Quiz:
             "stranger": False,
             "hint": f"first look for the {self.world.query(chain.hops[0], chain.start)}.",
         }
-        task = Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags)
+        verifier = names_answer() if self.ways and self.ways.worded else None
+        task = Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags, verifier=verifier)
         nobody = self._is_chosen("nobody", name, self.nobody)
         if not nobody and not self._is_chosen("stranger", name, self.strangers):
             return task
@@ -292,6 +303,8 @@ class Quiz:
             text = self.writer.go(way, chain, draw, 1.0 if given else ways.sure)
         if not given and draw.random() < ways.malformed:
             text = without_a_closer(text, draw)
+        if not given and ways.worded and draw.random() < ways.worded:
+            text = in_a_sentence(text)
         first = beginning(way) if given else ""
         tags = {**task.tags, "kind": kind, "way": way, "slip": ""}
         return Task(task.id, task.prompt + first, task.answer, (text.removeprefix(first),), tags)
