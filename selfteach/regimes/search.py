@@ -11,18 +11,19 @@ from .digits import BATCH, RUN, SEARCH
 
 # A small world that even the smallest model learns by heart; what it practises first is memory and how to go each way.
 WORLD: dict[str, Any] = {
-    "entities": 100,
-    "relations": 5,
+    "entities": 120,
+    "relations": 6,
     "hops": (1, 2),
-    "held_out": 0.6,
+    "held_out": 0.4,
     "withheld": 0.15,
     "mix": 0.7,
     "missing": 0.05,
     "conflicts": 0.05,
     "practised": 0.6,
     "malformed": 0.2,
+    "apart": True,
 }
-WARM: dict[str, Any] = {"warm_practice_steps": 1600, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3}
+WARM: dict[str, Any] = {"warm_practice_steps": 1800, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3}
 SHARES = (0.1, 0.2, 0.1, 0.1, 0.2, 0.3)  # carefully, hastily, absently, astray, briefly, directly
 
 

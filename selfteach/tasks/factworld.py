@@ -82,6 +82,7 @@ def factworld(
     nobody: float = 0.0,
     strangers: float = 0.0,
     missing: float = 0.0,
+    apart: bool = False,
     ways: tuple[float, ...] = (),
     practised: float = 0.5,
     sure: float = 0.6,
@@ -110,6 +111,7 @@ def factworld(
     strangers  share of all questions that are about an entity of which neither memory nor documents say anything; they
                have an answer of the right type, which nobody can know
     missing    share of facts without a document
+    apart      whether no question that is demonstrated is asked in training: the two get a half of the questions each
     ways       shares of the demonstrations that answer carefully (a search for every hop, and what it found), hastily
                (the first search alone), absently (all searches, and another answer), astray (another search), briefly
                (a thought, no search) and directly (neither); they sum to 1. (): right ones, and wrong ones by `noise`
@@ -146,6 +148,7 @@ def factworld(
         nobody,
         strangers,
         missing,
+        apart,
         way_shares(tuple(ways), practised=practised, sure=sure, malformed=malformed, abstain=abstain, worded=worded),
     )
     return quiz.source("factworld", task_options, top, some)

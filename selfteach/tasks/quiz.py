@@ -55,6 +55,7 @@ class Quiz:
     strangers  share of all questions that are about an entity of which neither memory nor corpus says anything, but
                which have an answer
     missing    share of the facts without a document
+    apart      whether no question that is demonstrated is asked in training: the two get a half of the questions each
     ways       how demonstrations go, in place of right ones and slips (`noise`, `abstain`)
     """
 
@@ -72,6 +73,7 @@ class Quiz:
     nobody: float = 0.0
     strangers: float = 0.0
     missing: float = 0.0
+    apart: bool = False
     ways: WayShares | None = None
 
     @cached_property
@@ -147,15 +149,23 @@ class Quiz:
         return None
 
     def _question(self, *rng_key: Any, shown: bool = False) -> Chain:
+        """The training question of an RNG key; shown: for a demonstration, over facts of the warm start."""
         draw = generator(self.seed, *rng_key)
         for hops in draw.permutation(np.array(self.hops)):
-            chain = self.chain(draw, int(hops), shown=shown)
-            if chain is not None:
-                return chain
+            for _ in range(MAX_DRAWS if self.apart else 1):
+                chain = self.chain(draw, int(hops), shown=shown)
+                if chain is None:
+                    break
+                if not self.apart or self._is_demonstrated(chain) == shown:
+                    return chain
         raise BadValue(
             f"no training question of {any_of(self.hops)} hops exists in this world; make it larger, or held_out or "
             "withheld smaller"
         )
+
+    def _is_demonstrated(self, chain: Chain) -> bool:
+        """Of questions kept apart, whether this one is for demonstrations: a function of its text and the seed."""
+        return uniform_at(key(self.seed, "apart", self.world.question(chain)), 0) < 0.5
 
     def task(self, chain: Chain, name: str) -> Task:
         """The task of a chain; with probability `nobody` its question about an entity that does not exist.
@@ -279,12 +289,13 @@ class Quiz:
     def practice(self, i: int) -> Task:
         """The i-th item that is practised before the demonstrations: memory, and answers whose way is given.
 
-        Every second of these goes any way, whatever their shares, so that each is gone as its first words say.
+        Every second of these goes any way, so that each is gone as its first words say. No shares matter here, nor are
+        there strangers, so that worlds which differ in these alone practise the same.
         """
-        assert self.ways is not None
         draw = generator(self.seed, "practise", i)
         given = WAYS if draw.random() < 0.5 else PRACTISED
-        return self._memory(i) or self._going(i, "practice", replace(self.ways, practised=1.0), draw, given)
+        same = replace(self, strangers=0.0)
+        return self._memory(i) or same._going(i, "practice", WayShares({}, practised=1.0), draw, given)
 
     def _going(
         self, i: int, kind: str, ways: WayShares, draw: np.random.Generator, practised: Sequence[str] = PRACTISED
@@ -292,9 +303,8 @@ class Quiz:
         """The i-th demonstration that goes a way; tags: those of the task, kind, way. Its prompt names a way given."""
         chain = self._question(kind, i, shown=True)
         task = self.task(chain, f"{kind}/{i}")
-        given, way = draw.random() < ways.practised, pick(ways.shares, draw.random())
-        if given:
-            way = str(draw.choice(practised))
+        given, at = draw.random() < ways.practised, draw.random()
+        way = str(draw.choice(practised)) if given else pick(ways.shares, at)
         unknown = bool(task.tags["stranger"])
         chain = self._invented(chain, task.id) if unknown else chain
         if draw.random() < ways.abstain * (1.0 if unknown else 0.0 if given else TIMID):
@@ -340,11 +350,11 @@ class Quiz:
             yield self.world.query(Hop(fact.relation), fact.subject)
         for (entity, relation), _ in self.world.fact_of_object.items():
             yield self.world.query(Hop(relation, False), entity)
-        for task in self.test:
-            yield task.prompt
-        # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
+        # The tokenizer does not depend on shares or strangers, so that what was practised with it serves all of them.
         evenly = self.ways and WayShares(dict.fromkeys(WAYS, 1 / len(WAYS)), abstain=0.5)
-        quiz = replace(self, ways=evenly)
+        quiz = replace(self, ways=evenly, strangers=0.1) if evenly else self
+        for task in quiz.test:
+            yield task.prompt
         for i in range(TOKENIZER_DEMOS):
             item = quiz.demo(i)
             yield item.prompt + item.data[0]
