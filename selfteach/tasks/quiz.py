@@ -317,7 +317,7 @@ class Quiz:
             text = in_a_sentence(text)
         first = beginning(way) if given else ""
         tags = {**task.tags, "kind": kind, "way": way, "slip": ""}
-        return Task(task.id, task.prompt + first, task.answer, (text.removeprefix(first),), tags)
+        return replace(task, prompt=task.prompt + first, data=(text.removeprefix(first),), tags=tags)
 
     def _completion(self, chain: Chain, task: Task, i: int) -> tuple[str, str]:
         """The completion of the i-th demonstration, and its slip."""

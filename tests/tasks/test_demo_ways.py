@@ -143,6 +143,37 @@ def test_of_a_stranger_nothing_is_shown_or_found():
     assert sum(quiet[False]) / len(quiet[False]) == pytest.approx(0.15, abs=0.06)
 
 
+def test_worlds_that_differ_in_shares_and_strangers_practise_the_same_with_the_same_tokenizer():
+    plain = world(mix=0.5)
+    other = world(mix=0.5, ways=(1.0, 0, 0, 0, 0, 0), strangers=0.3, abstain=0.5, malformed=0.5, worded=0.5, sure=0.1)
+    for i in range(60):
+        assert plain.practice(i).prompt == other.practice(i).prompt and plain.practice(i).data == other.practice(i).data
+    assert list(plain.words()) == list(other.words())
+    assert any(plain.demos(i).data != other.demos(i).data for i in range(60))
+
+
+def test_questions_of_training_can_be_kept_apart_from_those_that_are_demonstrated():
+    def asked(source: Any) -> tuple[set[str], set[str]]:
+        shown = [*demos(source, 300), *(source.practice(i) for i in range(300))]
+        return {source.train(i).prompt for i in range(300)}, {t.prompt.split("\n")[0] + "\n" for t in shown}
+
+    (train, shown), (mixed, other) = asked(world(apart=True)), asked(world())
+    assert not train & shown and len(mixed & other) > 50
+    assert len(train) > 60 and len(shown) > 60
+
+
+def test_an_answer_in_a_sentence_counts_where_there_are_such():
+    source = world(worded=0.5, practised=0.0)
+    told = [t for t in demos(source, 300) if "<answer> it is " in t.data[0]]
+    assert len(told) / 300 == pytest.approx(0.5, abs=0.08)
+    assert {is_right(t) for t in told} == {True, False}
+    task = source.test[0]
+    name = task.answer[0]
+    for answer, right in ((name, 1.0), (f"it is {name}", 1.0), ("it is", 0.0), (None, 0.0)):
+        assert exact_match(answer=answer, task=task).value == right
+    assert exact_match(answer=f"it is {name}", task=world().test[0]).value == 0.0
+
+
 def test_missing_facts_have_no_document():
     whole, some = factworld(), factworld(missing=0.1)
     texts = [{d.text for d in s.corpus()} for s in (whole, some)]
