@@ -23,7 +23,7 @@ WORLD: dict[str, Any] = {
     "malformed": 0.2,
     "apart": True,
 }
-WARM: dict[str, Any] = {"warm_practice_steps": 1800, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3}
+WARM: dict[str, Any] = {"warm_practice_steps": 3000, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3}
 SHARES = (0.1, 0.2, 0.1, 0.1, 0.2, 0.3)  # carefully, hastily, absently, astray, briefly, directly
 
 
