@@ -108,8 +108,7 @@ LONG = {  # files of methods above the bound, and why
 # fmt: off
 NOT_DECIDED_AGAIN = {
     "arena_rl", "chord", "chord_mu", "co_reward", "cooper", "kdrl",
-    "pointwise", "rest_mcts", "rule_only", "score", "search_r1", "sft", "spiral", "spo", "ssp", "ssrl", "tango",
-    "truthrl",
+    "pointwise", "rest_mcts", "score", "sft", "spiral", "spo", "tango",
 }
 # fmt: on
 

@@ -52,6 +52,7 @@ from .spo import spo as spo
 from .ssp import ssp as ssp
 from .ssrl import answer_only as answer_only
 from .ssrl import ssrl as ssrl
+from .ssrl import think_then_answer as think_then_answer
 from .tango import tango as tango
 from .tempo import tempo as tempo
 from .thr import thr as thr

@@ -32,10 +32,12 @@ from ..core import (
     Term,
     Update,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     random_keys,
     stateful,
-    unsorted,
 )
 from ..core.tagged_text import between, last_between
 from ..credit.advantages import norm
@@ -50,6 +52,7 @@ from ..reward.answer import exact_match
 from ..rollout.search import append_information, search_agent
 
 PROPOSE, CHECK, SOLVE = "propose", "check", "main"  # programs of the three rounds
+TEACH_STEPS = 240
 KINDS = (PROPOSE, CHECK, CHECK, SOLVE, CHECK, SOLVE)  # of the first stage's demonstrations, repeated
 
 
@@ -60,7 +63,7 @@ def ssp(
     check: bool = True,
     fixed_proposer: bool = False,
     noise: int = 2,
-    sft_steps: int = 240,
+    sft_steps: int = TEACH_STEPS,
     beta: float = 0.01,
     clip_high: float = 0.285,
 ) -> Method:
@@ -388,17 +391,24 @@ async def shown(*, request: RolloutRequest, rollout: RolloutContext) -> str:
 
 ssp.claim = Claim(
     (
-        unsorted("accuracy", "self", "start", by=0.0),
-        unsorted("accuracy", "self", "fixed", by=0.0),
-        unsorted("late:reward/true", "self", "no_check", by=0.0),
-        unsorted("accuracy", "self", "no_check", by=0.0),
-        unsorted("late:reward/hard", "self", 0.05),
-        unsorted("late:reward/hard", "self", 0.95, relation="<"),
+        premise("late:reward/valid", "self", 0.3, fails_at=0.1),  # there are new questions, so there is play
+        premise("accuracy", "taught", 0.9, relation="<", fails_at=0.95),  # and something left to learn by it
+        mechanism("late:reward/true", "self", "no_check", by=0.02, fails_at=1.0),  # what the check is for
+        mechanism("late:reward/hard", "self", 0.02, fails_at=0.0),  # questions neither trivial
+        mechanism("late:reward/hard", "self", 0.95, relation="<", fails_at=1.0),  # nor hopeless
+        outcome("accuracy", "self", "taught", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "fixed", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "no_check", by=0.02, fails_at=0.99),
     ),
-    arms={"fixed": ("ssp", {"fixed_proposer": True}), "no_check": ("ssp", {"check": False})},
-    task="factworld",
-    steps=300,  # 240 of them are the first stage
+    arms={
+        "taught": ("ssp", {}, {"steps": TEACH_STEPS}),
+        "fixed": ("ssp", {"fixed_proposer": True}),
+        "no_check": ("ssp", {"check": False}),
+    },
+    regime="search",
+    settings={"steps": TEACH_STEPS + 60, "eval_every": 0},
+    idea=("play.update", "play.select"),
+    differs={"settings.steps": "`taught` ends where the others begin to play: all of them are taught alike"},
     because="a proposer that is rewarded for its solver's failures on questions with evidence keeps its questions at"
-    " the "
-    "limit of what the solver can do",
+    " the limit of what the solver can do",
 )

@@ -9,43 +9,78 @@ on exact match and format, with the generated information masked out; a real sea
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core import Claim, Method, RolloutContext, RolloutRequest, Score, Turn, block, method, unsorted
+from ..core import (
+    Claim,
+    Method,
+    ModelContext,
+    RolloutContext,
+    RolloutRequest,
+    Score,
+    Term,
+    Turn,
+    Update,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
+from ..core.tagged_text import pieces_before
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
+from ..objective.kl import kl
+from ..objective.loss_weights import sequence_mean, token_mean
+from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match
 from ..reward.combine import weighted
-from ..rollout.search import OWN_MEMORY, append_information, search_agent, self_search
+from ..rollout.search import OWN_MEMORY, RETRY, append_information, search_agent, search_turns, self_search
 from ..rollout.single import single
 from .grpo import grpo
 
-PLACEHOLDERS = ("your thoughts", "your query", "your information", "your answer")
+# The tags, and what a model that copies its instruction leaves in them.
+PLACEHOLDERS = {
+    "think": "your thoughts",
+    "search": "your query",
+    "information": "your information",
+    "answer": "your answer",
+}
 
 
 @method(family="search", paper="2508.10874", catalogue=1)
-def ssrl(groups: int = 48, rollouts: int = 5, format: float = 0.1, mask: bool = True, beta: float = 0.001) -> Method:
+def ssrl(
+    groups: int = 48,
+    rollouts: int = 5,
+    format: float = 0.1,
+    mask: bool = True,
+    beta: float = 0.001,
+    strict: bool = False,
+    verl: bool = True,
+) -> Method:
     """Self-search RL: GRPO on single generations in which the policy writes both the queries and their results.
 
         R = (1 - format) exact match + format F,   F the format score
 
-    Fan et al. 2025. With `mask` the <information> spans are masked out of every loss term. The decoders `search` and
-    `entropy_guided` search with a real engine afterwards: at every query, or where the policy is uncertain.
+    Fan et al. 2025, and verl's loss as in their code: a mean over tokens, dual clip at 3. With `mask` the <information>
+    spans are masked out of every loss term. The decoders `search` and `entropy_guided` search with a real engine
+    afterwards, in at most three turns before the last: at every query, or where the policy is uncertain. strict: of
+    `search_format`. verl=False: GRPO's own loss, a mean over answers of the means over their tokens, without dual clip.
     """
     return (
-        grpo(groups=groups, rollouts=rollouts, beta=beta)
+        grpo(groups=groups, rollouts=rollouts)
         .replace(
             programs={"main": self_search()},
-            reward=(weighted(parts=((1 - format, exact_match()), (format, search_format()))),),
+            reward=(weighted(parts=((1 - format, exact_match()), (format, search_format(strict=strict)))),),
             credit=(per_trajectory(mask=("information",) if mask else ()), norm()),
+            updates=(policy_update(beta, verl),),
         )
         .override(
             decode={
                 "self": self_search(),
-                "search": search_agent(answerer="search"),
-                "entropy_guided": entropy_guided(),
+                "search": search_agent(turns=3, invalid=RETRY),
+                "entropy_guided": entropy_guided(turns=3, invalid=RETRY),
             }
         )
     )
@@ -54,122 +89,148 @@ def ssrl(groups: int = 48, rollouts: int = 5, format: float = 0.1, mask: bool = 
 @method(family="search", paper="2508.10874")
 def answer_only(groups: int = 48, rollouts: int = 5, beta: float = 0.001) -> Method:
     """SSRL's baseline: GRPO on direct answers, without thoughts or search; the reward is exact match alone."""
-    return grpo(groups=groups, rollouts=rollouts, beta=beta).replace(programs={"main": single(prefix="<answer>")})
+    return grpo(groups=groups, rollouts=rollouts).replace(
+        programs={"main": single(prefix="<answer>")}, updates=(policy_update(beta),)
+    )
+
+
+@method(family="search", paper="2508.10874")
+def think_then_answer(groups: int = 48, rollouts: int = 5, beta: float = 0.001) -> Method:
+    """SSRL's other baseline: GRPO on a thought and an answer; a search ends the answer, which is then wrong."""
+    return grpo(groups=groups, rollouts=rollouts).replace(
+        programs={"main": single(prefix="<think>", stop=("</answer>", "<search>"))}, updates=(policy_update(beta),)
+    )
+
+
+def policy_update(beta: float, verl: bool = True) -> Update:
+    """The policy's update, with the KL to the reference where `beta` is above 0; verl: with the means of its loss."""
+    mean = token_mean() if verl else sequence_mean()
+    ratio = Term(clipped_ratio(dual=3.0 if verl else None), loss_weights=mean)
+    return Update(("policy",), (ratio, Term(kl(), loss_weights=mean, coef=beta)) if beta else (ratio,))
 
 
 @block
-def search_format(*, text: str, thoughts: int = 8) -> Score:
-    """SSRL's format score (Fan et al. 2025, appendix), 0 for a malformed text.
+def search_format(*, text: str, thoughts: int = 8, strict: bool = False) -> Score:
+    """SSRL's format score, 0 for a malformed text.
 
         F = min(T / 2, 1) min(T, S + 1) / max(T, S + 1)        T thoughts, S searches
 
-    Well formed: only the four tags, from <think> to </answer>, at least four of them, none empty or a placeholder, a
-    query in one line, every search followed at once by its information, as many of one as of the other, at most
-    `thoughts` thoughts.
+    As in the authors' code, what is checked are tags, in order: no others, from <think>...</think> to
+    <answer>...</answer>, none empty or with its placeholder left in, a query in one line (line breaks beside its tags
+    count), every search followed at once by its information, as many of one as of the other, at most `thoughts`
+    thoughts. Text between tags is free, and so is what other tags stand in the middle. With `strict` (their code has
+    such a check, switched off) tags must be closed and not nested, with only white space between them.
     """
-    why, value = "", 0.0
-    tags = tagged_pieces(text.strip())
-    if tags is None:
-        why = "tags are nested, left open, or have text between them"
-    else:
-        why = _fault(tags, thoughts)
-        t, s = sum(p.tag == "think" for p in tags), sum(p.tag == "search" for p in tags)
-        if not why:
-            value = min(0.5 * t, 1.0) * min(t, s + 1) / max(t, s + 1)
+    found = text.strip()
+    why = _fault(found, thoughts) or (_looseness(found) if strict else "")
+    t, s = found.count("<think>"), found.count("<search>")
+    value = 0.0 if why else min(0.5 * t, 1.0) * min(t, s + 1) / max(t, s + 1)
     return Score(value, {"format": value}, why)
 
 
-def _fault(pieces: list[Piece], thoughts: int) -> str:
-    """The first fault of a sequence of tags; empty where it is well formed."""
-    tags = [p.tag for p in pieces]
-    strange = sorted(set(tags) - {"think", "search", "information", "answer"})
-    after = [tags[n + 1] if n + 1 < len(tags) else "" for n, tag in enumerate(tags) if tag == "search"]
+def _fault(text: str, thoughts: int) -> str:
+    """The first fault of a text; empty where it is well formed."""
+    named = re.findall(r"<([^>]+)>", text)
+    strange = sorted({t.removeprefix("/") for t in named} - set(PLACEHOLDERS))
+    tags = [t for t in named if t.removeprefix("/") in PLACEHOLDERS]
+    middle = tags[2:-2]
+    after = [middle[n + 1 : n + 4] for n, tag in enumerate(middle) if tag == "search"]
+    inside = {tag: re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in PLACEHOLDERS}
     faults = {
         f"strange tags: {', '.join(strange)}": bool(strange),
-        "it does not run from <think> to </answer>": not tags or tags[0] != "think" or tags[-1] != "answer",
-        "fewer than four tags": len(tags) < 2,  # an opening and a closing one each
-        "an empty tag": any(not p.inside for p in pieces),
-        "a placeholder left in": any(w in p.inside.lower() for p in pieces for w in PLACEHOLDERS),
-        "a query of more than one line": any("\n" in p.inside for p in pieces if p.tag == "search"),
-        "a search without its information": any(a != "information" for a in after)
+        "it does not run from <think> to </answer>": tags[:2] != ["think", "/think"]
+        or tags[-2:] != ["answer", "/answer"]
+        or not (text.startswith("<think>") and text.endswith("</answer>")),
+        "fewer than four tags": len(tags) < 4,
+        "an empty tag": any(not piece.strip() for pieces in inside.values() for piece in pieces),
+        "a placeholder left in": any(PLACEHOLDERS[tag] in p.lower() for tag, pieces in inside.items() for p in pieces),
+        "a query of more than one line": any("\n" in piece for piece in inside["search"]),
+        "a search without its information": any(a != ["/search", "information", "/information"] for a in after)
         or tags.count("search") != tags.count("information"),
         f"more than {thoughts} thoughts": tags.count("think") > thoughts,
     }
     return next((fault for fault, is_there in faults.items() if is_there), "")
 
 
-def tagged_pieces(text: str) -> list[Piece] | None:
-    """The closed, unnested tags of a text with only white space between them; None where there is anything else."""
-    out: list[Piece] = []
-    at = 0
-    for m in re.finditer(r"<(\w+)>((?:(?!</?\w+>).)*)</\1>", text, flags=re.DOTALL):
-        if text[at : m.start()].strip():
-            return None
-        out.append(Piece(m.group(1), m.group(2).strip()))
-        at = m.end()
-    return None if text[at:].strip() else out
-
-
-class Piece(NamedTuple):
-    """One <tag>inside</tag> of a text."""
-
-    tag: str
-    inside: str
+def _looseness(text: str) -> str:
+    """What only a strict score minds; empty where there is nothing of it."""
+    closed = re.sub(r"<(\w+)>((?:(?!</?\w+>).)*)</\1>", "", text, flags=re.DOTALL)
+    return "tags are nested, left open, or have text between them" if closed.strip() else ""
 
 
 @block
 async def entropy_guided(
-    *, request: RolloutRequest, rollout: RolloutContext, answerer: str = "search", turns: int = 4
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    answerer: str = "search",
+    turns: int = 3,
+    invalid: str = RETRY,
+    with_tags: bool = False,
 ) -> str | None:
     """Search with the engine only where the policy is uncertain (section 5, sim-to-real).
 
         uncertainty of a query = mean over its tokens of -p log2 p
 
     The engine answers the first query, and later ones whose uncertainty is above that of the query before; the policy
-    itself answers the others. answerer, turns: see `search_agent`.
+    itself answers the others. answerer, turns, invalid: see `search_agent`. with_tags: the tokens of a query's tags
+    count too, which sink every mean alike.
     """
-    context, previous, answer = rollout.policy.begin(request.task.prompt), -np.inf, None
-    for _ in range(turns + 1):
-        turn = await context.sample(stop=("</search>", "</answer>"))
-        query, answer = turn.between("search"), turn.between("answer")
-        if query is None or answer is not None or turn.status == "limit":
-            break
-        uncertainty = query_uncertainty(context, turn)
+    previous = -np.inf
+
+    async def answer_query(context: ModelContext, turn: Turn) -> None:
+        nonlocal previous
+        uncertainty = query_uncertainty(context, turn, with_tags)
         await append_information(rollout, context, turn, answerer if uncertainty > previous else OWN_MEMORY)
         previous = uncertainty
-    context.close()
-    return answer
+
+    return await search_turns(request, rollout, turns, invalid, answer_query)
 
 
-def query_uncertainty(context: Any, turn: Turn) -> float:
-    """The mean of -p log2 p over the tokens of a turn's <search> span, p each token's probability when sampled."""
-    context.mark(turn, "search")
-    tree, node = context.tree, turn.at.node
-    rows = slice(tree.begin[node], tree.stop(node))
-    inside = tree.span[rows] == tree.spans.index("search")
-    logp = tree.logp[rows][inside].astype(np.float64)
+def query_uncertainty(context: ModelContext, turn: Turn, with_tags: bool = False) -> float:
+    """The mean of -p log2 p over the tokens of a turn's query, p each token's probability when sampled."""
+    pieces = context.pieces(turn)
+    match = re.search(rb"<search>(.*?)</search>", b"".join(pieces), re.DOTALL)
+    begin, end = match.span(0 if with_tags else 1) if match else (0, 0)
+    first, last = context.tree.begin[turn.at.node], pieces_before(pieces, end - 1) + 1 if end > begin else 0
+    logp = context.tree.logp[first:][pieces_before(pieces, begin) : last].astype(np.float64)
     return float(np.mean(-np.exp(logp) * logp / np.log(2))) if len(logp) else 0.0
 
 
 ssrl.claim = Claim(
     (
-        unsorted("accuracy", "self", "answer_only", by=0.0),
-        unsorted("accuracy", "self", "format_only", by=0.0),
-        unsorted("accuracy", "self", "no_mask", by=0.0),
-        unsorted("accuracy", "self", "no_format", by=0.0),
-        unsorted("accuracy+search", "self", "accuracy of self", by=0.05),
-        unsorted("accuracy+entropy_guided", "self", "accuracy+search of self", by=-0.05, scale="ratio"),
-        unsorted("calls+entropy_guided", "self", "calls+search of self", by=0.20, relation="<", scale="ratio"),
-        unsorted("pass@64", "self", "pass@8 of self", by=0.0),
+        premise("accuracy", "self", "start", by=0.2, fails_at=0.9),  # there is a way to be found
+        premise("accuracy", "answer_only", 0.15, fails_at=0.1),  # direct answers are no straw man
+        mechanism("late:reward/format", "self", "no_format", by=0.05, fails_at=1.0),
+        # of each answer, a token at least of what it wrote to itself is left out: it searches, and the mask acts
+        mechanism("late:dropped/masked:information", "self", 128.0, fails_at=0.0),
+        outcome("accuracy", "self", "answer_only", by=0.05, fails_at=0.97),
+        outcome("accuracy", "self", "think_then_answer", by=0.05, fails_at=0.97),
+        outcome("accuracy", "self", "no_mask", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "no_format", by=0.02, fails_at=0.99),
+        outcome("accuracy+search", "self", "accuracy of self", by=0.05, fails_at=0.97),
+        outcome(
+            "accuracy+entropy_guided",
+            "self",
+            "accuracy+search of self",
+            relation=">=",
+            scale="ratio",
+            by=0.05,
+            fails_at=0.5,
+        ),
+        outcome(
+            "calls+entropy_guided", "self", "calls+search of self", relation="<", scale="ratio", by=0.2, fails_at=0.0
+        ),
     ),
     arms={
         "answer_only": "answer_only",
-        "format_only": ("ssrl", {"format": 1.0}),
+        "think_then_answer": "think_then_answer",
         "no_mask": ("ssrl", {"mask": False}),
         "no_format": ("ssrl", {"format": 0.0}),
     },
-    task="atlas",
-    steps=40,
+    regime="search",
+    equal="tokens",  # a direct answer is a twentieth as long, so its arm gets more of them
+    idea=("main.program", "main.reward", "main.credit", "decode"),
     because=(
         "a model that writes both queries and results learns to use its own knowledge, and can then use a real "
         "engine without further training"

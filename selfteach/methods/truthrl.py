@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core import Claim, Method, Score, Task, block, method, unsorted
+from ..core import Claim, Method, Score, Task, block, mechanism, method, outcome, premise
 from ..core.answers import normalise
 from ..reward.answer import ABSTENTIONS, exact_match
 from ..rollout.search import self_search
@@ -59,15 +59,17 @@ def abstains(answer: Any) -> bool:
 
 truthrl.claim = Claim(
     (
-        unsorted("late:reward/wrong", "self", "binary", by=0.25, relation="<", scale="ratio"),
-        unsorted("late:reward/abstained", "self", "binary", by=0.05),
-        unsorted("late:reward/right", "self", "binary", by=-0.02),
-        unsorted("accuracy", "self", "binary", by=-0.02),
+        premise("late:reward/wrong", "binary", 0.1, fails_at=0.05),  # without the third value it guesses
+        premise("early:reward/abstained", "self", 0.03, fails_at=0.01),  # the start can abstain
+        mechanism("late:reward/abstained", "self", "binary", by=0.05, fails_at=1.0),
+        outcome("late:reward/wrong", "self", "binary", by=0.25, relation="<", scale="ratio", fails_at=0.0),
+        outcome("late:reward/right", "self", "binary", by=0.02, relation=">=", fails_at=1.0),
+        outcome("accuracy", "self", "binary", by=0.02, relation=">=", fails_at=0.5),
     ),
     arms={"binary": ("truthrl", {"abstained": -1.0})},
-    task="atlas",
-    task_options={"abstain": 0.1},
-    steps=40,
+    args={"abstained": 0.0},
+    regime="unknown",
+    idea=("main.reward",),
     because=(
         "where a wrong answer and an abstention have the same reward, guessing costs nothing; where they do not, "
         "the policy answers what it knows"

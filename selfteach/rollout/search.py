@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from ..core import ModelContext, RolloutContext, RolloutRequest, Turn, block
 from ..core.tagged_text import last_between
 
 OWN_MEMORY = "own memory"
+RETRY = (
+    "\nThat was neither a query nor an answer. A query stands between <search> and </search>, the final answer between"
+    " <answer> and </answer>. I try again.\n"
+)
 
 
 @block
@@ -31,14 +37,33 @@ async def search_agent(
     invalid: str = "",
     teach: bool = False,
 ) -> str | None:
-    """Alternate sampled turns and search results, up to `turns` queries, then one last turn for the answer.
+    """Alternate sampled turns and search results, up to `turns` turns, then one last turn for the answer.
 
     Jin et al. 2025, Search-R1, algorithm 1.
 
     answerer  what answers a query: a tool's name (a real engine), "own memory" (the policy continues and writes the
               results itself), or another model role
-    invalid   the reply to a turn with neither a query nor an answer; empty: the episode ends there
+    invalid   the reply to a turn with neither a query nor an answer, such as RETRY; empty: the episode ends there
     teach     add the results as tokens to be learned too (with unknown log-probability), as ablations do
+    """
+
+    async def answer_query(context: ModelContext, turn: Turn) -> None:
+        await append_information(rollout, context, turn, answerer, teach)
+
+    return await search_turns(request, rollout, turns, invalid, answer_query)
+
+
+async def search_turns(
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    turns: int,
+    invalid: str,
+    answer_query: Callable[[ModelContext, Turn], Awaitable[None]],
+) -> str | None:
+    """Sampled turns, each a query, an answer, or neither; after `turns` of them a last one that only an answer ends.
+
+    answer_query  appends the information for the query of a turn
+    invalid       the reply to a turn that is neither; empty: the episode ends there
     """
     context = rollout.policy.begin(request.task.prompt)
     for _ in range(turns):
@@ -47,7 +72,7 @@ async def search_agent(
         if answer is not None or turn.status == "limit":
             break
         if query is not None:
-            await append_information(rollout, context, turn, answerer, teach)
+            await answer_query(context, turn)
         elif invalid and turn.status == "stop":
             context.append(invalid)
         else:

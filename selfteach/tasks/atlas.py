@@ -119,6 +119,7 @@ def atlas(
     abstain: float = 0.0,
     nobody: float = 0.0,
     top: int = 1,
+    some: bool = False,
     n_test: int = 400,
     ask: str = "search",
     seed: int = 0,
@@ -141,9 +142,10 @@ def atlas(
                I don't know
     nobody     share of all questions that are about an entity that does not exist, whose gold answer is: I don't know
     top        documents in an answer of the search tool
+    some       an answer of the search tool has 1 to `top` documents, as its query says (SSRL's tests: the first 1 to 3)
     n_test     test questions
     ask        few-shot examples in the prompt of a model with a chat template: search (in SSRL's tags), answer (in
-               <answer> tags), plain (none)
+               <answer> tags), plain (none); or SSRL's instruction: instruct, and with the examples instruct_search
     seed       of every random draw
     """
     task_options = dict(locals())
@@ -157,7 +159,7 @@ def atlas(
     quiz = Quiz(world, seed, hops, held_out, withheld, mix, noise, n_test, conflicts, noisy, abstain, nobody)
     if ask not in STYLES:
         raise unknown("prompt style (option ask of atlas)", ask, STYLES)
-    return replace(quiz.source("atlas", task_options, top), chat=partial(messages, style=ask))
+    return replace(quiz.source("atlas", task_options, top, some), chat=partial(messages, style=ask))
 
 
 @cache

@@ -14,13 +14,23 @@ FEW_SHOT = (
     ("What is the currency of Monaco?", "currency of Monaco", "the currency of Monaco is Euro.", "Euro"),
     ("What is the continent of Tuvalu?", "continent of Tuvalu", "the continent of Tuvalu is Oceania.", "Oceania"),
 )
+# What SSRL's instruction asks for (Fan et al. 2025, section 3), in our words.
+INSTRUCTION = (
+    "Answer the question below. Whenever you begin, and whenever you have learned something, reason first:"
+    " <think>your thoughts</think>. If you then lack a fact, ask for it in one line, <search>your query</search>, and"
+    " write what a search engine would find yourself, from what you know: <information>your information</information>."
+    " Do this as often as you need. Once nothing is lacking, give the answer alone, without explanation:"
+    " <answer>your answer</answer>."
+)
 STYLES: dict[str, Callable[[str, str, str], str] | None] = {
     "search": lambda query, result, gold: (
         f"<think>I need the {query}.</think> {search(query)} {information(result)} {answer(gold)}"
     ),
     "answer": lambda query, result, gold: answer(gold),
     "plain": None,
+    "instruct": None,
 }
+STYLES["instruct_search"] = STYLES["search"]
 
 
 def messages(task: Task, style: str) -> list[dict[str, Any]]:
@@ -29,6 +39,8 @@ def messages(task: Task, style: str) -> list[dict[str, Any]]:
     search  examples that think, search, write the result and answer, in the tags of SSRL with a space between them:
             "><" is one token to a tokenizer made for real text, and a document could not be put inside it
     answer  examples that answer in <answer> tags
+    instruct  an instruction in words to think, search, write the result and answer in these tags, and no examples: what
+            the paper's models get, which follow instructions; `instruct_search` has the examples of `search` too
     plain   the question alone (the program `plain` reads the answer): what a small model answers best
     """
     if style not in STYLES:
@@ -39,7 +51,11 @@ def messages(task: Task, style: str) -> list[dict[str, Any]]:
         if write is None:
             break
         out += [{"role": "user", "content": question}, {"role": "assistant", "content": write(query, result, gold)}]
-    return [*out, {"role": "user", "content": sentence(task.prompt)}]
+    question = sentence(task.prompt)
+    if style.startswith("instruct"):
+        out[:1] = [{**m, "content": f"{INSTRUCTION} Question: {m['content']}"} for m in out[:1]]
+        question = question if out else f"{INSTRUCTION} Question: {question}"
+    return [*out, {"role": "user", "content": question}]
 
 
 def sentence(prompt: str) -> str:

@@ -11,7 +11,8 @@ from ..core.errors import BadValue
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import TaskSource
-from .options import check_number
+from .demo_ways import WAYS, WayShares
+from .options import check_number, check_share
 from .quiz import Quiz, check
 from .world import Fact, Relation, World
 
@@ -79,7 +80,16 @@ def factworld(
     noisy: float = 0.0,
     abstain: float = 0.0,
     nobody: float = 0.0,
+    strangers: float = 0.0,
+    missing: float = 0.0,
+    apart: bool = False,
+    ways: tuple[float, ...] = (),
+    practised: float = 0.5,
+    sure: float = 0.6,
+    malformed: float = 0.0,
+    worded: float = 0.0,
     top: int = 1,
+    some: bool = False,
     n_test: int = 400,
     seed: int = 0,
 ) -> TaskSource:
@@ -95,14 +105,30 @@ def factworld(
     conflicts  share of facts that the search engine's documents also contradict
     noisy      distractors among the documents, as a share of the facts
     abstain    share of the demonstrated questions that a withheld fact is needed for, which it is right to answer with:
-               I don't know
+               I don't know. With `ways`: chance of that answer where nobody can know the right one, and now and then
+               where it is known
     nobody     share of all questions that are about an entity that does not exist, whose gold answer is: I don't know
+    strangers  share of all questions that are about an entity of which neither memory nor documents say anything; they
+               have an answer of the right type, which nobody can know
+    missing    share of facts without a document
+    apart      whether no question that is demonstrated is asked in training: the two get a half of the questions each
+    ways       shares of the demonstrations that answer carefully (a search for every hop, and what it found), hastily
+               (the first search alone), absently (all searches, and another answer), astray (another search), briefly
+               (a thought, no search) and directly (neither); they sum to 1. (): right ones, and wrong ones by `noise`
+    practised  with `ways`, share of the demonstrations whose way is given with the question
+    sure       with `ways`, chance that an answer without a search is shown right
+    malformed  with `ways`, chance that a tag is not closed, whether the answer is right or not
+    worded     with `ways`, chance that the answer is a sentence, `it is ...`, which counts as right too where this is
+               above 0
     top        documents in an answer of the search tool
+    some       an answer of the search tool has 1 to `top` documents, as its query says (SSRL's tests: the first 1 to 3)
     n_test     test questions
     seed       of every random draw, the world included
     """
     task_options = dict(locals())
     check("factworld", **task_options)
+    for name in ("strangers", "missing"):
+        check_share("factworld", name, task_options[name])
     if not 40 <= check_number("factworld", "entities", entities) <= 100_000:
         raise BadValue(f"task factworld: entities must be from 40 to 100000, not {entities!r}")
     if not 2 <= check_number("factworld", "relations", relations) <= len(RELATIONS):
@@ -120,8 +146,25 @@ def factworld(
         noisy,
         abstain,
         nobody,
+        strangers,
+        missing,
+        apart,
+        way_shares(tuple(ways), practised=practised, sure=sure, malformed=malformed, abstain=abstain, worded=worded),
     )
-    return quiz.source("factworld", task_options, top)
+    return quiz.source("factworld", task_options, top, some)
+
+
+def way_shares(shares: tuple[float, ...], **chances: float) -> WayShares | None:
+    """The ways of demonstrations; None where no shares are given. Raises BadValue naming the option."""
+    for name, value in chances.items():
+        check_share("factworld", name, value)
+    if not shares:
+        return None
+    if len(shares) != len(WAYS) or abs(sum(check_share("factworld", "ways", s) for s in shares) - 1) > 1e-6:
+        raise BadValue(
+            f"task factworld: ways must be {len(WAYS)} shares that sum to 1 ({', '.join(WAYS)}), not {shares!r}"
+        )
+    return WayShares({way: share for way, share in zip(WAYS, shares, strict=True) if share}, **chances)
 
 
 @cache

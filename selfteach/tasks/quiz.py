@@ -15,8 +15,20 @@ from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Document, Task, TaskSource
 from ..reward.answer import ABSTENTIONS
 from ..tools.search import search
-from .demos import SLIPS, TAGS, DemoWriter
+from .demo_ways import (
+    PRACTISED,
+    TIMID,
+    WAYS,
+    WayShares,
+    WayWriter,
+    beginning,
+    in_a_sentence,
+    names_answer,
+    without_a_closer,
+)
+from .demos import SLIPS, TAGS
 from .options import check_at_least, check_number, check_share
+from .question_sampler import pick
 from .questions import FactQuestions
 from .world import Chain, Fact, Hop, World
 
@@ -40,6 +52,11 @@ class Quiz:
     noisy      distractors in the corpus, as a share of the facts
     abstain    share of the demonstrated questions whose fact is missing, so that the right answer is: I don't know
     nobody     share of all questions that are about an entity that does not exist: I don't know is the gold answer
+    strangers  share of all questions that are about an entity of which neither memory nor corpus says anything, but
+               which have an answer
+    missing    share of the facts without a document
+    apart      whether no question that is demonstrated is asked in training: the two get a half of the questions each
+    ways       how demonstrations go, in place of right ones and slips (`noise`, `abstain`)
     """
 
     world: World
@@ -54,6 +71,10 @@ class Quiz:
     noisy: float = 0.0
     abstain: float = 0.0
     nobody: float = 0.0
+    strangers: float = 0.0
+    missing: float = 0.0
+    apart: bool = False
+    ways: WayShares | None = None
 
     @cached_property
     def held_out_entities(self) -> frozenset[str]:
@@ -78,9 +99,15 @@ class Quiz:
         return frozenset(int(i) for i in order[: round(self.conflicts * len(order))])
 
     @cached_property
-    def writer(self) -> DemoWriter:
+    def undocumented(self) -> frozenset[int]:
+        """Numbers of the facts that the corpus leaves out."""
+        order = generator(self.seed, "missing").permutation(len(self.world.facts))
+        return frozenset(int(i) for i in order[: round(self.missing * len(order))])
+
+    @cached_property
+    def writer(self) -> WayWriter:
         """The writer of demonstrations over the facts of the warm start."""
-        return DemoWriter(
+        return WayWriter(
             self.world, frozenset(range(len(self.world.facts))) - self.withheld_facts, self.held_out_entities
         )
 
@@ -122,21 +149,29 @@ class Quiz:
         return None
 
     def _question(self, *rng_key: Any, shown: bool = False) -> Chain:
+        """The training question of an RNG key; shown: for a demonstration, over facts of the warm start."""
         draw = generator(self.seed, *rng_key)
         for hops in draw.permutation(np.array(self.hops)):
-            chain = self.chain(draw, int(hops), shown=shown)
-            if chain is not None:
-                return chain
+            for _ in range(MAX_DRAWS if self.apart else 1):
+                chain = self.chain(draw, int(hops), shown=shown)
+                if chain is None:
+                    break
+                if not self.apart or self._is_demonstrated(chain) == shown:
+                    return chain
         raise BadValue(
             f"no training question of {any_of(self.hops)} hops exists in this world; make it larger, or held_out or "
             "withheld smaller"
         )
 
+    def _is_demonstrated(self, chain: Chain) -> bool:
+        """Of questions kept apart, whether this one is for demonstrations: a function of its text and the seed."""
+        return uniform_at(key(self.seed, "apart", self.world.question(chain)), 0) < 0.5
+
     def task(self, chain: Chain, name: str) -> Task:
         """The task of a chain; with probability `nobody` its question about an entity that does not exist.
 
         tags  hops, category, difficulty, kind, entities, chain (sentences), known, multiple, held_out, conflict, hint
-              (the first step), answerable (False for an entity that does not exist)
+              (the first step), answerable (False for an entity that does not exist), stranger
         """
         tags = {
             "hops": len(chain.hops),
@@ -150,14 +185,18 @@ class Quiz:
             "held_out": bool(chain.reach & self.held_out_entities),
             "conflict": bool(self.contradicted.intersection(chain.facts)),
             "answerable": True,
+            "stranger": False,
             "hint": f"first look for the {self.world.query(chain.hops[0], chain.start)}.",
         }
-        task = Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags)
-        if not self._is_chosen("nobody", name, self.nobody):
+        verifier = names_answer() if self.ways and self.ways.worded else None
+        task = Task(name, self.world.question(chain), self.world.accepted(chain.golds), tags=tags, verifier=verifier)
+        nobody = self._is_chosen("nobody", name, self.nobody)
+        if not nobody and not self._is_chosen("stranger", name, self.strangers):
             return task
         invented = self._invented(chain, name)
+        tags |= self._missing(invented) | {"answerable": not nobody, "stranger": not nobody}
         return replace(
-            task, prompt=self.world.question(invented), answer=ABSTENTIONS, tags={**tags, **self._missing(invented)}
+            task, prompt=self.world.question(invented), answer=ABSTENTIONS if nobody else task.answer, tags=tags
         )
 
     def _missing(self, invented: Chain) -> dict[str, Any]:
@@ -227,17 +266,58 @@ class Quiz:
 
         tags  those of the task; kind (memory or demo), slip ("" if right)
         """
-        before, now = int(i * self.mix + 1e-9), int((i + 1) * self.mix + 1e-9)
-        if now > before and self.memories:
-            lap, place = divmod(before, len(self.memories))
-            fact, hop = self.memories[_order(self.seed, lap, len(self.memories))[place]]
-            prompt, completion = self.writer.memory(fact, hop)
-            return Task(f"memory/{i}", prompt, data=(completion,), tags={"kind": "memory", "slip": ""})
+        if (memory := self._memory(i)) is not None:
+            return memory
+        if self.ways is not None:
+            return self._going(i, "demo", self.ways, generator(self.seed, "way", i))
         missing = self._unknown(i) if self._is_chosen("abstain", i, self.abstain) else None
         chain = missing or self._question("demo", i, shown=True)
         task = self.task(chain, f"demo/{i}")
         text, slip = self._completion(chain, task, i)
         return Task(task.id, task.prompt, task.answer, (text,), {**task.tags, "kind": "demo", "slip": slip})
+
+    def _memory(self, i: int) -> Task | None:
+        """The i-th item of the warm start where it is one of memory."""
+        before, now = int(i * self.mix + 1e-9), int((i + 1) * self.mix + 1e-9)
+        if now == before or not self.memories:
+            return None
+        lap, place = divmod(before, len(self.memories))
+        fact, hop = self.memories[_order(self.seed, lap, len(self.memories))[place]]
+        prompt, completion = self.writer.memory(fact, hop)
+        return Task(f"memory/{i}", prompt, data=(completion,), tags={"kind": "memory", "slip": ""})
+
+    def practice(self, i: int) -> Task:
+        """The i-th item that is practised before the demonstrations: memory, and answers whose way is given.
+
+        Every second of these goes any way, so that each is gone as its first words say. No shares matter here, nor are
+        there strangers, so that worlds which differ in these alone practise the same.
+        """
+        draw = generator(self.seed, "practise", i)
+        given = WAYS if draw.random() < 0.5 else PRACTISED
+        same = replace(self, strangers=0.0)
+        return self._memory(i) or same._going(i, "practice", WayShares({}, practised=1.0), draw, given)
+
+    def _going(
+        self, i: int, kind: str, ways: WayShares, draw: np.random.Generator, practised: Sequence[str] = PRACTISED
+    ) -> Task:
+        """The i-th demonstration that goes a way; tags: those of the task, kind, way. Its prompt names a way given."""
+        chain = self._question(kind, i, shown=True)
+        task = self.task(chain, f"{kind}/{i}")
+        given, at = draw.random() < ways.practised, draw.random()
+        way = str(draw.choice(practised)) if given else pick(ways.shares, at)
+        unknown = bool(task.tags["stranger"])
+        chain = self._invented(chain, task.id) if unknown else chain
+        if draw.random() < ways.abstain * (1.0 if unknown else 0.0 if given else TIMID):
+            text = self.writer.abstain(way, chain, not unknown)
+        else:
+            text = self.writer.go(way, chain, draw, 1.0 if given else ways.sure)
+        if not given and draw.random() < ways.malformed:
+            text = without_a_closer(text, draw)
+        if not given and ways.worded and draw.random() < ways.worded:
+            text = in_a_sentence(text)
+        first = beginning(way) if given else ""
+        tags = {**task.tags, "kind": kind, "way": way, "slip": ""}
+        return replace(task, prompt=task.prompt + first, data=(text.removeprefix(first),), tags=tags)
 
     def _completion(self, chain: Chain, task: Task, i: int) -> tuple[str, str]:
         """The completion of the i-th demonstration, and its slip."""
@@ -270,16 +350,22 @@ class Quiz:
             yield self.world.query(Hop(fact.relation), fact.subject)
         for (entity, relation), _ in self.world.fact_of_object.items():
             yield self.world.query(Hop(relation, False), entity)
-        for task in self.test:
+        # The tokenizer does not depend on shares or strangers, so that what was practised with it serves all of them.
+        evenly = self.ways and WayShares(dict.fromkeys(WAYS, 1 / len(WAYS)), abstain=0.5)
+        quiz = replace(self, ways=evenly, strangers=0.1) if evenly else self
+        for task in quiz.test:
             yield task.prompt
         for i in range(TOKENIZER_DEMOS):
-            item = self.demo(i)
+            item = quiz.demo(i)
             yield item.prompt + item.data[0]
 
     def corpus(self) -> list[Document]:
-        """A document per fact, withheld ones too, shuffled with the conflicts and distractors where there are any."""
+        """A document per fact, withheld ones too, shuffled with the conflicts and distractors where there are any.
+
+        Facts without a document have a contradicting one only where `conflicts` says so.
+        """
         w = self.world
-        out = [Document(f.subject, w.sentence(f)) for f in w.facts]
+        out = [Document(f.subject, w.sentence(f)) for i, f in enumerate(w.facts) if i not in self.undocumented]
         for i in sorted(self.contradicted):
             fact, draw = w.facts[i], generator(self.seed, "conflict", i)
             options = [e for e in w.types[w.relations[fact.relation].object] if e not in fact.objects]
@@ -293,12 +379,12 @@ class Quiz:
             draw = generator(self.seed, "distractor", i)
             fact = w.facts[int(draw.integers(len(w.facts)))]
             out.append(Document(fact.subject, _distractor(w, fact, draw)))
-        if len(out) == len(w.facts):
+        if len(out) == len(w.facts) or not (self.contradicted or self.noisy):
             return out
         return [out[i] for i in generator(self.seed, "corpus").permutation(len(out))]
 
-    def source(self, name: str, task_options: Mapping[str, Any], top: int = 1) -> TaskSource:
-        """The TaskSource of this quiz; `top` results from its search tool."""
+    def source(self, name: str, task_options: Mapping[str, Any], top: int = 1, some: bool = False) -> TaskSource:
+        """The TaskSource of this quiz; `top` results from its search tool, or the first `some` of them."""
         self._question("train", 0, shown=True)
         if not self.test:
             raise BadValue(f"task {name}: held_out={self.held_out!r} leaves nothing to test on; make it larger")
@@ -309,11 +395,12 @@ class Quiz:
             train=self.train,
             test=self.test,
             demos=self.demo,
+            practice=self.practice if self.ways else None,
             words=self.words,
             tags=TAGS,
             corpus=self.corpus,
             questions=FactQuestions(name, self.corpus, [t.prompt for t in self.test]),
-            tools={"search": search(top=top)},
+            tools={"search": search(top=top, some=some)},
             defaults={
                 "max_tokens": 32 * longest + 32,
                 "by": "hops",

@@ -33,7 +33,13 @@ def words(text: str) -> list[str]:
 
 @block
 def search(
-    *, source: TaskSource, top: int = 3, chars: int = 200, title: float = 0.25, noise: float = 0.0
+    *,
+    source: TaskSource,
+    top: int = 3,
+    chars: int = 200,
+    title: float = 0.25,
+    noise: float = 0.0,
+    some: bool = False,
 ) -> Callable[[str], str]:
     """The best documents for a query by BM25, their texts joined by a space; "nothing found." where there is none.
 
@@ -44,6 +50,7 @@ def search(
     chars  longest text taken from each, cut at a word
     title  weight of a match in a document's title against one in its text
     noise  share of the results replaced by other documents, the same ones whenever the query is the same
+    some   only the first 1 to `top` of the results, as many for the same query always
     """
     if source.corpus is None:
         raise BadValue(f"tool search: task {source.name} has no corpus; use a task with documents, such as atlas")
@@ -56,7 +63,8 @@ def search(
 
     def results(query: str) -> str:
         query = _encodable(str(query)[:LONGEST])
-        numbers = rank(searcher, query, top, title, len(documents))
+        wanted = 1 + int(generator("search results", query).integers(top)) if some else top
+        numbers = rank(searcher, query, wanted, title, len(documents))
         if noise:
             numbers = [_with_noise(n, query, place, noise, len(documents)) for place, n in enumerate(numbers)]
         return " ".join(_snippet(documents[n], chars) for n in numbers) or NO_RESULT

@@ -51,7 +51,7 @@ def test_a_regime_s_reward_stands_for_exact_match_where_a_method_has_it() -> Non
     home = replace(registry.regimes.get("bandit_small"), reward=evens)
     assert regime_config(home, "grpo").method.stage.reward == (evens,)
     inside = regime_config(home, "ssrl").method.stage.reward[0]
-    assert "evens()" in str(inside) and "search_format()" in str(inside) and "exact_match" not in str(inside)
+    assert "evens()" in str(inside) and "search_format(" in str(inside) and "exact_match" not in str(inside)
     own = regime_config(home, "bandit_reinforce", {"paid": "alike"}).method  # has no exact_match
     assert [str(r) for r in own.stage.reward] == ["alike()"]
     with pytest.raises(BadValue, match="has no reward exact_match"):

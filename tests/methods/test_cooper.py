@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.battery import of, same
 from support.episodes import full_text, scripted_context, single_turn_group
+from support.scores import ask, by_sample
 
 from selfteach.core import (
     Block,
@@ -38,11 +39,13 @@ from selfteach.methods.cooper import (
     read_for_appraisal,
     reward_model_score,
     right_or_wrong,
+    rule_beside,
     terse_match,
 )
 from selfteach.objective.preference import bradley_terry
-from selfteach.reward.answer import exact_match
+from selfteach.reward.answer import exact_match, same_text
 from selfteach.rollout.single import single
+from selfteach.tasks.demo_ways import names_answer
 
 SUM = Task("t", "2 + 3 + 4 =\n", ("9",))
 
@@ -246,3 +249,27 @@ def test_the_policy_stays_near_the_reference():
     terms = [(t.fn.name, t.coef) for t in of("cooper").stage.updates[0].terms]
     assert terms == [("clipped_ratio", 1.0), ("kl", 0.001)]
     assert [t.fn.name for t in of("cooper", beta=0.0).stage.updates[0].terms] == ["clipped_ratio"]
+
+
+def test_a_rule_pays_and_what_it_misses_is_counted():
+    # right and seen, right and missed, wrong; one of which the rule has no verdict
+    part = rule_beside(rule=by_sample(1.0, 0.0, 0.0, None), judge=by_sample(1.0, 1.0, 0.0, 1.0))
+    scores = ask(part)
+    assert [s.value for s in scores] == [1.0, 0.0, 0.0, None]
+    assert [s.parts for s in scores] == [
+        {"right": 1.0, "missed": 0.0},
+        {"right": 1.0, "missed": 1.0},
+        {"right": 0.0, "missed": 0.0},
+        {},
+    ]
+    refused = ask(rule_beside(rule=by_sample(1.0, 0.0, 0.0, 0.0)))
+    assert all(s.value is None and "needs two rewards" in str(s.error) for s in refused)
+
+
+def test_the_rules_of_rule_only_read_no_words_or_a_name_alone():
+    task = Task("t", "", ("Ulm",), verifier=names_answer())
+    for answer, judged, ruled in (("Ulm", 1.0, 1.0), ("it is Ulm", 1.0, 0.0), ("Bonn", 0.0, 0.0), (None, 0.0, 0.0)):
+        assert exact_match(answer=answer, task=task).value == judged
+        assert same_text(answer=answer, task=task).value == ruled
+    assert "same_text" in str(of("rule_only", names=True).stage.reward[0])
+    assert "terse_match" in str(of("rule_only").stage.reward[0])

@@ -24,7 +24,7 @@ from selfteach.engine.reference import ReferenceEngine
 from selfteach.engine.stop_strings import StopStrings
 from selfteach.loop.assemble import with_chat_prompts
 from selfteach.loop.episode import play
-from selfteach.methods.ssrl import search_format
+from selfteach.methods.ssrl import PLACEHOLDERS, search_format
 from selfteach.model import catalog, chat
 from selfteach.model import gguf as gguf_files
 from selfteach.model.tokenizer import Tokenizer
@@ -232,6 +232,12 @@ def test_atlas_asks_in_english_and_plain_answers_are_read() -> None:
     assert search_format(text=shown).value > 0 and "<answer> Euro</answer>" in shown  # type: ignore[union-attr]
     with pytest.raises(UnknownName, match="option ask of atlas"):
         atlas(ask="politely")
+    for style, turns in (("instruct", 1), ("instruct_search", 5)):
+        asked = with_chat_prompts(atlas(ask=style), TOKENIZERS["chatml"]).test[0].prompt
+        first, last_one = asked[0]["content"], asked[-1]["content"]
+        assert len(asked) == turns and last_one.endswith(question)
+        assert all(f"<{tag}>{left}</{tag}>" in first for tag, left in PLACEHOLDERS.items())
+        assert sum("your query" in m["content"] for m in asked) == 1  # said once
     for text, gold in {
         "The capital of Peru is Lima.": "Lima",
         "Lima": "Lima",

@@ -5,6 +5,7 @@ broken.
 import os
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -111,6 +112,20 @@ def test_ties_go_by_the_order_of_the_corpus():
     assert over(many, top=3)("same words") == "same words here b same words here a same words here b"
     ask = over(DOCUMENTS)
     assert [ask("red capital water") for _ in range(5)] == [ask("red capital water")] * 5
+
+
+def test_some_of_the_results_are_the_first_of_them_as_many_as_the_query_says():
+    source = factworld()
+    whole, some, one = (
+        over(source.corpus(), top=3),
+        over(source.corpus(), top=3, some=True),
+        over(source.corpus(), top=1),
+    )
+    queries = [t.prompt for t in source.test[:120]]
+    counted = Counter(some(q).count(".") for q in queries)  # a sentence each
+    assert set(counted) == {1, 2, 3} and all(n > 20 for n in counted.values())
+    for q in queries:
+        assert whole(q).startswith(some(q)) and some(q).startswith(one(q)) and some(q) == some(q)
 
 
 def test_noise_replaces_its_share_and_repeats_itself():

@@ -1,0 +1,77 @@
+"""Regimes on questions over facts that a model has in memory or that an engine finds: how best to get there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.claim import premise
+from ..core.regime import Regime, regime
+from ..tasks.demo_ways import WAYS, beginning
+from .digits import BATCH, RUN, SEARCH
+
+# A small world that even the smallest model learns by heart; what it practises first is memory and how to go each way.
+WORLD: dict[str, Any] = {
+    "entities": 120,
+    "relations": 6,
+    "hops": (1, 2),
+    "held_out": 0.4,
+    "withheld": 0.15,
+    "mix": 0.7,
+    "missing": 0.05,
+    "conflicts": 0.05,
+    "practised": 0.6,
+    "malformed": 0.2,
+    "apart": True,
+}
+WARM: dict[str, Any] = {"warm_practice_steps": 3000, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3}
+SHARES = (0.1, 0.2, 0.1, 0.1, 0.2, 0.3)  # carefully, hastily, absently, astray, briefly, directly
+
+
+@regime
+def search() -> Regime:
+    """Questions of one and two hops, for a model that knows most facts by heart and mostly answers in a poor way."""
+    return Regime(
+        task="factworld",
+        task_options={**WORLD, "ways": SHARES},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways={way: beginning(way) for way in WAYS},
+        search=SEARCH,
+    )
+
+
+@regime
+def worded() -> Regime:
+    """As `search`, but every second answer is a sentence, which is as right and which a strict rule cannot read."""
+    return Regime(
+        task="factworld",
+        task_options={**WORLD, "ways": SHARES, "worded": 0.5},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways={way: beginning(way) for way in WAYS},
+        search=SEARCH,
+    )
+
+
+@regime
+def unknown() -> Regime:
+    """A third of the questions are about people of whom nobody said anything: to answer these is to guess.
+
+    Demonstrations say "I don't know" there now and then, and seldom where they know. What is known is mostly looked up,
+    so that it is right more often than not.
+    """
+    return Regime(
+        task="factworld",
+        task_options={**WORLD, "ways": (0.4, 0.1, 0.1, 0.0, 0.2, 0.2), "strangers": 0.3, "abstain": 0.3},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args={**BATCH, "abstained": -1.0},  # as bad as a wrong answer
+        baseline="truthrl",
+        ways={way: beginning(way) for way in WAYS if way != "astray"},
+        search=SEARCH,
+        admits="failure",
+        shows="where to abstain is as bad as to be wrong, it is forgotten, and what nobody knows is guessed",
+        failure=premise("late:reward/abstained", "baseline", 0.03, relation="<", fails_at=0.05),
+    )
