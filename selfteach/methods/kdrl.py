@@ -34,7 +34,7 @@ from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..objective.schedules import linear
-from ..rollout.single import read
+from ..rollout.single import read, single
 from .base import policy_method
 
 
@@ -77,7 +77,11 @@ def kdrl(
         more=distil,
         groups=groups,
         rollouts=rollouts,
-    ).override(weights={"teacher": WeightSpec(teacher or "start")}, models={"teacher": ModelRole(("teacher",))})
+    ).override(
+        weights={"teacher": WeightSpec(teacher or "start")},
+        models={"teacher": ModelRole(("teacher",))},
+        decode={"teacher": single(model_role="teacher")},
+    )
     if not trains_teacher:
         return base
     supervised = Update(("teacher",), (Term(nll(), loss_weights=token_mean()),), lr=teacher_lr)
@@ -93,7 +97,7 @@ def kdrl(
         until=teacher_steps,
         data=True,
     )
-    return Method(stages=(teacher_stage, *base.stages), weights=base.weights, models=base.models)
+    return base.override(stages=(teacher_stage, *base.stages))
 
 
 @block
