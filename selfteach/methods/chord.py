@@ -57,8 +57,8 @@ def chord(
     Zhang et al. 2025 and the released code: for CHORD-phi mu = 0.1 throughout, a fifth of the samples the expert's, no
     KL. mu falls from `mu` to `mu_valley` along half a cosine over `mu_decay_steps` steps, after `mu_peak_steps`, where
     these are given. The expert: `pool` right demonstrations of the task's expert, or of the task, in one `style` where
-    one is named; slips: also wrong ones. Answers are weighted as in `grpo`, which this is at mu = 0; mu = 1 is supervised fine-tuning alone,
-    and a fall from 1 to 0 in one step is SFT, then RL.
+    one is named; slips: also wrong ones. Answers are weighted as in `grpo`, which this is at mu = 0. At mu = 1 it is
+    supervised fine-tuning alone, and SFT and then RL where mu falls from 1 to 0 in one step.
     """
     main, expert = _coefficients(mu, mu if mu_valley is None else mu_valley, mu_decay_steps, mu_peak_steps)
     terms = (

@@ -22,8 +22,10 @@ from ..core import (
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
-    unsorted,
+    outcome,
+    premise,
 )
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -133,18 +135,29 @@ def mark_wrong(
     return {"where": Column("seq", np.where(np.isnan(best), np.nan, best < right))}
 
 
+TEACHER_STEPS = 40  # so few that the teacher is not perfect
+
 kdrl.claim = Claim(
     (
-        unsorted("accuracy", "self", "rl", by=0.02),
-        unsorted("accuracy", "self", "distilled", by=0.01),
-        unsorted("accuracy", "self", "k3", by=0.0),
+        # the teacher knows more than the student, whose own rewards seldom tell anything
+        premise("accuracy+teacher", "self", "accuracy of start", by=0.3, fails_at=0.8),
+        premise("early:rollout/mixed_group_fraction", "rl", 0.5, relation="<", fails_at=0.6),
+        # the student goes the teacher's way, which is long, sooner than by reward alone
+        mechanism("mean:rollout/length_mean", "self", "rl", by=0.1, scale="ratio", fails_at=1e6),
+        outcome("accuracy", "self", "rl", by=0.02, fails_at=0.99),
+        outcome("auc", "self", "rl", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "accuracy+teacher of self", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "distilled", by=0.01, fails_at=1.0),
+        outcome("accuracy", "self", "k3", by=0.01, fails_at=1.0),
     ),
+    args={"style": "slowly", "teacher_steps": TEACHER_STEPS},
     arms={
-        "rl": ("kdrl", {"beta": 0.0, "beta_min": 0.0}),
-        "distilled": ("kdrl", {"rewarded": False}),
-        "k3": ("kdrl", {"kind": "k3"}),
+        "rl": ("kdrl", {"style": "slowly", "teacher_steps": TEACHER_STEPS, "beta": 0.0, "beta_min": 0.0}),
+        "distilled": ("kdrl", {"style": "slowly", "teacher_steps": TEACHER_STEPS, "rewarded": False}),
+        "k3": ("kdrl", {"style": "slowly", "teacher_steps": TEACHER_STEPS, "kind": "k3"}),
     },
-    task="chain_sum",
-    steps=140,
+    regime="sparse",
+    settings={"steps": 80 + TEACHER_STEPS},
+    idea=("main.update*",),
     because="the teacher gives a signal for every token, and the reward is not bounded by the teacher",
 )
