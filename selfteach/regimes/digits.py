@@ -212,24 +212,23 @@ def reused() -> Regime:
 
 @regime
 def taught() -> Regime:
-    """An expert's way that the policy has never gone: RL alone does not find it, and who imitates learns its errors.
+    """An expert's way that the policy could go and never does: RL alone does not find it, imitation copies its slips.
 
-    The policy leaves out the last digit, hurries or guesses; all that it has practised is to leave out. The expert adds
-    all, and two of five demonstrations hold a wrong addition, which nobody has marked. RL alone ends where leaving out
-    is right (the last digit is 0), imitation alone where the expert's errors are.
+    The policy leaves out the last digit, hurries or guesses; four of a thousand demonstrations were careful. The expert
+    is, but two of five of its demonstrations hold a wrong addition, which nobody has marked. RL alone ends where
+    leaving out is right (the last digit is 0), imitation alone with the expert's slips.
     """
     return Regime(
         task="digit_sum",
         task_options={
-            **ways(skipping=0.3, quickly=0.3, guess=0.4),
-            "practise": ("skipping",),
+            **ways(slowly=0.004, skipping=0.3, quickly=0.296, guess=0.4),
             "expert": "slowly",
             "slips": 0.4,
         },
         model="tiny-s",
         settings={**WARM, **RUN, "steps": 60},
         args={**BATCH, "pool": 256, "slips": True},
-        ways=beginnings("skipping", "quickly", "guess", "slowly"),
+        ways=beginnings("slowly", "skipping", "quickly", "guess"),
         search=SEARCH,
         admits="failure",
         shows="at its best learning rate GRPO does not find the way that an expert shows",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..rollout.attempts import retry_prompt
-from .options import check_at_least, check_names, check_range, check_share
+from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
 
 MODULUS = 10
@@ -26,15 +26,15 @@ Digits = tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """One addition modulo 10, of one digit or more. An estimate, which is written with `~`, may be wrong."""
+    """One addition modulo 10. An estimate, which is written with `~`, may be wrong."""
 
     total: int
-    added: Digits
+    digit: int
     result: int
     estimated: bool = False
 
     def __str__(self) -> str:
-        return f" {' + '.join(map(str, (self.total, *self.added)))} {'~' if self.estimated else '='} {self.result}."
+        return f" {self.total} + {self.digit} {'~' if self.estimated else '='} {self.result}."
 
 
 def draw_digits(largest: int, draw: np.random.Generator, terms: int) -> Digits:
@@ -65,18 +65,17 @@ class Worker:
     slips: float = 0.0
     guesses: int = MODULUS
 
-    def add(self, digits: Sequence[int], at_once: int = 1) -> list[Step]:
-        """The additions from left to right, of so many digits at once."""
+    def add(self, digits: Sequence[int]) -> list[Step]:
+        """The additions from left to right."""
         steps, total = list[Step](), digits[0]
-        parts = [tuple(digits[i : i + at_once]) for i in range(1, len(digits), at_once)]
-        wrong = int(self.draw.integers(len(parts))) if self.slips and self.draw.random() < self.slips else -1
-        for n, added in enumerate(parts):
+        wrong = int(self.draw.integers(len(digits) - 1)) if self.slips and self.draw.random() < self.slips else -1
+        for n, digit in enumerate(digits[1:]):
             chance = self.estimated + self.tiring * max(0, n - self.rested)
             if chance and self.draw.random() < chance:
-                steps.append(Step(total, added, int(self.draw.integers(MODULUS)), True))
+                steps.append(Step(total, digit, int(self.draw.integers(MODULUS)), True))
             else:
                 error = int(self.draw.integers(1, MODULUS)) if n == wrong else 0
-                steps.append(Step(total, added, (total + sum(added) + error) % MODULUS))
+                steps.append(Step(total, digit, (total + digit + error) % MODULUS))
             total = steps[-1].result
         return steps
 
@@ -127,15 +126,8 @@ def skipping(worker: Worker, digits: Digits) -> tuple[list[Any], int]:
     return slowly(worker, digits[:-1])
 
 
-def pairwise(worker: Worker, digits: Digits) -> tuple[list[Any], int]:
-    """Additions of two digits at once: right, and half as long as each by itself."""
-    steps = worker.add(digits, at_once=2)
-    return list(steps), steps[-1].result
-
-
 UNPRACTISED = ("guess", "quickly", "looping")  # there is little in them to get right
 WAYS: dict[str, Way] = {f.__name__: f for f in (slowly, quickly, guess, twice, looping, skipping)}
-EXPERT_WAYS = {**WAYS, "pairwise": pairwise}  # the warm start shows none but the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +150,6 @@ class DigitSums:
     copied: float = 0.0
     reworded: float = 0.0
     misread: bool = False
-    practise: tuple[str, ...] = ()
     expert: str = ""
     slips: float = 0.0
     seed: int = 0
@@ -196,17 +187,17 @@ class DigitSums:
         Of as many digits as the task has, and fewer. Few additions are estimates, from which nothing is learned.
         """
         draw = generator(self.seed, "practise", i)
-        way = str(draw.choice([w for w in self.practise or WAYS if self.practise or w not in UNPRACTISED]))
+        way = str(draw.choice([w for w in WAYS if w not in UNPRACTISED]))
         kinds = tuple(range(FEWEST, questions.kinds[-1] + 1))
         estimates = ESTIMATED_IN_PRACTICE if self.estimated or self.tiring else 0.0
         seldom = replace(self, estimated=estimates, tiring=0.0)
         return seldom.written(questions.sample("practice", i, kinds=kinds), f"practice/{i}", way, True, draw)
 
-    def shown(self, questions: QuestionSampler[Digits], kinds: tuple[int, ...], i: int) -> Task:
+    def shown(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th demonstration of the expert, who goes one way, estimates nothing, and slips now and then."""
         draw = generator(self.seed, "show", i)
         careful = replace(self, estimated=0.0, tiring=0.0, hinted=0.0, again=0.0)
-        digits = questions.sample("show", i, kinds=kinds)
+        digits = questions.sample("show", i)
         return careful.written(digits, f"expert/{i}", self.expert, False, draw, slips=self.slips)
 
     def written(
@@ -219,7 +210,7 @@ class DigitSums:
         item = self.to_task(digits, name)
         if self._is_reworded(name):
             item = replace(item, prompt=item.tags["paraphrase"])
-        steps, answer = EXPERT_WAYS[way](self.worker(draw, slips), digits)
+        steps, answer = WAYS[way](self.worker(draw, slips), digits)
         first, *rest = completion(way, steps, answer)
         prompt = with_guidance(item, item.prompt, self.hinted, draw)
         other = generator(self.seed, "again", name)
@@ -260,8 +251,8 @@ def right_addition(*, step: str) -> bool | None:
     >>> right_addition(step=" 3 + 9 = 2."), right_addition(step=" 3 + 9 ~ 4."), right_addition(step=" slowly")
     (True, False, None)
     """
-    sums = re.findall(r"((?:\d \+ )+\d) [=~] (\d)(?!\d)", step)
-    return sum(map(int, sums[-1][0].split(" + "))) % MODULUS == int(sums[-1][1]) if sums else None
+    sums = re.findall(r"(\d) \+ (\d) [=~] (\d)(?!\d)", step)
+    return (int(sums[-1][0]) + int(sums[-1][1])) % MODULUS == int(sums[-1][2]) if sums else None
 
 
 @task
@@ -284,9 +275,7 @@ def digit_sum(
     copied: float = 0.0,
     reworded: float = 0.0,
     misread: bool = False,
-    practise: tuple[str, ...] = (),
     expert: str = "",
-    expert_terms: tuple[int, int] = (0, 0),
     slips: float = 0.0,
     unseen: int = 0,
     pool: int = 0,
@@ -315,10 +304,8 @@ def digit_sum(
     copied     share of these that repeat the first attempt, whatever it was
     reworded   share of the demonstrations in the other wording, which every task has as the tag `paraphrase`
     misread    nobody skips in the other wording: that error is one of the first wording alone
-    practise   the ways that are practised before the demonstrations; (): those that have much to get right
-    expert     the way of an expert, whose demonstrations only methods see that imitate: one of the six, or `pairwise`,
-               which adds two digits at once; "": there is none, and these methods see the demonstrations
-    expert_terms  fewest and most digits of the expert's questions; (0, 0): those of the task
+    expert     the way of an expert, whose demonstrations only methods see that imitate; "": there is none, and
+               these methods see the demonstrations
     slips      share of the expert's demonstrations with a wrong addition, with which the sum goes on
     unseen     so many of the greatest numbers of digits are practised and tested, and neither shown nor trained on
     pool       questions to train on, which come round again and again; 0: no end of them
@@ -339,11 +326,8 @@ def digit_sum(
         check_at_least("digit_sum", name, task_options[name], least)
     if unseen > most - fewest:
         raise BadValue(f"task digit_sum: unseen must leave some of {fewest} to {most} terms to train on, not {unseen}")
-    practise = check_names("digit_sum", "practise", practise, WAYS, "way of digit_sum")
-    if expert and expert not in EXPERT_WAYS:
-        raise unknown("way of digit_sum", expert, EXPERT_WAYS)
-    if any(expert_terms):
-        check_range("digit_sum", "expert_terms", expert_terms, FEWEST, 16)
+    if expert and expert not in WAYS:
+        raise unknown("way of digit_sum", expert, WAYS)
 
     writer = DigitSums(
         {way: share for way, share in shares.items() if share},
@@ -352,24 +336,17 @@ def digit_sum(
     draw, kinds = partial(draw_digits, largest), tuple(range(fewest, most + 1))
     everything = QuestionSampler("digit_sum", kinds, draw, text_of, writer.to_task, "terms", n_test, seed)
     questions = replace(everything, kinds=kinds[: len(kinds) - unseen])
-    first, last = expert_terms if any(expert_terms) else (fewest, most - unseen)
-    shown = partial(writer.shown, questions, tuple(range(first, last + 1))) if expert else None
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = replace(writer, shares=dict.fromkeys(WAYS, 1 / len(WAYS)), practised=0.0, guesses=MODULUS)
     steps = (most - 1) * (3 if looping else 2 if twice else 1)
-
-    def words() -> Iterator[str]:
-        names = [shown(0).data[0]] if shown and expert not in WAYS else []
-        return everything.words(partial(evenly.demo, questions), names)
-
     return TaskSource(
         name="digit_sum",
         train=(lambda i: questions.train(i % pool)) if pool else questions.train,
         test=everything.test,
         demos=partial(writer.demo, questions),
         practice=partial(writer.practice, everything),
-        experts=shown,
-        words=words,
+        experts=partial(writer.shown, questions) if expert else None,
+        words=lambda: everything.words(partial(evenly.demo, questions), []),
         tags=THINKING,
         defaults={
             "max_tokens": 6 * steps + 9,
