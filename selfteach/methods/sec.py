@@ -153,10 +153,10 @@ sec.claim = Claim(
     (
         # asked at random, most groups are all right or all wrong
         premise("early:rollout/mixed_group_fraction", "grpo", 0.5, relation="<", by=0.0, fails_at=0.6),
-        # the easiest of eight categories is asked less often than at random, which is one time in eight
-        mechanism("mean:select/p/2", "self", 0.125, by=0.02, relation="<", fails_at=0.12),
+        # the easiest of seven categories is asked less often than at random, which is one time in seven
+        mechanism("mean:select/p/2", "self", 0.143, by=0.02, relation="<", fails_at=0.14),
         mechanism("early:rollout/mixed_group_fraction", "self", "grpo", by=0.1, fails_at=1.0),
-        outcome("accuracy/terms=11", "self", "grpo", by=0.05, fails_at=0.99),  # harder than all that it trained on
+        outcome("accuracy/terms=10", "self", "grpo", by=0.05, fails_at=0.99),  # harder than all that it trained on
         outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo"},

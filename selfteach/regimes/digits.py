@@ -238,14 +238,14 @@ def taught() -> Regime:
 
 @regime
 def steep() -> Regime:
-    """Three to ten digits, half of them trivial at the start and two of eight numbers hopeless; eleven are held out.
+    """Three to nine digits: up to six trivial at the start, seven and eight within reach, nine hopeless; ten held out.
 
-    Additions are estimated from the sixth on, and soon all of them. A batch of random questions is mostly of groups
-    that are all right or all wrong, so which questions are asked decides how fast anything is learned.
+    Additions are estimated from the sixth on, and from the eighth on all of them. A batch of random questions is mostly
+    of groups that are all right or all wrong, so which questions are asked decides how fast anything is learned.
     """
     return Regime(
         task="digit_sum",
-        task_options={**ways(slowly=1.0), "terms": (3, 11), "tiring": 0.35, "rested": 4, "unseen": 1},
+        task_options={**ways(slowly=1.0), "terms": (3, 10), "tiring": 0.35, "rested": 4, "unseen": 1},
         **ESTIMATED,
     )
 
