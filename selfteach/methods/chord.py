@@ -41,7 +41,7 @@ def chord(
     pool: int = 512,
     style: str = "",
     mu: float = 0.1,
-    mu_valley: float | None = None,
+    mu_valley: float = 0.0,
     mu_decay_steps: int = 0,
     mu_peak_steps: int = 0,
     slips: bool = False,
@@ -55,12 +55,12 @@ def chord(
         phi   = p (1 - p), held constant        phi=False: 1
 
     Zhang et al. 2025 and the released code: for CHORD-phi mu = 0.1 throughout, a fifth of the samples the expert's, no
-    KL. mu falls from `mu` to `mu_valley` along half a cosine over `mu_decay_steps` steps, after `mu_peak_steps`, where
-    these are given. The expert: `pool` right demonstrations of the task's expert, or of the task, in one `style` where
-    one is named; slips: also wrong ones. Answers are weighted as in `grpo`, which this is at mu = 0. At mu = 1 it is
-    supervised fine-tuning alone, and SFT and then RL where mu falls from 1 to 0 in one step.
+    KL. Where `mu_decay_steps` are given, mu falls in so many steps from `mu` to `mu_valley` along half a cosine, after
+    `mu_peak_steps` in which it does not. The expert: `pool` right demonstrations of the task's expert, or of the task,
+    in one `style` where one is named; slips: also wrong ones. Answers are weighted as in `grpo`, which this is at
+    mu = 0. At mu = 1 it is supervised fine-tuning alone, and SFT and then RL where mu falls from 1 to 0 in one step.
     """
-    main, expert = _coefficients(mu, mu if mu_valley is None else mu_valley, mu_decay_steps, mu_peak_steps)
+    main, expert = _coefficients(mu, mu_valley, mu_decay_steps, mu_peak_steps)
     terms = (
         Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean(), coef=main),
         Term(uncertain_nll(phi=phi), on=("sft",), loss_weights=token_mean(), coef=expert),

@@ -46,6 +46,12 @@ def test_experts_stand_beside_the_tasks_that_are_asked():
         n=0, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=initial_state(part)
     )
     assert [r.task.id for r in found] == ["demo/0", "demo/3", "demo/0"]
+    # and the first three of all, right or wrong
+    part = with_experts(batch=3, slips=True)
+    found, _ = part(
+        n=0, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=initial_state(part)
+    )
+    assert [r.task.id for r in found] == ["demo/0", "demo/1", "demo/2"]
 
 
 def test_phi_weighs_a_token_by_how_unsure_the_policy_is_and_has_no_gradient_of_its_own():
