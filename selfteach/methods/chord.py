@@ -159,7 +159,7 @@ def with_experts(
 
 # The controls of both claims: imitation alone, and for half of the steps, before RL.
 SFT = ("chord", {"phi": False, "mu": 1.0})
-SFT_THEN_RL = ("chord", {"phi": False, "mu": 1.0, "mu_valley": 0.0, "mu_decay_steps": 1, "mu_peak_steps": 30})
+SFT_THEN_RL = ("chord", {"phi": False, "mu": 1.0, "mu_valley": 0.0, "mu_decay_steps": 1, "mu_peak_steps": 60})
 
 chord.claim = Claim(
     (
@@ -191,7 +191,7 @@ chord_mu.claim = Claim(
         outcome("accuracy", "self", "sft_then_rl", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "constant", by=0.02, fails_at=0.99),
     ),
-    args={"mu_decay_steps": 40},
+    args={"mu_decay_steps": 80},
     arms={
         "grpo": ("chord", {"mu": 0.0}),
         "sft": SFT,
