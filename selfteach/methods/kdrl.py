@@ -139,9 +139,9 @@ TEACHER_STEPS = 10  # so few that the teacher is not perfect: after 40 it is rig
 
 kdrl.claim = Claim(
     (
-        # the teacher knows more than the student, whose own rewards seldom tell anything
+        # the teacher knows more than the student, and RL alone does not come to know it
         premise("accuracy+teacher", "self", "accuracy of start", by=0.3, fails_at=0.8),
-        premise("early:reward/mean", "rl", 0.2, relation="<", fails_at=0.3),  # of the steps in which it is rewarded
+        premise("accuracy", "rl", 0.5, relation="<", fails_at=0.6),
         # the student goes the teacher's way, which is long, sooner than by reward alone
         mechanism("mean:rollout/length_mean", "self", "rl", by=0.1, scale="ratio", fails_at=1e6),
         outcome("accuracy", "self", "rl", by=0.02, fails_at=0.99),
@@ -150,14 +150,14 @@ kdrl.claim = Claim(
         outcome("accuracy", "self", "distilled", by=0.01, fails_at=1.0),
         outcome("accuracy", "self", "k3", by=0.01, fails_at=1.0),
     ),
-    args={"style": "slowly", "teacher_steps": TEACHER_STEPS},
+    args={"teacher_steps": TEACHER_STEPS},
     arms={
-        "rl": ("kdrl", {"style": "slowly", "teacher_steps": TEACHER_STEPS, "beta": 0.0, "beta_min": 0.0}),
-        "distilled": ("kdrl", {"style": "slowly", "teacher_steps": TEACHER_STEPS, "rewarded": False}),
-        "k3": ("kdrl", {"style": "slowly", "teacher_steps": TEACHER_STEPS, "kind": "k3"}),
+        "rl": ("kdrl", {"teacher_steps": TEACHER_STEPS, "beta": 0.0, "beta_min": 0.0}),
+        "distilled": ("kdrl", {"teacher_steps": TEACHER_STEPS, "rewarded": False}),
+        "k3": ("kdrl", {"teacher_steps": TEACHER_STEPS, "kind": "k3"}),
     },
-    regime="sparse",
-    settings={"steps": 80 + TEACHER_STEPS},
+    regime="taught",
+    settings={"steps": 120 + TEACHER_STEPS},
     idea=("main.update*",),
     because="the teacher gives a signal for every token, and the reward is not bounded by the teacher",
 )
