@@ -107,8 +107,7 @@ LONG = {  # files of methods above the bound, and why
 # regime; a method leaves this list when it is.
 # fmt: off
 NOT_DECIDED_AGAIN = {
-    "arena_rl", "chord", "chord_mu", "co_reward", "cooper", "kdrl",
-    "pointwise", "rest_mcts", "score", "sft", "spiral", "spo", "tango",
+    "arena_rl", "cooper", "pointwise", "rest_mcts", "spiral", "spo", "tango",
 }
 # fmt: on
 

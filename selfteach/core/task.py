@@ -139,6 +139,8 @@ class TaskSource:
     test      the held-out tasks, a fixed list
     demos(i)  the i-th item of the warm start: a Task whose data is (completion text,); None: the task has none
     practice(i)  the i-th item of what comes before them, in the same form: one practice serves all tasks that share it
+    experts(i)  the i-th demonstration of an expert, in the same form, which the warm start does not see; None: methods
+              that imitate see `demos`
     words     text to make the tiny model's tokenizer from; `tags` are kept whole in it
     corpus    documents for a search tool; `tools`: name -> Block of a tool that programs may call
     chat      a task -> the messages of its prompt, for a model with a chat template; None: the prompt as the user's
@@ -160,6 +162,7 @@ class TaskSource:
     test: Sequence[Task]
     demos: Callable[[int], Task] | None = None
     practice: Callable[[int], Task] | None = None
+    experts: Callable[[int], Task] | None = None
     words: Callable[[], Iterable[str]] | None = None
     tags: tuple[str, ...] = ()
     corpus: Callable[[], Sequence[Document]] | None = None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import BadValue, RolloutGroup, RolloutRequest, Task, TaskSource, block, random_keys, stateful
-
-STYLE_SAMPLES = 64  # demonstrations read to find which styles a task shows
 
 
 @block
@@ -44,44 +42,54 @@ def experts(
     state: dict[str, Any],
     pool: int = 512,
     style: str = "",
+    slips: bool = False,
     program: str = "main",
 ) -> tuple[list[RolloutRequest], dict[str, Any]]:
     """The next `n` demonstrations of an expert, for a program that reads them.
 
-    The expert's set is the first `pool` demonstrations that are correct (tag `slip` empty) and, where the task shows
-    several styles, of one `style`; it is cycled through. Raises BadValue where the source has no demonstrations.
+    The expert's set is the first `pool` demonstrations (those of `TaskSource.experts` where a task has them) that are
+    right (tag `slip` empty) and, where one is named, of one `style`; it is cycled through. What is only practised (tag
+    `kind`) is no expert's. slips: also those that are not right. Raises BadValue where the source has no
+    demonstrations, or none of that style.
     """
     if finished_rounds:
         return [], state
     wanted = range(state["taken"], state["taken"] + n)
-    state = _more_experts(source, state, min(wanted.stop, pool), style)
-    assert source.demos is not None
-    return [RolloutRequest(source.demos(state["known"][i % pool]), 1, program) for i in wanted], {
+    show = _shown(source)
+    state = _more_experts(source.name, show, state, min(wanted.stop, pool), style, slips)
+    return [RolloutRequest(show(state["known"][i % pool]), 1, program) for i in wanted], {
         **state,
         "taken": wanted.stop,
     }
 
 
-def _more_experts(source: TaskSource, state: dict[str, Any], count: int, style: str) -> dict[str, Any]:
-    """The next state: the demonstrations scanned on until the indices of `count` of the expert's are known."""
-    if source.demos is None:
+def _shown(source: TaskSource) -> Callable[[int], Task]:
+    """The demonstrations among which an expert's are."""
+    if (show := source.experts or source.demos) is None:
         raise BadValue(
             f"task {source.name}: has no demonstrations, which this method learns from; choose a task that has"
         )
+    return show
+
+
+def _more_experts(
+    task: str, show: Callable[[int], Task], state: dict[str, Any], count: int, style: str, slips: bool
+) -> dict[str, Any]:
+    """The next state: the demonstrations scanned on until the indices of `count` of the expert's are known."""
     known, seen = list(state["known"]), state["seen"]
-    styles = (
-        {source.demos(i).tags.get("style") for i in range(STYLE_SAMPLES)}
-        if style and len(known) < count
-        else set[Any]()
-    )
     while len(known) < count:
-        tags = source.demos(seen).tags
-        if not tags.get("slip") and (style not in styles or tags.get("style") == style):
+        tags = show(seen).tags
+        right = slips or not tags.get("slip")
+        if right and tags.get("kind") != "practice" and (not style or tags.get("style") == style):
             known.append(seen)
         seen += 1
         if seen > 1000 * (len(known) + 1):
+            styles = sorted({str(show(i).tags["style"]) for i in range(seen) if "style" in show(i).tags})
+            if style and style not in styles:
+                has = f"there are {', '.join(styles)}" if styles else "they have no styles; leave it out"
+                raise BadValue(f"task {task}: none of its demonstrations is of style {style!r}; {has}")
             raise BadValue(
-                f"task {source.name}: only {len(known)} of {seen} demonstrations are an expert's "
+                f"task {task}: only {len(known)} of {seen} demonstrations are an expert's "
                 f"(no slip, style {style or 'any'}); choose another style or fewer slips"
             )
     return {**state, "known": known, "seen": seen}

@@ -354,12 +354,13 @@ def with_chat_prompts(source: TaskSource, tokenizer: Tokenizer) -> TaskSource:
             return replace(task, prompt=source.chat(task))
         return replace(task, prompt=chat_prompt(task.prompt, tokenizer))
 
-    demos = source.demos
+    demos, shown = source.demos, source.experts
     return replace(
         source,
         train=lambda i: rendered(source.train(i)),
         test=[rendered(t) for t in source.test],
         demos=None if demos is None else lambda i: rendered(demos(i)),
+        experts=None if shown is None else lambda i: rendered(shown(i)),
     )
 
 

@@ -18,12 +18,14 @@ from ..core import (
     Token,
     Update,
     block,
+    logged,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..curriculum.select import experts, uniform
-from ..objective.likelihood import nll
 from ..objective.loss_weights import sequence_mean, token_mean
 from ..objective.policy import clipped_ratio
 from ..objective.schedules import cosine
@@ -37,10 +39,12 @@ def chord(
     rollouts: int = 8,
     batch: int = 32,
     pool: int = 512,
-    style: str = "verbose",
+    style: str = "",
     mu: float = 0.1,
-    mu_valley: float | None = None,
+    mu_valley: float = 0.0,
     mu_decay_steps: int = 0,
+    mu_peak_steps: int = 0,
+    slips: bool = False,
     phi: bool = True,
     clip: float = 0.2,
 ) -> Method:
@@ -51,17 +55,18 @@ def chord(
         phi   = p (1 - p), held constant        phi=False: 1
 
     Zhang et al. 2025 and the released code: for CHORD-phi mu = 0.1 throughout, a fifth of the samples the expert's, no
-    KL. mu falls from `mu` to `mu_valley` along half a cosine over `mu_decay_steps` steps, where these are given. The
-    expert: `pool` right demonstrations of the task, in one `style` where it shows several. Answers are weighted as in
-    `grpo`, which this is at mu = 0.
+    KL. Where `mu_decay_steps` are given, mu falls in so many steps from `mu` to `mu_valley` along half a cosine, after
+    `mu_peak_steps` in which it does not. The expert: `pool` right demonstrations of the task's expert, or of the task,
+    in one `style` where one is named; slips: also wrong ones. Answers are weighted as in `grpo`, which this is at
+    mu = 0. At mu = 1 it is supervised fine-tuning alone, and SFT and then RL where mu falls from 1 to 0 in one step.
     """
-    main, expert = _coefficients(mu, mu if mu_valley is None else mu_valley, mu_decay_steps)
+    main, expert = _coefficients(mu, mu_valley, mu_decay_steps, mu_peak_steps)
     terms = (
         Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean(), coef=main),
-        Term(uncertain_nll() if phi else nll(), on=("sft",), loss_weights=token_mean(), coef=expert),
+        Term(uncertain_nll(phi=phi), on=("sft",), loss_weights=token_mean(), coef=expert),
     )
     return grpo(groups=groups, rollouts=rollouts).replace(
-        select=with_experts(batch=batch, pool=pool, style=style),
+        select=with_experts(batch=batch, pool=pool, style=style, slips=slips),
         programs={"main": single(), "expert": read(learn="sft")},
         updates=(Update(("policy",), terms),),
     )
@@ -76,6 +81,9 @@ def chord_mu(
     mu: float = 0.9,
     mu_valley: float = 0.05,
     mu_decay_steps: int = 20,
+    mu_peak_steps: int = 0,
+    style: str = "",
+    slips: bool = False,
 ) -> Method:
     """CHORD-mu: `chord` without phi, and with mu decayed from 0.9 to 0.05.
 
@@ -89,25 +97,30 @@ def chord_mu(
         mu=mu,
         mu_valley=mu_valley,
         mu_decay_steps=mu_decay_steps,
+        mu_peak_steps=mu_peak_steps,
+        style=style,
+        slips=slips,
         phi=False,
     )
 
 
-def _coefficients(mu: float, mu_valley: float, mu_decay_steps: int) -> tuple[float | Block, float | Block]:
+def _coefficients(mu: float, mu_valley: float, steps: int, peak_steps: int) -> tuple[float | Block, float | Block]:
     """The coefficients of the two terms, 1 - mu and mu, as numbers or schedules."""
-    if not mu_decay_steps:
+    if not steps:
         return 1.0 - mu, mu
-    return cosine(start=1.0 - mu, stop=1.0 - mu_valley, steps=mu_decay_steps), cosine(
-        start=mu, stop=mu_valley, steps=mu_decay_steps
+    return (
+        cosine(start=1.0 - mu, stop=1.0 - mu_valley, steps=steps, after=peak_steps),
+        cosine(start=mu, stop=mu_valley, steps=steps, after=peak_steps),
     )
 
 
 @block
-def uncertain_nll(*, logp: Token) -> Token:
-    """Negative log-likelihood weighted by CHORD's phi: -sg(p (1 - p)) logp, p = exp(logp).
+@logged("expert_nll", lambda logp: -logp)
+def uncertain_nll(*, logp: Token, phi: bool = True) -> Token:
+    """Negative log-likelihood weighted by CHORD's phi: -sg(p (1 - p)) logp, p = exp(logp); unweighted without `phi`.
 
     The weight is largest at p = 1/2 and 0 at p = 0 and 1, so that tokens that the policy has learned already, or that
-    are far from it, count little; it is constant to the gradient.
+    are far from it, count little; it is constant to the gradient. Logs expert_nll, the mean without weights.
 
     Args: logp f[N]. Returns: l f[N].
 
@@ -116,7 +129,7 @@ def uncertain_nll(*, logp: Token) -> Token:
     tensor([0.1733, 0.0095])
     """
     p = logp.detach().exp()
-    return -p * (1 - p) * logp
+    return -p * (1 - p) * logp if phi else -logp
 
 
 @block
@@ -132,36 +145,60 @@ def with_experts(
     batch: int = 32,
     pool: int = 512,
     style: str = "",
+    slips: bool = False,
     program: str = "expert",
 ) -> tuple[list[RolloutRequest], dict[str, Any]]:
     """The next `n` tasks as in `uniform`, and `batch` demonstrations as in `experts`, for the program `program`."""
     requests, count = uniform(
         n=n, rollouts=rollouts, finished_rounds=finished_rounds, source=source, seed=seed, state=state["asked"]
     )
-    demonstrations, state = experts(
-        n=batch, finished_rounds=finished_rounds, source=source, state=state, pool=pool, style=style, program=program
-    )
+    given: dict[str, Any] = {"pool": pool, "style": style, "slips": slips, "program": program}
+    demonstrations, state = experts(n=batch, finished_rounds=finished_rounds, source=source, state=state, **given)
     return [*requests, *demonstrations], {**state, "asked": count}
 
 
-MIXED = ("chord", {"phi": False, "mu": 0.5})  # the control of both claims: phi = 1 and a constant mu
+# The controls of both claims: imitation alone, and for half of the steps, before RL.
+SFT = ("chord", {"phi": False, "mu": 1.0})
+SFT_THEN_RL = ("chord", {"phi": False, "mu": 1.0, "mu_valley": 0.0, "mu_decay_steps": 1, "mu_peak_steps": 60})
 
 chord.claim = Claim(
     (
-        unsorted("accuracy", "self", "grpo", by=0.0),
-        unsorted("accuracy", "self", "mixed", by=0.0),
-        unsorted("length", "self", "mixed", by=0.0, relation="<", scale="ratio"),
+        # RL alone does not find the expert's way, and imitation ends with the expert's errors
+        premise("accuracy", "grpo", 0.5, relation="<", fails_at=0.6),
+        premise("accuracy", "sft", 0.8, relation="<", fails_at=0.9),
+        premise("accuracy", "sft", "grpo", by=0.1, fails_at=0.95),
+        # tokens that are far from the policy, and those that it has learned, are left alone
+        mechanism("late:policy/expert_nll", "self", "mixed", by=0.02, scale="ratio", fails_at=1e6),
+        outcome("accuracy", "self", "grpo", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "sft", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "sft_then_rl", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "mixed", by=0.02, fails_at=0.99),
     ),
-    arms={"grpo": "grpo", "mixed": MIXED},
-    task="chain_sum",
-    steps=40,
+    arms={"grpo": ("chord", {"mu": 0.0}), "sft": SFT, "sft_then_rl": SFT_THEN_RL, "mixed": ("chord", {"phi": False})},
+    regime="taught",
+    idea=("main.update*",),
     because="the expert's tokens have an effect where the policy is uncertain, and little where it is not",
 )
 
 chord_mu.claim = Claim(
-    (unsorted("accuracy", "self", "grpo", by=0.0), unsorted("accuracy", "self", "mixed", by=0.0)),
-    arms={"grpo": "grpo", "mixed": MIXED},
-    task="chain_sum",
-    steps=40,
+    (
+        premise("accuracy", "grpo", 0.5, relation="<", fails_at=0.6),
+        premise("accuracy", "sft", 0.8, relation="<", fails_at=0.9),
+        # it imitates first: by the middle of the run it is where RL alone does not come
+        mechanism("mean:reward/mean", "self", "grpo", by=0.1, fails_at=1.0),
+        outcome("accuracy", "self", "grpo", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "sft", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "sft_then_rl", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "constant", by=0.02, fails_at=0.99),
+    ),
+    args={"mu_decay_steps": 80},
+    arms={
+        "grpo": ("chord", {"mu": 0.0}),
+        "sft": SFT,
+        "sft_then_rl": SFT_THEN_RL,
+        "constant": ("chord", {"phi": False, "mu": 0.5}),
+    },
+    regime="taught",
+    idea=("main.update*",),
     because="imitation helps most at the beginning, and hinders exploration later",
 )

@@ -25,9 +25,11 @@ from ..core import (
     Task,
     TaskSource,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..core.scoring import score
 from ..curriculum.select import first_task_index
@@ -123,14 +125,18 @@ async def cross_vote(
 
 co_reward.claim = Claim(
     (
-        unsorted("accuracy", "self", "gold", by=-0.03),
-        unsorted("accuracy", "self", "own", by=0.03),
-        unsorted("late:reward/label", "self", "own", by=0.0),
+        # on one of the wordings most votes are wrong, and voting on itself makes it worse
+        premise("early:reward/label", "own", 0.7, relation="<", fails_at=0.8),
+        premise("accuracy", "own", "start", relation="<", by=0.05, fails_at=0.04),
+        mechanism("late:reward/label", "self", "own", by=0.1, fails_at=1.0),
+        outcome("accuracy", "self", "own", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
+        outcome("accuracy", "self", "gold", relation=">=", by=0.03, fails_at=1.0),
     ),
+    args={"labels": "cross"},
     arms={"own": ("co_reward", {"labels": "own"}), "gold": ("co_reward", {"labels": "gold"})},
-    task="chain_sum",
-    task_options={"reworded": 0.5, "noise": 0.25},  # about half of the answers are right to begin with, and most votes
-    steps=40,
+    regime="reworded",
+    idea=("main.reward*",),
     because=(
         "an answer is rewarded only where the majority on the rephrased question agrees, which exploiting one version "
         "does not achieve"

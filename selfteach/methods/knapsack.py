@@ -148,13 +148,13 @@ def _in_turn(counts: list[int], some: Sequence[int], remaining: int, high: int) 
 
 knapsack.claim = Claim(
     (
-        premise("mean:rollout/mixed_episode_fraction", "uniform", 0.8, relation="<", by=0.0, fails_at=0.9),
-        mechanism("mean:rollout/mixed_episode_fraction", "self", "uniform", by=0.1, scale="ratio", fails_at=0.95),
+        premise("mean:rollout/mixed_episode_fraction", "uniform", 0.6, relation="<", by=0.0, fails_at=0.7),
+        mechanism("mean:rollout/mixed_episode_fraction", "self", "uniform", by=0.2, scale="ratio", fails_at=0.9),
         outcome("accuracy", "self", "uniform", by=0.02, fails_at=0.99),
         outcome("auc", "self", "uniform", by=0.02, fails_at=0.99),
     ),
     arms={"uniform": ("knapsack", {"size": 128, "low": 8, "high": 8})},
-    regime="ladder",
+    regime="steep",
     args={"size": 128},
     idea=("main.select",),
     equal="tokens",

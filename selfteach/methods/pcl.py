@@ -177,14 +177,14 @@ def first_rows(*, seq: Token) -> Token:
 
 pcl.claim = Claim(
     (
-        premise("early:rollout/mixed_group_fraction", "uniform", 0.8, relation="<", by=0.0, fails_at=0.9),
-        mechanism("mean:rollout/mixed_group_fraction", "self", "uniform", by=0.05, scale="ratio", fails_at=0.97),
+        premise("early:rollout/mixed_group_fraction", "uniform", 0.5, relation="<", by=0.0, fails_at=0.6),
+        mechanism("mean:rollout/mixed_group_fraction", "self", "uniform", by=0.2, scale="ratio", fails_at=0.9),
         mechanism("late:select/off", "self", "early:select/off of self", by=0.0, relation="<", fails_at=0.05),
         outcome("auc", "self", "uniform", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "uniform", by=0.02, fails_at=0.99),
     ),
     arms={"uniform": ("pcl", {"candidates": 1, "critic_lr": 1e-3})},
-    regime="ladder",
+    regime="steep",
     args={"critic_lr": 1e-3},  # at a tenth it takes half of the run to tell prompts apart
     idea=("main.select",),
     because="a group teaches most where half of its answers are right, and a value model finds such prompts by one "

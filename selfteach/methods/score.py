@@ -30,8 +30,10 @@ from ..core import (
     Tree,
     Update,
     block,
+    mechanism,
     method,
-    unsorted,
+    outcome,
+    premise,
 )
 from ..core.tagged_text import last_between
 from ..credit import segments as seg
@@ -216,19 +218,22 @@ def _answer(tree: Tree, node: int, context: RewardContext) -> str:
 
 score.claim = Claim(
     (
-        unsorted("accuracy", "self", "accuracy+first of self", by=0.0),
-        unsorted("late:reward/gain", "self", "plain", by=0.0),
-        unsorted("late:reward/gain", "self", "no_bonus", by=0.0),
-        unsorted("late:reward/gain", "self", "no_stage_one", by=0.0),
+        # to be asked again is no help at the start, and trained naively it stays so
+        premise("early:reward/gain", "plain", 0.05, relation="<", fails_at=0.1),
+        premise("late:reward/gain", "plain", 0.05, relation="<", fails_at=0.1),
+        mechanism("late:reward/gain", "self", "plain", by=0.05, fails_at=1.0),
+        outcome("accuracy", "self", "accuracy+first of self", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "plain", by=0.02, fails_at=0.99),
+        outcome("late:reward/gain", "self", "no_bonus", by=0.02, fails_at=1.0),
+        outcome("late:reward/gain", "self", "no_pin", by=0.02, fails_at=1.0),
     ),
     arms={
         "plain": ("score", {"stage_one": False, "alpha": 0.0}),
         "no_bonus": ("score", {"alpha": 0.0}),
-        "no_stage_one": ("score", {"stage_one": False}),
+        "no_pin": ("score", {"beta_first": 0.0}),  # both stages, the first attempt free in the first
     },
-    task="chain_sum",
-    task_options={"again": 0.3},  # a tiny model that was never shown a second attempt makes none
-    steps=40,
+    regime="second_attempts",
+    idea=("one.*", "two.reward*"),
     because=(
         "first attempts that stay near the initial policy keep the second from becoming a copy, and the bonus "
         "rewards correcting rather than being right"

@@ -151,16 +151,16 @@ def _next_of(source: TaskSource, by: str, arm: str, at: int) -> tuple[Task, int]
 
 sec.claim = Claim(
     (
-        # some categories are nearer to being solved than others
-        premise("accuracy/terms=3", "grpo", "accuracy/terms=8 of grpo", by=0.2, fails_at=0.95),
-        # the easiest category is left as it is learned
-        mechanism("late:select/p/2", "self", "early:select/p/2 of self", by=0.03, relation="<", fails_at=0.03),
-        mechanism("early:rollout/mixed_group_fraction", "self", "grpo", by=0.03, fails_at=0.98),
-        outcome("accuracy/terms=8", "self", "grpo", by=0.05, fails_at=0.99),
+        # asked at random, most groups are all right or all wrong
+        premise("early:rollout/mixed_group_fraction", "grpo", 0.5, relation="<", by=0.0, fails_at=0.6),
+        # the easiest of seven categories is asked less often than at random, which is one time in seven
+        mechanism("mean:select/p/2", "self", 0.143, by=0.02, relation="<", fails_at=0.14),
+        mechanism("early:rollout/mixed_group_fraction", "self", "grpo", by=0.1, fails_at=1.0),
+        outcome("accuracy/terms=10", "self", "grpo", by=0.05, fails_at=0.99),  # harder than all that it trained on
         outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo"},
-    regime="ladder",
+    regime="steep",
     idea=("main.select",),
     because="advantages are largest where half of the answers are right, so a bandit on them selects problems that "
     "are neither solved nor out of reach, and the hardest are learned sooner",

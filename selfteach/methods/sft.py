@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from ..core import Claim, Method, Stage, Term, Update, method, unsorted
+from ..core import Claim, Method, Stage, Term, Update, mechanism, method, outcome, premise
 from ..credit.composers import per_trajectory
-from ..curriculum.select import demonstrations
+from ..curriculum.select import demonstrations, experts
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
 from ..rollout.single import read, single
 
 
 @method(family="guidance", paper="supervised learning")
-def sft(batch: int = 64) -> Method:
+def sft(batch: int = 64, expert: bool = False, pool: int = 512, style: str = "", slips: bool = False) -> Method:
     """Maximum likelihood of the task's demonstrations.
 
         loss = mean over the tokens of a batch of -logp
 
-    The warm start is this method.
+    The warm start is this method. expert: `pool` right demonstrations of the task's expert instead, of one `style`
+    where one is named, round and round; slips: also wrong ones.
     """
     return Method(
         stages=(
             Stage(
-                select=demonstrations(),
+                select=experts(pool=pool, style=style, slips=slips) if expert else demonstrations(),
                 programs={"main": read()},
                 reward=(),
                 credit=(per_trajectory(),),
@@ -36,8 +37,15 @@ def sft(batch: int = 64) -> Method:
 
 
 sft.claim = Claim(
-    (unsorted("accuracy", "self", "start", by=0.0),),
-    task="chain_sum",
-    steps=40,
-    because="the baseline that every method here is compared with",
+    (
+        premise("accuracy", "grpo", 0.5, relation="<", fails_at=0.6),  # RL alone does not find what an expert shows
+        mechanism("late:policy/loss", "self", "early:policy/loss of self", by=0.1, relation="<", fails_at=0.1),
+        outcome("accuracy", "self", "grpo", by=0.1, fails_at=0.95),
+        outcome("accuracy", "right", "self", by=0.1, fails_at=0.95),  # and what it shows had better be right
+    ),
+    args={"expert": True, "batch": 32},
+    arms={"grpo": "grpo", "right": ("sft", {"expert": True, "batch": 32, "slips": False})},
+    regime="taught",
+    idea=("main.*", "decode.answer"),
+    because="what is shown is learned where it would not be found, errors and all",
 )

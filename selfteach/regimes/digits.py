@@ -228,3 +228,86 @@ def reused() -> Regime:
         args={**BATCH, "epochs": 2, "minibatches": 8},
         search={"lr": (2.5e-5, 5e-5, 1e-4, 2e-4)},
     )
+
+
+@regime
+def taught() -> Regime:
+    """An expert's way that the policy could go and never does: RL alone does not find it, imitation copies its slips.
+
+    The policy leaves out the last digit, hurries or guesses; four of a thousand demonstrations were careful. The expert
+    is, but two of five of its demonstrations hold a wrong addition, which nobody has marked. RL alone ends where
+    leaving out is right (the last digit is 0), imitation alone with the expert's slips.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options={
+            **ways(slowly=0.004, skipping=0.3, quickly=0.296, guess=0.4),
+            "expert": "slowly",
+            "slips": 0.4,
+        },
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 120, "eval_every": 12},
+        args={**BATCH, "pool": 256, "slips": True},
+        ways=beginnings("slowly", "skipping", "quickly", "guess"),
+        search={"lr": (1e-4, 3e-4, 6e-4)},  # at 6e-4 RL alone collapses to guesses
+        admits="failure",
+        shows="at its best learning rate GRPO does not find the way that an expert shows",
+        failure=premise("accuracy", "baseline", 0.5, relation="<", fails_at=0.6),
+    )
+
+
+@regime
+def steep() -> Regime:
+    """Three to nine digits: up to six trivial at the start, seven and eight within reach, nine hopeless; ten held out.
+
+    Additions are estimated from the sixth on, and from the eighth on all of them. A batch of random questions is mostly
+    of groups that are all right or all wrong, so which questions are asked decides how fast anything is learned.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=1.0), "terms": (3, 10), "tiring": 0.35, "rested": 4, "unseen": 1},
+        **ESTIMATED,
+    )
+
+
+@regime
+def second_attempts() -> Regime:
+    """Two attempts in one context, of which the second mostly repeats the first: the start corrects hardly anything.
+
+    Half of the demonstrations are second attempts. Four of five copy what stands before them; the others go one of the
+    ways anew, so that the careful one is there to be found in either attempt.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=0.3, quickly=0.3, guess=0.4), "again": 0.5, "copied": 0.8},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "quickly", "guess"),
+        search=SEARCH,
+    )
+
+
+@regime
+def reworded() -> Regime:
+    """Questions in two wordings; one is misread, so that half of its answers make one error, and its votes are wrong.
+
+    That error is to leave out the last digit. In the other wording nobody makes it, and votes are mostly right.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options={
+            **ways(slowly=0.2, skipping=0.5, quickly=0.1, guess=0.2),
+            "reworded": 0.5,
+            "misread": True,
+        },
+        model="tiny-s",
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        args={**BATCH, "labels": "own", "lr": None},
+        baseline="co_reward",
+        ways=beginnings("slowly", "skipping", "quickly", "guess"),
+        search={},
+        admits="failure",
+        shows="the vote on one wording rewards the error that most answers to it share",
+        failure=premise("accuracy", "baseline", "start", relation="<", by=0.05, fails_at=0.02),
+    )

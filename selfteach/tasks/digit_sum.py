@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.blocks import block
-from ..core.errors import BadValue
+from ..core.errors import BadValue, unknown
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
+from ..rollout.attempts import retry_prompt
 from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
 
@@ -52,23 +53,29 @@ class Worker:
 
     estimated  chance that the first step is an estimate: a random result, with which the sum goes on
     tiring     by how much this chance grows from step to step
+    rested     steps before it grows
+    slips      chance that one step of a sum is wrong, with which it goes on
     guesses    a guess is one of the numbers from 0 up to this one
     """
 
     draw: np.random.Generator
     estimated: float = 0.0
     tiring: float = 0.0
+    rested: int = 0
+    slips: float = 0.0
     guesses: int = MODULUS
 
     def add(self, digits: Sequence[int]) -> list[Step]:
         """The additions from left to right."""
         steps, total = list[Step](), digits[0]
+        wrong = int(self.draw.integers(len(digits) - 1)) if self.slips and self.draw.random() < self.slips else -1
         for n, digit in enumerate(digits[1:]):
-            chance = self.estimated + self.tiring * n
+            chance = self.estimated + self.tiring * max(0, n - self.rested)
             if chance and self.draw.random() < chance:
                 steps.append(Step(total, digit, int(self.draw.integers(MODULUS)), True))
             else:
-                steps.append(Step(total, digit, (total + digit) % MODULUS))
+                error = int(self.draw.integers(1, MODULUS)) if n == wrong else 0
+                steps.append(Step(total, digit, (total + digit + error) % MODULUS))
             total = steps[-1].result
         return steps
 
@@ -136,30 +143,42 @@ class DigitSums:
     practised: float = 0.0
     estimated: float = 0.0
     tiring: float = 0.0
+    rested: int = 0
     guesses: int = MODULUS
     hinted: float = 0.0
+    again: float = 0.0
+    copied: float = 0.0
+    reworded: float = 0.0
+    misread: bool = False
+    expert: str = ""
+    slips: float = 0.0
     seed: int = 0
 
     def to_task(self, digits: Digits, name: str) -> Task:
-        """The task of some digits; tags: terms, category, difficulty (additions), hint, solution, steps."""
+        """The task of some digits; tags: terms, category, difficulty (additions), hint, paraphrase, solution, steps."""
         steps, answer = slowly(CERTAIN, digits)
         tags = {
             "terms": len(digits),
             "category": f"{len(digits)} terms",
             "difficulty": len(steps),
             "hint": f"{steps[0]}",
+            "paraphrase": f"in what do {' '.join(map(str, digits))} end, summed?\n",
             **solution_tags(*completion("slowly", steps, answer)),
         }
         judges = {"step": right_addition()}
         return Task(name, f"{text_of(digits)} =\n", (str(answer),), tags=tags, judges=judges)
 
     def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
-        """The i-th demonstration; tags: those of the task, and its way."""
+        """The i-th demonstration; tags: those of the task, way, style (the same), slip ("": it is right)."""
         draw = generator(self.seed, "write", i)
         practised = draw.random() < self.practised
         way = pick(self.shares, draw.random())
         if practised:
             way = str(draw.choice([w for w in self.shares if w not in UNPRACTISED] or [way]))
+        elif self.misread and self._is_reworded(f"demo/{i}"):
+            others = {w: share for w, share in self.shares.items() if w != "skipping"}
+            at = generator(self.seed, "read", i).random() * sum(others.values())
+            way = pick(others, at)
         return self.written(questions.sample("demo", i), f"demo/{i}", way, practised, draw)
 
     def practice(self, questions: QuestionSampler[Digits], i: int) -> Task:
@@ -174,15 +193,45 @@ class DigitSums:
         seldom = replace(self, estimated=estimates, tiring=0.0)
         return seldom.written(questions.sample("practice", i, kinds=kinds), f"practice/{i}", way, True, draw)
 
-    def written(self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator) -> Task:
-        """A demonstration of a way, which its prompt names where it is given."""
+    def shown(self, questions: QuestionSampler[Digits], i: int) -> Task:
+        """The i-th demonstration of the expert, who goes one way, estimates nothing, and slips now and then."""
+        draw = generator(self.seed, "show", i)
+        careful = replace(self, estimated=0.0, tiring=0.0, hinted=0.0, again=0.0)
+        digits = questions.sample("show", i)
+        return careful.written(digits, f"expert/{i}", self.expert, False, draw, slips=self.slips)
+
+    def written(
+        self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator, slips: float = 0.0
+    ) -> Task:
+        """A demonstration of a way, which its prompt names where it is given.
+
+        What is off by default draws of its own generators, so that the texts of tasks without it stay as they are.
+        """
         item = self.to_task(digits, name)
-        first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated, self.tiring, self.guesses), digits))
+        if self._is_reworded(name):
+            item = replace(item, prompt=item.tags["paraphrase"])
+        steps, answer = WAYS[way](self.worker(draw, slips), digits)
+        first, *rest = completion(way, steps, answer)
         prompt = with_guidance(item, item.prompt, self.hinted, draw)
-        tags = {**item.tags, "kind": "practice" if given else "demo", "way": way}
+        other = generator(self.seed, "again", name)
+        if self.again and other.random() < self.again:
+            earlier = pick(self.shares, other.random())
+            tried = completion(earlier, *WAYS[earlier](self.worker(other), digits))
+            prompt += "".join(tried) + retry_prompt(item.prompt)
+            if not given and other.random() < self.copied:
+                way, (first, *rest) = earlier, tried
+        slip = "" if rest[-1] == completion(way, (), int(item.answer[0]))[-1] else "wrong"
+        tags = {**item.tags, "kind": "practice" if given else "demo", "way": way, "style": way, "slip": slip}
         if given:
             return Task(item.id, prompt + first, item.answer, ("".join(rest),), tags)
         return Task(item.id, prompt, item.answer, ("".join([first, *rest]),), tags)
+
+    def _is_reworded(self, name: str) -> bool:
+        return bool(self.reworded) and generator(self.seed, "reword", name).random() < self.reworded
+
+    def worker(self, draw: np.random.Generator, slips: float = 0.0) -> Worker:
+        """Who works out a demonstration."""
+        return Worker(draw, self.estimated, self.tiring, self.rested, slips, self.guesses)
 
 
 def completion(way: str, steps: Sequence[Any], answer: int) -> list[str]:
@@ -219,8 +268,16 @@ def digit_sum(
     practised: float = 0.5,
     estimated: float = 0.0,
     tiring: float = 0.0,
+    rested: int = 0,
     guesses: int = MODULUS,
     hinted: float = 0.0,
+    again: float = 0.0,
+    copied: float = 0.0,
+    reworded: float = 0.0,
+    misread: bool = False,
+    expert: str = "",
+    slips: float = 0.0,
+    unseen: int = 0,
     pool: int = 0,
     n_test: int = 2000,
     seed: int = 0,
@@ -239,8 +296,18 @@ def digit_sum(
                has much to get right: what is well practised is not for that often chosen
     estimated  chance that the first addition of a demonstration is an estimate, which is marked and mostly wrong
     tiring     by how much this chance grows from addition to addition
+    rested     additions before it grows
     guesses    a guess is one of the numbers from 0 up to this one, and right once in so many
     hinted     share of the demonstrations whose prompt gives the first additions
+    again      share of the demonstrations that are second attempts, behind a first one, whose way is of the same
+               shares, and the retry prompt of the program `two_attempts`
+    copied     share of these that repeat the first attempt, whatever it was
+    reworded   share of the demonstrations in the other wording, which every task has as the tag `paraphrase`
+    misread    nobody skips in the other wording: that error is one of the first wording alone
+    expert     the way of an expert, whose demonstrations only methods see that imitate; "": there is none, and
+               these methods see the demonstrations
+    slips      share of the expert's demonstrations with a wrong addition, with which the sum goes on
+    unseen     so many of the greatest numbers of digits are practised and tested, and neither shown nor trained on
     pool       questions to train on, which come round again and again; 0: no end of them
     n_test     test questions at most; a fifth of all questions are kept for the test
     seed       of every random draw
@@ -252,28 +319,34 @@ def digit_sum(
     shares = {way: check_share("digit_sum", way, task_options[way]) for way in WAYS}
     if abs(sum(shares.values()) - 1) > 1e-6:
         raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
-    for name in ("practised", "estimated", "tiring", "hinted"):
+    for name in ("practised", "estimated", "tiring", "hinted", "again", "copied", "reworded", "slips"):
         check_share("digit_sum", name, task_options[name])
     check_range("digit_sum", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
-    for name, least in (("guesses", 10), ("pool", 0), ("n_test", 1), ("seed", 0)):
+    for name, least in (("guesses", 10), ("rested", 0), ("unseen", 0), ("pool", 0), ("n_test", 1), ("seed", 0)):
         check_at_least("digit_sum", name, task_options[name], least)
+    if unseen > most - fewest:
+        raise BadValue(f"task digit_sum: unseen must leave some of {fewest} to {most} terms to train on, not {unseen}")
+    if expert and expert not in WAYS:
+        raise unknown("way of digit_sum", expert, WAYS)
 
     writer = DigitSums(
-        {way: share for way, share in shares.items() if share}, practised, estimated, tiring, guesses, hinted, seed
+        {way: share for way, share in shares.items() if share},
+        **{f.name: task_options[f.name] for f in fields(DigitSums)[1:]},
     )
     draw, kinds = partial(draw_digits, largest), tuple(range(fewest, most + 1))
-    questions = QuestionSampler("digit_sum", kinds, draw, text_of, writer.to_task, "terms", n_test, seed)
-    demo = partial(writer.demo, questions)
+    everything = QuestionSampler("digit_sum", kinds, draw, text_of, writer.to_task, "terms", n_test, seed)
+    questions = replace(everything, kinds=kinds[: len(kinds) - unseen])
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = replace(writer, shares=dict.fromkeys(WAYS, 1 / len(WAYS)), practised=0.0, guesses=MODULUS)
     steps = (most - 1) * (3 if looping else 2 if twice else 1)
     return TaskSource(
         name="digit_sum",
         train=(lambda i: questions.train(i % pool)) if pool else questions.train,
-        test=questions.test,
-        demos=demo,
-        practice=partial(writer.practice, questions),
-        words=lambda: questions.words(partial(evenly.demo, questions), []),
+        test=everything.test,
+        demos=partial(writer.demo, questions),
+        practice=partial(writer.practice, everything),
+        experts=partial(writer.shown, questions) if expert else None,
+        words=lambda: everything.words(partial(evenly.demo, questions), []),
         tags=THINKING,
         defaults={
             "max_tokens": 6 * steps + 9,
@@ -284,5 +357,5 @@ def digit_sum(
             "warm_lr": 2e-3,
         },
         task_options=task_options,
-        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
+        about={"test questions": len(everything.test), "share kept for the test": TEST_SHARE},
     )

@@ -29,18 +29,29 @@ def test_an_expert_makes_no_slip_and_keeps_to_a_style():
     assert part(n=3, finished_rounds=[[]], source=styled_demonstrations(), state=state) == ([], state)
 
 
-def test_a_task_without_styles_has_experts_all_the_same():
-    part = experts(style="verbose")
-    for slips, taken in ((True, [0, 2, 3]), (False, [0, 1, 2])):
-        where = styled_demonstrations(styles=False, slips=slips)
-        assert numbers(part(n=3, finished_rounds=[], source=where, state=initial_state(part))[0]) == taken
-    assert numbers(
-        experts()(n=3, finished_rounds=[], source=styled_demonstrations(), state=initial_state(part))[0]
-    ) == [
-        0,
-        2,
-        3,
-    ]
+def test_a_style_that_a_task_does_not_show_is_refused():
+    def ask(part, where):
+        return numbers(part(n=3, finished_rounds=[], source=where, state=initial_state(part))[0])
+
+    with pytest.raises(BadValue, match="of style 'polite'; there are terse, verbose"):
+        ask(experts(style="polite"), styled_demonstrations())
+    with pytest.raises(BadValue, match="of style 'verbose'; they have no styles; leave it out"):
+        ask(experts(style="verbose"), styled_demonstrations(styles=False))
+    # without one, all that are right
+    assert ask(experts(), styled_demonstrations(styles=False)) == ask(experts(), styled_demonstrations()) == [0, 2, 3]
+    assert ask(experts(), styled_demonstrations(slips=False)) == ask(experts(slips=True), styled_demonstrations())
+    assert ask(experts(slips=True), styled_demonstrations()) == [0, 1, 2]
+
+
+def test_an_expert_of_the_task_s_own_stands_before_its_demonstrations_and_practice_is_no_expert_s():
+    def shown(i):
+        return Task(f"demo/{100 + i}", "q", "a", ("text",), {"kind": "practice" if i % 2 else "demo"})
+
+    part = experts()
+    where = replace(styled_demonstrations(), experts=shown)
+    assert numbers(part(n=3, finished_rounds=[], source=where, state=initial_state(part))[0]) == [100, 102, 104]
+    where = replace(where, experts=None, demos=shown)
+    assert numbers(part(n=3, finished_rounds=[], source=where, state=initial_state(part))[0]) == [100, 102, 104]
 
 
 def test_a_task_without_an_expert_is_refused():

@@ -11,11 +11,10 @@ from support.loops import advance, equal, loop_of, weights_of
 from support.tensors import f64, slope
 
 from selfteach.core import Method, registry
-from selfteach.core.blocks import initial_state
+from selfteach.core.blocks import initial_state, measures
 from selfteach.core.contexts import History
 from selfteach.curriculum.select import first_task_index
 from selfteach.methods.chord import uncertain_nll, with_experts
-from selfteach.objective.likelihood import nll
 
 
 def test_experts_stand_beside_the_tasks_that_are_asked():
@@ -47,6 +46,12 @@ def test_experts_stand_beside_the_tasks_that_are_asked():
         n=0, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=initial_state(part)
     )
     assert [r.task.id for r in found] == ["demo/0", "demo/3", "demo/0"]
+    # and the first three of all, right or wrong
+    part = with_experts(batch=3, slips=True)
+    found, _ = part(
+        n=0, rollouts=4, finished_rounds=[], source=styled_demonstrations(), seed=3, state=initial_state(part)
+    )
+    assert [r.task.id for r in found] == ["demo/0", "demo/1", "demo/2"]
 
 
 def test_phi_weighs_a_token_by_how_unsure_the_policy_is_and_has_no_gradient_of_its_own():
@@ -59,7 +64,8 @@ def test_phi_weighs_a_token_by_how_unsure_the_policy_is_and_has_no_gradient_of_i
     live = lp.clone().requires_grad_()
     uncertain_nll(logp=live).sum().backward()
     assert live.grad is not None and live.grad.tolist() == pytest.approx([-0.25, -0.09, -0.0099, 0.0])
-    assert slope(lambda x: nll(logp=x), lp).tolist() == pytest.approx([-1.0] * 4)
+    assert slope(lambda x: uncertain_nll(logp=x, phi=False), lp).tolist() == pytest.approx([-1.0] * 4)
+    assert measures(uncertain_nll(), {"logp": lp})["expert_nll"].tolist() == pytest.approx((-lp).tolist())
 
 
 def test_chord_without_an_expert_is_grpo():
@@ -79,6 +85,11 @@ def test_mu_falls_along_half_a_cosine_and_the_two_weights_make_one():
     # 0.05 + 0.85 (1 + cos(pi s / 4)) / 2: at s = 2 the middle, 0.475
     assert [coefficients(method, s)[1] for s in (0, 2, 4, 9)] == pytest.approx([0.9, 0.475, 0.05, 0.05])
     assert all(sum(coefficients(method, s)) == pytest.approx(1.0) for s in range(6))
+    later = of("chord_mu", mu_decay_steps=4, mu_peak_steps=3)  # the same, three steps later
+    assert [coefficients(later, s)[1] for s in (0, 3, 5, 7)] == pytest.approx([0.9, 0.9, 0.475, 0.05])
+    # SFT, then RL: from the one to the other in one step
+    then = of("chord", mu=1.0, mu_valley=0.0, mu_decay_steps=1, mu_peak_steps=2)
+    assert [coefficients(then, s) for s in range(5)] == [[0, 1], [0, 1], [0, 1], [1, 0], [1, 0]]
     assert coefficients(of("chord"), 0) == coefficients(of("chord"), 99) == [0.9, 0.1]
 
 

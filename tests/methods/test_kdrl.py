@@ -100,3 +100,8 @@ def test_a_teacher_is_taught_first_and_stands_still_while_the_student_learns(let
 def test_a_teacher_from_a_path_needs_no_school():
     method = of("kdrl", teacher="a/path")
     assert len(method.stages) == 1 and method.weights["teacher"].source == "a/path"
+
+
+def test_the_teacher_is_measured_beside_the_student():
+    for method in (of("kdrl"), of("kdrl", teacher="a/path")):
+        assert method.decode["teacher"].args["model_role"] == "teacher"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from support.battery import of
+from support.curriculum import demonstration_numbers, styled_demonstrations
 from support.episodes import single_turn_group
 
 from selfteach.core import collate
+from selfteach.core.blocks import initial_state
 from selfteach.credit.composers import per_trajectory
 from selfteach.loop.loss_weights import loss_weights
 
@@ -28,3 +32,16 @@ def test_the_loss_is_the_mean_negative_log_likelihood_over_tokens():
 def test_it_trains_on_the_demonstrations_of_the_task():
     stage = of("sft", batch=3).stage
     assert (str(stage.select), stage.groups, stage.data, stage.reward) == ("demonstrations()", 3, True, ())
+
+
+def test_an_expert_is_chosen_among_demonstrations():
+    where = styled_demonstrations()  # 0, 2, 3, 4 are right, of these 0 and 3 terse; 1 and 5 are not
+
+    def asked(**hyper_parameters: Any) -> list[int]:
+        part = of("sft", **hyper_parameters).stage.select
+        given = {"n": 3, "rollouts": 1, "finished_rounds": [], "source": where, "state": initial_state(part)}
+        return demonstration_numbers(part(**{k: v for k, v in given.items() if k in part.needs})[0])
+
+    assert asked() == [0, 1, 2] and asked(expert=True) == [0, 2, 3]
+    assert asked(expert=True, style="terse") == [0, 3, 6] and asked(expert=True, pool=2) == [0, 2, 0]
+    assert asked(expert=True, slips=True) == [0, 1, 2] and asked(slips=True, style="terse", pool=1) == [0, 1, 2]

@@ -1,5 +1,7 @@
 """Digit sums: that ways differ as they say, and that nothing of the test is trained on."""
 
+import hashlib
+import itertools
 import re
 from collections import Counter
 
@@ -7,6 +9,7 @@ import pytest
 
 from selfteach.configuration import task_source
 from selfteach.core.errors import BadValue
+from selfteach.rollout.attempts import RETRY, retry_prompt
 from selfteach.tasks.digit_sum import WAYS, right_addition, solve_text
 
 
@@ -129,6 +132,8 @@ def test_hints_hold_the_first_additions():
         ({"practised": 2}, "practised must be a share"),
         ({"guesses": 0}, "guesses must be a whole number of at least 10"),
         ({"pool": -1}, "pool must be a whole number"),
+        ({"unseen": 1}, "unseen must leave some of 5 to 5 terms to train on"),
+        ({"slips": 2}, "slips must be a share"),
     ],
 )
 def test_bad_options_name_themselves(options, says):
@@ -166,3 +171,80 @@ def test_estimates_become_likelier_from_addition_to_addition():
     signs = [re.findall(r"[=~]", built.demos(i).data[0]) for i in range(1500)]
     for n, chance in enumerate((0.1, 0.3, 0.5, 0.7, 0.9)):
         assert sum(s[n] == "~" for s in signs) / len(signs) == pytest.approx(chance, abs=0.04)
+
+
+def test_practice_has_not_changed():
+    """The first texts as they were when the first claims were decided: their warm starts depend on them."""
+    built = task_source(
+        "digit_sum", {"largest": 3, "practised": 0.7, "estimated": 0.15, "tiring": 0.15, "terms": (3, 8)}
+    )
+    texts = "".join(t.prompt + t.data[0] for make in (built.practice, built.demos) for t in map(make, range(200)))
+    assert hashlib.blake2b(texts.encode(), digest_size=8).hexdigest() == "c481764e4d2f2b65"
+
+
+def test_an_expert_s_demonstrations_are_its_own():
+    built = source(terms=(4, 5), slowly=0.0, quickly=0.6, expert="slowly", slips=0.3)
+    assert not any("slowly" in built.demos(i).data[0] for i in range(300))
+    shown = [built.experts(i) for i in range(600)]
+    assert {t.tags["style"] for t in shown} == {"slowly"} and {t.tags["terms"] for t in shown} == {4, 5}
+    wrong = [t for t in shown if t.tags["slip"]]
+    assert len(wrong) / 600 == pytest.approx(0.3, abs=0.06)
+    assert all((answered(t) != t.answer[0]) == (t in wrong) for t in shown)
+    # one addition is wrong, and the sum goes on with what it gave
+    for demo in shown:
+        sums = [tuple(map(int, s)) for s in re.findall(r"(\d) \+ (\d) = (\d)", demo.data[0])]
+        assert sum((a + b) % 10 != c for a, b, c in sums) == (demo in wrong)
+        assert all(before[2] == after[0] for before, after in itertools.pairwise(sums))
+    tested = {t.prompt for t in built.test}
+    assert not any(t.prompt in tested for t in shown)
+    assert source().experts is None
+
+
+def test_every_demonstration_says_its_style_and_whether_it_slips():
+    built = source(terms=(3, 3), skipping=0.3, slowly=0.0, guess=0.4)
+    for demo in map(built.demos, range(200)):
+        assert demo.tags["style"] == demo.tags["way"] == demo.data[0].split()[1].partition("<")[0]
+        assert (demo.tags["slip"] == "") == (answered(demo) == demo.answer[0])
+
+
+def test_what_is_unseen_is_practised_and_tested_alone():
+    built = source(terms=(3, 7), unseen=2)
+    seen = {made(i).tags["terms"] for i in range(200) for made in (built.train, built.demos)}
+    assert seen == {3, 4, 5}
+    assert (
+        {built.practice(i).tags["terms"] for i in range(200)}
+        == {t.tags["terms"] for t in built.test}
+        == set(range(3, 8))
+    )
+
+
+def test_rest_comes_before_tiring():
+    built = only("slowly", terms=(7, 7), tiring=0.4, rested=2)
+    signs = [re.findall(r"[=~]", built.demos(i).data[0]) for i in range(800)]
+    for n, chance in enumerate((0, 0, 0, 0.4, 0.8, 1.0)):
+        assert sum(s[n] == "~" for s in signs) / len(signs) == pytest.approx(chance, abs=0.05)
+
+
+def test_second_attempts_stand_behind_a_first_and_mostly_copy_it():
+    built = source(terms=(4, 4), again=0.5, copied=0.8)
+    demos = [built.demos(i) for i in range(1000)]
+    second = [d for d in demos if RETRY in d.prompt]
+    assert len(second) == pytest.approx(500, abs=60)
+    for demo in second:
+        question, first, asked = re.split(r"(<think>.*</answer>)", demo.prompt, maxsplit=1)
+        assert asked == retry_prompt(question) and first.startswith("<think> ")
+    copied = sum(d.data[0] in d.prompt for d in second) / len(second)
+    assert 0.8 < copied < 0.95  # some do again by themselves what was done
+    practised = [built.practice(i) for i in range(200)]
+    assert any(RETRY in d.prompt for d in practised)
+    assert all(d.prompt.endswith(f"<think> {d.tags['way']}") for d in practised)
+
+
+def test_the_other_wording_asks_the_same():
+    built = source(reworded=0.4)
+    demos = [built.demos(i) for i in range(500)]
+    other = [d for d in demos if d.prompt == d.tags["paraphrase"]]
+    assert len(other) == pytest.approx(200, abs=40)
+    for item in map(built.train, range(5)):
+        assert re.findall(r"\d", item.tags["paraphrase"]) == re.findall(r"\d", item.prompt)
+        assert item.tags["paraphrase"] != item.prompt
