@@ -104,8 +104,8 @@ LONG = {  # files of methods above the bound, and why
 # regime; a method leaves this list when it is.
 # fmt: off
 NOT_DECIDED_AGAIN = {
-    "arena_rl", "chord", "chord_mu", "co_reward", "cooper", "kdrl",
-    "pointwise", "rest_mcts", "rule_only", "score", "search_r1", "sft", "spiral", "spo", "ssp", "ssrl", "tango",
+    "chord", "chord_mu", "co_reward", "cooper", "kdrl",
+    "rest_mcts", "rule_only", "score", "search_r1", "sft", "spiral", "ssp", "ssrl", "tango",
     "truthrl",
 }
 # fmt: on

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ..core import (
     Block,
@@ -32,6 +32,7 @@ from ..core import (
     Seq,
     Stage,
     Task,
+    TaskSource,
     Term,
     Token,
     Update,
@@ -39,6 +40,7 @@ from ..core import (
     block,
     method,
     provides,
+    stateful,
     unsorted,
 )
 from ..core.errors import BadValue
@@ -48,7 +50,7 @@ from ..core.scoring import score
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
-from ..curriculum.select import demonstrations, reviewed
+from ..curriculum.select import reviewed
 from ..objective.kl import kl
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
@@ -69,6 +71,8 @@ def cooper(
     beta: float = 0.001,
     rm_warmup_steps: int = 120,
     rm_warmup_lr: float = 1e-3,
+    unlabelled: tuple[str, ...] = (),
+    rule: Literal["terse", "worked"] = "terse",
     update: bool = True,
 ) -> Method:
     """GRPO on a reward model that judges against the reference answer and is trained along with the policy.
@@ -78,13 +82,18 @@ def cooper(
 
     Hong et al. 2025, section 3; beta is the released script's. Here R is the run's model with a scalar head and weights
     of its own; the first step is its supervised training on `rm_warmup_steps` minibatches of 32 labelled pairs (binary
-    cross-entropy as there, and the pairwise loss, without which it takes far longer). The rule reads terse sums only:
-    it is precise, with low recall. The corruption is made by a program that changes the result, in place of an LLM that
-    rewrites the answer. update=False: R is frozen after its first step.
+    cross-entropy as there, and the pairwise loss, without which it takes far longer). The corruption is made by a program
+    that changes the result, in place of an LLM that rewrites the answer.
+
+        unlabelled  ways (tag `way`) of which the labelled pairs have none, as a policy comes to answers that no labels
+                    foresaw
+        rule        precise, with low recall: `terse` reads sums without words only, `worked` asks that every step
+                    written is right by the task's judge of steps
+        update      False: R is frozen after its first step
     """
     first = Stage(
         name="grade",
-        select=demonstrations(),
+        select=labelled_answers(without=unlabelled),
         programs={"main": read_for_appraisal()},
         reward=(),
         credit=(labelled(),),
@@ -107,7 +116,11 @@ def cooper(
     second = Stage(
         select=reviewed(program="appraise"),
         programs={"main": single(), "appraise": appraise()},
-        reward=(reward_model_score(other_rewards=(("rule", terse_match()), ("right", exact_match()))),),
+        reward=(
+            reward_model_score(
+                other_rewards=(("rule", terse_match() if rule == "terse" else worked_match()), ("right", exact_match()))
+            ),
+        ),
         credit=(per_trajectory(), certified_pairs(wrong=exact_match()), norm()),
         updates=(policy, learn) if update else (policy,),
         groups=groups,
@@ -128,6 +141,34 @@ def cooper(
 def rule_only(groups: int = 16, rollouts: int = 8) -> Method:
     """Cooper's baseline: GRPO on the rule alone, of high precision and low recall, which rejects worded answers."""
     return grpo(groups=groups, rollouts=rollouts).replace(reward=(terse_match(),))
+
+
+@block
+@stateful(int)
+def labelled_answers(
+    *,
+    n: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    state: int,
+    without: tuple[str, ...] = (),
+) -> tuple[list[RolloutRequest], int]:
+    """The next `n` demonstrations of the source, one episode of each, but those that go a way (tag) in `without`.
+
+    Raises BadValue where nearly all of them do.
+    """
+    if finished_rounds or source.demos is None:
+        return [], state
+    found = list[RolloutRequest]()
+    first = state
+    while len(found) < n:
+        item = source.demos(state)
+        state += 1
+        if item.tags.get("way") not in without:
+            found.append(RolloutRequest(item, 1))
+        if state - first > 1000 * (len(found) + 1):
+            raise BadValue(f"labelled_answers: of {state - first} demonstrations only {len(found)} go another way")
+    return found, state
 
 
 @block
@@ -184,6 +225,20 @@ def terse_match(*, answer: Any, task: Task, text: str) -> Score:
     """`exact_match` by a rule that reads sums alone: 0 where the text contains words. Precise, with low recall."""
     if re.search(r"[A-Za-z]", re.sub(r"</?\w+>", "", text)):
         return Score(0.0, why="it contains words, which the rule cannot read")
+    return exact_match(answer=answer, task=task)
+
+
+@block
+def worked_match(*, answer: Any, task: Task, text: str) -> Score:
+    """`exact_match` by a rule that reads the work: 0 where a step written is wrong, or none is judged.
+
+    By the task's judge of steps (`Task.judges`). Precise: what is right by luck is not certified. Raises UnknownName
+    for a task without that judge.
+    """
+    judge = task.judge("step")
+    verdicts = [v for step in text.split(".") if (v := judge(step=step)) is not None]
+    if not verdicts or not all(verdicts):
+        return Score(0.0, why="it has no work that the rule could read, or wrong work")
     return exact_match(answer=answer, task=task)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,15 @@ from ..core import (
     Method,
     ModelRole,
     Ref,
+    RewardContext,
     RolloutContext,
     RolloutGroup,
     RolloutRequest,
     Score,
+    Scores,
     Segment,
     Seq,
     Stage,
-    Task,
     Term,
     Update,
     WeightSpec,
@@ -48,6 +49,7 @@ from ..objective.likelihood import weighted_nll
 from ..objective.loss_weights import sequence_mean, token_mean
 from ..objective.value import success_loss
 from ..reward.answer import exact_match
+from ..reward.step_verdicts import sibling_auc
 from ..rollout.single import single
 
 Valuation = Callable[[Any], Awaitable[float]]  # the value of a context
@@ -131,12 +133,13 @@ def rest_mcts(
 
 @dataclass(eq=False)
 class Line:
-    """A node of the search: the text up to the end of a line, with its value and visits."""
+    """A node of the search: the text up to a line's end, with its value and visits; prior: the value model's own."""
 
     context: Any
     parent: Line | None = None
     depth: int = 0
     value: float = 0.0
+    prior: float = 0.0
     visits: int = 0
     ended: bool = False
     below: list[Line] = field(default_factory=list["Line"])
@@ -197,7 +200,7 @@ async def line_search(
         threshold    with `stop_early`, a finished answer of this value ends the search
         stop         what ends a line; a line without it ends the answer, in place of the paper's self-critic
 
-    Every line has the notes value, visits and ended. Finished answers are closed as trajectories; where there is none
+    Every line has the notes value, prior (what the value model said of it at first), visits and ended. Finished answers are closed as trajectories; where there is none
     the policy goes on from the line of the largest value to the answer's end, as in the released code. Returns the
     answer of the largest value.
     """
@@ -222,7 +225,7 @@ async def line_search(
         top.back_up()
         best = max((c for c in lines if c.ended), key=lambda c: c.value, default=None)
     for line in lines:
-        line.context.note(value=line.value, visits=line.visits, ended=float(line.finished))
+        line.context.note(value=line.value, prior=line.prior, visits=line.visits, ended=float(line.finished))
     done = [c for c in lines if c.finished]
     if not done:
         done = [max(lines, key=lambda c: c.value, default=root)]
@@ -296,9 +299,18 @@ def altered(line: str, draw: np.random.Generator) -> str | None:
 
 
 @block
-def answered(*, text: str, task: Task) -> Score:
-    """`exact_match` of the last <answer> in the trajectory's own text, for episodes with several answers."""
-    return exact_match(answer=last_between(text, "answer", None), task=task)
+def answered(*, group: RolloutGroup, context: RewardContext) -> Scores:
+    """`exact_match` of the last <answer> in each trajectory's own text, for episodes with several answers.
+
+    Part step_auc, where the task judges steps: the chance that the value model values a right line above a wrong one
+    that was sampled in the same place.
+    """
+    task, out = group.request.task, dict[Ref, Score]()
+    area = sibling_auc(group, context, "prior")
+    for leaf in [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]:
+        found = Score.of(exact_match(answer=last_between(context.text(leaf), "answer", None), task=task))
+        out[leaf] = found if area is None else replace(found, parts={**found.parts, "step_auc": area})
+    return {"reward": out}
 
 
 @block
@@ -413,7 +425,7 @@ async def _expand(node: Line, value_of: Valuation, branch: int, stop: tuple[str,
     node.below = list(distinct.values())[::-1]
     values = await asyncio.gather(*(value_of(c.context) for c in node.below))
     for line, value in zip(node.below, values, strict=True):
-        line.value = value
+        line.value = line.prior = value
     return node.below
 
 

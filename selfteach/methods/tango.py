@@ -44,6 +44,7 @@ from ..core import (
     stateful,
     unsorted,
 )
+from ..core.ranking import auc
 from ..core.scoring import score
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
@@ -118,7 +119,12 @@ def tango(
             by_program(
                 parts=(
                     ("main", exact_match()),
-                    ("verify", payoff_from_notes(parts=("agreed", "formed", "caught", "passed"))),
+                    (
+                        "verify",
+                        payoff_from_notes(
+                            parts=("agreed", "agreed_right", "agreed_wrong", "formed", "step_auc", "caught", "passed")
+                        ),
+                    ),
                 )
             ),
         ),
@@ -156,8 +162,9 @@ async def verify(
 
     The verifier reads the task and the answer and writes `<think> + -</think><answer> 0</answer>`: a mark for each
     step, and whether the answer is right. Notes: payoff, 1[the verdict is right] + form 1[well formed]; agreed, formed;
-    right, the truth; marks, 1 or -1 for each step. Metrics, where the task has a judge of steps
-    (`Task.judges["step"]`): caught and passed, the shares of wrong and of right steps that are marked so.
+    right, the truth; agreed_right and agreed_wrong, agreed of right and of wrong answers; marks, 1 or -1 for each step.
+    Metrics, where the task has a judge of steps (`Task.judges["step"]`): caught and passed, the shares of wrong and of
+    right steps that are marked so, and step_auc, the chance that a right step's mark is above a wrong one's.
     """
     context = rollout.model_role(model_role).begin(request.task.prompt)
     context.append(rollout.response_ids(request.help["output"]))
@@ -169,6 +176,7 @@ async def verify(
     right = (request.help["reward"] or 0.0) >= 1.0
     formed, agreed = marks is not None and final is not None, final is right
     context.note(payoff=agreed + form * formed, agreed=float(agreed), formed=float(formed), right=float(right))
+    context.note(**{"agreed_right" if right else "agreed_wrong": float(agreed)})
     if marks is not None:
         context.note(marks=marks)
         judge = request.task.judges.get("step")
@@ -177,6 +185,9 @@ async def verify(
             hits = [(m > 0) is kind for m, t in zip(marks, truth, strict=True) if t is kind]
             if hits:
                 context.note(**{name: sum(hits) / len(hits)})
+        by_truth = {kind: [m for m, t in zip(marks, truth, strict=True) if t is kind] for kind in (True, False)}
+        if (area := auc(by_truth[True], by_truth[False])) is not None:
+            context.note(step_auc=area)
     context.close(learn="verdict")
     return final
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,15 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.blocks import block
 from ..core.errors import BadValue
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
+from .digit_judges import MODULUS, better_worked, mark, right_addition, taste
 from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
 
-MODULUS = 10
 FEWEST = 3  # digits of a question
 ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, where there are any
 Digits = tuple[int, ...]
@@ -150,7 +148,13 @@ class DigitSums:
             "hint": f"{steps[0]}",
             **solution_tags(*completion("slowly", steps, answer)),
         }
-        judges = {"step": right_addition()}
+        judges = {
+            "step": right_addition(),
+            "pair": taste(),
+            "pair_in_order": taste(circular=False),
+            "pair_margin": better_worked(),
+            "coarse": mark(),
+        }
         return Task(name, f"{text_of(digits)} =\n", (str(answer),), tags=tags, judges=judges)
 
     def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
@@ -175,14 +179,21 @@ class DigitSums:
         return seldom.written(questions.sample("practice", i, kinds=kinds), f"practice/{i}", way, True, draw)
 
     def written(self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator) -> Task:
-        """A demonstration of a way, which its prompt names where it is given."""
+        """A demonstration of a way, which its prompt names where it is given; tag slip: "" where it is an expert's."""
         item = self.to_task(digits, name)
-        first, *rest = completion(way, *WAYS[way](Worker(draw, self.estimated, self.tiring, self.guesses), digits))
+        steps, answer = WAYS[way](Worker(draw, self.estimated, self.tiring, self.guesses), digits)
+        first, *rest = completion(way, steps, answer)
         prompt = with_guidance(item, item.prompt, self.hinted, draw)
         tags = {**item.tags, "kind": "practice" if given else "demo", "way": way}
+        tags["slip"] = "" if way not in UNPRACTISED and str(answer) in item.answer and is_exact(steps) else way
         if given:
             return Task(item.id, prompt + first, item.answer, ("".join(rest),), tags)
         return Task(item.id, prompt, item.answer, ("".join([first, *rest]),), tags)
+
+
+def is_exact(steps: Sequence[Any]) -> bool:
+    """Whether no addition is an estimate."""
+    return not any(isinstance(s, Step) and s.estimated for s in steps)
 
 
 def completion(way: str, steps: Sequence[Any], answer: int) -> list[str]:
@@ -193,17 +204,6 @@ def completion(way: str, steps: Sequence[Any], answer: int) -> list[str]:
 def solve_text(digits: Digits) -> str:
     """The whole right completion."""
     return "".join(completion("slowly", *slowly(CERTAIN, digits)))
-
-
-@block
-def right_addition(*, step: str) -> bool | None:
-    """Whether the last addition in a step of a solution is right modulo 10; None without one.
-
-    >>> right_addition(step=" 3 + 9 = 2."), right_addition(step=" 3 + 9 ~ 4."), right_addition(step=" slowly")
-    (True, False, None)
-    """
-    sums = re.findall(r"(\d) \+ (\d) [=~] (\d)(?!\d)", step)
-    return (int(sums[-1][0]) + int(sums[-1][1])) % MODULUS == int(sums[-1][2]) if sums else None
 
 
 @task

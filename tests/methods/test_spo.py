@@ -114,19 +114,19 @@ def judged(*names: str):
 
 def test_the_reward_model_learns_from_the_comparisons_that_make_the_win_rates():
     # paper beats rock, rock ties with rock: one pair for each rock, none between them
-    pairs = compared_pairs(groups=[judged("rock", "paper", "rock"), judged("rock", "scissors")])
+    pairs = compared_pairs(context=None, groups=[judged("rock", "paper", "rock"), judged("rock", "scissors")])
     assert [e.preferred_over for e in pairs] == [(), (0, 2), (), (4,), ()]
     assert [s.learn for s in pairs[0].segments] == [None, "rm"] and pairs[0].model_role == "rm"
     assert {e.given["reward"][1] for e in pairs} == {0.0} and pairs[0].key == pairs[2].key == "k/rm"
     # in a circle each wins once: no order of three numbers satisfies all, where the win rates are one half each
-    circular = compared_pairs(groups=[judged(*CIRCLE)])
+    circular = compared_pairs(context=None, groups=[judged(*CIRCLE)])
     assert sorted(len(e.preferred_over) for e in circular) == [1, 1, 1]
-    assert compared_pairs(groups=[choices("rock", "paper")]) == [], "a task without the judge"
+    assert compared_pairs(context=None, groups=[choices("rock", "paper")]) == [], "a task without the judge"
     # the same draws as those of the win rates, of a judge that is often wrong
     source = preference(judge=0.4)
     group = choices(*(f"the red dog runs {n}" for n in range(4)))
     noisy = group._replace(request=replace(group.request, task=source.train(3)))
-    wins = [len(e.preferred_over) / 3 for e in compared_pairs(groups=[noisy])]
+    wins = [len(e.preferred_over) / 3 for e in compared_pairs(context=None, groups=[noisy])]
     assert wins == pytest.approx([s.value for s in rewards_of(win_rate(), noisy)])
 
 
