@@ -43,7 +43,7 @@ METRICS: Mapping[str, str] = {
     "<group>/entropy": "exact entropy of the next-token distribution, nats per token, where a term reads it",
     "<group>/clip_fraction": "share of tokens (or sequences) with an advantage that a clip or mask of ratios acts on",
     "<group>/kept_fraction": "share of a term's rows that its mask keeps, where the mask is no clip",
-    "<group>/step_auc": "chance that a right step of an answer has a higher advantage than a wrong one (step_credit.py)",
+    "<group>/step_auc": "chance that a right step of an answer has more advantage than a wrong one (step_credit.py)",
     "<group>/<name>": "another figure that a term reports",
     "time/rollout_s": "seconds of sampling and scoring",
     "time/learn_s": "seconds of credit and updates",

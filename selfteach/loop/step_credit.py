@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -42,7 +43,7 @@ def step_auc(batch: Batch, judges: Mapping[str, Block], tokenizer: Tokenizer) ->
         pieces = tokenizer.token_bytes(ids[rows])
         bounds = [0, *split_points(pieces, ENDS), len(rows)]
         credit: dict[bool, list[float]] = {True: [], False: []}
-        for a, z in zip(bounds, bounds[1:], strict=False):
+        for a, z in itertools.pairwise(bounds):
             verdict = judge(step=b"".join(pieces[a:z]).decode(errors="replace"))
             if verdict is not None:
                 credit[bool(verdict)].append(float(adv[rows[a:z]].mean()))

@@ -38,10 +38,12 @@ from ..core import (
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
     stateful,
-    unsorted,
 )
 from ..core.errors import BadValue
 from ..core.lazy import torch
@@ -82,8 +84,8 @@ def cooper(
 
     Hong et al. 2025, section 3; beta is the released script's. Here R is the run's model with a scalar head and weights
     of its own; the first step is its supervised training on `rm_warmup_steps` minibatches of 32 labelled pairs (binary
-    cross-entropy as there, and the pairwise loss, without which it takes far longer). The corruption is made by a program
-    that changes the result, in place of an LLM that rewrites the answer.
+    cross-entropy as there, and the pairwise loss, without which it takes far longer). The corruption is made by a
+    program that changes the result, in place of an LLM that rewrites the answer.
 
         unlabelled  ways (tag `way`) of which the labelled pairs have none, as a policy comes to answers that no labels
                     foresaw
@@ -116,11 +118,7 @@ def cooper(
     second = Stage(
         select=reviewed(program="appraise"),
         programs={"main": single(), "appraise": appraise()},
-        reward=(
-            reward_model_score(
-                other_rewards=(("rule", terse_match() if rule == "terse" else worked_match()), ("right", exact_match()))
-            ),
-        ),
+        reward=(reward_model_score(other_rewards=(("rule", certifying(rule)), ("right", exact_match()))),),
         credit=(per_trajectory(), certified_pairs(wrong=exact_match()), norm()),
         updates=(policy, learn) if update else (policy,),
         groups=groups,
@@ -138,9 +136,16 @@ def cooper(
 
 
 @method(family="reward", paper="2508.05613")
-def rule_only(groups: int = 16, rollouts: int = 8) -> Method:
-    """Cooper's baseline: GRPO on the rule alone, of high precision and low recall, which rejects worded answers."""
-    return grpo(groups=groups, rollouts=rollouts).replace(reward=(terse_match(),))
+def rule_only(groups: int = 16, rollouts: int = 8, rule: Literal["terse", "worked"] = "terse") -> Method:
+    """Cooper's baseline: GRPO on the rule alone (`cooper`), of high precision and low recall."""
+    return grpo(groups=groups, rollouts=rollouts).replace(reward=(certifying(rule),))
+
+
+def certifying(rule: str) -> Block:
+    """The rule of that name. Raises BadValue for another."""
+    if rule not in ("terse", "worked"):
+        raise BadValue(f"cooper: rule must be terse or worked, not {rule!r}")
+    return terse_match() if rule == "terse" else worked_match()
 
 
 @block
@@ -390,24 +395,20 @@ def corrupted(text: str, task: Task, wrong: Block, rng_key: tuple[object, ...], 
 
 cooper.claim = Claim(
     (
-        unsorted("accuracy", "self", "static", by=0.02),
-        unsorted("accuracy", "self", "rule_only", by=0.02),
-        unsorted("late:reward/mean", "static", "late:reward/right of static", by=0.1),
-        unsorted("late:reward/agreed", "self", "early:reward/agreed of self", by=-0.01),
+        # the frozen reward model pays for what is wrong
+        premise("late:reward/mean", "static", "late:reward/right of static", by=0.2, fails_at=0.9),
+        # the one that learns on comes to agree with the truth
+        mechanism("late:reward/agreed", "self", "late:reward/agreed of static", by=0.1, fails_at=0.95),
+        outcome("accuracy", "self", "static", by=0.1, fails_at=0.92),
+        outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
+        outcome("accuracy", "self", "rule_only", by=0.05, relation=">=", fails_at=1.0),
     ),
+    args={"update": True},
     arms={"static": ("cooper", {"update": False}), "rule_only": "rule_only"},
-    task="chain_sum",
-    steps=40,
+    regime="unforeseen",
+    idea=("grade", "main.select", "main.program", "main.reward", "main.credit", "main.update", "models", "weights"),
     because=(
         "a frozen reward model is exploited; one that continues to learn from answers that a precise rule certifies "
         "is not"
     ),
-)
-
-rule_only.claim = Claim(
-    (unsorted("accuracy", "self", "grpo", by=0.0, relation="<"),),
-    arms={"grpo": "grpo"},
-    task="chain_sum",
-    steps=40,
-    because="a rule that rejects right answers of another form teaches its form along with the answer",
 )

@@ -36,9 +36,11 @@ from ..core import (
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
-    unsorted,
 )
 from ..core.blocks import Array
 from ..core.tagged_text import last_between
@@ -124,7 +126,7 @@ def rest_mcts(
             "vm": ModelRole(("vm",), heads=("scalar",)),
         },
         decode={
-            "answer": single(),
+            "main": single(),
             "mcts": full,
             "best_of": best_of(tokens=tokens, n=tokens),
         },
@@ -200,9 +202,9 @@ async def line_search(
         threshold    with `stop_early`, a finished answer of this value ends the search
         stop         what ends a line; a line without it ends the answer, in place of the paper's self-critic
 
-    Every line has the notes value, prior (what the value model said of it at first), visits and ended. Finished answers are closed as trajectories; where there is none
-    the policy goes on from the line of the largest value to the answer's end, as in the released code. Returns the
-    answer of the largest value.
+    Every line has the notes value, prior (what the value model said of it at first), visits and ended. Finished answers
+    are closed as trajectories; where there is none the policy goes on from the line of the largest value to the
+    answer's end, as in the released code. Returns the answer of the largest value.
     """
     root, lines = Line(rollout.policy.begin(request.task.prompt)), list[Line]()
     value_of = values_by(request, rollout, value_model)
@@ -463,15 +465,19 @@ def _tree(group: RolloutGroup, episode: Episode, bound: float) -> tuple[list[int
 
 rest_mcts.claim = Claim(
     (
-        unsorted("accuracy+answer", "self", "start", by=0.05),
-        unsorted("accuracy+answer", "self", "filtered", by=0.0),
-        unsorted("accuracy+mcts", "self", "accuracy+best_of of self", by=0.0),
-        unsorted("length+mcts", "self", "length+best_of of self", by=0.15, relation="~", scale="ratio"),
-        unsorted("late:vm/loss/success_loss", "self", "early:vm/loss/success_loss of self", by=0.0, relation="<"),
+        premise("accuracy", "self", "start", by=0.1, fails_at=0.95),  # searches end answers that can be learned from
+        # the value model puts right lines above wrong ones, and so finds what is better than one sample
+        mechanism("late:reward/step_auc", "self", 0.5, by=0.15, fails_at=0.6),
+        mechanism("accuracy+best_of", "self", "accuracy of self", by=0.02, fails_at=0.99),
+        mechanism("length+mcts", "self", "length+best_of of self", by=0.15, relation="~", scale="ratio", fails_at=0.0),
+        outcome("accuracy+mcts", "self", "accuracy+best_of of self", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "filtered", by=0.03, fails_at=0.98),
     ),
-    arms={"filtered": ("rest_mcts", {"search": False})},
-    task="chain_sum",
-    steps=40,
+    arms={"filtered": ("rest_mcts", {"search": False, "groups": 8, "tokens": 640})},
+    args={"groups": 8, "tokens": 640},  # an answer has forty tokens, and half of a search looks ahead
+    regime="deep",
+    settings={"steps": 30, "lr": 3e-4, "eval_every": 5, "final_eval_tasks": 100, "final_eval_decoder_samples": 2},
+    idea=("main.programs", "main.program.main"),
     because=(
         "the lines from which a right answer was reached show where answers go wrong, so search finds answers "
         "that sampling misses, and both models learn from them"

@@ -39,10 +39,12 @@ from ..core import (
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
     stateful,
-    unsorted,
 )
 from ..core.ranking import auc
 from ..core.scoring import score
@@ -354,15 +356,18 @@ def balance_classes(
 
 tango.claim = Claim(
     (
-        unsorted("accuracy", "self", "grpo", by=0.0),
-        unsorted("late:reward/caught", "self", "early:reward/caught of self", by=0.05),
-        unsorted("late:reward/passed", "self", "early:reward/passed of self", by=0.05),
-        unsorted("late:reward/agreed", "self", 0.6),
-        unsorted("late:reward/passed", "self", "unbalanced", by=0.0),
+        # the verifier tells right answers from wrong ones: whoever always says one thing is at 0 in one of these
+        premise("mean:reward/agreed_right", "self", 0.5, by=0.1, fails_at=0.55),
+        premise("mean:reward/agreed_wrong", "self", 0.5, by=0.1, fails_at=0.55),
+        # no label of a step is seen, and yet its marks find the wrong ones
+        mechanism("late:reward/step_auc", "self", 0.5, by=0.1, fails_at=0.55),
+        outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
+        outcome("mean:reward/agreed_right", "self", "mean:reward/agreed_right of unbalanced", by=0.05, fails_at=0.96),
     ),
     arms={"grpo": "grpo", "unbalanced": ("tango", {"balance": False})},
-    task="chain_sum",
-    steps=40,
+    regime="deep",
+    idea=("form", "main.select", "main.program", "main.reward", "main.credit", "main.update", "models", "weights"),
     because=(
         "a verifier that is rewarded for its verdict alone learns to find the wrong steps, and its marks improve "
         "the generator"

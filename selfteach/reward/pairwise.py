@@ -1,7 +1,8 @@
 """Rewards from pairwise comparisons: a schedule says which answers of a group are compared, a judge which one wins.
 
 A judge is a block that names what it needs of `first` and `second` (answers), `first_text` and `second_text` (what the
-policy wrote), `task`, and `rng_key` (the RNG key of its draws); it returns the share of the win that goes to the first: True, False, or a number from 0 to 1. It may be async.
+policy wrote), `task`, and `rng_key` (the RNG key of its draws); it returns the share of the win that goes to the first:
+True, False, or a number from 0 to 1. It may be async.
 
 A schedule for n answers is a generator: it yields rounds of pairs (i, j), is sent the share of i for each pair, and
 returns its result. It neither calls a judge nor draws at random.

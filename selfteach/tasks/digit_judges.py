@@ -44,15 +44,24 @@ def way_of(text: str) -> str:
 def worked(text: str, task: Task) -> float:
     """The share of the question's additions that a response works out rightly, from 0 to 1.
 
-    Wrong ones are taken off. What is worked out more often than asked, or not at all, counts as none.
+    One is right where it adds the digit that is next in the question to the result before, and comes to the sum modulo
+    10. What is worked out more often than asked, or not at all, counts as none: a judge who only looked whether sums
+    are right is soon shown easier ones.
 
-    >>> worked("2 + 3 = 5. 5 + 1 = 7.", Task("t", "add 2 3 1 =", ("6",), tags={"difficulty": 2}))
-    0.5
+    >>> task = Task("t", "add 2 3 1 =", ("6",))
+    >>> worked("2 + 3 = 5. 5 + 1 ~ 7.", task), worked("2 + 3 ~ 4. 4 + 1 = 5.", task), worked("0 + 0 = 0.", task)
+    (0.5, 0.5, 0.0)
     """
-    verdicts = [right_addition(step=step) for step in text.split(".")]
-    known = [v for v in verdicts if v is not None]
-    asked = int(task.tags["difficulty"])
-    return sum(known) / asked if 0 < len(known) <= asked else 0.0
+    first, *rest = re.findall(r"\d", task.prompt.split("add", 1)[1].split("=", 1)[0])
+    sums = re.findall(r"(\d) \+ (\d) [=~] (\d)(?!\d)", text)
+    if not 0 < len(sums) <= len(rest):
+        return 0.0
+    before = [first, *(result for *_, result in sums)]
+    right = [
+        total == known and digit == next_digit and (int(total) + int(digit)) % MODULUS == int(result)
+        for known, next_digit, (total, digit, result) in zip(before, rest, sums, strict=False)
+    ]
+    return sum(right) / len(rest)
 
 
 @block

@@ -44,14 +44,16 @@ def test_nothing_beats_what_is_right_and_wrong_ways_beat_each_other_in_a_circle(
 def test_a_mark_is_blind_to_one_wrong_step_where_a_comparison_is_not():
     task = next(t for t in map(digit_sum(terms=(8, 8)).train, range(9)))
     good = "".join(task.tags["steps"])
-    first = task.tags["hint"]
-    wrong = f"{first[:-2]}{(int(first[-2]) + 1) % 10}."
-    poor = good.replace(first, wrong, 1)
+    first, last = task.tags["hint"], task.tags["steps"][-2]
+    poor = good.replace(last, f"{last[:-2]}{(int(last[-2]) + 1) % 10}.", 1)
     assert worked(good, task) == 1.0 and worked(poor, task) == pytest.approx(6 / 7)
     assert mark(text=good, task=task, noise=1e-6).value == mark(text=poor, task=task, noise=1e-6).value == 1.0
     margins = [better_worked(first_text=good, second_text=poor, task=task, rng_key=(i,)) for i in range(2000)]
     # sigmoid((1/7) / 0.1) = 0.807
     assert sum(m > 0.5 for m in margins) / len(margins) == pytest.approx(0.807, abs=0.03)
+    digits = task.prompt.split()[1:9]
+    easier = good.replace(f"+ {digits[-1]} =", "+ 0 =") if digits[-1] != "0" else good.replace("+", "+ 1", 1)
+    assert worked(easier, task) < 1.0, "an easier sum than the question's"
     assert worked("".join([first] * 8), task) == 0.0, "what is worked out again and again is no work"
     assert worked("<think> guess</think><answer> 3</answer>", task) == 0.0
 
