@@ -104,7 +104,7 @@ LONG = {  # files of methods above the bound, and why
 # regime; a method leaves this list when it is.
 # fmt: off
 NOT_DECIDED_AGAIN = {
-    "chord", "chord_mu", "co_reward", "kdrl", "score", "search_r1", "sft", "spiral", "ssp", "ssrl", "truthrl",
+    "chord", "chord_mu", "co_reward", "kdrl", "score", "search_r1", "sft", "ssp", "ssrl", "truthrl",
 }
 # fmt: on
 
