@@ -39,8 +39,8 @@ def update(match: Match, seat: int, opponent_text: str) -> str:
 
 
 def options(match: Match, seat: int) -> str:
-    """What may be done, in words."""
-    return f"take some of one pile. {update(match, seat, '').strip()}"
+    """The legal moves, in words."""
+    return f"you may {' '.join(moves(match, seat))}"
 
 
 def moves(match: Match, seat: int) -> list[str]:

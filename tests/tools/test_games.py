@@ -363,7 +363,7 @@ def test_nim_shows_the_piles_and_a_thought_ends_in_the_move():
     assert nim.piles(match) == [2, 2] and match.observation(1) == "nim.\npiles 2 2\n"
     assert set(match.strategy("expert", 1).values()) == {1 / 4}, "all are lost alike"
     match.move("[0 3]")
-    assert match.turn == 1 and match.observation(1) == "\nnot allowed. take some of one pile. piles 2 2\n"
+    assert match.turn == 1 and match.observation(1) == "\nnot allowed. you may [0 1] [0 2] [1 1] [1 2]\n"
     match.move("[2 1]")
     assert match.forfeited == 1 and match.payoffs == (1.0, -1.0)
 
