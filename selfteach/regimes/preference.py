@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..core.claim import premise
 from ..core.regime import Regime, regime
 from .digits import BATCH, DEEP, ESTIMATED, RUN, WARM, beginnings, ways
@@ -36,12 +38,9 @@ def marked() -> Regime:
     Of single answers it gives one of three marks, and one wrong step of seven gets the best. Of two answers it says
     which is better, seldom wrong where one step makes the difference.
     """
-    return Regime(
-        task="digit_sum",
-        task_options=DEEP,
-        **{**ESTIMATED, "settings": {**ESTIMATED["settings"], "steps": 60}, "args": {**BATCH, "judge": "coarse"}},
-        baseline="pointwise",
-    )
+    more: dict[str, Any] = {**ESTIMATED, "settings": {**ESTIMATED["settings"], "steps": 60}}
+    more["args"] = {**BATCH, "judge": "coarse"}
+    return Regime(task="digit_sum", task_options=DEEP, baseline="pointwise", **more)
 
 
 @regime

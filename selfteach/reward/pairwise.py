@@ -14,7 +14,7 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ..core import BadValue, Block, Episode, Ref, RewardContext, RolloutGroup, Score, Scores, Task
 from ..core.ranking import auc
@@ -40,7 +40,7 @@ def verdict_on(
         "rng_key": lambda: (task.id, a.id, b.id, meeting),
     }
     said: Any = judge(**{n: given[n]() for n in judge.needs})
-    return said if inspect.isawaitable(said) else float(said)
+    return cast("Awaitable[Any]", said) if inspect.isawaitable(said) else float(said)
 
 
 async def compare(
@@ -68,7 +68,7 @@ async def compare(
     async def ask(i: int, j: int) -> float:
         met[i, j] += 1  # a noisy judge may answer differently the second time
         share = verdict_on(judge_block, task, (players[i], players[j]), met[i, j], context)
-        return float(share if isinstance(share, float) else await share)
+        return float(await share if isinstance(share, Awaitable) else share)
 
     result, asked = await run_schedule(schedule(len(players)), ask)
     counts = Counter(i for pair in asked for i in pair)

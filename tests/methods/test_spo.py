@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from support.answers import answered_group
 from support.battery import of
 from support.comparisons import CIRCLE, choices, circle, rewards_of, settle
 
+from selfteach.core import block
 from selfteach.core.random_keys import generator, uniform
 from selfteach.core.scoring import score
 from selfteach.credit.advantages import center
@@ -28,6 +30,32 @@ def test_a_win_rate_is_the_mean_preference_over_siblings():
     assert [s.parts["comparisons"] for s in got] == [2, 2, 2]
     one_of_each = rewards_of(win_rate(judge=circle()), choices(*CIRCLE))
     assert [s.value for s in one_of_each] == [0.5, 0.5, 0.5]  # in a circle nobody stands out
+
+
+def test_how_well_rewards_tell_right_from_wrong_is_said_beside_them():
+    # rock is right: 0.25 for it twice, 1 for paper, which is wrong: never above; with scissors, 3 answers: 1/2 each
+    for names, gold, area in ((("rock", "paper", "rock"), "paper", 1.0), (("rock", "paper", "rock"), "rock", 0.0)):
+        group = choices(*names)
+        group = group._replace(request=replace(group.request, task=replace(group.request.task, answer=(gold,))))
+        got = rewards_of(win_rate(judge=circle()), group)
+        assert [s.parts["right"] for s in got] == [float(n == gold) for n in names]
+        assert {s.parts["auc"] for s in got} == {area}
+    alike = choices(*CIRCLE)
+    alike = alike._replace(request=replace(alike.request, task=replace(alike.request.task, answer=("rock",))))
+    assert {s.parts["auc"] for s in rewards_of(win_rate(judge=circle()), alike)} == {0.5}
+    assert "auc" not in rewards_of(win_rate(judge=circle()), choices("rock", "paper"))[0].parts, "no answer is right"
+
+
+def test_a_judge_may_read_what_was_written():
+    group, context = choices("rock", "paper"), SimpleNamespace(text=lambda leaf: f"written {leaf.episode[-1]}")
+    scores = asyncio.run(score(win_rate(judge=by_text()), [group], context))["reward"]  # type: ignore[arg-type]
+    assert [scores[e.trajectories[0].leaf].value for e in group.episodes] == [0.0, 1.0]
+
+
+@block
+def by_text(*, first_text: str, second_text: str) -> bool:
+    """The later text."""
+    return first_text > second_text
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])
