@@ -73,6 +73,7 @@ def cooper(
     beta: float = 0.001,
     rm_warmup_steps: int = 120,
     rm_warmup_lr: float = 1e-3,
+    rm_lr: float = 3e-4,
     unlabelled: tuple[str, ...] = (),
     rule: Literal["terse", "worked"] = "terse",
     update: bool = True,
@@ -91,6 +92,7 @@ def cooper(
                     foresaw
         rule        precise, with low recall: `terse` reads sums without words only, `worked` asks that every step
                     written is right by the task's judge of steps
+        rm_lr       learning rate of R beside the policy: of a step it has one update on a pair per group
         update      False: R is frozen after its first step
     """
     first = Stage(
@@ -112,7 +114,7 @@ def cooper(
         until=1,
         data=True,
     )
-    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),))
+    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr)
     near = (Term(kl(), loss_weights=sequence_mean(), coef=beta),) if beta else ()
     policy = Update(("policy",), (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()), *near))
     second = Stage(
