@@ -66,7 +66,12 @@ def pointwise(groups: int = 16, rollouts: int = 8, judge: Literal["proxy", "coar
 
 @method(family="preference", paper="2401.04056")
 def iterated_rm(
-    groups: int = 16, rollouts: int = 8, rm_lr: float = 1e-3, rm_epochs: int = 2, judge: str = "pair"
+    groups: int = 16,
+    rollouts: int = 8,
+    rm_lr: float = 1e-3,
+    rm_epochs: int = 2,
+    rm_minibatches: int = 4,
+    judge: str = "pair",
 ) -> Method:
     """The opponent of SPO: the same RL on a Bradley-Terry reward model that learns from each step's comparisons.
 
@@ -75,10 +80,11 @@ def iterated_rm(
 
     Swamy et al. 2024, section 5 (iterative reward modelling). One number per answer cannot express preferences that
     are intransitive, and is fitted to what is noisy. Chosen here: R is the run's model with a head and weights of its
-    own, which learn `rm_epochs` times on the comparisons of a step after it has scored them. judge: as in `spo`.
+    own, which learn `rm_epochs` times, in `rm_minibatches` updates, on the comparisons of a step after it has scored
+    them: with one update they hardly move. judge: as in `spo`.
     """
     base = dr_grpo(groups=groups, rollouts=rollouts)
-    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr, epochs=rm_epochs)
+    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr, epochs=rm_epochs, minibatches=rm_minibatches)
     return base.replace(
         reward=(reward_model(),),
         credit=(base.stage.credit[0], compared_pairs(judge=judge), *base.stage.credit[1:]),
