@@ -84,7 +84,9 @@ def iterated_rm(
     them: with one update they hardly move. judge: as in `spo`.
     """
     base = dr_grpo(groups=groups, rollouts=rollouts)
-    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr, epochs=rm_epochs, minibatches=rm_minibatches)
+    learn = Update(
+        ("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr, epochs=rm_epochs, minibatches=rm_minibatches
+    )
     return base.replace(
         reward=(reward_model(),),
         credit=(base.stage.credit[0], compared_pairs(judge=judge), *base.stage.credit[1:]),
@@ -181,15 +183,15 @@ def compared_pairs(
 
 spo.claim = Claim(
     (
-        # where tastes are in order the reward model serves: it is a worthy opponent
-        premise("accuracy", "rm_in_order", "start", by=0.1, fails_at=0.95),
-        # and where they are not it puts wrong answers above right ones
-        premise("early:reward/auc", "rm", 0.6, relation="<", fails_at=0.7),
+        # where wrong answers are all alike the reward model serves: it is a worthy opponent
+        premise("accuracy", "rm_consistent", "start", by=0.2, fails_at=0.85),
+        # and where tastes go in a circle it does not put right answers above wrong ones
+        premise("mean:reward/auc", "rm", 0.6, relation="<", fails_at=0.7),
         mechanism("mean:reward/auc", "self", "mean:reward/auc of rm", by=0.05, fails_at=1.0),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "rm", by=0.05, fails_at=0.96),
     ),
-    arms={"rm": "iterated_rm", "rm_in_order": ("iterated_rm", {"judge": "pair_in_order"})},
+    arms={"rm": "iterated_rm", "rm_consistent": ("iterated_rm", {"judge": "pair_consistent"})},
     regime="preference",
     idea=("main.reward", "main.credit", "main.update.1", "models", "weights"),
     because=(

@@ -88,7 +88,7 @@ def taste(
     frequent by more: no number for each answer says all of this.
 
     rng_key   of the random draw: the same question at the same key has the same verdict
-    circular  False: looping, guess and quickly are in order, with the same chances
+    circular  False: wrong answers are all alike, 1/2, so that one number for each answer says all there is to say
     """
     hits = [(exact_match(answer=a, task=task).value or 0.0) >= 1.0 for a in (first, second)]
     ways = [way_of(t) for t in (first_text, second_text)]
@@ -100,9 +100,8 @@ def taste(
     elif hits[0] or ways[0] == ways[1] or not set(ways) <= set(CIRCLE):
         p = 0.5
     else:
-        step = CIRCLE.index(ways[0]) - CIRCLE.index(ways[1])
-        above = step % 3 == 1 if circular else step > 0
-        p = strong if above else 1 - strong
+        above = (CIRCLE.index(ways[0]) - CIRCLE.index(ways[1])) % 3 == 1
+        p = (strong if above else 1 - strong) if circular else 0.5
     return uniform_at(key("judge", *rng_key), 0) < p
 
 

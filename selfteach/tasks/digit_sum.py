@@ -151,7 +151,7 @@ class DigitSums:
         judges = {
             "step": right_addition(),
             "pair": taste(),
-            "pair_in_order": taste(circular=False),
+            "pair_consistent": taste(circular=False),
             "pair_margin": better_worked(),
             "coarse": mark(),
         }
