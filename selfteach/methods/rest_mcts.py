@@ -53,6 +53,7 @@ from ..objective.value import success_loss
 from ..reward.answer import exact_match
 from ..reward.step_verdicts import sibling_auc
 from ..rollout.single import single
+from ..rollout.slips import altered
 
 Valuation = Callable[[Any], Awaitable[float]]  # the value of a context
 
@@ -281,23 +282,6 @@ async def with_slips(
         last = number == len(lines) - 1
         context.note(ended=float(last), **({"right": 1.0} if last else {}))
     return request.task.data[0]
-
-
-def altered(line: str, draw: np.random.Generator) -> str | None:
-    """A line with its last number off by one or two, else with its last two words exchanged; None where neither can be.
-
-    >>> altered(" 3 + 4 = 7.", np.random.default_rng(0)), altered(" swap : a b.", np.random.default_rng(0))
-    (' 3 + 4 = 9.', ' swap : b a.')
-    """
-    if numbers := list(re.finditer(r"\d+", line)):
-        last = numbers[-1]
-        off = int(draw.choice([-2, -1, 1, 2]))
-        value = int(last[0]) + (off if int(last[0]) + off >= 0 else -off)
-        return line[: last.start()] + str(value) + line[last.end() :]
-    found = re.search(r"(\w+)(\s+)(\w+)(?=\W*(?:</\w+>)?$)", line)
-    if found is None or found[1] == found[3]:
-        return None
-    return line[: found.start()] + found[3] + found[2] + found[1] + line[found.end() :]
 
 
 @block

@@ -14,7 +14,7 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ..core import BadValue, Block, Episode, Ref, RewardContext, RolloutGroup, Score, Scores, Task
 from ..core.ranking import auc
@@ -40,7 +40,7 @@ def verdict_on(
         "rng_key": lambda: (task.id, a.id, b.id, meeting),
     }
     said: Any = judge(**{n: given[n]() for n in judge.needs})
-    return cast("Awaitable[Any]", said) if inspect.isawaitable(said) else float(said)
+    return said if inspect.isawaitable(said) else float(said)
 
 
 async def compare(

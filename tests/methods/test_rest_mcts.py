@@ -19,7 +19,6 @@ from selfteach.engine.scripted import ScriptedEngine
 from selfteach.loop.episode import play
 from selfteach.methods.rest_mcts import (
     Line,
-    altered,
     answered,
     best_of,
     inferred_values,
@@ -28,6 +27,7 @@ from selfteach.methods.rest_mcts import (
     right_only,
     with_slips,
 )
+from selfteach.rollout.slips import altered
 
 
 def test_values_of_lines_by_hand():
