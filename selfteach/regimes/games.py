@@ -10,8 +10,8 @@ from .digits import RUN
 def nim() -> Regime:
     """Nim with two piles: a move is thought out in three of ten cases, and else made at random.
 
-    Whoever thinks leaves equal piles, and wins where that can be done. Measured against a perfect player, who is beaten
-    by no mistake alone: five in twelve games can be won.
+    Whoever thinks leaves equal piles, and wins where that can be done. Measured against a player who errs nowhere, each
+    of whose games is won by whoever is not at equal piles: half of them can be.
     """
     return Regime(
         task="games",
