@@ -107,7 +107,7 @@ LONG = {  # files of methods above the bound, and why
 # regime; a method leaves this list when it is.
 # fmt: off
 NOT_DECIDED_AGAIN = {
-    "arena_rl", "cooper", "pointwise", "rest_mcts", "spiral", "spo", "tango",
+    "chord", "chord_mu", "co_reward", "kdrl", "score", "search_r1", "sft", "ssp", "ssrl", "truthrl",
 }
 # fmt: on
 

@@ -83,6 +83,7 @@ def learn_batch(
     state: RunState | None = None,
     lr: float | Callable[[int], float] = 1e-4,
     seed: int = 0,
+    credit_auc: Callable[[Batch], float | None] = lambda batch: None,
 ) -> dict[str, float]:
     """Do the updates of a stage on a composed batch, as a step of a run does, and return their metrics.
 
@@ -93,6 +94,7 @@ def learn_batch(
     state  the run's state, which schedules and stateful blocks read; None: that of a first step
     lr     the run's learning rate, or a function of the step; an update with a rate of its own does not read it
     seed   of the shuffling into minibatches
+    credit_auc  how well a batch's advantages tell right steps from wrong (`step_credit.step_auc`); None: not known
     """
     state = state or RunState()
     rate = lr(state.step) if callable(lr) else lr
@@ -102,6 +104,8 @@ def learn_batch(
         if update.when is not None and not state.call(f"{stage.name}/when.{number}", update.when, {}):
             continue
         prepared = _prepared(batch, update, learner, state, f"{stage.name}/update.{number}")
+        if (area := credit_auc(prepared)) is not None:
+            metrics[f"{prefixes[number]}/step_auc"] = area
         found = _optimise(prepared, update, learner, state, rate, (seed, "minibatches", state.step, number))
         names = sorted({k for m in found for k in m})
         metrics |= {f"{prefixes[number]}/{k}": float(np.mean([m[k] for m in found if k in m])) for k in names}

@@ -99,6 +99,11 @@ METRICS: Mapping[str, Metric] = {
     "<group>/kept_fraction": Metric(
         "share of a term's rows that its mask keeps, where the mask is no clip", "0 to 1", "as the method means it"
     ),
+    "<group>/step_auc": Metric(
+        "chance that a right step of an answer has more advantage than a wrong one (loop/step_credit.py)",
+        "0 to 1",
+        "0.5 where credit is of the whole answer; above where it finds what was wrong",
+    ),
     "<group>/<name>": Metric("another figure that a term reports", "", "see the method"),
     "time/rollout_s": Metric("sampling and scoring", "seconds", "most of a step for long answers"),
     "time/learn_s": Metric("credit and updates", "seconds"),

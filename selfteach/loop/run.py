@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from .learn_batch import Composed, compose_batch, learn_batch
 from .metrics_history import record_step, summary
 from .state import RunState
 from .step_context import EpisodeLimits, StepContext, Tool
+from .step_credit import step_auc, step_judges
 
 MAX_ROUNDS = 64  # rounds of requests of a select in one step
 
@@ -267,7 +269,8 @@ class Loop:
     def _learn(self, stage: Stage, batch: Batch) -> dict[str, Any]:
         measured = self.engine is not None and not stage.data and self.settled
         mismatch = self._logprob_mismatch(batch) if measured else {}
-        return mismatch | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed)
+        measure = partial(step_auc, judges=step_judges(self.current_step[0]), tokenizer=self.tokenizer)
+        return mismatch | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed, measure)
 
     def _logprob_mismatch(self, batch: Batch) -> dict[str, float]:
         """The log-prob mismatch of engine and learner, on one in sixteen sequences of a step, at most eight.

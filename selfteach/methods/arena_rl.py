@@ -14,7 +14,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ..core import BadValue, Block, Claim, Method, RolloutGroup, Scores, block, method, unsorted
+from ..core import (
+    BadValue,
+    Block,
+    Claim,
+    Method,
+    RewardContext,
+    RolloutGroup,
+    Scores,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
 from ..objective.policy import clipped_ratio
 from ..reward.pairwise import Schedule, compare, win_rates
 from .grpo import grpo
@@ -49,6 +62,7 @@ def arena_rl(
 async def tournament(
     *,
     group: RolloutGroup,
+    context: RewardContext,
     judge: Block | str = "pair_margin",
     topology: Literal["elimination", "round_robin", "swiss"] = "elimination",
 ) -> Scores:
@@ -58,12 +72,12 @@ async def tournament(
         round_robin   n (n - 1) / 2
         swiss         ceil(log2 n) floor(n / 2)
 
-    judge: see `reward.pairwise.compare`. Parts: comparisons. Raises BadValue for a group of one.
+    judge: see `reward.pairwise.compare`. Parts: comparisons, right, auc. Raises BadValue for a group of one.
     """
     schedules = {"elimination": elimination, "round_robin": round_robin, "swiss": swiss}
     if topology not in schedules:
         raise BadValue(f"tournament: topology must be one of {', '.join(schedules)}, not {topology!r}")
-    return await compare(group, judge, schedules[topology], rank_rewards)
+    return await compare(group, judge, schedules[topology], rank_rewards, context)
 
 
 def elimination(n: int) -> Schedule:
@@ -163,18 +177,20 @@ def _ranked(players: Sequence[int], points: Sequence[Sequence[float]]) -> list[i
 
 arena_rl.claim = Claim(
     (
-        unsorted("score", "self", "pointwise", by=0.1, scale="ratio"),
-        unsorted("score", "self", "round_robin", by=-0.03),
-        unsorted("mean:reward/comparisons", "self", "round_robin", by=0.4, relation="<", scale="ratio"),
+        # marks leave something to gain, and are equal for answers that are not
+        premise("accuracy", "pointwise", 0.9, relation="<", fails_at=0.95),
+        premise("late:reward/auc", "pointwise", 0.8, relation="<", fails_at=0.9),
+        mechanism("late:reward/auc", "self", "late:reward/auc of pointwise", by=0.05, fails_at=1.0),
+        mechanism("mean:reward/comparisons", "self", "round_robin", by=0.4, relation="<", scale="ratio", fails_at=0.0),
+        outcome("accuracy", "self", "pointwise", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "round_robin", by=0.05, relation=">=", fails_at=1.0),
     ),
-    arms={
-        "pointwise": ("pointwise", {"judge": "coarse"}),
-        "round_robin": ("arena_rl", {"topology": "round_robin"}),
-    },
-    task="preference",
-    steps=40,
+    arms={"pointwise": "pointwise", "round_robin": ("arena_rl", {"topology": "round_robin"})},
+    regime="marked",
+    idea=("main.reward",),
+    differs={"main.update": "the clip at 0.28 is the released code's; of one update a batch no ratio leaves 1"},
     because=(
-        "scores of single answers become equal as all answers become good; in comparisons they still differ, and a "
+        "marks of single answers become equal as all answers become good; in comparisons they still differ, and a "
         "bracket needs few of them"
     ),
 )

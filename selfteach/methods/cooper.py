@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ..core import (
     Block,
@@ -32,6 +32,7 @@ from ..core import (
     Seq,
     Stage,
     Task,
+    TaskSource,
     Term,
     Token,
     Update,
@@ -42,7 +43,7 @@ from ..core import (
     outcome,
     premise,
     provides,
-    unsorted,
+    stateful,
 )
 from ..core.errors import BadValue
 from ..core.lazy import torch
@@ -51,7 +52,7 @@ from ..core.scoring import score
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
-from ..curriculum.select import demonstrations, reviewed
+from ..curriculum.select import reviewed
 from ..objective.kl import kl
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
@@ -72,6 +73,9 @@ def cooper(
     beta: float = 0.001,
     rm_warmup_steps: int = 120,
     rm_warmup_lr: float = 1e-3,
+    rm_lr: float = 3e-4,
+    unlabelled: tuple[str, ...] = (),
+    rule: Literal["terse", "worked"] = "terse",
     update: bool = True,
 ) -> Method:
     """GRPO on a reward model that judges against the reference answer and is trained along with the policy.
@@ -81,13 +85,19 @@ def cooper(
 
     Hong et al. 2025, section 3; beta is the released script's. Here R is the run's model with a scalar head and weights
     of its own; the first step is its supervised training on `rm_warmup_steps` minibatches of 32 labelled pairs (binary
-    cross-entropy as there, and the pairwise loss, without which it takes far longer). The rule reads terse sums only:
-    it is precise, with low recall. The corruption is made by a program that changes the result, in place of an LLM that
-    rewrites the answer. update=False: R is frozen after its first step.
+    cross-entropy as there, and the pairwise loss, without which it takes far longer). The corruption is made by a
+    program that changes the result, in place of an LLM that rewrites the answer.
+
+        unlabelled  ways (tag `way`) of which the labelled pairs have none, as a policy comes to answers that no labels
+                    foresaw
+        rule        precise, with low recall: `terse` reads sums without words only, `worked` asks that every step
+                    written is right by the task's judge of steps
+        rm_lr       learning rate of R beside the policy: of a step it has one update on a pair per group
+        update      False: R is frozen after its first step
     """
     first = Stage(
         name="grade",
-        select=demonstrations(),
+        select=labelled_answers(without=unlabelled),
         programs={"main": read_for_appraisal()},
         reward=(),
         credit=(labelled(),),
@@ -104,13 +114,13 @@ def cooper(
         until=1,
         data=True,
     )
-    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),))
+    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr)
     near = (Term(kl(), loss_weights=sequence_mean(), coef=beta),) if beta else ()
     policy = Update(("policy",), (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()), *near))
     second = Stage(
         select=reviewed(program="appraise"),
         programs={"main": single(), "appraise": appraise()},
-        reward=(reward_model_score(other_rewards=(("rule", terse_match()), ("right", exact_match()))),),
+        reward=(reward_model_score(other_rewards=(("rule", certifying(rule)), ("right", exact_match()))),),
         credit=(per_trajectory(), certified_pairs(wrong=exact_match()), norm()),
         updates=(policy, learn) if update else (policy,),
         groups=groups,
@@ -128,14 +138,49 @@ def cooper(
 
 
 @method(family="reward", paper="2508.05613")
-def rule_only(groups: int = 16, rollouts: int = 8, names: bool = False) -> Method:
-    """Cooper's baseline: GRPO on the rule alone, of high precision and low recall, which rejects worded answers.
+def rule_only(groups: int = 16, rollouts: int = 8, rule: Literal["terse", "worked", "names"] = "terse") -> Method:
+    """Cooper's baseline: GRPO on the rule alone (`cooper`), of high precision and low recall.
 
-    Metrics: reward/right by the task's own judge, and reward/missed, right answers that the rule rejects. names: the
-    rule reads an answer that is a name alone, in place of sums without words.
+    Metrics: reward/right by the task's own judge, and reward/missed, right answers that the rule rejects.
     """
-    rule = same_text() if names else terse_match()
-    return grpo(groups=groups, rollouts=rollouts).replace(reward=(rule_beside(rule=rule, judge=exact_match()),))
+    judged = rule_beside(rule=certifying(rule), judge=exact_match())
+    return grpo(groups=groups, rollouts=rollouts).replace(reward=(judged,))
+
+
+def certifying(rule: str) -> Block:
+    """The rule of that name. Raises BadValue for another."""
+    rules = {"terse": terse_match, "worked": worked_match, "names": same_text}
+    if rule not in rules:
+        raise BadValue(f"cooper: rule must be one of {', '.join(rules)}, not {rule!r}")
+    return rules[rule]()
+
+
+@block
+@stateful(int)
+def labelled_answers(
+    *,
+    n: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    state: int,
+    without: tuple[str, ...] = (),
+) -> tuple[list[RolloutRequest], int]:
+    """The next `n` demonstrations of the source, one episode of each, but those that go a way (tag) in `without`.
+
+    Raises BadValue where nearly all of them do.
+    """
+    if finished_rounds or source.demos is None:
+        return [], state
+    found = list[RolloutRequest]()
+    first = state
+    while len(found) < n:
+        item = source.demos(state)
+        state += 1
+        if item.tags.get("way") not in without:
+            found.append(RolloutRequest(item, 1))
+        if state - first > 1000 * (len(found) + 1):
+            raise BadValue(f"labelled_answers: of {state - first} demonstrations only {len(found)} go another way")
+    return found, state
 
 
 @block
@@ -213,6 +258,20 @@ def terse_match(*, answer: Any, task: Task, text: str) -> Score:
     """`exact_match` by a rule that reads sums alone: 0 where the text contains words. Precise, with low recall."""
     if re.search(r"[A-Za-z]", re.sub(r"</?\w+>", "", text)):
         return Score(0.0, why="it contains words, which the rule cannot read")
+    return exact_match(answer=answer, task=task)
+
+
+@block
+def worked_match(*, answer: Any, task: Task, text: str) -> Score:
+    """`exact_match` by a rule that reads the work: 0 where a step written is wrong, or none is judged.
+
+    By the task's judge of steps (`Task.judges`). Precise: what is right by luck is not certified. Raises UnknownName
+    for a task without that judge.
+    """
+    judge = task.judge("step")
+    verdicts = [v for step in text.split(".") if (v := judge(step=step)) is not None]
+    if not verdicts or not all(verdicts):
+        return Score(0.0, why="it has no work that the rule could read, or wrong work")
     return exact_match(answer=answer, task=task)
 
 
@@ -364,14 +423,18 @@ def corrupted(text: str, task: Task, wrong: Block, rng_key: tuple[object, ...], 
 
 cooper.claim = Claim(
     (
-        unsorted("accuracy", "self", "static", by=0.02),
-        unsorted("accuracy", "self", "rule_only", by=0.02),
-        unsorted("late:reward/mean", "static", "late:reward/right of static", by=0.1),
-        unsorted("late:reward/agreed", "self", "early:reward/agreed of self", by=-0.01),
+        # the frozen reward model pays for what is wrong
+        premise("late:reward/mean", "static", "late:reward/right of static", by=0.2, fails_at=0.9),
+        # the one that learns on comes to agree with the truth
+        mechanism("late:reward/agreed", "self", "late:reward/agreed of static", by=0.1, fails_at=0.95),
+        outcome("accuracy", "self", "static", by=0.1, fails_at=0.92),
+        outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
+        outcome("accuracy", "self", "rule_only", by=0.02, fails_at=0.99),
     ),
+    args={"update": True},
     arms={"static": ("cooper", {"update": False}), "rule_only": "rule_only"},
-    task="chain_sum",
-    steps=40,
+    regime="unforeseen",
+    idea=("grade", "main.select", "main.program", "main.reward", "main.credit", "main.update", "models", "weights"),
     because=(
         "a frozen reward model is exploited; one that continues to learn from answers that a precise rule certifies "
         "is not"
@@ -387,7 +450,7 @@ rule_only.claim = Claim(
         outcome("auc", "self", "judge", relation="<", by=0.02, fails_at=0.0),
     ),
     arms={"judge": "grpo"},
-    args={"names": True},
+    args={"rule": "names"},
     regime="worded",
     idea=("main.reward",),
     because="a rule that rejects right answers of another form pays for its form beside the answer, and learns slower",

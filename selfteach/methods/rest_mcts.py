@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,24 @@ from ..core import (
     Method,
     ModelRole,
     Ref,
+    RewardContext,
     RolloutContext,
     RolloutGroup,
     RolloutRequest,
     Score,
+    Scores,
     Segment,
     Seq,
     Stage,
-    Task,
     Term,
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
-    unsorted,
 )
 from ..core.blocks import Array
 from ..core.tagged_text import last_between
@@ -48,7 +51,9 @@ from ..objective.likelihood import weighted_nll
 from ..objective.loss_weights import sequence_mean, token_mean
 from ..objective.value import success_loss
 from ..reward.answer import exact_match
+from ..reward.step_verdicts import sibling_auc
 from ..rollout.single import single
+from ..rollout.slips import altered
 
 Valuation = Callable[[Any], Awaitable[float]]  # the value of a context
 
@@ -122,7 +127,7 @@ def rest_mcts(
             "vm": ModelRole(("vm",), heads=("scalar",)),
         },
         decode={
-            "answer": single(),
+            "main": single(),
             "mcts": full,
             "best_of": best_of(tokens=tokens, n=tokens),
         },
@@ -131,12 +136,13 @@ def rest_mcts(
 
 @dataclass(eq=False)
 class Line:
-    """A node of the search: the text up to the end of a line, with its value and visits."""
+    """A node of the search: the text up to a line's end, with its value and visits; prior: the value model's own."""
 
     context: Any
     parent: Line | None = None
     depth: int = 0
     value: float = 0.0
+    prior: float = 0.0
     visits: int = 0
     ended: bool = False
     below: list[Line] = field(default_factory=list["Line"])
@@ -197,9 +203,9 @@ async def line_search(
         threshold    with `stop_early`, a finished answer of this value ends the search
         stop         what ends a line; a line without it ends the answer, in place of the paper's self-critic
 
-    Every line has the notes value, visits and ended. Finished answers are closed as trajectories; where there is none
-    the policy goes on from the line of the largest value to the answer's end, as in the released code. Returns the
-    answer of the largest value.
+    Every line has the notes value, prior (what the value model said of it at first), visits and ended. Finished answers
+    are closed as trajectories; where there is none the policy goes on from the line of the largest value to the
+    answer's end, as in the released code. Returns the answer of the largest value.
     """
     root, lines = Line(rollout.policy.begin(request.task.prompt)), list[Line]()
     value_of = values_by(request, rollout, value_model)
@@ -222,7 +228,7 @@ async def line_search(
         top.back_up()
         best = max((c for c in lines if c.ended), key=lambda c: c.value, default=None)
     for line in lines:
-        line.context.note(value=line.value, visits=line.visits, ended=float(line.finished))
+        line.context.note(value=line.value, prior=line.prior, visits=line.visits, ended=float(line.finished))
     done = [c for c in lines if c.finished]
     if not done:
         done = [max(lines, key=lambda c: c.value, default=root)]
@@ -278,27 +284,19 @@ async def with_slips(
     return request.task.data[0]
 
 
-def altered(line: str, draw: np.random.Generator) -> str | None:
-    """A line with its last number off by one or two, else with its last two words exchanged; None where neither can be.
-
-    >>> altered(" 3 + 4 = 7.", np.random.default_rng(0)), altered(" swap : a b.", np.random.default_rng(0))
-    (' 3 + 4 = 9.', ' swap : b a.')
-    """
-    if numbers := list(re.finditer(r"\d+", line)):
-        last = numbers[-1]
-        off = int(draw.choice([-2, -1, 1, 2]))
-        value = int(last[0]) + (off if int(last[0]) + off >= 0 else -off)
-        return line[: last.start()] + str(value) + line[last.end() :]
-    found = re.search(r"(\w+)(\s+)(\w+)(?=\W*(?:</\w+>)?$)", line)
-    if found is None or found[1] == found[3]:
-        return None
-    return line[: found.start()] + found[3] + found[2] + found[1] + line[found.end() :]
-
-
 @block
-def answered(*, text: str, task: Task) -> Score:
-    """`exact_match` of the last <answer> in the trajectory's own text, for episodes with several answers."""
-    return exact_match(answer=last_between(text, "answer", None), task=task)
+def answered(*, group: RolloutGroup, context: RewardContext) -> Scores:
+    """`exact_match` of the last <answer> in each trajectory's own text, for episodes with several answers.
+
+    Part step_auc, where the task judges steps: the chance that the value model values a right line above a wrong one
+    that was sampled in the same place.
+    """
+    task, out = group.request.task, dict[Ref, Score]()
+    area = sibling_auc(group, context, "prior")
+    for leaf in [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]:
+        found = Score.of(exact_match(answer=last_between(context.text(leaf), "answer", None), task=task))
+        out[leaf] = found if area is None else replace(found, parts={**found.parts, "step_auc": area})
+    return {"reward": out}
 
 
 @block
@@ -413,7 +411,7 @@ async def _expand(node: Line, value_of: Valuation, branch: int, stop: tuple[str,
     node.below = list(distinct.values())[::-1]
     values = await asyncio.gather(*(value_of(c.context) for c in node.below))
     for line, value in zip(node.below, values, strict=True):
-        line.value = value
+        line.value = line.prior = value
     return node.below
 
 
@@ -451,15 +449,19 @@ def _tree(group: RolloutGroup, episode: Episode, bound: float) -> tuple[list[int
 
 rest_mcts.claim = Claim(
     (
-        unsorted("accuracy+answer", "self", "start", by=0.05),
-        unsorted("accuracy+answer", "self", "filtered", by=0.0),
-        unsorted("accuracy+mcts", "self", "accuracy+best_of of self", by=0.0),
-        unsorted("length+mcts", "self", "length+best_of of self", by=0.15, relation="~", scale="ratio"),
-        unsorted("late:vm/loss/success_loss", "self", "early:vm/loss/success_loss of self", by=0.0, relation="<"),
+        premise("accuracy", "self", "start", by=0.1, fails_at=0.95),  # searches end answers that can be learned from
+        # the value model puts right lines above wrong ones, and so finds what is better than one sample
+        mechanism("late:reward/step_auc", "self", 0.5, by=0.15, fails_at=0.6),
+        mechanism("accuracy+best_of", "self", "accuracy of self", by=0.02, fails_at=0.99),
+        mechanism("length+mcts", "self", "length+best_of of self", by=0.15, relation="~", scale="ratio", fails_at=0.0),
+        outcome("accuracy+mcts", "self", "accuracy+best_of of self", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "filtered", by=0.03, fails_at=0.98),
     ),
-    arms={"filtered": ("rest_mcts", {"search": False})},
-    task="chain_sum",
-    steps=40,
+    arms={"filtered": ("rest_mcts", {"search": False, "groups": 8, "tokens": 640})},
+    args={"groups": 8, "tokens": 640},  # an answer has forty tokens, and half of a search looks ahead
+    regime="deep",
+    settings={"steps": 30, "lr": 3e-4, "eval_every": 5, "final_eval_tasks": 100, "final_eval_decoder_samples": 2},
+    idea=("main.programs", "main.program.main"),
     because=(
         "the lines from which a right answer was reached show where answers go wrong, so search finds answers "
         "that sampling misses, and both models learn from them"

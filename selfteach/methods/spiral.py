@@ -24,9 +24,11 @@ from ..core import (
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     stateful,
-    unsorted,
 )
 from ..credit.composers import per_trajectory
 from ..curriculum.select import uniform
@@ -79,8 +81,8 @@ def spiral(
             ),
         ),
         decode={
+            "main": play(second="expert", rotate=True),  # of the game against itself the sum is 0, however it plays
             "random": play(second="random", rotate=True),
-            "expert": play(second="expert", rotate=True),
             "exploitability": exploitability(),
         },
     )
@@ -171,14 +173,26 @@ async def _logp(
 
 spiral.claim = Claim(
     (
-        unsorted("score+exploitability", "self", "start", by=0.05),
-        unsorted("score+exploitability", "self", "fixed", by=0.0),
-        unsorted("score+expert", "self", "fixed", by=0.0),
-        unsorted("mean:policy/grad_norm", "self", "shared", by=0.0, relation="<"),
+        # against a random opponent there is soon little left to learn from
+        premise("late:reward/mean", "fixed", 0.6, fails_at=0.5),
+        # a role's own baseline takes out what the role is worth
+        mechanism("mean:policy/grad_norm", "self", "shared", by=0.05, relation="<", scale="ratio", fails_at=0.0),
+        mechanism(
+            "late:rollout/length_mean", "self", "early:rollout/length_mean of self", by=0.1, scale="ratio", fails_at=1e6
+        ),  # thoughts become more frequent
+        outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
+        outcome("accuracy", "self", "fixed", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "shared", by=0.03, fails_at=0.98),
     ),
-    arms={"fixed": ("spiral", {"opponent": "random", "groups": 256}), "shared": ("spiral", {"roles": False})},
-    task="games",
-    steps=60,
+    arms={
+        "fixed": ("spiral", {"opponent": "random", "groups": 128}),
+        "shared": ("spiral", {"roles": False}),
+    },
+    regime="nim",
+    idea=("main.program", "main.credit"),
+    differs={
+        "main.groups": "of a game against another only one side is learned, so that equal data is twice the games"
+    },
     because="an opponent that improves with the policy exploits every weakness, and a role with a higher payoff "
     "needs a baseline of its own",
 )

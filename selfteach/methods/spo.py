@@ -29,26 +29,30 @@ from ..core import (
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
-    unsorted,
+    outcome,
+    premise,
 )
 from ..core.scoring import score
 from ..objective.preference import bradley_terry
-from ..reward.pairwise import compare, win_rates
+from ..reward.pairwise import compare, verdict_on, win_rates, with_auc
+from .dr_grpo import dr_grpo
 from .grpo import grpo
 
 
 @method(family="preference", paper="2401.04056", catalogue=62)
-def spo(groups: int = 16, rollouts: int = 8) -> Method:
-    """Self-play preference optimisation: GRPO on the win rate of an answer within its group.
+def spo(groups: int = 16, rollouts: int = 8, judge: str = "pair") -> Method:
+    """Self-play preference optimisation: RL on the win rate of an answer within its group.
 
         r_i = 1/(n - 1) sum_{j != i} P(y_i preferred to y_j)
 
     Swamy et al. 2024, algorithm 1, with the answers of a group for its queue of trajectories; any policy gradient may
-    follow, here GRPO's. Self-play against one's own samples converges to the minimax winner, also for intransitive
-    preferences. The judge is the task's pairwise judge (`pair`: Bradley-Terry on the hidden true reward).
+    follow. Here it is Dr. GRPO's: win rates of a group sum to a constant, so that GRPO's division by an answer's length
+    would let short answers grow at the cost of long ones that win as often. Self-play against one's own samples
+    converges to the minimax winner, also for intransitive preferences. judge: which of the task's judges of pairs.
     """
-    return grpo(groups=groups, rollouts=rollouts).replace(reward=(win_rate(),))
+    return dr_grpo(groups=groups, rollouts=rollouts).replace(reward=(win_rate(judge=judge),))
 
 
 @method(family="preference", paper="2401.04056")
@@ -61,46 +65,60 @@ def pointwise(groups: int = 16, rollouts: int = 8, judge: Literal["proxy", "coar
 
 
 @method(family="preference", paper="2401.04056")
-def iterated_rm(groups: int = 16, rollouts: int = 8, rm_lr: float = 1e-3, epochs: int = 2) -> Method:
-    """The opponent of SPO: GRPO on a Bradley-Terry reward model that learns from the same comparisons in every step.
+def iterated_rm(
+    groups: int = 16,
+    rollouts: int = 8,
+    rm_lr: float = 1e-3,
+    rm_epochs: int = 2,
+    rm_minibatches: int = 4,
+    judge: str = "pair",
+) -> Method:
+    """The opponent of SPO: the same RL on a Bradley-Terry reward model that learns from each step's comparisons.
 
         r_i          = R(y_i),  the scalar head after the answer's last token
         reward model:  -log sigmoid(R(y_i) - R(y_j))        for each of the n (n - 1) / 2 comparisons that i won
 
     Swamy et al. 2024, section 5 (iterative reward modelling). One number per answer cannot express preferences that
     are intransitive, and is fitted to what is noisy. Chosen here: R is the run's model with a head and weights of its
-    own, which learn `epochs` times on the comparisons of a step after it has scored them.
+    own, which learn `rm_epochs` times, in `rm_minibatches` updates, on the comparisons of a step after it has scored
+    them: with one update they hardly move. judge: as in `spo`.
     """
-    base = grpo(groups=groups, rollouts=rollouts)
-    learn = Update(("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr, epochs=epochs)
+    base = dr_grpo(groups=groups, rollouts=rollouts)
+    learn = Update(
+        ("rm",), (Term(bradley_terry(), on=("rm",)),), lr=rm_lr, epochs=rm_epochs, minibatches=rm_minibatches
+    )
     return base.replace(
         reward=(reward_model(),),
-        credit=(base.stage.credit[0], compared_pairs(), *base.stage.credit[1:]),
+        credit=(base.stage.credit[0], compared_pairs(judge=judge), *base.stage.credit[1:]),
         updates=(*base.stage.updates, learn),
     ).override(weights={"rm": WeightSpec("start")}, models={"rm": ModelRole(("rm",), heads=("scalar",))})
 
 
 @block
-async def win_rate(*, group: RolloutGroup, judge: Block | str = "pair") -> Scores:
+async def win_rate(*, group: RolloutGroup, context: RewardContext, judge: Block | str = "pair") -> Scores:
     """The win rate of an answer against the others of its group (algorithm 1).
 
         r_i = 1/(n - 1) sum_{j != i} P(y_i preferred to y_j)
 
     Each pair is judged once, n (n - 1) / 2 comparisons a group, and P(j over i) = 1 - P(i over j). judge: see
-    `reward.pairwise.compare`. Parts: comparisons. Raises BadValue for a group of one.
+    `reward.pairwise.compare`. Parts: comparisons, right, auc. Raises BadValue for a group of one.
     """
-    return await compare(group, judge, win_rates, lambda rates: rates)
+    return await compare(group, judge, win_rates, lambda rates: rates, context)
 
 
 @block
 async def task_judge(*, group: RolloutGroup, context: RewardContext, deadline: float, name: str = "proxy") -> Scores:
-    """The reward by the task's pointwise judge of that name (`Task.judges`)."""
-    return await score(group.request.task.judge(name), [group], context, deadline)
+    """The reward by the task's pointwise judge of that name (`Task.judges`). Parts: those of `with_auc`."""
+    found = await score(group.request.task.judge(name), [group], context, deadline)
+    return {**found, "reward": with_auc(group, found["reward"])}
 
 
 @block
 async def reward_model(*, group: RolloutGroup, context: RewardContext, model_role: str = "rm") -> Scores:
-    """The scalar head of a model after an answer's last token, as its reward; unknown for an answer without tokens."""
+    """The scalar head of a model after an answer's last token, as its reward; unknown for an answer without tokens.
+
+    Parts: those of `with_auc`.
+    """
     if context.engine is None:
         raise BadValue("reward_model needs an engine, and this stage only reads data; use it in a stage that samples")
     out: dict[Ref, Score] = {}
@@ -112,12 +130,17 @@ async def reward_model(*, group: RolloutGroup, context: RewardContext, model_rol
             continue
         scalar = (await context.engine.score(model_role, prompt, answer, ("scalar_after",)))["scalar_after"]
         out[leaf] = Score(float(scalar[-1]))
-    return {"reward": out}
+    return {"reward": with_auc(group, out)}
 
 
 @block
 def compared_pairs(
-    *, groups: Sequence[RolloutGroup], judge: str = "pair", loss_stream: str = "rm", model_role: str = "rm"
+    *,
+    groups: Sequence[RolloutGroup],
+    context: RewardContext,
+    judge: str = "pair",
+    loss_stream: str = "rm",
+    model_role: str = "rm",
 ) -> list[Example]:
     """The answers of each group as inputs of a reward model, each preferred over those that it won against.
 
@@ -133,10 +156,9 @@ def compared_pairs(
             continue
         won = dict[int, list[int]]()
         for i, j in next(win_rates(len(players))):
-            a, b = players[i][0], players[j][0]
-            given = {"first": a.answer, "second": b.answer, "task": task, "rng_key": (task.id, a.id, b.id, 1)}
-            block = task.judge(judge)
-            share = float(block(**{n: given[n] for n in block.needs}))
+            share = verdict_on(task.judge(judge), task, (players[i][0], players[j][0]), 1, context)
+            if not isinstance(share, float):
+                raise BadValue(f"compared_pairs: judge {judge!r} is async; a composer needs one that answers at once")
             if share != 0.5:
                 winner, loser = (i, j) if share > 0.5 else (j, i)
                 won.setdefault(winner, []).append(len(out) + loser)
@@ -161,23 +183,19 @@ def compared_pairs(
 
 spo.claim = Claim(
     (
-        unsorted("score", "self", "start", by=0.05),
-        unsorted("score", "self", "proxy", by=0.05),
-        unsorted("score", "self", "oracle", by=-0.05),
+        # where wrong answers are all alike the reward model serves: it is a worthy opponent
+        premise("accuracy", "rm_consistent", "start", by=0.2, fails_at=0.85),
+        # and where tastes go in a circle it does not put right answers above wrong ones
+        premise("mean:reward/auc", "rm", 0.6, relation="<", fails_at=0.7),
+        mechanism("mean:reward/auc", "self", "mean:reward/auc of rm", by=0.05, fails_at=1.0),
+        outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
+        outcome("accuracy", "self", "rm", by=0.05, fails_at=0.96),
     ),
-    arms={"proxy": ("pointwise", {"judge": "proxy"}), "oracle": "grpo"},
-    task="preference",
-    steps=40,
+    arms={"rm": "iterated_rm", "rm_consistent": ("iterated_rm", {"judge": "pair_consistent"})},
+    regime="preference",
+    idea=("main.reward", "main.credit", "main.update.1", "models", "weights"),
     because=(
-        "win rates come from the noisy pairwise judge itself: there is no reward model between them that could be "
-        "over-optimised"
+        "a win rate is against what the policy does now, so that only what nothing beats stays; a reward model, one "
+        "number for each answer, remembers what beat the answers that were frequent before"
     ),
-)
-
-pointwise.claim = Claim(
-    (unsorted("score", "self", "oracle", by=0.05, relation="<"),),
-    arms={"oracle": "grpo"},
-    task="preference",
-    steps=40,
-    because="a proxy reward departs from the true one once it is optimised",
 )

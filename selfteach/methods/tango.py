@@ -39,11 +39,14 @@ from ..core import (
     Update,
     WeightSpec,
     block,
+    mechanism,
     method,
+    outcome,
+    premise,
     provides,
     stateful,
-    unsorted,
 )
+from ..core.ranking import auc
 from ..core.scoring import score
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
@@ -118,7 +121,12 @@ def tango(
             by_program(
                 parts=(
                     ("main", exact_match()),
-                    ("verify", payoff_from_notes(parts=("agreed", "formed", "caught", "passed"))),
+                    (
+                        "verify",
+                        payoff_from_notes(
+                            parts=("agreed", "agreed_right", "agreed_wrong", "formed", "step_auc", "caught", "passed")
+                        ),
+                    ),
                 )
             ),
         ),
@@ -156,8 +164,9 @@ async def verify(
 
     The verifier reads the task and the answer and writes `<think> + -</think><answer> 0</answer>`: a mark for each
     step, and whether the answer is right. Notes: payoff, 1[the verdict is right] + form 1[well formed]; agreed, formed;
-    right, the truth; marks, 1 or -1 for each step. Metrics, where the task has a judge of steps
-    (`Task.judges["step"]`): caught and passed, the shares of wrong and of right steps that are marked so.
+    right, the truth; agreed_right and agreed_wrong, agreed of right and of wrong answers; marks, 1 or -1 for each step.
+    Metrics, where the task has a judge of steps (`Task.judges["step"]`): caught and passed, the shares of wrong and of
+    right steps that are marked so, and step_auc, the chance that a right step's mark is above a wrong one's.
     """
     context = rollout.model_role(model_role).begin(request.task.prompt)
     context.append(rollout.response_ids(request.help["output"]))
@@ -169,6 +178,7 @@ async def verify(
     right = (request.help["reward"] or 0.0) >= 1.0
     formed, agreed = marks is not None and final is not None, final is right
     context.note(payoff=agreed + form * formed, agreed=float(agreed), formed=float(formed), right=float(right))
+    context.note(**{"agreed_right" if right else "agreed_wrong": float(agreed)})
     if marks is not None:
         context.note(marks=marks)
         judge = request.task.judges.get("step")
@@ -177,6 +187,9 @@ async def verify(
             hits = [(m > 0) is kind for m, t in zip(marks, truth, strict=True) if t is kind]
             if hits:
                 context.note(**{name: sum(hits) / len(hits)})
+        by_truth = {kind: [m for m, t in zip(marks, truth, strict=True) if t is kind] for kind in (True, False)}
+        if (area := auc(by_truth[True], by_truth[False])) is not None:
+            context.note(step_auc=area)
     context.close(learn="verdict")
     return final
 
@@ -343,15 +356,18 @@ def balance_classes(
 
 tango.claim = Claim(
     (
-        unsorted("accuracy", "self", "grpo", by=0.0),
-        unsorted("late:reward/caught", "self", "early:reward/caught of self", by=0.05),
-        unsorted("late:reward/passed", "self", "early:reward/passed of self", by=0.05),
-        unsorted("late:reward/agreed", "self", 0.6),
-        unsorted("late:reward/passed", "self", "unbalanced", by=0.0),
+        # the verifier tells right answers from wrong ones: whoever always says one thing is at 0 in one of these
+        premise("mean:reward/agreed_right", "self", 0.5, by=0.1, fails_at=0.55),
+        premise("mean:reward/agreed_wrong", "self", 0.5, by=0.1, fails_at=0.55),
+        # no label of a step is seen, and yet its marks find the wrong ones
+        mechanism("late:reward/step_auc", "self", 0.5, by=0.1, fails_at=0.55),
+        outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
+        outcome("mean:reward/agreed_right", "self", "mean:reward/agreed_right of unbalanced", by=0.05, fails_at=0.96),
     ),
     arms={"grpo": "grpo", "unbalanced": ("tango", {"balance": False})},
-    task="chain_sum",
-    steps=40,
+    regime="deep",
+    idea=("form", "main.select", "main.program", "main.reward", "main.credit", "main.update", "models", "weights"),
     because=(
         "a verifier that is rewarded for its verdict alone learns to find the wrong steps, and its marks improve "
         "the generator"

@@ -74,6 +74,9 @@ ESTIMATED: dict[str, Any] = {
 }
 
 
+DEEP: dict[str, Any] = {**ways(slowly=1.0), "terms": (5, 8), "estimated": 0.52}
+
+
 @regime
 def deep() -> Regime:
     """Five to eight digits whose additions are often estimated: dependent steps, each of which can spoil all.
@@ -82,7 +85,7 @@ def deep() -> Regime:
     known. The start estimates every second addition.
     """
     longer: dict[str, Any] = {**ESTIMATED, "settings": {**ESTIMATED["settings"], "steps": 80, "eval_every": 8}}
-    return Regime(task="digit_sum", task_options={**ways(slowly=1.0), "terms": (5, 8), "estimated": 0.52}, **longer)
+    return Regime(task="digit_sum", task_options=DEEP, **longer)
 
 
 LADDER: dict[str, Any] = {

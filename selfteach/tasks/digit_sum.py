@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -10,16 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.blocks import block
 from ..core.errors import BadValue, unknown
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..rollout.attempts import retry_prompt
+from .digit_judges import MODULUS, better_worked, mark, right_addition, taste
 from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
 
-MODULUS = 10
 FEWEST = 3  # digits of a question
 ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, where there are any
 Digits = tuple[int, ...]
@@ -165,7 +163,13 @@ class DigitSums:
             "paraphrase": f"in what do {' '.join(map(str, digits))} end, summed?\n",
             **solution_tags(*completion("slowly", steps, answer)),
         }
-        judges = {"step": right_addition()}
+        judges = {
+            "step": right_addition(),
+            "pair": taste(),
+            "pair_consistent": taste(circular=False),
+            "pair_margin": better_worked(),
+            "coarse": mark(),
+        }
         return Task(name, f"{text_of(digits)} =\n", (str(answer),), tags=tags, judges=judges)
 
     def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
@@ -203,7 +207,7 @@ class DigitSums:
     def written(
         self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator, slips: float = 0.0
     ) -> Task:
-        """A demonstration of a way, which its prompt names where it is given.
+        """A demonstration of a way, which its prompt names where it is given; tag slip: "" where it is an expert's.
 
         What is off by default draws of its own generators, so that the texts of tasks without it stay as they are.
         """
@@ -220,7 +224,8 @@ class DigitSums:
             prompt += "".join(tried) + retry_prompt(item.prompt)
             if not given and other.random() < self.copied:
                 way, (first, *rest) = earlier, tried
-        slip = "" if rest[-1] == completion(way, (), int(item.answer[0]))[-1] else "wrong"
+        exact = way not in UNPRACTISED and is_exact(steps)
+        slip = "wrong" if rest[-1] != completion(way, (), int(item.answer[0]))[-1] else "" if exact else way
         tags = {**item.tags, "kind": "practice" if given else "demo", "way": way, "style": way, "slip": slip}
         if given:
             return Task(item.id, prompt + first, item.answer, ("".join(rest),), tags)
@@ -234,6 +239,11 @@ class DigitSums:
         return Worker(draw, self.estimated, self.tiring, self.rested, slips, self.guesses)
 
 
+def is_exact(steps: Sequence[Any]) -> bool:
+    """Whether no addition is an estimate."""
+    return not any(isinstance(s, Step) and s.estimated for s in steps)
+
+
 def completion(way: str, steps: Sequence[Any], answer: int) -> list[str]:
     """The pieces of a completion: the way's name, its steps, the answer."""
     return [f"<think> {way}", *map(str, steps), f"</think><answer> {answer}</answer>"]
@@ -242,17 +252,6 @@ def completion(way: str, steps: Sequence[Any], answer: int) -> list[str]:
 def solve_text(digits: Digits) -> str:
     """The whole right completion."""
     return "".join(completion("slowly", *slowly(CERTAIN, digits)))
-
-
-@block
-def right_addition(*, step: str) -> bool | None:
-    """Whether the last addition in a step of a solution is right modulo 10; None without one.
-
-    >>> right_addition(step=" 3 + 9 = 2."), right_addition(step=" 3 + 9 ~ 4."), right_addition(step=" slowly")
-    (True, False, None)
-    """
-    sums = re.findall(r"(\d) \+ (\d) [=~] (\d)(?!\d)", step)
-    return (int(sums[-1][0]) + int(sums[-1][1])) % MODULUS == int(sums[-1][2]) if sums else None
 
 
 @task

@@ -1,4 +1,4 @@
-"""Two-player games on TextArena's engines: Kuhn poker, tic-tac-toe, simple negotiation."""
+"""Two-player games on TextArena's engines: Kuhn poker, tic-tac-toe, simple negotiation, Nim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..tools.games import GAMES, PLAYERS, SEATS, Match, match
 from .options import check_at_least, check_names, check_share
 
 TOKENIZER_DEMOS = 2000  # demonstrations that the tokenizer sees
-LONGEST = {"kuhn": 8, "tictactoe": 8, "negotiation": 24}  # tokens of a move, with room
+LONGEST = {"kuhn": 8, "tictactoe": 8, "negotiation": 24, "nim": 24}  # tokens of a move, with room
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +25,7 @@ class GameTasks:
 
     games: tuple[str, ...]
     noise: float = 0.5
+    thoughts: bool = False
     full: bool = False
     n_test: int = 200
     seed: int = 0
@@ -51,7 +52,8 @@ class GameTasks:
     def demo(self, i: int) -> Task:
         """The i-th demonstration: one move of a seat, after all that it observed and did before.
 
-        Both seats play as experts do, but for the share `noise` of random moves.
+        Both seats play as experts do, but for the share `noise` of random moves. With `thoughts` an expert's move
+        follows the thought that leads to it, and a random one follows none.
 
         tags  game, seat, before (all moves until then), kind, slip ("lot" for a random move, else "")
         """
@@ -63,6 +65,8 @@ class GameTasks:
             player = PLAYERS[int(draw.random() >= self.noise)]
             texts[seat] += played.observation(seat)
             move = played.sample_move(player, seat, float(draw.random()))
+            if self.thoughts and player == "expert" and played.game.thought:
+                move = f"{played.game.thought(played, seat)} {move}"
             before = tuple(text for _, text in played.history)
             moves.append(
                 (
@@ -86,12 +90,18 @@ class GameTasks:
 
 @task
 def games(
-    games: tuple[str, ...] = ("kuhn",), noise: float = 0.5, full: bool = False, n_test: int = 200, seed: int = 0
+    games: tuple[str, ...] = ("kuhn",),
+    noise: float = 0.5,
+    thoughts: bool = False,
+    full: bool = False,
+    n_test: int = 200,
+    seed: int = 0,
 ) -> TaskSource:
     """Two-player zero-sum games on TextArena's engines, for the program `play`.
 
-    games   which, in turns: kuhn (poker), tictactoe, negotiation
+    games   which, in turns: kuhn (poker), tictactoe, negotiation, nim
     noise   share of the demonstrated moves that are random
+    thoughts  whether an expert's demonstrated move follows the thought that leads to it (nim)
     full    observations in the engine's own words, not in a compact form (long: for models that read)
     n_test  test matches; a game has few deals, so what is held out is how matches go on
     seed    of every random draw
@@ -100,7 +110,7 @@ def games(
     if not check_names("games", "games", games, GAMES, "game"):
         raise BadValue(f"task games: games must be one or more of {', '.join(GAMES)}")
     check_at_least("games", "n_test", n_test, 1)
-    matches = GameTasks(tuple(games), check_share("games", "noise", noise), full, n_test, seed)
+    matches = GameTasks(tuple(games), check_share("games", "noise", noise), thoughts, full, n_test, seed)
     Match(games[0], 0)  # raises at once where the package is missing
     return TaskSource(
         name="games",
@@ -108,6 +118,7 @@ def games(
         test=matches.test,
         demos=matches.demo,
         words=matches.words,
+        tags=("<think>", "</think>") if thoughts else (),
         tools={"match": match(full=full), **({"situations": situations(full=full)} if "kuhn" in games else {})},
         defaults={
             "judge": payoff_from_notes(),

@@ -24,6 +24,8 @@ class Game:
     expert     (match, seat) -> moves with their probabilities
     payoffs    (match) -> chips of the two seats; None: the engine's own 1, -1 or 0
     max_loss   the most that a seat can lose, which a forfeit costs
+    deal       (engine, number) gives it the position that a game begins with; None: the engine draws it itself
+    thought    (match, seat) -> what an expert writes before a move, where thoughts are shown; None: nothing
     """
 
     name: str
@@ -35,3 +37,5 @@ class Game:
     expert: Callable[[Match, int], MoveProbabilities]
     payoffs: Callable[[Match], tuple[float, float]] | None = None
     max_loss: float = 1.0
+    deal: Callable[[Any, int], None] | None = None
+    thought: Callable[[Match, int], str] | None = None

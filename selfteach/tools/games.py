@@ -14,10 +14,10 @@ from ..core.errors import BadValue, unknown
 from ..core.extras import optional
 from ..core.task import Task
 from ..core.threads import on_run_loop
-from . import kuhn, negotiation, tictactoe
+from . import kuhn, negotiation, nim, tictactoe
 from .private_random import PrivateRandom
 
-GAMES = {"kuhn": kuhn.GAME, "tictactoe": tictactoe.GAME, "negotiation": negotiation.GAME}
+GAMES = {"kuhn": kuhn.GAME, "tictactoe": tictactoe.GAME, "negotiation": negotiation.GAME, "nim": nim.GAME}
 SEATS = ("first", "second")
 PLAYERS = ("random", "expert")
 
@@ -44,6 +44,8 @@ class Match:
         self._observations = [0, 0]  # given to each seat so far
         with self._random:
             self.engine = self.game.make_env(_module(self.game.name))
+            if self.game.deal:
+                self.game.deal(self.engine, deal)
             self.engine.reset(num_players=2)
         self._first: int = self.engine.state.current_player_id
         self.turn: int | None = 0

@@ -15,6 +15,7 @@ from support.episodes import full_text, scripted_context, single_turn_group
 from support.scores import ask, by_sample
 
 from selfteach.core import (
+    BadValue,
     Block,
     Episode,
     Ref,
@@ -36,16 +37,19 @@ from selfteach.methods.cooper import (
     certified_pairs,
     corrupted,
     labelled,
+    labelled_answers,
     read_for_appraisal,
     reward_model_score,
     right_or_wrong,
     rule_beside,
     terse_match,
+    worked_match,
 )
 from selfteach.objective.preference import bradley_terry
 from selfteach.reward.answer import exact_match, same_text
 from selfteach.rollout.single import single
 from selfteach.tasks.demo_ways import names_answer
+from selfteach.tasks.digit_sum import digit_sum
 
 SUM = Task("t", "2 + 3 + 4 =\n", ("9",))
 
@@ -74,6 +78,34 @@ def test_a_corruption_changes_the_result_and_nothing_before_it(n):
         assert other in {"8", "10", "7", "11", "1", "19"}  # 9 off by 1, 2 or 10; 9 - 10 is told as 1
         assert bad == text.replace("= 9", f"= {other}").replace("is 9", f"is {other}").replace("> 9<", f"> {other}<")
     assert corrupted("<answer> nine</answer>", SUM, exact_match(), ("c",)) is None
+
+
+def test_a_rule_that_reads_the_work_certifies_no_luck_and_no_slip():
+    task = digit_sum().train(0)
+    good = task.tags["solution"]
+    gold = task.answer[0]
+    hint = task.tags["hint"]
+    slip = good.replace(hint, f"{hint[:-2]}{(int(hint[-2]) + 1) % 10}.", 1)
+    lucky = f"<think> guess</think><answer> {gold}</answer>"
+    for text, answer, value in ((good, gold, 1.0), (slip, gold, 0.0), (lucky, gold, 0.0), (good, "x", 0.0)):
+        assert worked_match(answer=answer, task=task, text=text).value == value
+    with pytest.raises(BadValue, match="rule must be terse or worked"):
+        of("cooper", rule="strict")
+
+
+def test_the_labelled_answers_lack_the_ways_that_are_named():
+    source = digit_sum(slowly=0.4, skipping=0.3, guess=0.3)
+    asked, state = labelled_answers(n=40, finished_rounds=[], source=source, state=0, without=("skipping",))
+    ways = [r.task.tags["way"] for r in asked]
+    assert len(ways) == 40 and set(ways) == {"slowly", "guess"} and state > 40
+    more, _ = labelled_answers(n=5, finished_rounds=[], source=source, state=state, without=("skipping",))
+    assert not {r.task.id for r in more} & {r.task.id for r in asked}, "the next ones"
+    everything, state = labelled_answers(n=40, finished_rounds=[], source=source, state=0)
+    assert state == 40 and "skipping" in {r.task.tags["way"] for r in everything}
+    with pytest.raises(BadValue, match="only 0 go another way"):
+        labelled_answers(
+            n=1, finished_rounds=[], source=digit_sum(slowly=1, quickly=0, guess=0), state=0, without=("slowly",)
+        )
 
 
 def test_a_result_that_a_rule_still_calls_right_is_no_negative():
@@ -271,5 +303,5 @@ def test_the_rules_of_rule_only_read_no_words_or_a_name_alone():
     for answer, judged, ruled in (("Ulm", 1.0, 1.0), ("it is Ulm", 1.0, 0.0), ("Bonn", 0.0, 0.0), (None, 0.0, 0.0)):
         assert exact_match(answer=answer, task=task).value == judged
         assert same_text(answer=answer, task=task).value == ruled
-    assert "same_text" in str(of("rule_only", names=True).stage.reward[0])
+    assert "same_text" in str(of("rule_only", rule="names").stage.reward[0])
     assert "terse_match" in str(of("rule_only").stage.reward[0])

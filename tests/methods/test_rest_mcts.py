@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from support.answers import answered_group
 from support.episodes import scripted_context
 
-from selfteach.core import RolloutRequest, Score, Task, collate, registry
+from selfteach.core import RolloutRequest, Task, block, collate, registry
 from selfteach.core.scoring import score
 from selfteach.credit.composers import per_trajectory
 from selfteach.engine.scripted import ScriptedEngine
 from selfteach.loop.episode import play
 from selfteach.methods.rest_mcts import (
     Line,
-    altered,
     answered,
     best_of,
     inferred_values,
@@ -26,6 +27,7 @@ from selfteach.methods.rest_mcts import (
     right_only,
     with_slips,
 )
+from selfteach.rollout.slips import altered
 
 
 def test_values_of_lines_by_hand():
@@ -87,16 +89,23 @@ class Scripted(ScriptedEngine):
 TASK = Task("t", "compute: 1 + 1 =\n", ("2",))
 
 
+class Flat(Scripted):
+    """Its value model says nothing."""
+
+    async def score(self, model_role, context, tokens, want=("logp",)):
+        return {"scalar_after": np.zeros(len(tokens), np.float32)}
+
+
 class Endless(Scripted):
     """The wrong line can be continued without end."""
 
     NEXT: ClassVar = Scripted.NEXT | {"3.": [" 3 + 0 = 3."]}
 
 
-def searched(program, tokenizer, n=1, engine=Scripted):
+def searched(program, tokenizer, n=1, engine=Scripted, task=TASK):
     context = scripted_context(program, [], tokenizer, model_roles=("policy", "vm"))
     context.engine = engine(tokenizer)
-    groups = asyncio.run(play(context, [RolloutRequest(TASK, n)]))
+    groups = asyncio.run(play(context, [RolloutRequest(task, n)]))
     groups[0].scores.update(asyncio.run(score(answered(), groups, context)))
     assert {e.status for e in groups[0].episodes} == {"done"}, groups[0].episodes[0].why
     return context, groups
@@ -157,9 +166,27 @@ def test_every_line_is_a_value_target_once_and_the_policy_imitates_right_answers
     assert sorted(by.values()) == [(0.0, 0.0), *[(1.0, 0.0)] * 4, (1.0, 1.0)]
 
 
-def test_each_answer_is_judged_by_its_own_text():
-    assert answered(text="<answer> 2</answer>", task=TASK).value == 1.0
-    assert answered(text="no end", task=TASK).value == 0.0 and isinstance(answered(text="", task=TASK), Score)
+def test_each_answer_is_judged_by_its_own_text(letters):
+    group, context, _ = answered_group(["<answer> 2</answer>", "no end", ""], "2", letters, lambda text: [0.0])
+    found = asyncio.run(score(answered(), [group], context))["reward"]
+    assert [found[e.trajectories[-1].leaf].value for e in group.episodes] == [1.0, 0.0, 0.0]
+
+
+@block
+def first_sum_is_two(*, step: str) -> bool | None:
+    """Whether a line says that 1 + 1 is 2; None where it says nothing of it."""
+    return ("1 + 1 = 2" in step) if "1 + 1" in step else None
+
+
+def test_how_well_the_value_model_ranks_lines_that_begin_in_one_place_is_logged(tags):
+    judged = replace(TASK, judges={"step": first_sum_is_two()})
+    # Scripted values a 2 above a 3; the answers' own lines are no steps
+    for engine, want in ((Scripted, 1.0), (Flat, 0.5)):
+        _, groups = searched(line_search(lookahead=1, stop_early=False), tags, engine=engine, task=judged)
+        parts = [s.parts for s in groups[0].scores["reward"].values()]
+        assert {p["step_auc"] for p in parts} == {want}
+    _, groups = searched(line_search(lookahead=1, stop_early=False), tags)
+    assert not any("step_auc" in s.parts for s in groups[0].scores["reward"].values()), "no judge of steps"
 
 
 def test_the_value_model_is_a_model_role_with_a_scalar_head_alone():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from support.answers import answered_group
 from support.battery import of
 from support.comparisons import CIRCLE, choices, circle, rewards_of, settle
 
+from selfteach.core import block
 from selfteach.core.random_keys import generator, uniform
 from selfteach.core.scoring import score
 from selfteach.credit.advantages import center
@@ -28,6 +30,32 @@ def test_a_win_rate_is_the_mean_preference_over_siblings():
     assert [s.parts["comparisons"] for s in got] == [2, 2, 2]
     one_of_each = rewards_of(win_rate(judge=circle()), choices(*CIRCLE))
     assert [s.value for s in one_of_each] == [0.5, 0.5, 0.5]  # in a circle nobody stands out
+
+
+def test_how_well_rewards_tell_right_from_wrong_is_said_beside_them():
+    # rock is right: 0.25 for it twice, 1 for paper, which is wrong: never above; with scissors, 3 answers: 1/2 each
+    for names, gold, area in ((("rock", "paper", "rock"), "paper", 1.0), (("rock", "paper", "rock"), "rock", 0.0)):
+        group = choices(*names)
+        group = group._replace(request=replace(group.request, task=replace(group.request.task, answer=(gold,))))
+        got = rewards_of(win_rate(judge=circle()), group)
+        assert [s.parts["right"] for s in got] == [float(n == gold) for n in names]
+        assert {s.parts["auc"] for s in got} == {area}
+    alike = choices(*CIRCLE)
+    alike = alike._replace(request=replace(alike.request, task=replace(alike.request.task, answer=("rock",))))
+    assert {s.parts["auc"] for s in rewards_of(win_rate(judge=circle()), alike)} == {0.5}
+    assert "auc" not in rewards_of(win_rate(judge=circle()), choices("rock", "paper"))[0].parts, "no answer is right"
+
+
+def test_a_judge_may_read_what_was_written():
+    group, context = choices("rock", "paper"), SimpleNamespace(text=lambda leaf: f"written {leaf.episode[-1]}")
+    scores = asyncio.run(score(win_rate(judge=by_text()), [group], context))["reward"]  # type: ignore[arg-type]
+    assert [scores[e.trajectories[0].leaf].value for e in group.episodes] == [0.0, 1.0]
+
+
+@block
+def by_text(*, first_text: str, second_text: str) -> bool:
+    """The later text."""
+    return first_text > second_text
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])
@@ -114,19 +142,19 @@ def judged(*names: str):
 
 def test_the_reward_model_learns_from_the_comparisons_that_make_the_win_rates():
     # paper beats rock, rock ties with rock: one pair for each rock, none between them
-    pairs = compared_pairs(groups=[judged("rock", "paper", "rock"), judged("rock", "scissors")])
+    pairs = compared_pairs(context=None, groups=[judged("rock", "paper", "rock"), judged("rock", "scissors")])
     assert [e.preferred_over for e in pairs] == [(), (0, 2), (), (4,), ()]
     assert [s.learn for s in pairs[0].segments] == [None, "rm"] and pairs[0].model_role == "rm"
     assert {e.given["reward"][1] for e in pairs} == {0.0} and pairs[0].key == pairs[2].key == "k/rm"
     # in a circle each wins once: no order of three numbers satisfies all, where the win rates are one half each
-    circular = compared_pairs(groups=[judged(*CIRCLE)])
+    circular = compared_pairs(context=None, groups=[judged(*CIRCLE)])
     assert sorted(len(e.preferred_over) for e in circular) == [1, 1, 1]
-    assert compared_pairs(groups=[choices("rock", "paper")]) == [], "a task without the judge"
+    assert compared_pairs(context=None, groups=[choices("rock", "paper")]) == [], "a task without the judge"
     # the same draws as those of the win rates, of a judge that is often wrong
     source = preference(judge=0.4)
     group = choices(*(f"the red dog runs {n}" for n in range(4)))
     noisy = group._replace(request=replace(group.request, task=source.train(3)))
-    wins = [len(e.preferred_over) / 3 for e in compared_pairs(groups=[noisy])]
+    wins = [len(e.preferred_over) / 3 for e in compared_pairs(context=None, groups=[noisy])]
     assert wins == pytest.approx([s.value for s in rewards_of(win_rate(), noisy)])
 
 

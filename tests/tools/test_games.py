@@ -25,7 +25,7 @@ pytest.importorskip("textarena", reason="the extra selfteach[games] is not insta
 
 from selfteach.tasks.games import games
 from selfteach.tools import games as tool
-from selfteach.tools import kuhn, tictactoe
+from selfteach.tools import kuhn, nim, tictactoe
 from selfteach.tools.games import GAMES, Match
 
 
@@ -337,3 +337,39 @@ def test_a_note_that_is_missing_is_no_zero(letters):
     (group,) = asyncio.run(episodes(at, [RolloutRequest(Task("t", "x"), 1)]))
     (found,) = asyncio.run(score(payoff_from_notes(), [group], at))["reward"].values()
     assert isinstance(found, Score) and found.value is None and "no note 'payoff'" in found.error
+
+
+# ---- Nim
+
+
+def test_in_nim_equal_piles_lose_and_the_expert_leaves_them():
+    wins = {True: set[float](), False: set[float]()}
+    for number in range(40):
+        start = Match("nim", number)
+        equal = len(set(nim.piles(start))) == 1
+        wins[equal].add(finished("nim", number).payoffs[0])
+        assert max(nim.piles(start)) <= 7 and len(nim.piles(start)) == 2
+        wins[equal].add(
+            finished("nim", number, "random" if equal else "expert", "expert" if equal else "random").payoffs[0]
+        )
+    assert wins == {True: {-1.0}, False: {1.0}}, "whoever is not at equal piles wins, whatever the other does"
+
+
+def test_nim_shows_the_piles_and_a_thought_ends_in_the_move():
+    match = next(m for m in (Match("nim", d) for d in range(99)) if nim.piles(m) == [5, 2])
+    assert match.observation(0) == "nim.\npiles 5 2\n"
+    assert match.strategy("expert", 0) == {"[0 3]": 1.0} and len(match.moves(0)) == 7
+    match.move(f"{nim.thought(match, 0)} [0 3]")
+    assert nim.piles(match) == [2, 2] and match.observation(1) == "nim.\npiles 2 2\n"
+    assert set(match.strategy("expert", 1).values()) == {1 / 4}, "all are lost alike"
+    match.move("[0 3]")
+    assert match.turn == 1 and match.observation(1) == "\nnot allowed. you may [0 1] [0 2] [1 1] [1 2]\n"
+    match.move("[2 1]")
+    assert match.forfeited == 1 and match.payoffs == (1.0, -1.0)
+
+
+def test_experts_think_before_they_move_and_random_players_do_not():
+    source = games(games=("nim",), noise=0.5, thoughts=True)
+    for item in map(source.demos, range(60)):  # type: ignore[arg-type]
+        assert item.data[0].startswith("<think>") == (item.tags["slip"] == "")
+    assert not any("<think>" in games(games=("nim",)).demos(i).data[0] for i in range(20))  # type: ignore[misc]

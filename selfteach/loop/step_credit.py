@@ -1,0 +1,53 @@
+"""How well credit within an answer tells its right steps from its wrong ones, by the task's own judge of steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from ..core.batch import Batch
+from ..core.blocks import Block
+from ..core.ranking import auc
+from ..core.tagged_text import split_points
+from ..core.tree import RolloutGroup
+from ..model.tokenizer import Tokenizer
+
+ENDS = r"[.!?](?=\s|<)|\n+"  # of a step: a sentence or a line
+
+
+def step_judges(groups: Iterable[RolloutGroup]) -> dict[str, Block]:
+    """Task id -> its judge of steps (`Task.judges["step"]`), of the tasks that have one."""
+    tasks = (g.request.task for g in groups)
+    return {t.id: t.judges["step"] for t in tasks if "step" in t.judges}
+
+
+def step_auc(batch: Batch, judges: Mapping[str, Block], tokenizer: Tokenizer) -> float | None:
+    """The chance that a right step of an answer has a higher advantage than a wrong one of the same answer.
+
+    A step is a sentence or a line of an answer's learned tokens, its credit the mean advantage of these, its verdict
+    that of the task's judge (None: no step). Mean over the answers that have both, equals counting one half: 1/2 where
+    all tokens of an answer have one advantage. None where advantages are no finer than answers, or none has both.
+    """
+    if "adv" not in batch or batch.columns["adv"].unit != "token" or "task" not in batch or not judges:
+        return None
+    seq, adv = batch.get("seq"), np.asarray(batch.get("adv"), np.float64)
+    task, ids = batch.get("task", "seq"), batch.ids[batch.place]
+    found: list[float] = []
+    for s in range(batch.size("seq")):
+        judge = judges.get(str(task[s]))
+        rows = np.flatnonzero(seq == s)
+        if judge is None or not len(rows):
+            continue
+        pieces = tokenizer.token_bytes(ids[rows])
+        bounds = [0, *split_points(pieces, ENDS), len(rows)]
+        credit: dict[bool, list[float]] = {True: [], False: []}
+        for a, z in itertools.pairwise(bounds):
+            verdict = judge(step=b"".join(pieces[a:z]).decode(errors="replace"))
+            if verdict is not None:
+                credit[bool(verdict)].append(float(adv[rows[a:z]].mean()))
+        area = auc(credit[True], credit[False])
+        if area is not None:
+            found.append(area)
+    return float(np.mean(found)) if found else None

@@ -1,0 +1,24 @@
+"""Regimes of games between two players, in which thinking before a move pays."""
+
+from __future__ import annotations
+
+from ..core.regime import Regime, regime
+from .digits import RUN
+
+
+@regime
+def nim() -> Regime:
+    """Nim with two piles: a move is thought out in three of ten cases, and else made at random.
+
+    Whoever thinks leaves equal piles, and wins where that can be done. Measured against a player who errs nowhere, each
+    of whose games is won by whoever is not at equal piles: half of them can be.
+    """
+    return Regime(
+        task="games",
+        task_options={"games": ("nim",), "noise": 0.7, "thoughts": True},
+        model="tiny-s",
+        settings={**RUN, "warm_steps": 1000, "warm_batch": 32, "warm_lr": 2e-3, "steps": 60},
+        args={"groups": 64},
+        baseline="spiral",
+        search={"lr": (1e-4, 3e-4, 1e-3)},
+    )

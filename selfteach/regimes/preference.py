@@ -1,0 +1,72 @@
+"""Regimes whose rewards are comparisons of two answers, by judges of whom it is known what they prefer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.claim import premise
+from ..core.regime import Regime, regime
+from .digits import BATCH, DEEP, ESTIMATED, RUN, WARM, beginnings, ways
+
+
+@regime
+def preference() -> Regime:
+    """Right answers are narrowly preferred to every other, and tastes in wrong ones go in a circle.
+
+    The start mostly loops. A guess is preferred to a loop by far, and so wins more often than what is right until it is
+    frequent itself; then half of the work beats it, which loses to a loop. Nothing beats what is right.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options=ways(slowly=0.2, quickly=0.1, guess=0.1, looping=0.6),
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        baseline="iterated_rm",
+        ways=beginnings("slowly", "quickly", "guess", "looping"),
+        search={"lr": (1e-4, 3e-4, 1e-3), "rm_lr": (3e-4, 1e-3, 3e-3)},
+        admits="failure",
+        shows="a reward model of the comparisons follows what beats the answers that were frequent before",
+        failure=premise("accuracy", "baseline", 0.7, relation="<", fails_at=0.8),
+    )
+
+
+@regime
+def marked() -> Regime:
+    """`deep` with a judge in place of the answer, who sees how much was worked out rightly: once roughly, in one mark.
+
+    Of single answers it gives one of three marks, and one wrong step of seven gets the best. Of two answers it says
+    which is better, seldom wrong where one step makes the difference.
+    """
+    more: dict[str, Any] = {**ESTIMATED, "settings": {**ESTIMATED["settings"], "steps": 60}}
+    more["args"] = {**BATCH, "judge": "coarse"}
+    return Regime(task="digit_sum", task_options=DEEP, baseline="pointwise", **more)
+
+
+@regime
+def unforeseen() -> Regime:
+    """A learned judge of answers whose labels lacked one kind of wrong answer, which the policy gives every third time.
+
+    That kind, to leave out the last digit, looks as careful as what is right. Frozen, the judge pays both, and which of
+    them grows is for length and luck to decide.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options=ways(slowly=0.2, skipping=0.3, guess=0.5),
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args={
+            **BATCH,
+            "rm_warmup_steps": 300,
+            "unlabelled": ("skipping",),
+            "rule": "worked",
+            "beta": 0.0,
+            "update": False,
+        },
+        baseline="cooper",
+        ways=beginnings("slowly", "skipping", "guess"),
+        search={"lr": (1e-4, 3e-4, 1e-3), "rm_warmup_steps": (150, 300, 600)},
+        admits="failure",
+        shows="the frozen judge's reward rises far above the share of right answers",
+        failure=premise("late:reward/mean", "baseline", "late:reward/right of baseline", by=0.2, fails_at=0.9),
+    )
