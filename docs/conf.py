@@ -24,7 +24,6 @@ html_show_sphinx = False
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 maximum_signature_line_length = 100
 
 
