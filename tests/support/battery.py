@@ -161,7 +161,8 @@ class Study:
         for earlier in method.stages[: method.stages.index(stage)]:
             if not earlier.updates:
                 compose_batch(groups, earlier, learner, context, state)
-        self.batch, self.dropped, self.sampled = compose_batch(groups, stage, learner, context, state)
+        composed = compose_batch(groups, stage, learner, context, state)
+        self.batch, self.dropped, self.sampled = composed.batch, composed.dropped, composed.sampled
         once = replace(stage, updates=tuple(replace(u, epochs=1, minibatches=1) for u in stage.updates))
         self.metrics = learn_batch(self.batch, once, learner, state)
         self.gradient, self.batches = learner.gradient, learner.batches
