@@ -20,6 +20,7 @@ WHOLE_HOUSE = {
     "architecture",
     "battery",
     "docs",
+    "site",
     "docstrings",
     "enumeration",
     "extension",
@@ -102,14 +103,6 @@ LONG = {  # files of methods above the bound, and why
     "ssp": "a proposer's, a checker's and a solver's programs",
     "tango": "a generator and a verifier, each with programs and credit of its own",
 }
-
-# Methods whose claims are of the first edition: on a task alone, with unsorted checks. To be decided again, each in a
-# regime; a method leaves this list when it is.
-# fmt: off
-NOT_DECIDED_AGAIN = {
-    "chord", "chord_mu", "co_reward", "kdrl", "score", "search_r1", "sft", "ssp", "ssrl", "truthrl",
-}
-# fmt: on
 
 
 def name_of(file: Path) -> str:
@@ -348,14 +341,9 @@ def test_a_method_file_is_short_in_order_and_tested(file: Path):
     assert claims == [n for n in body[-len(claims) :] if claims], "its claim is last"
 
 
-def test_claims_that_have_no_regime_yet_are_listed():
-    without = {
-        name
-        for name, entry in methods.items()
-        if entry.claim and not entry.claim.regime and entry.build.__module__.startswith("selfteach.")
-    }
-    assert without - NOT_DECIDED_AGAIN == set(), "a new claim names its regime"
-    assert NOT_DECIDED_AGAIN - without == set(), "these have a regime now (or are gone): strike them off the list"
+def test_every_claim_names_its_regime():
+    claimed = [e for _, e in methods.items() if e.claim and e.build.__module__.startswith("selfteach.")]
+    assert [e.name for e in claimed if not e.claim.regime] == []
 
 
 def test_tests_do_not_import_tests():
