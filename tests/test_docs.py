@@ -167,6 +167,8 @@ def test_a_documented_command_can_be_parsed(line, tmp_path, monkeypatch, capsys)
     code = re.search(r"```python\n# mine\.py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert code is not None
     (tmp_path / "mine.py").write_text(code[1])
+    for program in PROGRAMS:
+        (tmp_path / program.split()[1]).write_text(program)
     monkeypatch.chdir(tmp_path)
     read = arguments.Parser.read
 
@@ -176,7 +178,7 @@ def test_a_documented_command_can_be_parsed(line, tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr(arguments.Parser, "read", only_read)
     for known in (registry.methods, registry.tasks, registry.blocks):  # the README's own may be there already
-        own = ("brief_grpo", "parity", "brief")
+        own = ("brief_grpo", "parity", "brief", *re.findall(r"def (\w+)\(", "".join(PROGRAMS)))
         monkeypatch.setattr(known, "_entries", {k: v for k, v in known.items() if k not in own})
     for words in line.split(" / "):  # `methods / tasks / models`
         with pytest.raises(StopIteration):

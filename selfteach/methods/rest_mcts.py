@@ -461,7 +461,7 @@ rest_mcts.claim = Claim(
     args={"groups": 8, "tokens": 640},  # an answer has forty tokens, and half of a search looks ahead
     regime="deep",
     settings={"steps": 30, "lr": 3e-4, "eval_every": 5, "final_eval_tasks": 100, "final_eval_decoder_samples": 2},
-    idea=("main.programs", "main.program.main"),
+    idea=("main.program.main",),
     because=(
         "the lines from which a right answer was reached show where answers go wrong, so search finds answers "
         "that sampling misses, and both models learn from them"

@@ -89,12 +89,12 @@ def test_a_rule_that_reads_the_work_certifies_no_luck_and_no_slip():
     lucky = f"<think> guess</think><answer> {gold}</answer>"
     for text, answer, value in ((good, gold, 1.0), (slip, gold, 0.0), (lucky, gold, 0.0), (good, "x", 0.0)):
         assert worked_match(answer=answer, task=task, text=text).value == value
-    with pytest.raises(BadValue, match="rule must be terse or worked"):
+    with pytest.raises(BadValue, match="rule must be one of terse, worked, names"):
         of("cooper", rule="strict")
 
 
 def test_the_labelled_answers_lack_the_ways_that_are_named():
-    source = digit_sum(slowly=0.4, skipping=0.3, guess=0.3)
+    source = digit_sum(slowly=0.4, quickly=0.0, skipping=0.3, guess=0.3)
     asked, state = labelled_answers(n=40, finished_rounds=[], source=source, state=0, without=("skipping",))
     ways = [r.task.tags["way"] for r in asked]
     assert len(ways) == 40 and set(ways) == {"slowly", "guess"} and state > 40

@@ -81,7 +81,7 @@ def test_the_ratio_is_plain_over_guided(letters):
         StartModel(mini(264), letters, False, {}),
         assemble.RunSettings(steps=1, max_tokens=5),
     )
-    batch, _, _ = loop._compose(method.stage, context, [group])
+    batch = loop._compose(method.stage, context, [group]).batch
     assert (batch.get("off_context", "seq") == 1).all() and loop._logprob_mismatch(batch) == {}, (
         "drawn elsewhere is not the sampler's fault"
     )

@@ -70,7 +70,7 @@ def test_the_prediction_is_the_value_that_the_update_trains(letters):
         table = loop._stage_context(method.stage)
         groups = asyncio.run(loop._collect(method.stage, table))
         predicted = {g.request.task.id: g.episodes[0].answer for g in groups if g.request.program == "predict"}
-        batch, _, _ = loop._compose(method.stage, table, groups)
+        batch = loop._compose(method.stage, table, groups).batch
         loop.learner.forward(batch, ["critic_value"])
         rows = first_rows(seq=batch.get("seq"))
         value = batch.get("critic_value")[rows]

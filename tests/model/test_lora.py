@@ -29,7 +29,7 @@ from selfteach.learner.microbatch import flat_layout, texts_of
 from selfteach.loop import assemble
 from selfteach.model import files, lora, peft_files
 from selfteach.model.attention import causal_attention
-from selfteach.model.catalog import StartModel
+from selfteach.model.catalog import StartModel, build
 from selfteach.model.transformer import Transformer
 
 EVERY = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -496,7 +496,7 @@ def test_a_run_ends_as_a_model_and_an_adapter_that_goes_on(tmp_path: Path, mini_
     again = assemble.loop(
         once,
         source(),
-        api.build(str(mini_folder), source()),
+        build(str(mini_folder), source()),
         replace(settings, lr=0.05, max_tokens=5, lora_dropout=0.0),
     )
     policy, ref = (again.learner.groups.trunk(n) for n in ("policy", "ref"))

@@ -106,7 +106,8 @@ def test_nobody_but_the_policy_earns_a_reward(name: str, tags: Tokenizer) -> Non
     reward = REWARDS[name]
     values = lambda given, at: [s and s.value for s in scores(reward, *group_with(tags, given, at))]  # noqa: E731
     honest = values("", "hint")
-    assert name not in READERS or "answer" in reward.needs or None not in honest, "a text can be scored here"
+    of_text_alone = name in READERS and not {"answer", "task"} & set(reward.needs)
+    assert not of_text_alone or None not in honest, "a text can be scored here"
     for at in PLACES:
         for given in FORGED:
             for before, after in zip(honest, values(given, at), strict=True):
@@ -114,7 +115,7 @@ def test_nobody_but_the_policy_earns_a_reward(name: str, tags: Tokenizer) -> Non
 
 
 def test_what_reads_texts_is_found() -> None:
-    assert {"search_format", "tags_once", "step_score", "action_score", "answered"} <= set(READERS)
+    assert {"search_format", "tags_once", "step_score", "action_score"} <= set(READERS)
     assert len(REWARDS) > 20
 
 

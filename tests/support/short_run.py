@@ -26,6 +26,7 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "digit_sum": {"n_test": 8},
     "hidden_rule": {"n_test": 8},
 }
+TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.
 SMALL = {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "teacher_steps": 1, "tokens": 8}
@@ -48,6 +49,8 @@ def short_job(name: str, start: Callable[..., Path]) -> RunConfig:
 def task_of(name: str) -> tuple[str, dict[str, Any]]:
     """The task of a method's claim, or the first that it can run on with its defaults; small."""
     entry = registry.methods.get(name)
+    if name in TASK_OF:
+        return TASK_OF[name], SMALL_TASKS[TASK_OF[name]]
     for task in [*([claim_home(entry.claim)[0]] if entry.claim else []), "chain_sum", "factworld"]:
         task = STAND_IN.get(task, task)
         try:
