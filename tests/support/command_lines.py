@@ -16,6 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from selfteach import training
+from selfteach.analysis import ledger
 from selfteach.bench import measure
 from selfteach.cli import main
 from selfteach.commands import (
@@ -197,6 +198,7 @@ def only_planned() -> Iterator[list[RunConfig]]:
         patch.setattr(runs.RunPool, "run", stop)  # compare, reproduce, regimes --measure
         patch.setattr(measure, "measure_workload", stop)  # bench
         patch.setattr(measure, "measure", stop)
+        patch.setattr(ledger, "draw_curves", lambda *given: None)  # a second each, ten times a page
         patch.setattr(checkpoint, "check_folder", check_folder)
         yield seen
 
