@@ -26,9 +26,9 @@ from .core import registry
 from .core.blocks import Block
 from .core.env import Env, env_files, env_word
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, describe, unknown
-from .core.method import Method, MethodEntry, Stage
+from .core.method import Home, Method, MethodEntry, Stage
 from .core.quantity import parse
-from .core.regime import claim_home
+from .core.regime import home_of
 from .core.registry import quantities
 from .core.scoring import nested
 from .core.serial import from_json, to_json
@@ -218,7 +218,7 @@ class PlanArguments(TypedDict, total=False, extra_items=Any):
 class RunArguments(PlanArguments, total=False):
     """What a run is planned from, besides its method.
 
-    task          a task by name; None: that of the method's claim
+    task          a task by name; None: the method's own (`home_of`)
     task_options  its options
     """
 
@@ -255,7 +255,7 @@ def plan(
 ) -> RunConfig:
     """The configuration of a run; `given`: PlanArguments.
 
-    The task defaults to that of the method's claim, settings to the task's defaults.
+    The task defaults to the method's home (`home_of`), settings to the task's defaults.
 
     Raises BadValue for a bare name that the method and the run both have and for rows, rewards or sampling that do not
     fit, UnknownName for a name that neither has.
@@ -274,11 +274,10 @@ def plan(
     if isinstance(entry, Method):
         if args:
             raise BadValue(f"args: method {entry.name} has its hyper-parameters already; give its name, or no args")
-        built, stated, claim = entry, split_settings(None, named, {}, settings)[1], None
+        built, stated, home = entry, split_settings(None, named, {}, settings)[1], Home("atlas")
     else:
         own, stated = split_settings(entry, named, args or {}, settings)
-        built, claim = entry(**own), entry.claim
-    home, steps = claim_home(claim) if claim else ("atlas", 0)
+        built, home = entry(**own), home_of(entry)
     if env is not None:
         if task not in (None, "environment"):
             raise BadValue(f"env: takes the place of a task, so {task} cannot be given beside it; leave one out")
@@ -286,7 +285,9 @@ def plan(
     task, task_options = rows_of(
         task, task_options or {}, given.get("train"), given.get("test"), given.get("test_share")
     )
-    task = task or home
+    task = task or home.task
+    if task == home.task:
+        task_options = {**home.options, **task_options}
     source = task_source(task, task_options)
     built = sampled_at(built, sampling)
     block = None
@@ -303,8 +304,8 @@ def plan(
     if stated.get("lora_rank") or stated.get("adapter"):  # adapters start at zero and take larger steps
         suggested = {n: 10 * v if n == "lr" else v for n, v in suggested.items()}
     defaults = {n: v for n, v in source.defaults.items() if n in SETTING_NAMES}
-    if steps and home == task:
-        suggested["steps"] = steps
+    if home.steps and home.task == task:
+        suggested["steps"] = home.steps
     groups = group_settings({"threads": torch.get_num_threads(), **defaults, **suggested, **stated})
     return RunConfig(
         assemble.for_task(built, source, judge_of(source)),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.serial import from_json
+from ..core.task import Ref
 from ..core.tree import Trajectory, Tree
 from ..loop.log import Rollouts
+from ..loop.rollout_records import TokenWriter, token_writers
 from ..model.tokenizer import Tokenizer
 from ..progress import in_notebook, show_html
 
@@ -181,14 +184,12 @@ def printable(text: str) -> str:
 def read_rollouts(file: Path, tokenizer: Tokenizer) -> list[Rollout]:
     """The rollouts in a file of the log. Raises BadCheckpoint where it is broken."""
     stored = Rollouts(file)
-    about, learned = stored.metadata, _Learned(stored)
-    episodes = iter(about["episodes"])
+    learned = _Learned(stored)
     out: list[Rollout] = []
-    for group in about["groups"]:
+    for group, episodes in stored.groups():
         scores = group["scores"]
         task = group["request"]["task"] if isinstance(group["request"], dict) else {}  # without its verifier and judges
-        for _ in range(group["episodes"]):
-            e = next(episodes)
+        for e in episodes:
             tree = stored.tree(e["id"])
             paths = tuple(
                 _path(e, tree, from_json(t), [s for s in scores if s["at"][0] == e["id"]], learned, tokenizer)
@@ -214,13 +215,10 @@ class _Learned:
     """What was learned of each example of a step: its tokens and advantages; and why others were dropped."""
 
     def __init__(self, stored: Rollouts) -> None:
-        arrays = stored.arrays
         names = stored.metadata["learned"]
-        lengths = arrays["learned/length"].tolist() if names else []
-        ends = np.cumsum([0, *lengths])
+        lengths = stored.arrays["learned/length"].tolist() if names else []
         self.tokens = dict(zip(names, lengths, strict=True))
-        adv = arrays.get("learned/adv")
-        self.advantages = {} if adv is None else {n: adv[ends[i] : ends[i + 1]] for i, n in enumerate(names)}
+        self.advantages = stored.advantages() if names else {}
         self.dropped: Mapping[str, str] = stored.metadata.get("dropped", {})
 
     def of(self, episode: str, node: int, many: bool) -> tuple[str | None, str]:
@@ -243,7 +241,7 @@ def _path(
     learned: _Learned,
     tokenizer: Tokenizer,
 ) -> PathRecord:
-    nodes = dict(tree.path(t.leaf.node, t.leaf.offset))
+    nodes = {node for node, _ in tree.path(t.leaf.node, t.leaf.offset)}
     names = ("column", "value", "parts", "why", "error")
     own = [ScoreRecord(**{n: s[n] for n in names}) for s in scores if s["at"][1] in nodes]
     name, reason = learned.of(e["id"], t.leaf.node, len(e["trajectories"]) > 1)
@@ -256,7 +254,7 @@ def _path(
         t.role,
         t.learn,
         t.status,
-        tuple(_pieces(tree, nodes, tokenizer)),
+        tuple(_pieces(tree, t.leaf, tokenizer)),
         tuple(own),
         advantage,
         learned.tokens.get(name or "", 0),
@@ -276,18 +274,11 @@ def _not_composed(e: Mapping[str, Any], t: Trajectory, scores: list[ScoreRecord]
     return "no composer took it"
 
 
-def _pieces(tree: Tree, nodes: Mapping[int, int], tokenizer: Tokenizer) -> Iterator[Piece]:
+def _pieces(tree: Tree, at: Ref, tokenizer: Tokenizer) -> Iterator[Piece]:
     """The tokens of a path, consecutive ones of one writer together."""
-    runs: list[tuple[str, str, list[int]]] = []
-    for position, (node, upto) in enumerate(nodes.items()):
-        begin = tree.begin[node]
-        part = slice(begin, begin + upto)
-        for i, span, chosen in zip(tree.id[part], tree.span[part], tree.action_mask[part], strict=True):
-            by = "prompt" if position == 0 else "context"
-            if chosen:
-                by = tree.roles[tree.by[node]] if tree.sampling[node] >= 0 else "adopted"
-            if not runs or runs[-1][:2] != (by, tree.spans[span]):
-                runs.append((by, tree.spans[span], []))
-            runs[-1][2].append(int(i))
-    for by, span, ids in runs:
-        yield Piece(by, tokenizer.decode(ids), span)
+
+    def about(writer: TokenWriter) -> tuple[str, str]:
+        return writer.role if writer.kind == "sampled" else writer.kind, writer.span
+
+    for (by, span), own in groupby(token_writers(tree, at.node, at.offset), about):
+        yield Piece(by, tokenizer.decode(tree.id[[w.place for w in own]]), span)

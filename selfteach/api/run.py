@@ -13,6 +13,7 @@ from ..configuration import run_config_of
 from ..core.errors import BadValue
 from ..loop import checkpoint
 from ..loop.log import read_events
+from ..loop.rollout_records import logged_steps
 from ..model.tokenizer import Tokenizer
 from ..training import Observer, Outcome, extend, finished_figures, ignore_events
 from .launch import calling, launch
@@ -72,11 +73,10 @@ class Run(Outcome):
 
         Raises BadValue for a step that is not in the log.
         """
-        archive = self.folder / "log" / "rollouts"
-        step = step if step >= 0 else max(_logged_steps(archive), default=-1) + 1 + step
-        file = archive / f"{step:06d}.npz"
+        known = logged_steps(self.folder / "log")
+        step = step if step >= 0 else max(known, default=-1) + 1 + step
+        file = self.folder / "log" / "rollouts" / f"{step:06d}.npz"
         if not file.is_file():
-            known = _logged_steps(archive)
             there = f"it has steps {known[0]} to {known[-1]}" if known else "it has none yet"
             raise BadValue(f"{self.folder}: the log has no rollouts of step {step}; {there}")
         return read_rollouts(file, self._tokenizer())
@@ -194,7 +194,3 @@ def load(folder: str | Path) -> Run:
         return Run(at, figures, True, figures.get("seconds", {}).get("all", 0.0))
     found = [e["figures"] for e in read_events(at / "log") if e["event"] == "final_eval" and e["when"] == "start"]
     return Run(at, {"before": found[-1] if found else {}}, False, 0.0)
-
-
-def _logged_steps(archive: Path) -> list[int]:
-    return sorted(int(file.stem) for file in archive.glob("*.npz") if file.stem.isdigit())

@@ -14,7 +14,8 @@ from typing import Any
 
 from ..core import registry
 from ..core.errors import BadValue, nearest, unknown
-from ..core.regime import claim_home
+from ..core.method import MethodEntry
+from ..core.regime import home_of
 from ..core.serial import plain
 from ..loop.settings import SETTING_GROUPS, SETTING_NAMES, split_settings
 from .arguments import Parser, add_fields, add_typed, assignments
@@ -147,7 +148,7 @@ class _Environment(argparse.Action):
 
 def add_task(parser: Any) -> None:
     """Add the options that choose a task."""
-    task = "the task (default: that of the method's claim); see selfteach tasks"
+    task = "the task (default: the method's own); see selfteach tasks"
     parser.add_argument("--task", metavar="T", help=task)
     env = "play an environment in place of a task: the file and the class in it that has reset and step"
     parser.add_argument("--env", metavar="FILE.py:CLASS", action=_Environment, help=env)
@@ -172,13 +173,13 @@ def add_sampling(parser: Any, own: Collection[str] = ()) -> None:
 OF_DATA = ("data", "test_data", "test_share", "reward", "temperature", "top_p")  # what `data_arguments` reads
 
 
-def task_of(given: Mapping[str, Any], claim: Any) -> str:
-    """The task of a command line: rows of the user's, the one that is named, or that of a method's claim."""
+def task_of(given: Mapping[str, Any], entry: MethodEntry[...] | None) -> str:
+    """The task of a command line: rows of the user's, the one that is named, or the method's home."""
     if "data" in given or "test_data" in given:
         if given.get("task", ROWS) != ROWS:
             raise BadValue(f"--data: holds the rows, so --task {given['task']} cannot go with it; leave one out")
         return ROWS
-    return given.get("task") or (claim_home(claim)[0] if claim else "atlas")
+    return given.get("task") or (home_of(entry).task if entry else "atlas")
 
 
 def data_arguments(given: Mapping[str, Any]) -> dict[str, Any]:

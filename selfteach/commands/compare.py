@@ -51,14 +51,19 @@ def parser() -> Parser:
         "compare", usage="selfteach compare METHOD [METHOD ...] [options]", description=ABOUT, epilog=EXAMPLES
     )
     made.add_argument("methods", metavar="METHOD", nargs="+", help="methods to compare")
+    add_comparison(made, "runs/compare")
+    return made
+
+
+def add_comparison(made: Parser, out: str) -> None:
+    """Add what several arms share: task, sampling, model, seeds, runs at once, folder, settings."""
     add_task(made)
     add_sampling(made)
     add_model(made)
     made.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: 3)")
     made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: 1)")
-    made.add_argument("--out", metavar="DIR", help="folder of runs and results (default: runs/compare)")
+    made.add_argument("--out", metavar="DIR", help=f"folder of runs and results (default: {out})")
     add_run_options(made)
-    return made
 
 
 def run(command: str, words: Sequence[str]) -> int:
@@ -94,7 +99,7 @@ def planned_arms(
         raise BadValue(f"selfteach {command}: --seeds must be 1 or more, not {given['seeds']}")
     used = load_files(given.get("use", ()))
     first = asked[0][1]
-    task, data = task_of(given, first.claim), data_arguments(given)
+    task, data = task_of(given, first), data_arguments(given)
     task_options = read_task_options(task, given.get("set", ()))
     if "steps" not in settings_of(given):
         given["run.steps"] = plan(first.name, task, task_options, **data).settings.steps

@@ -161,7 +161,7 @@ def _target(given: Mapping[str, Any]) -> tuple[Path | RunConfig, str]:
             f" {nearest(given['run'], registry.methods)}"
         )
     entry, args, more = read_method(given["run"])
-    task = task_of(given, entry.claim)
+    task = task_of(given, entry)
     run_config = plan(
         entry.name,
         task,

@@ -9,17 +9,13 @@ from typing import Any
 from ..core.errors import BadValue, unknown
 from .arguments import Parser, convert, describe_type, format_value, type_of
 from .common import (
-    add_model,
-    add_run_options,
-    add_sampling,
-    add_task,
     known_to,
     load_files,
     print_note,
     read_arm,
     split_arm,
 )
-from .compare import planned_arms, show_result
+from .compare import add_comparison, planned_arms, show_result
 
 ABOUT = """Run a method with every combination of some values of hyper-parameters and settings, over seeds.
 
@@ -50,13 +46,7 @@ def parser() -> Parser:
     made.add_argument(
         "--grid", metavar="NAME=V1,V2", nargs="+", action="extend", required=True, help="values to combine"
     )
-    add_task(made)
-    add_sampling(made)
-    add_model(made)
-    made.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: 3)")
-    made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: 1)")
-    made.add_argument("--out", metavar="DIR", help="folder of runs and results (default: runs/sweep)")
-    add_run_options(made)
+    add_comparison(made, "runs/sweep")
     return made
 
 

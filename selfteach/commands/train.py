@@ -118,7 +118,7 @@ def run(command: str, words: Sequence[str]) -> int:
 def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: tuple[str, ...]) -> int:
     from ..configuration import plan
 
-    task = task_of(given, entry.claim)
+    task = task_of(given, entry)
     words = plan_arguments(given, entry) | data_arguments(given)
     words["args"], words["model"] = {**args, **words["args"]}, model_of(given)
     run_config = plan(entry.name, task, read_task_options(task, given.get("set", ())), use=used, **words)

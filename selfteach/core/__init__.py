@@ -34,7 +34,7 @@ from .errors import (
     SelfteachError,
     UnknownName,
 )
-from .method import Method, MethodEntry, ModelRole, Stage, Term, Update, WeightSpec, method
+from .method import Home, Method, MethodEntry, ModelRole, Stage, Term, Update, WeightSpec, method
 from .protocols import Completion, Engine, Learner
 from .quantity import GroupRows, Quantity, quantity
 from .regime import Regime, regime
@@ -63,6 +63,7 @@ __all__ = [
     "GroupRows",
     "Grp",
     "History",
+    "Home",
     "Learner",
     "Method",
     "MethodEntry",

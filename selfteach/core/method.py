@@ -274,6 +274,15 @@ def _parameters(build: Callable[..., Method]) -> Mapping[str, inspect.Parameter]
     return inspect.signature(build, eval_str=True).parameters
 
 
+@dataclass(frozen=True)
+class Home:
+    """The task that a method runs on where none is named: its options, and how many steps (0: the task's default)."""
+
+    task: str
+    steps: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
 @dataclass
 class MethodEntry(Generic[P]):
     """A registered method: called with hyper-parameters it builds the Method; the rest says where it comes from.
@@ -281,6 +290,7 @@ class MethodEntry(Generic[P]):
     paper      the arXiv number, or words where there is none
     catalogue  its card or cards
     ignores_reward  why its update does not follow the reward that it is given; empty: it does
+    home       the task that it runs on where none is named; None: that of its claim
     claim      what the paper says will happen, set at the end of the method's file: `grpo.claim = Claim(...)`
     """
 
@@ -290,6 +300,7 @@ class MethodEntry(Generic[P]):
     paper: str = ""
     catalogue: tuple[int, ...] = ()
     ignores_reward: str = ""
+    home: Home | None = None
     claim: Claim | None = None
 
     @property
@@ -318,11 +329,13 @@ def method(
     catalogue: int | tuple[int, ...] = (),
     name: str | None = None,
     ignores_reward: str = "",
+    home: Home | None = None,
 ) -> Callable[[Callable[P, Method]], MethodEntry[P]]:
     """Register a function as a published method. Its arguments, all with defaults, are the hyper-parameters.
 
     paper: the arXiv number, or words where there is none. catalogue: its card or cards. ignores_reward: why its update
-    does not follow the reward that it is given; empty: it does.
+    does not follow the reward that it is given; empty: it does. home: the task that it runs on where none is named;
+    None: that of its claim.
     """
 
     def register(fn: Callable[P, Method]) -> MethodEntry[P]:
@@ -335,7 +348,7 @@ def method(
                     f"method {own}: {p.name!r} is an argument of every run; call the hyper-parameter otherwise"
                 )
         cards = (catalogue,) if isinstance(catalogue, int) else tuple(catalogue)
-        entry = MethodEntry(own, fn, family, paper, cards, ignores_reward)
+        entry = MethodEntry(own, fn, family, paper, cards, ignores_reward, home)
         functools.update_wrapper(entry, fn)  # so that help() and inspect show the function
         return methods.add(own, entry)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from .blocks import Block
 from .claim import Check, Claim
 from .errors import BadValue
+from .method import Home, MethodEntry
 from .registry import regimes
 
 # A seed sets these, for all arms alike (`Regime.seeded`).
@@ -105,6 +106,13 @@ def regime(fn: Callable[[], Regime]) -> Regime:
         raise BadValue(f"regime {fn.__name__}: takes no arguments; another setting is another regime")
     made = replace(fn(), name=fn.__name__, doc=inspect.getdoc(fn) or "", build=fn)
     return regimes.add(made.name, made)
+
+
+def home_of(entry: MethodEntry[...]) -> Home:
+    """Where a method runs if no task is named: its own home, or that of its claim, or the questions of atlas."""
+    if entry.home or not entry.claim:
+        return entry.home or Home("atlas")
+    return Home(*claim_home(entry.claim))
 
 
 def claim_home(claim: Claim) -> tuple[str, int]:

@@ -184,6 +184,19 @@ class Rollouts:
     def __iter__(self) -> Iterator[str]:
         return iter(self.index)
 
+    def groups(self) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """Each group with its episodes, as they are stored, in order."""
+        episodes = iter(self.metadata["episodes"])
+        for group in self.metadata["groups"]:
+            yield group, [next(episodes) for _ in range(group["episodes"])]
+
+    def advantages(self) -> dict[str, np.ndarray]:
+        """The advantages of the learned tokens of each example, by its name; empty where the step has none."""
+        if "learned/adv" not in self.arrays:
+            return {}
+        parts = np.split(self.arrays["learned/adv"], np.cumsum(self.arrays["learned/length"])[:-1])
+        return dict(zip(self.metadata["learned"], parts, strict=True))
+
     def tree(self, episode: str) -> Tree:
         """The tree of an episode, equal to the one that was written."""
         n = self.index[episode]

@@ -109,6 +109,11 @@ def logits_bytes(c: Config, tokens: int, bf16: bool = False) -> int:
     return 4 * c.vocab * c.width + (max(wide, short) if bf16 else wide)
 
 
+def cache_bytes_per_token(c: Config, itemsize: int) -> int:
+    """Bytes of the engine's keys and values of one token, in numbers of `itemsize` bytes."""
+    return 2 * c.layers * c.kv_heads * c.head_dim * itemsize
+
+
 def plan_memory(
     c: Config,
     models: Collection[str],
@@ -145,7 +150,7 @@ def plan_memory(
     size, held = (rank * adapter_width, 1) if rank else (every, len(models) + start)
     trainable = [len(set(groups) & set(models)) * size for groups in {tuple(sorted(g)) for g in trained}]
     tokens = max(tokens, min(length, c.max_length))
-    cache = 2 * c.layers * slots * c.kv_heads * (math.ceil(length / PAGE) * PAGE) * c.head_dim * engine_bytes
+    cache = slots * math.ceil(length / PAGE) * PAGE * cache_bytes_per_token(c, engine_bytes)
     parts = {
         "weights": held * every * 4
         + rank * adapter_width * 4 * len(models)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ..core.errors import BadCheckpoint, BadValue, describe, unknown
 from ..core.protocols import Tokenizer
+from ..core.tree import Tree
 from .log import Rollouts
 
 
@@ -80,11 +82,10 @@ def read_rollouts(log: Path, step: int, tokenizer: Tokenizer) -> list[RolloutRec
         raise BadValue(f"{log}: has no rollouts of step {step}; {have}")
     rollouts = Rollouts(file)
     try:
-        advantages, out, n = _advantages(rollouts), list[RolloutRecord](), 0
-        for group in rollouts.metadata["groups"]:
-            for episode in rollouts.metadata["episodes"][n : n + group["episodes"]]:
+        advantages, out = _advantages(rollouts), list[RolloutRecord]()
+        for group, episodes in rollouts.groups():
+            for episode in episodes:
                 out += _records(rollouts, group, episode, step, tokenizer, advantages)
-            n += group["episodes"]
     except Exception as error:  # what is not as it was written shows wherever it is first used
         raise BadCheckpoint(f"{file}: not as a run wrote it ({describe(error, 160)})") from error
     return out
@@ -118,8 +119,7 @@ def _records(
     if not closed and len(tree.parent):
         closed = [((len(tree.parent) - 1, -1), {"status": episode["status"]})]
     for (node, offset), trajectory in closed:
-        places, path = tree.places(node, offset), tree.path(node, offset)
-        pieces = _pieces(tree, path, places)
+        places = tree.places(node, offset)
         mask = tree.action_mask[places]
         scores = [s for s in group["scores"] if tuple(s["at"]) == (episode["id"], node, offset)]
         reward = next((s for s in scores if s["column"] == "reward"), None) or {}
@@ -130,7 +130,7 @@ def _records(
             str(task.get("id", "")),
             _plain(task.get("prompt", request if isinstance(request, str) else "")),
             _plain(task.get("answer")),
-            tuple(TurnRecord(*about, tokenizer.decode(tree.id[at])) for about, at in pieces),
+            _turns(tree, node, offset, tokenizer),
             tokenizer.decode(tree.id[places][mask]),
             _plain(episode["answer"]),
             reward.get("value"),
@@ -144,33 +144,39 @@ def _records(
         )
 
 
-def _pieces(
-    tree: Any, path: Sequence[tuple[int, int]], places: np.ndarray
-) -> list[tuple[tuple[str, str, str], np.ndarray]]:
-    """((kind, role, span), places) of runs of tokens that are alike."""
-    out: list[tuple[tuple[str, str, str], list[int]]] = []
-    node_of = np.repeat([n for n, _ in path], [upto for _, upto in path])
-    for at, node in zip(places.tolist(), node_of.tolist(), strict=True):
-        sampled, root = bool(tree.action_mask[at]), tree.parent[node] < 0
-        kind = "sampled" if sampled else "prompt" if root else "context"
-        about = kind, tree.roles[tree.by[node]], tree.spans[tree.span[at]]
-        if not out or out[-1][0] != about:
-            out.append((about, []))
-        out[-1][1].append(at)
-    return [(about, np.array(own)) for about, own in out]
+class TokenWriter(NamedTuple):
+    """Who wrote a token. kind: prompt; sampled; adopted, put in as the model's own; context, from a tool or a message.
+    role: of the model whose context it is in. span: what a program marked it as. place: its index in the tree.
+    """
+
+    kind: str
+    role: str
+    span: str
+    place: int
+
+
+def token_writers(tree: Tree, node: int, offset: int = -1) -> Iterator[TokenWriter]:
+    """Who wrote each token from the root to a place, in order."""
+    for at, upto in tree.path(node, offset):
+        chosen = "sampled" if tree.sampling[at] >= 0 else "adopted"
+        given = "prompt" if tree.parent[at] < 0 else "context"
+        for place in range(tree.begin[at], tree.begin[at] + upto):
+            kind = chosen if tree.action_mask[place] else given
+            yield TokenWriter(kind, tree.roles[tree.by[at]], tree.spans[tree.span[place]], place)
+
+
+def _turns(tree: Tree, node: int, offset: int, tokenizer: Tokenizer) -> tuple[TurnRecord, ...]:
+    def about(writer: TokenWriter) -> tuple[str, str, str]:
+        return "sampled" if writer.kind == "adopted" else writer.kind, writer.role, writer.span
+
+    pieces = groupby(token_writers(tree, node, offset), about)
+    return tuple(TurnRecord(*who, tokenizer.decode(tree.id[[w.place for w in own]])) for who, own in pieces)
 
 
 def _advantages(rollouts: Rollouts) -> dict[str, float]:
     """The mean advantage of each learned sequence, by its name."""
-    if "learned/adv" not in rollouts.arrays:
-        return {}
-    ends = np.cumsum(rollouts.arrays["learned/length"])[:-1]
-    parts = np.split(rollouts.arrays["learned/adv"], ends)
-    return {
-        name: float(np.mean(part))
-        for name, part in zip(rollouts.metadata["learned"], parts, strict=True)
-        if len(part) and np.isfinite(part).all()
-    }
+    known = rollouts.advantages().items()
+    return {name: float(np.mean(part)) for name, part in known if len(part) and np.isfinite(part).all()}
 
 
 def _plain(value: Any) -> Any:

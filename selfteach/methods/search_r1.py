@@ -7,7 +7,7 @@ RL with a real search engine in the rollouts. Retrieved text is masked out of th
 
 from __future__ import annotations
 
-from ..core import Claim, Method, Term, Update, mechanism, method, outcome, premise
+from ..core import Claim, Home, Method, Term, Update, mechanism, method, outcome, premise
 from ..objective.kl import kl
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
@@ -15,7 +15,7 @@ from ..rollout.search import RETRY, search_agent, self_search
 from .grpo import grpo
 
 
-@method(family="search", paper="2503.09516", catalogue=285)
+@method(family="search", paper="2503.09516", catalogue=285, home=Home("atlas", steps=40))
 def search_r1(groups: int = 48, rollouts: int = 5, turns: int = 4, beta: float = 0.001, mask: bool = True) -> Method:
     """GRPO on rollouts with a real search engine, retrieved tokens masked out of the loss; the reward is exact match.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..core import (
     Claim,
+    Home,
     Method,
     ModelContext,
     RolloutContext,
@@ -49,7 +50,7 @@ PLACEHOLDERS = {
 }
 
 
-@method(family="search", paper="2508.10874", catalogue=1)
+@method(family="search", paper="2508.10874", catalogue=1, home=Home("atlas", steps=40))
 def ssrl(
     groups: int = 48,
     rollouts: int = 5,
@@ -86,7 +87,7 @@ def ssrl(
     )
 
 
-@method(family="search", paper="2508.10874")
+@method(family="search", paper="2508.10874", home=Home("atlas", steps=40))
 def answer_only(groups: int = 48, rollouts: int = 5, beta: float = 0.001) -> Method:
     """SSRL's baseline: GRPO on direct answers, without thoughts or search; the reward is exact match alone."""
     return grpo(groups=groups, rollouts=rollouts).replace(
@@ -94,7 +95,7 @@ def answer_only(groups: int = 48, rollouts: int = 5, beta: float = 0.001) -> Met
     )
 
 
-@method(family="search", paper="2508.10874")
+@method(family="search", paper="2508.10874", home=Home("atlas", steps=40))
 def think_then_answer(groups: int = 48, rollouts: int = 5, beta: float = 0.001) -> Method:
     """SSRL's other baseline: GRPO on a thought and an answer; a search ends the answer, which is then wrong."""
     return grpo(groups=groups, rollouts=rollouts).replace(

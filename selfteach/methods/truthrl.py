@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core import Claim, Method, Score, Task, block, mechanism, method, outcome, premise
+from ..core import Claim, Home, Method, Score, Task, block, mechanism, method, outcome, premise
 from ..core.answers import normalise
 from ..reward.answer import ABSTENTIONS, exact_match
 from ..rollout.search import self_search
 from .grpo import grpo
 
 
-@method(family="reward", paper="2509.25760", catalogue=336)
+@method(family="reward", paper="2509.25760", catalogue=336, home=Home("atlas", 40, {"abstain": 0.1}))
 def truthrl(
     groups: int = 24, rollouts: int = 8, abstained: float = 0.0, wrong: float = -1.0, beta: float = 0.001
 ) -> Method:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from .. import training
 from ..core.errors import BadValue, quoted
 from ..core.task import TaskSource
-from ..engine.builtin import BuiltinEngine
-from ..engine.equal_length_batching import EqualLengthEngine
 from ..loop import assemble, checkpoint
+from ..loop.memory_plan import cache_bytes_per_token
 from ..loop.settings import RunSettings
 from ..model import catalog, devices
 from ..model.catalog import StartModel
@@ -82,15 +81,10 @@ def load(
     start = start_of(word, trust)
     settings = RunSettings(context=context, slots=slots, device=device)  # type: ignore[call-arg]
     length, place = assemble.context_of(settings, start), devices.resolve_device(device)
-    roles, tokenizer = {"policy": "policy"}, start.tokenizer
-    shape: dict[str, Any] = {"length": length, "device": place}
     if isinstance(start.model, Transformer):
         dtype = assemble.DTYPES[devices.resolve_dtype(settings.engine_dtype, place)]
-        shape |= {"slots": slots_in_memory(start.model, slots, length, place, dtype), "dtype": dtype}
-        engine = BuiltinEngine({"policy": start.model}, roles, tokenizer, **shape)
-    else:
-        engine = EqualLengthEngine({"policy": start.model}, roles, tokenizer, slots=slots, **shape)
-    return TextModel(name or Path(word).name or word, tokenizer, engine, length)
+        settings = replace(settings, slots=slots_in_memory(start.model, slots, length, place, dtype))
+    return TextModel(name or Path(word).name or word, start.tokenizer, assemble.engine_of(start, settings), length)
 
 
 def slots_in_memory(model: Transformer, slots: int, length: int, device: str, dtype: torch.dtype) -> int:
@@ -101,7 +95,7 @@ def slots_in_memory(model: Transformer, slots: int, length: int, device: str, dt
     c, free = model.config, devices.free_memory(device)
     if free is None:
         return slots
-    one = 2 * c.layers * c.kv_heads * c.head_dim * dtype.itemsize * length
+    one = length * cache_bytes_per_token(c, dtype.itemsize)
     fits = int(CACHE_SHARE * free) // one
     if not fits:
         raise BadValue(

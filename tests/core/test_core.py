@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from selfteach import plan
 from selfteach.core import (
     BadCheckpoint,
     BadValue,
@@ -688,3 +689,15 @@ def test_a_stage_says_what_it_has():
     stage = grpo().stage
     assert replace(stage, groups=2) != stage and isinstance(grpo(), Method) and isinstance(stage, Stage)
     assert Column("seq", 1).unit == "seq"
+
+
+# ---- where a method runs
+
+
+def test_a_method_runs_at_its_own_home_or_else_on_the_task_of_its_claim():
+    made = plan("ssrl")
+    assert (made.task, made.settings.steps) == ("atlas", 40)  # `make train`, as README says
+    assert plan("truthrl").task_options == {"abstain": 0.1}
+    assert plan("truthrl", task_options={"abstain": 0.3}).task_options == {"abstain": 0.3}
+    assert plan("truthrl", "chain_sum").task_options == {}
+    assert (plan("grpo").task, plan("reinforce").task) == ("digit_sum", "atlas")

@@ -11,7 +11,7 @@ from selfteach import api
 from selfteach.configuration import RunConfig, plan, task_source
 from selfteach.core import Block, Method, registry
 from selfteach.core.errors import SelfteachError
-from selfteach.core.regime import claim_home
+from selfteach.core.regime import home_of
 from selfteach.core.scoring import whole_step
 from selfteach.loop.assemble import check
 from selfteach.reward.combine import weighted
@@ -51,7 +51,7 @@ def task_of(name: str) -> tuple[str, dict[str, Any]]:
     entry = registry.methods.get(name)
     if name in TASK_OF:
         return TASK_OF[name], SMALL_TASKS[TASK_OF[name]]
-    for task in [*([claim_home(entry.claim)[0]] if entry.claim else []), "chain_sum", "factworld"]:
+    for task in [home_of(entry).task, "chain_sum", "factworld"]:
         task = STAND_IN.get(task, task)
         try:
             check(entry(), task_source(task, SMALL_TASKS.get(task, {})))
