@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, get_type_hints
 
-import torch
 from typing_extensions import TypedDict
 
 from .core import registry
 from .core.blocks import Block
 from .core.env import Env, env_files, env_word
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, describe, unknown
+from .core.lazy import torch
 from .core.method import Home, Method, MethodEntry, Stage
 from .core.quantity import parse
 from .core.regime import home_of
@@ -33,7 +33,7 @@ from .core.registry import quantities
 from .core.scoring import nested
 from .core.serial import from_json, to_json
 from .core.task import Sampling, TaskSource
-from .loop import assemble, checkpoint
+from .loop import checkpoint, method_on_task
 from .loop.settings import (
     SETTING_GROUPS,
     SETTING_NAMES,
@@ -306,16 +306,14 @@ def plan(
     defaults = {n: v for n, v in source.defaults.items() if n in SETTING_NAMES}
     if home.steps and home.task == task:
         suggested["steps"] = home.steps
-    groups = group_settings({"threads": torch.get_num_threads(), **defaults, **suggested, **stated})
-    return RunConfig(
-        assemble.for_task(built, source, judge_of(source)),
-        task,
-        dict(task_options),
-        model,
-        use=tuple(dict.fromkeys((*use, *source.files))),
-        reward=block,
-        **{group: cls(**groups[group]) for group, (_, cls) in SETTING_GROUPS.items()},
-    )
+    groups = group_settings({**defaults, **suggested, **stated})
+    made = {group: cls(**groups[group]) for group, (_, cls) in SETTING_GROUPS.items()}
+    built = method_on_task.for_task(built, source, judge_of(source))
+    method_on_task.check(built, source)
+    if "threads" not in groups["settings"]:  # last: torch is imported for what can run alone
+        made["settings"] = RunSettings(**groups["settings"], threads=torch.get_num_threads())
+    use = tuple(dict.fromkeys((*use, *source.files)))
+    return RunConfig(built, task, dict(task_options), model, use=use, reward=block, **made)
 
 
 def given_settings(settings: RunSettings | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -454,7 +452,7 @@ def read_run_config(file: Path, trust: bool = False) -> RunConfig:
         for name, kind in kinds.items():
             if not isinstance(getattr(run_config, name), kind):
                 raise BadCheckpoint(f"{file}: its {name} is no {kind.__name__.lower()}")
-        assemble.check(run_config.method, task_source(run_config.task, run_config.task_options, file.parent))
+        method_on_task.check(run_config.method, task_source(run_config.task, run_config.task_options, file.parent))
         return run_config
     except SelfteachError as error:
         raise error if "config.json" in str(error) else type(error)(f"{file}: {error}") from None

@@ -28,7 +28,7 @@ from .core.random_keys import generator
 from .core.serial import plain
 from .core.task import TaskSource
 from .core.threads import run_to_end
-from .loop import assemble, checkpoint
+from .loop import assemble, checkpoint, method_on_task
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
 from .loop.session import Observer, Session, StopRequest
@@ -184,7 +184,7 @@ async def opened(
     config = run_config.to_json()
     checkpoint.check_folder(out, config, resume)
     source = task_source(run_config.task, run_config.task_options, out)
-    assemble.check(run_config.method, source)
+    method_on_task.check(run_config.method, source)
     start = build(run_config.model, source, run_config.warm.seed)
     source = within_context(run_config, source, start)
     folder = check_start(run_config, source, start)
@@ -395,7 +395,7 @@ async def final_eval(
 
     requested = {name: program for name, program in method.decode.items() if decoders is None or name in decoders}
     for name, program in {"": main, **requested}.items():
-        if name and (str(program) == str(main) or assemble.lacking(program, method, source)):
+        if name and (str(program) == str(main) or method_on_task.lacking(program, method, source)):
             continue
         greedy = await measure(name, program, 1, config.tasks, True)
         found, many = dict[str, float](), dict[str, float]()
@@ -456,8 +456,8 @@ def evaluate(
         raise unknown(f"decoder of {run_config.method.name}", decoder, run_config.method.decode)
     set_threads(run_config.settings.threads)
     source = task_source(run_config.task, run_config.task_options, folder)
-    run_config = replace(run_config, method=assemble.for_task(run_config.method, source, judge_of(source)))
-    assemble.check(run_config.method, source)
+    run_config = replace(run_config, method=method_on_task.for_task(run_config.method, source, judge_of(source)))
+    method_on_task.check(run_config.method, source)
     if run_config.reward is not None:
         run_to_end(check_call(run_config.reward, source.test[0], run_config.settings.reward_seconds))
     if folder is None:

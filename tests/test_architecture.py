@@ -268,6 +268,20 @@ def test_the_core_loads_no_torch_and_no_other_package():
     assert loaded == "False" and all(m.startswith("selfteach.core") for m in modules)
 
 
+def test_what_cannot_run_is_refused_before_torch_is_imported():
+    code = "import sys; from selfteach.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    command_lines = (
+        "train grpo --lr nan",
+        "train grpo --groups -1",
+        "train grpo --set least=99",
+        "compare grpo rloo --lr 1e-4 --steps x",
+        "eval ssrl --set hops=9",
+    )
+    for line in command_lines:
+        ran = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True, check=True)
+        assert ran.stdout.split() == ["2", "False"], (line, ran.stdout, ran.stderr)
+
+
 def test_every_package_says_what_is_in_it():
     for init in ROOT.rglob("__init__.py"):
         assert ast.get_docstring(ast.parse(init.read_text())), name_of(init)

@@ -24,7 +24,7 @@ from selfteach.core import (
 )
 from selfteach.core.contexts import ModelContext
 from selfteach.core.protocols import Tokenizer
-from selfteach.loop import assemble
+from selfteach.loop import assemble, method_on_task
 from selfteach.model import catalog
 
 FILE = '''
@@ -192,17 +192,17 @@ def changed(method: Method, **change: Any) -> Method:
 
 def test_names_that_nobody_provides_are_refused_before_any_work():
     task, grpo = registry.tasks.get("bandit")(), registry.methods.get("grpo")()
-    assemble.check(grpo, task)
+    method_on_task.check(grpo, task)
     with pytest.raises(UnknownName, match="no input of the reward by_completions is called 'completions'"):
-        assemble.check(changed(grpo, reward=(by_completions(),)), task)
+        method_on_task.check(changed(grpo, reward=(by_completions(),)), task)
     inner = registry.blocks.get("weighted")(parts=((1.0, by_completions()),))
     with pytest.raises(UnknownName, match="reward by_completions"):
-        assemble.check(changed(grpo, reward=(inner,)), task)
+        method_on_task.check(changed(grpo, reward=(inner,)), task)
     credit = grpo.stages[0].credit
     with pytest.raises(UnknownName, match="no column that the assigner by_worth can read is called 'worth'"):
-        assemble.check(changed(grpo, credit=(*credit, by_worth())), task)
-    assemble.check(changed(grpo, credit=(gives_worth(), *credit, by_worth())), task)
+        method_on_task.check(changed(grpo, credit=(*credit, by_worth())), task)
+    method_on_task.check(changed(grpo, credit=(gives_worth(), *credit, by_worth())), task)
     (update,) = grpo.stages[0].updates
     term = replace(update.terms[0], fn=update.terms[0].fn.reading(adv="advantage"))
     with pytest.raises(UnknownName, match="no column that the term clipped_ratio can read is called 'advantage'"):
-        assemble.check(changed(grpo, updates=(replace(update, terms=(term,)),)), task)
+        method_on_task.check(changed(grpo, updates=(replace(update, terms=(term,)),)), task)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast, overload
 import numpy as np
 
 from ..core import random_keys
+from ..core.disk import atomic_folder
 from ..core.errors import BadValue, quoted
 from ..core.protocols import Completion
 from ..core.task import Sampling
@@ -166,7 +167,7 @@ class Policy:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise BadValue(f"{to}: is there already and not empty; give the name of a new folder")
         start = self._read()
-        with files.atomic_folder(to) as temporary:
+        with atomic_folder(to) as temporary:
             files.save(temporary, start.model, start.tokenizer)
         return to
 

@@ -24,6 +24,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
+    from ..configuration import RunConfig
     from ..experiments import Arm
 
 ABOUT = """Run several methods on one task with several seeds, for the same number of steps, and compare them.
@@ -69,12 +70,12 @@ def add_comparison(made: Parser, out: str) -> None:
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach compare`; returns the exit code."""
     given = vars(parser().read(words))
-    from .. import experiments
-    from ..progress import show_progress
-
     load_files(given.get("use", ()))  # which may register the methods
     asked = [(arm_name(word), *read_arm(word)) for word in given["methods"]]
     arms = planned_arms(asked, given, "compare")
+    from .. import experiments  # with torch, once nothing is left to refuse
+    from ..progress import show_progress
+
     with show_progress() as progress:
         seeds, out = range(given.get("seeds", 3)), given.get("out", "runs/compare")
         result = experiments.compare(arms, seeds, out, progress, given.get("jobs", 1))
@@ -91,7 +92,6 @@ def planned_arms(
     first. Raises SelfteachError.
     """
     from ..configuration import plan
-    from ..experiments import Arm
 
     if "seed" in settings_of(given):
         raise BadValue(f"selfteach {command}: takes --seeds N (seeds 0 to N-1), not --seed")
@@ -103,12 +103,14 @@ def planned_arms(
     task_options = read_task_options(task, given.get("set", ()))
     if "steps" not in settings_of(given):
         given["run.steps"] = plan(first.name, task, task_options, **data).settings.steps
-    arms: list[Arm] = []
+    planned: list[tuple[str, RunConfig]] = []
     for name, entry, args, own, files in asked:
         settings = {"final_eval_k": 0, **settings_of(given, entry), **own}
         more: dict[str, Any] = {"model": model_of(given), "use": (*used, *files), **data}
-        arms.append(Arm(name, plan(entry.name, task, task_options, args=args, settings=settings, **more)))
-    return arms
+        planned.append((name, plan(entry.name, task, task_options, args=args, settings=settings, **more)))
+    from ..experiments import Arm
+
+    return [Arm(name, run_config) for name, run_config in planned]
 
 
 def show_result(result: Mapping[str, Any], as_json: bool) -> None:

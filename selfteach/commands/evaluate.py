@@ -84,11 +84,7 @@ OF_A_METHOD = (
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach eval`; returns the exit code."""
     given = vars(parser().read(words))
-    from .. import training
-    from ..analysis.figures import failed_figures, tables
     from ..configuration import rows_of, run_config_of
-    from ..progress import show_progress
-    from .show import print_tables
 
     config = EvalConfig(**{name: given[name] for name in MEASURED if name in given})
     if not config.tasks:
@@ -111,6 +107,11 @@ def run(command: str, words: Sequence[str]) -> int:
             task_options = {**run_config.task_options, **(task_options or {})}
     else:
         run_config, task = target, None
+    from .. import training  # with torch, once nothing is left to refuse
+    from ..analysis.figures import failed_figures, tables
+    from ..progress import show_progress
+    from .show import print_tables
+
     with show_progress() as progress:
         figures = training.evaluate(
             target,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..core.disk import atomic_folder
 from ..core.errors import BadValue
 from .arguments import Parser, add_typed
 from .common import add_trust, print_json
@@ -79,5 +80,5 @@ def run(command: str, words: Sequence[str]) -> int:
 def _write_folder(folder: Path, start: StartModel) -> None:
     from ..model import files
 
-    with files.atomic_folder(folder) as temporary:
+    with atomic_folder(folder) as temporary:
         files.save(temporary, start.model, start.tokenizer)

@@ -53,9 +53,6 @@ def parser() -> Parser:
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach sweep`; returns the exit code."""
     given = vars(parser().read(words))
-    from .. import experiments
-    from ..progress import show_progress
-
     load_files(given.get("use", ()))  # which may register the method
     entry, args, settings, files = read_arm(given["method"])
     grid = read_grid(entry, given["grid"])
@@ -69,6 +66,9 @@ def run(command: str, words: Sequence[str]) -> int:
         label = ",".join(f"{n}={format_value(v)}" for n, v in chosen.items())
         asked.append((label, entry, {**args, **own}, {**settings, **of_run}, files))
     arms, n = planned_arms(asked, given, "sweep"), given.get("seeds", 3)
+    from .. import experiments  # with torch, once nothing is left to refuse
+    from ..progress import show_progress
+
     print_note(f"{len(arms)} combinations, {n} seeds: {len(arms) * n} runs, of which finished ones are read back")
     with show_progress() as progress:
         result = experiments.compare(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,11 +91,17 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def disk_errors(at: str | Path) -> Generator[None]:
-    """Raise an OSError of writing to `at`, or below it, as the one line of `disk_error`."""
+    """Raise an OSError of writing to `at`, or below it, as the one line of `disk_error`; also one of a library in Rust,
+    which is of a kind of its own and says "(os error 28)".
+    """
     try:
         yield
     except OSError as error:
         raise disk_error(error, at) from error
+    except Exception as error:
+        if (number := re.search(r"\(os error (\d+)\)", str(error))) is None:
+            raise
+        raise disk_error(OSError(int(number[1]), os.strerror(int(number[1]))), at) from error
 
 
 def sync(path: Path) -> None:
@@ -103,6 +111,33 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Generator[Path]:
+    """A temporary folder to write into, renamed to `folder` when it is complete and synced to disk.
+
+    A folder of that name is removed last. Raises SelfteachError where the disk is full or cannot be written to.
+    """
+    temporary = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    with disk_errors(folder):
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir(parents=True)
+            yield temporary
+            for file in [*temporary.rglob("*"), temporary]:
+                sync(file)
+            if folder.exists():
+                old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
+                folder.rename(old)
+                temporary.rename(folder)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                temporary.rename(folder)
+            sync(folder.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, ParamSpec, cast
 from .blocks import Block
 from .claim import Claim
 from .errors import BadValue, unknown
+from .hyper_parameters import check_hyper_parameters
 from .registry import methods
 from .task import Sampling
 
@@ -110,6 +111,11 @@ class Stage:
     def __post_init__(self) -> None:
         if self.sync < 1:
             raise BadValue(f"stage {self.name}: sync must be at least 1 update between deliveries, not {self.sync}")
+        if self.groups < 0 or self.rollouts < 1:
+            raise BadValue(
+                f"stage {self.name}: groups must be at least 0, and rollouts at least 1, not {self.groups} and"
+                f" {self.rollouts}"
+            )
 
 
 @dataclass(frozen=True)
@@ -314,12 +320,17 @@ class MethodEntry(Generic[P]):
         return dict(_parameters(self.build))
 
     def __call__(self, *args: P.args, **values: P.kwargs) -> Method:
-        """The method with these hyper-parameters. Raises UnknownName for others, BadValue for positional ones."""
+        """The method with these hyper-parameters.
+
+        Raises UnknownName for others, BadValue for positional ones and for values that are of another kind, not finite
+        or out of range (`core.hyper_parameters`).
+        """
         if args:
             raise BadValue(f"method {self.name}: hyper-parameters are given by name")
         for name in values:
             if name not in self.hyper_parameters:
                 raise unknown(f"hyper-parameter of {self.name}", name, self.hyper_parameters)
+        check_hyper_parameters(f"method {self.name}", self.hyper_parameters, values)
         return replace(self.build(**values), name=self.name, args=values)  # pyright: ignore[reportCallIssue]
 
 

@@ -97,7 +97,7 @@ methods: Registry[Any] = Registry("method", ("methods",))
 tasks: Registry[Any] = Registry("task", ("tasks",))
 regimes: Registry[Any] = Registry("regime", ("regimes",))
 blocks: Registry[Any] = Registry("block")
-quantities: Registry[Any] = Registry("quantity")
+quantities: Registry[Any] = Registry("quantity", ("model.quantities", "methods"))
 
 
 def load_all(packages: Sequence[str] = REGISTERING_PACKAGES) -> None:
@@ -110,7 +110,7 @@ def load_all(packages: Sequence[str] = REGISTERING_PACKAGES) -> None:
                 entry.load()
             continue
         package = importlib.import_module(f"selfteach.{name}")
-        for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        for info in pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + "."):
             importlib.import_module(info.name)
 
 

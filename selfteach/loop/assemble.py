@@ -10,11 +10,8 @@ from typing import Any
 
 import torch
 
-from ..core.blocks import Block
 from ..core.errors import BadCheckpoint, BadValue
-from ..core.method import Method, Stage
-from ..core.quantity import parse
-from ..core.scoring import nested
+from ..core.method import Method
 from ..core.tagged_text import messages_as_text
 from ..core.task import Task, TaskSource
 from ..engine.builtin import BuiltinEngine
@@ -29,7 +26,7 @@ from ..model.tokenizer import Tokenizer, is_conversation
 from ..model.transformer import Transformer
 from .engine_roles import engine_model_roles, named_model_roles
 from .memory_plan import groups_of, plan_memory
-from .name_checks import check_names
+from .method_on_task import check, frozen_groups, needed, trainable_groups
 from .run import Loop, SafetyLimits
 from .settings import RunSettings
 from .step_context import EpisodeLimits, Tool
@@ -40,55 +37,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TRAINING_BYTES = 24
 MAX_TOKENS = 256  # of a turn, where neither the run nor the task says
 MAX_CONTEXT = 2048  # tokens, unless another context is configured: the cache of some models' whole context is too large
-
-
-def blocks_of(stage: Stage) -> list[Block]:
-    """Every block of a stage, nested ones too."""
-    top = [stage.select, *stage.programs.values(), *stage.reward, *stage.credit]
-    top += [t.fn for u in stage.updates for t in u.terms]
-    top += [
-        p
-        for u in stage.updates
-        for p in (*u.assign, *(t.loss_weights for t in u.terms), u.where, u.when)
-        if p is not None
-    ]
-    out = list(top)
-    for block in top:
-        out += nested(block)
-    return out
-
-
-def needed(method: Method) -> Method:
-    """The method with only the models and weight groups that something reads: the reference model, say, only if a block
-    names `ref_...`.
-    """
-    model_roles = {"policy"} | {m for m in method.models if m != "ref"}
-    for stage in method.stages:
-        for block in blocks_of(stage):
-            model_roles |= {v for v in block.hyper_parameters.values() if isinstance(v, str) and v in method.models}
-            for column in block.columns:
-                name = parse(column, method.models)
-                model_roles |= {name.model_role} if name and name.model_role else set()
-    models = {m: method.models[m] for m in method.models if m in model_roles}
-    groups = {g for m in models.values() for g in m.weights} | {
-        g for s in method.stages for u in s.updates for g in u.params
-    }
-    groups |= {g for s in method.stages for pair in s.enter.items() for g in pair}
-    groups |= {w.follow for n, w in method.weights.items() if n in groups and w.follow}
-    for g in sorted(groups - method.weights.keys()):
-        raise BadValue(f"method {method.name}: no weight group is called {g!r}; it has {', '.join(method.weights)}")
-    return replace(method, models=models, weights={n: w for n, w in method.weights.items() if n in groups})
-
-
-def trainable_groups(method: Method) -> set[str]:
-    """The weight groups that ever change: by an optimiser, following another, or copied as a stage begins."""
-    out = {g for s in method.stages for u in s.updates for g in u.params} | {g for s in method.stages for g in s.enter}
-    return out | {n for n, w in method.weights.items() if w.follow}
-
-
-def frozen_groups(method: Method) -> set[str]:
-    """The weight groups that never change."""
-    return set(method.weights) - trainable_groups(method)
 
 
 def adapter_for(settings: RunSettings, base: Model) -> lora.Adapter | None:
@@ -109,77 +57,6 @@ def adapter_for(settings: RunSettings, base: Model) -> lora.Adapter | None:
         return None
     lora.target_layers(wanted, base)
     return lora.Adapter(wanted, {})
-
-
-def check(method: Method, source: TaskSource) -> None:
-    """Check before any work that a method can run on this task. Raises BadValue or UnknownName."""
-    for stage in method.stages:
-        if stage.staleness:
-            raise BadValue(
-                f"method {method.name}: staleness {stage.staleness} is not built yet; every rollout is learned at"
-                " once (staleness 0)"
-            )
-        if stage.data and source.demos is None:
-            raise BadValue(
-                f"method {method.name} on task {source.name}: it learns from demonstrations, and this task has none"
-            )
-        for block in stage.reward:
-            if "state" in block.needs and "groups" not in block.needs:
-                raise BadValue(
-                    f"method {method.name}: reward {block.name} is stateful, so it must name `groups`: single groups"
-                    " come in any order"
-                )
-            for inner in nested(block):
-                if "state" in inner.needs:
-                    raise BadValue(
-                        f"method {method.name}: reward {inner.name} is stateful, so it cannot be inside {block.name}"
-                    )
-        for block in stage.programs.values():
-            if (wanted := lacking(block, method, source)) is not None:
-                raise BadValue(
-                    f"method {method.name} on task {source.name}: its program names {wanted!r}, and there is no"
-                    " such tool or model here"
-                )
-    check_names(method)
-
-
-def for_task(method: Method, source: TaskSource, judge: Block | None) -> Method:
-    """The method as it plays a task that brings a program of its own (an environment): that in place of each single
-    turn, the task's judge in place of exact_match. As it is where the task brings none.
-
-    Raises BadValue for a method whose programs are its own.
-    """
-    if source.program is None:
-        return method
-    if judge is None:
-        raise BadValue(f"task {source.name}: brings a program, and no judge of what it does; give it defaults['judge']")
-    own = source.program
-
-    def played(program: Block) -> Block:
-        plain = program.name == "single" and not {"prefix", "model_role"} & program.args.keys()
-        return own if plain else program
-
-    stages = []
-    for stage in method.stages:
-        programs = {name: played(program) for name, program in stage.programs.items()}
-        for program in programs.values():
-            if program.name not in (own.name, "read"):
-                raise BadValue(
-                    f"method {method.name} on task {source.name}: its program {program.name} is its own, and this task"
-                    f" is played by {own.name}; take a method that answers in a single turn, such as grpo, rloo or ppo"
-                )
-        stages.append(replace(stage, programs=programs))
-    decode = {name: played(program) for name, program in method.decode.items()}
-    method = replace(method, stages=tuple(stages), decode={n: p for n, p in decode.items() if p.name == own.name})
-    rewarded = any(stage.reward for stage in method.stages)
-    return method.with_reward(judge, required=rewarded and all(judge.name not in str(s.reward) for s in method.stages))
-
-
-def lacking(program: Block, method: Method, source: TaskSource) -> str | None:
-    """The first name that a program needs and that is no tool of task or method and no model; None where it can run."""
-    known = {**source.tools, **method.tools, **method.models, "own memory": None}
-    wanted = [program.hyper_parameters.get(name) for name in ("answerer", "tool")]
-    return next((w for w in wanted if isinstance(w, str) and w not in known), None)
 
 
 def memory(method: Method, start: StartModel, settings: RunSettings) -> str | None:

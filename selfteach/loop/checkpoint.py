@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from ..core.disk import disk_error, disk_errors, file_lock, write_whole
+from ..core.disk import atomic_folder, disk_error, disk_errors, file_lock, write_whole
 from ..core.errors import BadCheckpoint, BadValue, SelfteachError, quoted
 from ..core.serial import from_json, to_json
-from ..model.files import atomic_folder
 
 FORMAT = 3  # raise it with what a checkpoint or config.json holds, or what its names mean
 LOCK = ".lock"  # of a run's folder

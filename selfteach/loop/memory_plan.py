@@ -165,8 +165,8 @@ def plan_memory(
 
 
 def groups_of(method: Method) -> tuple[set[str], list[tuple[str, ...]], set[str]]:
-    """(groups with a trunk, groups that each update trains, groups that are sampled) of a method as `assemble.needed`
-    gives it.
+    """(groups with a trunk, groups that each update trains, groups that are sampled) of a method as
+    `method_on_task.needed` gives it.
     """
     trunks = {name for name, w in method.weights.items() if w.source != "new:head"}
     trained = [u.params for stage in method.stages for u in stage.updates]

@@ -18,6 +18,7 @@ import torch
 from ..core.blocks import Block
 from ..core.cache import cache_folder, writable_cache
 from ..core.code_hash import code_hash
+from ..core.disk import atomic_folder
 from ..core.errors import BadValue
 from ..core.method import Method
 from ..core.task import TaskSource
@@ -119,7 +120,7 @@ async def warm_start(
     await session.run()
     if session.stopping:
         raise interruption(session.stop.signal)
-    with files.atomic_folder(folder) as temporary:
+    with atomic_folder(folder) as temporary:
         files.save(temporary, session.model, start.tokenizer)
         about = {
             "task": source.name,

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
-import shutil
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -22,7 +19,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..core.disk import disk_errors, sync
 from ..core.errors import BadCheckpoint
 from . import hf_model
 from .base import Model
@@ -35,44 +31,6 @@ PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}  # others are quantised
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # bytes of weights in one file; more are saved in several
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-
-
-@contextmanager
-def atomic_folder(folder: Path) -> Generator[Path]:
-    """A temporary folder to write into, renamed to `folder` when it is complete and synced to disk.
-
-    A folder of that name is removed last. Raises SelfteachError where the disk is full or cannot be written to.
-    """
-    temporary = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    with disk_errors(folder), _os_errors():
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            temporary.mkdir(parents=True)
-            yield temporary
-            for file in [*temporary.rglob("*"), temporary]:
-                sync(file)
-            if folder.exists():
-                old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-                folder.rename(old)
-                temporary.rename(folder)
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                temporary.rename(folder)
-            sync(folder.parent)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-
-
-@contextmanager
-def _os_errors() -> Generator[None]:
-    """Raise what safetensors says of the system ("... (os error 28)") as the OSError that it is."""
-    try:
-        yield
-    except SafetensorError as error:
-        if (number := re.search(r"os error (\d+)", str(error))) is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def save(folder: Path, model: Model, tokenizer: Tokenizer) -> None:

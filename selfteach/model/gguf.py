@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..core.cache import cache_folder
+from ..core.disk import atomic_folder
 from ..core.errors import BadCheckpoint, describe
 from . import files
 from .gguf_layout import check_layout
@@ -51,7 +52,7 @@ def converted_folder(file: Path) -> Path:
     if (folder / "model.safetensors").is_file():
         return folder
     config, tensors, tokenizer = read(file)
-    with files.atomic_folder(folder) as temporary:
+    with atomic_folder(folder) as temporary:
         (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         files.write_tensors(temporary / "model.safetensors", tensors)
         tokenizer.save(temporary)

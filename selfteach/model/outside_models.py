@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.cache import cache_folder
+from ..core.disk import atomic_folder
 from ..core.errors import BadValue, describe
-from . import files
-from .hf_model import import_transformers
 from .names import ABOUT
 
 # What a model in the Hub's layout is made of; repositories hold the same weights in other formats beside these.
@@ -127,8 +126,10 @@ def stored(model: Any, tokenizer: Any) -> Path:
         )
     folder = cache_folder("models") / content_key(model, tokenizer)
     if not folder.is_dir():
+        from .hf_model import import_transformers  # with torch: a name alone does not wait for it
+
         import_transformers("model: it is one of transformers")  # and let it show no bars
-        with files.atomic_folder(folder) as temporary:
+        with atomic_folder(folder) as temporary:
             model.save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
     return folder

@@ -41,10 +41,11 @@ from selfteach.credit.composers import per_trajectory
 from selfteach.credit.keep import drop_zero_variance_groups
 from selfteach.credit.replay import replay
 from selfteach.curriculum.select import first_task_index, refill, uniform
-from selfteach.loop import assemble
+from selfteach.loop import assemble, method_on_task
 from selfteach.loop.admission import admit
 from selfteach.loop.evaluate import evaluate, pass_at
 from selfteach.loop.log import RolloutArchive, Rollouts, pack
+from selfteach.loop.method_on_task import needed
 from selfteach.loop.metrics import meaning_of
 from selfteach.loop.minibatches import split_minibatches
 from selfteach.loop.run import MAX_ROUNDS, Loop, SafetyLimits
@@ -497,16 +498,16 @@ def test_single_tokens_that_are_left_out_are_counted(letters):
 def test_a_method_that_cannot_run_on_a_task_is_refused_before_any_work(method, task, says):
     where = source() if task == "bandit" else replace(source(), demos=None)
     with pytest.raises(BadValue, match=says):
-        assemble.check(registry.methods.get(method)(), where)
+        method_on_task.check(registry.methods.get(method)(), where)
 
 
 def test_only_what_is_read_is_built(letters):
-    assert set(assemble.needed(grpo()).weights) == {"policy"} and set(assemble.needed(grpo(beta=0.1)).weights) == {
+    assert set(needed(grpo()).weights) == {"policy"} and set(needed(grpo(beta=0.1)).weights) == {
         "policy",
         "ref",
     }
     with pytest.raises(BadValue, match=r"no weight group is called 'polcy'"):
-        assemble.needed(grpo().replace(updates=(replace(grpo().stage.updates[0], params=("polcy",)),)))
+        needed(grpo().replace(updates=(replace(grpo().stage.updates[0], params=("polcy",)),)))
     loop = loop_of(grpo(beta=0.1), letters)
     assert set(loop.learner.groups.specs) == {"policy", "ref"} and list(loop.engine.models) == [
         "policy"

@@ -89,7 +89,7 @@ def test_a_rule_that_reads_the_work_certifies_no_luck_and_no_slip():
     lucky = f"<think> guess</think><answer> {gold}</answer>"
     for text, answer, value in ((good, gold, 1.0), (slip, gold, 0.0), (lucky, gold, 0.0), (good, "x", 0.0)):
         assert worked_match(answer=answer, task=task, text=text).value == value
-    with pytest.raises(BadValue, match="rule must be one of terse, worked, names"):
+    with pytest.raises(BadValue, match="rule must be one of terse, worked"):
         of("cooper", rule="strict")
 
 

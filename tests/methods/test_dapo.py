@@ -31,7 +31,7 @@ def test_the_mean_over_tokens_is_of_the_batch_or_as_printed_of_each_group():
         assert got == pytest.approx([-a / 6, a / 6, *[-a / 6] * 2, *[a / 6] * 2], rel=1e-5)
         got = token_gradient(of(name, over="group"), groups, [-1.0] * 6)
         assert got == pytest.approx([-a / 4, a / 4, *[-a / 8] * 2, *[a / 8] * 2], rel=1e-5)
-    with pytest.raises(BadValue, match="over must be batch or group"):
+    with pytest.raises(BadValue, match="over must be one of batch, group"):
         of("dapo", over="prompt")
 
 

@@ -126,5 +126,5 @@ def test_actions_are_searches_of_an_agent_or_steps_of_a_single_turn():
     assert str(of("g_ra").stage.programs["main"]).startswith("search_agent(")
     steps = of("g_ra", actions="steps", format_reward=0.5).stage
     assert str(steps.programs["main"]) == "single()" and "step_score(format_reward=0.5)" in str(steps.reward[0])
-    with pytest.raises(BadValue, match="searches or steps"):
+    with pytest.raises(BadValue, match="one of searches, steps"):
         of("g_ra", actions="thoughts")

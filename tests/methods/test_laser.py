@@ -26,9 +26,9 @@ from selfteach.core import (
     Task,
 )
 from selfteach.core.scoring import score
-from selfteach.loop.assemble import needed
 from selfteach.loop.engine_roles import engine_model_roles
 from selfteach.loop.episode import play
+from selfteach.loop.method_on_task import needed
 from selfteach.methods.laser import (
     constant_regression,
     from_step,

@@ -16,8 +16,8 @@ from selfteach.core.blocks import measures
 from selfteach.credit.advantages import leave_one_out
 from selfteach.learner.local import LocalLearner
 from selfteach.learner.settings import LearnerSettings
-from selfteach.loop.assemble import needed
 from selfteach.loop.learn_batch import compose_batch, learn_batch
+from selfteach.loop.method_on_task import needed
 from selfteach.loop.state import RunState
 from selfteach.loop.step_context import EpisodeLimits, StepContext
 from selfteach.methods.prime import implicit_process, outcome_cross_entropy

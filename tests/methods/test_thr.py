@@ -13,7 +13,7 @@ from selfteach.core import BadValue, Term, Update, collate
 from selfteach.credit.composers import per_trajectory
 from selfteach.learner.local import LocalLearner
 from selfteach.learner.settings import LearnerSettings as LearnerSettings
-from selfteach.loop.assemble import needed
+from selfteach.loop.method_on_task import needed
 from selfteach.methods.thr import steer_by_influence
 from selfteach.objective.likelihood import nll
 

@@ -17,6 +17,7 @@ from selfteach.core import registry
 from selfteach.engine.kv_cache import zeros
 from selfteach.learner.param_groups import shared_copy
 from selfteach.loop import assemble
+from selfteach.loop.method_on_task import frozen_groups, needed
 from selfteach.model import files
 from selfteach.model.catalog import StartModel
 from selfteach.model.tokenizer import Tokenizer
@@ -90,12 +91,12 @@ def test_a_start_that_nobody_keeps_becomes_the_policy_unless_others_need_it(lett
 
 def test_only_groups_that_nothing_writes_to_are_still():
     def groups(name: str, **args: Any) -> set[str]:
-        return assemble.frozen_groups(assemble.needed(registry.methods.get(name)(**args)))
+        return frozen_groups(needed(registry.methods.get(name)(**args)))
 
     assert groups("grpo", beta=0.1) == {"ref"} and groups("grpo") == set()
     made = registry.methods.get("grpo")(beta=0.1)
     entered = made.replace(enter={"ref": "policy"})
-    assert assemble.frozen_groups(entered) == set(), "a stage that begins by copying into the reference writes to it"
+    assert frozen_groups(entered) == set(), "a stage that begins by copying into the reference writes to it"
 
 
 def test_a_twin_shares_tensors_buffers_apart_and_keeps_a_tied_head():

@@ -16,6 +16,7 @@ from tokenizers import AddedToken
 from torch import Tensor
 
 from selfteach.configuration import plan
+from selfteach.core.disk import atomic_folder
 from selfteach.core.errors import BadCheckpoint, BadValue, SelfteachError
 from selfteach.core.quantity import parse
 from selfteach.model import files, quantities
@@ -156,7 +157,7 @@ def test_weights_are_a_function_of_the_seed() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_and_loaded_is_the_same(kind: str, tmp_path: Path) -> None:
     m = model(KINDS[kind])
-    with files.atomic_folder(tmp_path / "m") as folder:
+    with atomic_folder(tmp_path / "m") as folder:
         files.save(folder, m, TOKENIZER)
     back, tokenizer = files.load(tmp_path / "m")
     assert (back.config.qk_norm, back.config.tied, back.config.width) == (
@@ -168,18 +169,18 @@ def test_saved_and_loaded_is_the_same(kind: str, tmp_path: Path) -> None:
     assert files.fingerprint(back.named_tensors(), whole=True) == files.fingerprint(m.named_tensors(), whole=True)
     ids = torch.arange(10)[None]
     assert torch.equal(back(ids, causal_attention), m(ids, causal_attention))
-    with files.atomic_folder(tmp_path / "m") as folder:  # over what is there
+    with atomic_folder(tmp_path / "m") as folder:  # over what is there
         files.save(folder, model(KINDS[kind], 5), TOKENIZER)
     assert files.fingerprint(files.load(tmp_path / "m")[0].named_tensors()) != files.fingerprint(m.named_tensors())
     assert [f.name for f in tmp_path.iterdir()] == ["m"]
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    with files.atomic_folder(tmp_path / "m") as folder:
+    with atomic_folder(tmp_path / "m") as folder:
         files.save(folder, model(), TOKENIZER)
 
     def half_written() -> None:
-        with files.atomic_folder(tmp_path / "m") as folder:
+        with atomic_folder(tmp_path / "m") as folder:
             (folder / "config.json").write_text("{")
             raise OSError("disk full")
 

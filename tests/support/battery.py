@@ -29,8 +29,8 @@ from selfteach.core import (
 )
 from selfteach.learner.local import LocalLearner
 from selfteach.learner.settings import LearnerSettings as LearnerSettings
-from selfteach.loop.assemble import needed
 from selfteach.loop.learn_batch import compose_batch, learn_batch
+from selfteach.loop.method_on_task import needed
 from selfteach.loop.state import RunState
 from selfteach.loop.step_context import EpisodeLimits, StepContext
 from support.models import mini

@@ -11,13 +11,13 @@ if __name__ == "__main__":
     start_time = time.perf_counter()
     from selfteach import training
     from selfteach.configuration import plan, task_source
-    from selfteach.loop import assemble
+    from selfteach.loop import method_on_task
 
     async def first_episode() -> None:
         """Start as `selfteach train grpo` does, play one episode, and print the seconds since the process began."""
         run_config = plan("grpo")
         source = task_source(run_config.task, run_config.task_options)
-        assemble.check(run_config.method, source)
+        method_on_task.check(run_config.method, source)
         events: list[str] = []
         model = await training.start_model(run_config, source, lambda event: events.append(event["event"]))
         session = training.make_session(run_config, source, model, None, training.ignore_events)

@@ -1,0 +1,70 @@
+"""Which values the hyper-parameters of methods may have, by their names, so that no method has to check them itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .errors import BadValue
+from .settings import fits, kind_in_words
+
+
+class Range(NamedTuple):
+    """least, most: the smallest and largest value; above: a bound that it must exceed; None: no such bound."""
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+
+    def objection(self, value: float) -> str:
+        """What is wrong with a value; empty: nothing."""
+        if self.least is not None and value < self.least:
+            return f"at least {self.least:g}"
+        if self.above is not None and value <= self.above:
+            return f"above {self.above:g}"
+        if self.most is not None and value > self.most:
+            return f"at most {self.most:g}"
+        return ""
+
+
+ONE_OR_MORE, NOT_NEGATIVE, POSITIVE, A_SHARE = Range(least=1), Range(least=0), Range(above=0), Range(least=0, most=1)
+
+# A name means the same in every method that has it; where two methods use it for different things, the wider range.
+NAMES = {
+    ONE_OR_MORE: """batch branch candidates cycle epochs every groups iteration k keep limit max_states min_target
+        minibatches noise pool questions rollouts rounds samples size sync target_step tasks tokens turns verdicts
+        votes""",
+    NOT_NEGATIVE: """alpha alpha_end beta beta1 beta2 beta_first beta_min bonus budget cache capacity clip clip_high
+        compensation delay floor format_reward high high_max lenience low low_max mix_from mu neg_weight process
+        search_reward smooth std_share step steps tau temperature verify_from""",
+    POSITIVE: "far_high far_low lr rho",
+    A_SHARE: "decay ema_decay fixed format gamma highest lam mu_valley rate saturation share target",
+}
+RANGES: Mapping[str, Range] = {name: found for found, names in NAMES.items() for name in names.split()}
+ENDINGS: Mapping[str, Range] = {"_lr": POSITIVE, "_epochs": ONE_OR_MORE, "_minibatches": ONE_OR_MORE} | dict.fromkeys(
+    ("_steps", "_warmup"), NOT_NEGATIVE
+)
+
+
+def range_of(name: str) -> Range:
+    """The range of a hyper-parameter by its name; without bounds for a name that has no meaning of its own here."""
+    if name in RANGES:
+        return RANGES[name]
+    return next((found for ending, found in ENDINGS.items() if name.endswith(ending)), Range())
+
+
+def check_hyper_parameters(owner: str, parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> None:
+    """Raise BadValue for the first value that is not of its parameter's kind, not finite or out of range.
+
+    owner: what it is a hyper-parameter of, as the message names it. Parameters without an annotation take anything.
+    """
+    for name, value in values.items():
+        kind = parameters[name].annotation
+        if kind is inspect.Parameter.empty or kind is Any:
+            continue
+        if not fits(value, kind):
+            raise BadValue(f"{owner}: {name} must be {kind_in_words(kind)}, not {value!r}")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and (objection := range_of(name).objection(value)):
+            raise BadValue(f"{owner}: {name} must be {objection}, not {value}")
