@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..analysis.health import HealthWatch
 from ..configuration import RunConfig
 from ..core.errors import BadValue, UserCodeFailed, describe
 from ..core.threads import raised_at, run_aside
@@ -22,7 +23,7 @@ def launch(
 ) -> Outcome:
     """Train in a folder until done or asked to stop."""
     with observing(observer, progress) as seen:
-        return carry_out(run_config, folder, seen, resume, on_step)
+        return carry_out(run_config, folder, seen, resume, on_step, watch=HealthWatch())
 
 
 async def launch_async(
@@ -31,7 +32,7 @@ async def launch_async(
     """The same in a thread of its own; where the waiting task is cancelled, it stops after a step with a checkpoint."""
     stop = StopRequest()
     with observing(observer, progress) as seen:
-        work = carried_out(run_config, folder, seen, resume, on_step, stop)
+        work = carried_out(run_config, folder, seen, resume, on_step, stop, HealthWatch())
         return await run_aside(work, lambda: stop.first(signal.SIGINT, seen))
 
 
@@ -41,7 +42,7 @@ def observing(observer: Observer, progress: bool) -> Generator[Observer]:
     if not progress:
         yield observer
         return
-    with show_progress() as shown:
+    with show_progress(panel=True) as shown:
 
         def both(event: Mapping[str, Any]) -> None:
             shown(event)

@@ -9,6 +9,7 @@ from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any, Unpack
 
+from ..analysis.health import HealthWatch
 from ..configuration import RunArguments, RunConfig, listed, plan
 from ..core.errors import BadValue
 from ..core.method import Method, MethodEntry
@@ -41,7 +42,8 @@ def train(
     out        the run's folder; None: runs/METHOD-N
     observer   is called with each event of the run, a mapping with "event" for its kind
     resume     go on in a folder that holds this run
-    progress   show a bar: on stderr, in a notebook in its cell; plain lines where stderr is no terminal
+    progress   show a live panel on stderr (docs/monitoring.md), in a notebook a bar in its cell; plain lines where
+               stderr is no terminal
     callbacks  functions that are called with each Step; one that raises ends the run, whose last checkpoint is kept
 
     All others are those of `configuration.RunArguments`: a task by name, or rows of your own in `train` and `test` with
@@ -159,7 +161,7 @@ async def _events(
     run_config: RunConfig, folder: Path, observer: Observer, resume: bool, stop: StopRequest
 ) -> AsyncGenerator[Mapping[str, Any] | Outcome]:
     """The event of each step of a run, then what came of it; closed between two steps it leaves a checkpoint."""
-    async with opened(run_config, folder, observer, resume, stop) as run:
+    async with opened(run_config, folder, observer, resume, stop, HealthWatch()) as run:
         async with aclosing(run.session.steps()) as taken:
             try:
                 async for event in taken:

@@ -10,9 +10,9 @@ from typing import Any
 from ..core.disk import disk_errors, write_whole
 from ..core.errors import BadValue
 from ..core.extras import optional
+from ..core.terminal_text import escaped
 from .arguments import Parser
 from .common import add_trust, print_json, print_note
-from .model_text import escaped
 from .streams import results
 
 ABOUT = """Show rollouts of a run from its log: prompt, turns, reward with its parts and reasons, advantage.

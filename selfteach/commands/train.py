@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,14 +144,13 @@ def _train_config(args: argparse.Namespace) -> int:
 
 
 def _train(run_config: Any, out: str | None, as_json: bool) -> int:
-    from .. import training
+    from ..training import new_run_folder
 
-    folder = Path(out) if out else training.new_run_folder(run_config.method.name or "method")
-    return _run_with_progress(lambda progress: training.carry_out(run_config, folder, progress), folder, as_json)
+    folder = Path(out) if out else new_run_folder(run_config.method.name or "method")
+    return _run_with_progress(lambda: run_config, folder, False, as_json)
 
 
 def _resume(words: Sequence[str], name: str | None) -> int:
-    from .. import training
     from ..configuration import run_config_of
 
     given = vars(parser().read(words, expect=[name] if name else ()))
@@ -161,21 +160,17 @@ def _resume(words: Sequence[str], name: str | None) -> int:
     if others:
         raise BadValue(f"selfteach train: --resume takes the run's own configuration; leave out {', '.join(others)}")
     folder, trust = Path(given["resume"]), bool(given.get("trust"))
-
-    def work(progress: Any) -> Any:
-        return training.carry_out(run_config_of(folder, trust), folder, progress, resume=True)
-
-    return _run_with_progress(work, folder, bool(given.get("json")))
+    return _run_with_progress(lambda: run_config_of(folder, trust), folder, True, bool(given.get("json")))
 
 
-def _run_with_progress(work: Any, folder: Path, as_json: bool) -> int:
+def _run_with_progress(planned: Callable[[], Any], folder: Path, resume: bool, as_json: bool) -> int:
     """Carry out a run with its progress shown, then draw its curves and print its figures."""
-    from ..progress import show_progress
+    from ..api.launch import launch
+    from ..training import ignore_events
     from .show import show_run
 
     try:
-        with show_progress() as progress:
-            run = work(progress)
+        run = launch(planned(), folder, ignore_events, resume, True, ignore_events)
         number = run.stopped_by
     except KeyboardInterrupt as stop:
         run, number = None, signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
