@@ -37,6 +37,7 @@ MISMATCH_RISE = 10.0  # times the first ...
 MISMATCH_LEAST = 1e-3  # ... where that is more than rounding of float32
 # Two evaluations in a row lower than the best by so many standard errors of a difference: by chance once in 10,000.
 ACCURACY_ERRORS = 2.5
+QUESTIONS = 20  # fewer say nothing of a fall
 # Greedy answers are not those that are trained: a policy that gets flatter loses some there and is healthy. Two thirds:
 # in runs that went well it lost up to a fifth.
 GREEDY_LEFT = 2 / 3
@@ -321,7 +322,10 @@ def reward_hacked(window: Window) -> str | None:
         if len(known) < 3:
             continue
         best, at = max(known[:-2], key=lambda row: row[0])
-        error = math.hypot(*(math.sqrt(max(p * (1 - p), 0.01) / max(1, int(n))) for p, n in _shares(best, at, known)))
+        questions = min(int(e.get("questions") or 0) for e in (at, known[-1][1]))
+        if questions < QUESTIONS:
+            return None
+        error = math.hypot(_error(best, questions), _error(known[-1][0], questions))
         bound = best - ACCURACY_ERRORS * error
         if name == "greedy":
             bound = min(bound, GREEDY_LEFT * best)
@@ -333,8 +337,10 @@ def reward_hacked(window: Window) -> str | None:
     return None
 
 
-def _shares(best: float, at: Row, known: Sequence[tuple[float, Row]]) -> list[tuple[float, float]]:
-    return [(best, at.get("questions") or 1), (known[-1][0], known[-1][1].get("questions") or 1)]
+def _error(share: float, questions: int) -> float:
+    """The standard error of a share of right answers (Agresti and Coull 1998), which is not 0 for none or all."""
+    nearer = (share * questions + 2) / (questions + 4)
+    return math.sqrt(nearer * (1 - nearer) / (questions + 4))
 
 
 def gradient_rise(window: Window) -> str | None:

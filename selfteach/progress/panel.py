@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -173,10 +174,8 @@ class Panel:
             warnings, self.state.warnings = self.state.warnings, []
             for warning in warnings:
                 self._say(warning)
-            try:
+            with suppress(Exception):  # the terminal may be gone
                 self.live.stop()
-            except Exception:  # the terminal is gone
-                self.console.show_cursor(True)
 
     # ---- drawing
 
@@ -185,9 +184,9 @@ class Panel:
         with self._lock:
             if self.plain is not None or self.over or (not at_once and self.clock() < self.due):
                 return
-            began = time.perf_counter()
+            began = time.thread_time()  # not the time in which it waits for the run
             self._guarded(self._refresh)
-            cost = time.perf_counter() - began
+            cost = time.thread_time() - began
             self.spent += cost
             self.due = self.clock() + max(LEAST, cost / SHARE)
 
@@ -209,11 +208,10 @@ class Panel:
         except Exception as error:
             self.plain = Lines(self.stream)
             self._stop.set()
-            try:
+            with suppress(Exception):  # it may draw once more, and restores the terminal in any case
                 self.live.stop()
+            with suppress(Exception):  # the terminal may be gone
                 self.plain.line(f"the panel could not be drawn ({type(error).__name__}: {error}); plain lines follow")
-            except Exception:
-                self.over = True
 
     def _say(self, warning: RunWarning) -> None:
         """Leave a warning above the panel, which will not show it any more."""
