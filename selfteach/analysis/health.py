@@ -454,7 +454,8 @@ RULES: Sequence[Rule] = (
     Rule(
         "truncated",
         f"more than {TRUNCATED:.0%} of the answers of {FEW} steps are cut at the limit",
-        "raise --max-tokens (or --context), or pay for shorter answers (overlong)",
+        "raise --max-tokens (or --context), or pay for shorter answers (overlong); where it came suddenly the policy"
+        " fell apart: lower --lr",
         truncated,
     ),
     Rule(
