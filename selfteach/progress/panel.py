@@ -92,6 +92,34 @@ def _add(points: list[tuple[float, float]], x: float, y: Any) -> None:
         points.append((x, float(y)))
 
 
+class Prints:
+    """A terminal's stream in whose place prints are collected, to be shown above the panel with its next drawing: to
+    draw for each of them would cost a reward that prints more than the reward.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.pieces = stream, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Keep a text."""
+        self.pieces.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing: `Panel` takes what there is."""
+
+    def taken(self, whole: bool) -> str:
+        """The lines that are complete, without the last newline; with `whole` what was begun, too."""
+        count = len(self.pieces)
+        text = "".join(self.pieces[:count])
+        end = len(text) if whole else text.rfind("\n") + 1
+        self.pieces[:count] = [text[end:]] if text[end:] else []
+        return text[:end].removesuffix("\n")
+
+
 class Panel:
     """A view of one run as a live panel."""
 
@@ -104,15 +132,16 @@ class Panel:
         self.plain: Lines | None = None  # in its place, once it has failed
         self._lock = threading.RLock()
         self._stop = threading.Event()
-        # A reward that prints to a pipe on stdout is not to be drawn here.
         self.live = Live(
             console=self.console,
             get_renderable=self._render,
             auto_refresh=False,
-            redirect_stdout=sys.stdout.isatty(),
-            redirect_stderr=sys.stderr.isatty(),
+            redirect_stdout=False,
+            redirect_stderr=False,
             vertical_overflow="crop",
         )
+        self._redirected: dict[str, Prints] = {}
+        self._of_steps: tuple[str, float, float, str] | None = None  # the bar of steps, as it was last
         self._tick = tick
         self._thread: threading.Thread | None = None
 
@@ -124,6 +153,7 @@ class Panel:
             self.plain.line(text)
             return
         with self._lock:
+            self._take_prints()
             self._guarded(lambda: self.console.print(Text(text)))
 
     def bar(self, name: str, done: float, total: float, note: str = "") -> None:
@@ -136,7 +166,9 @@ class Panel:
             # work done before this call was not timed
             self.begun = {name: (now, 0 if "measuring" in name else done)}
         state.name, state.done, state.total, state.note = name, done, total, note
-        if not name.startswith("steps"):
+        if name in ("steps", "tokens"):
+            self._of_steps = name, done, total, note
+        else:
             state.phase = ""
         self.draw()
 
@@ -171,9 +203,14 @@ class Panel:
             self.over = True
             if not self.live.is_started:
                 return
+            if self._of_steps is not None:
+                state = self.state
+                state.name, state.done, state.total, state.note = self._of_steps
+            self._take_prints(whole=True)
             warnings, self.state.warnings = self.state.warnings, []
             for warning in warnings:
                 self._say(warning)
+            self._restore_streams()
             with suppress(Exception):  # the terminal may be gone
                 self.live.stop()
 
@@ -195,7 +232,27 @@ class Panel:
             self.live.start()
             self._thread = threading.Thread(target=self._ticking, name="selfteach-panel", daemon=True)
             self._thread.start()
-        self.live.refresh()
+            for name in ("stdout", "stderr"):  # a pipe gets what is meant for it
+                if (stream := getattr(sys, name)).isatty():
+                    self._redirected[name] = Prints(stream)
+                    setattr(sys, name, self._redirected[name])
+        if not self._take_prints():
+            self.live.refresh()
+
+    def _take_prints(self, whole: bool = False) -> bool:
+        """Show what was printed above the panel; True where there was something."""
+        texts = [text for stream in self._redirected.values() if (text := stream.taken(whole))]
+        for text in texts:
+            self._guarded(lambda text=text: self.console.print(Text.from_ansi(text)))
+        return bool(texts)
+
+    def _restore_streams(self) -> None:
+        for name, stream in self._redirected.items():
+            if getattr(sys, name) is stream:
+                setattr(sys, name, stream.stream)
+            for piece in stream.pieces:  # of another thread, meanwhile
+                stream.stream.write(piece)
+        self._redirected = {}
 
     def _ticking(self) -> None:
         while not self._stop.wait(self._tick):
@@ -208,6 +265,7 @@ class Panel:
         except Exception as error:
             self.plain = Lines(self.stream)
             self._stop.set()
+            self._restore_streams()
             with suppress(Exception):  # it may draw once more, and restores the terminal in any case
                 self.live.stop()
             with suppress(Exception):  # the terminal may be gone

@@ -275,6 +275,21 @@ def test_drawing_takes_no_more_than_its_share():
     assert 1 < len(costs) < 500
 
 
+def test_a_reward_that_prints_much_costs_no_drawing_for_each(monkeypatch):
+    stream = Screen()
+    monkeypatch.setattr(sys, "stdout", stream)
+    panel = Panel(stream, clock=lambda: 0.0, tick=1e9)
+    with contextlib.closing(panel):
+        panel.draw()
+        drawn = stream.getvalue().count("selfteach")
+        for n in range(500):
+            print("\x1b[31mprinted", n)
+        print("begun", end="")
+        assert stream.getvalue().count("selfteach") == drawn
+    text = stream.getvalue()
+    assert text.count("printed") == 500 and text.count("begun") == 1 and sys.stdout is stream
+
+
 def test_a_panel_that_cannot_be_drawn_gives_way_to_lines(monkeypatch):
     stream = Screen()
     panel = Panel(stream, tick=1e9)
