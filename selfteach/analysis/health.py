@@ -35,18 +35,22 @@ LENGTH_RISE = 2.5  # times the first, without more reward; where reward rises to
 MISMATCH = 0.03
 MISMATCH_RISE = 10.0  # times the first ...
 MISMATCH_LEAST = 1e-3  # ... where that is more than rounding of float32
-# Two evaluations in a row lower than the best by so many standard errors of a difference: by chance once in 10,000.
-ACCURACY_ERRORS = 2.5
+# Two evaluations in a row lower than the best by so many standard errors of a difference. The best of many is too high
+# by one or two of them, so that 2 would speak by chance.
+ACCURACY_ERRORS = 3.0
 QUESTIONS = 20  # fewer say nothing of a fall
 # Greedy answers are not those that are trained: a policy that gets flatter loses some there and is healthy. Two thirds:
 # in runs that went well it lost up to a fifth.
 GREEDY_LEFT = 2 / 3
 GRAD_RISE = 10.0  # times the median before: clipping at 1 lets one such step pass, a row of them goes before a collapse
+GRAD_LEAST = 1.0  # norms below the usual clip are small, whatever they were before
 # PPO stops an epoch at 0.01 to 0.05. At 0.2 nats a token the ratio of an answer of 30 tokens is e^6.
 KL = 0.2
 # Normalised advantages are of size 1: where the penalty is larger, it and no reward decides.
 KL_PENALTY = 1.0
 CLIPPED = 0.5  # most tokens lose their gradient; PPO at work clips some 0.02 to 0.2
+# ... and the policy has moved: narrow clips of whole sequences (GSPO, 2507.18071) act on as many where it hardly has.
+CLIPPED_KL = 0.05
 # The KL of one minibatch to the next is below what float32 can tell from none.
 STILL = 1e-8
 FAILED = 0.02  # share of episodes; the run stops at max_unscored, 0.1
@@ -207,8 +211,8 @@ def _evaluation(event: Row) -> Row:
 
 
 def _accuracy(window: Window) -> float | None:
-    """The newest held-out accuracy, the better of greedy and sampled."""
-    newest = window.evaluations[-1] if window.evaluations else {}
+    """The newest held-out accuracy since training began, the better of greedy and sampled."""
+    newest = window.evaluations[-1] if window.evaluations and window.evaluations[-1]["step"] > 0 else {}
     known = [v for name in ("greedy", "sampled") if (v := _number(newest.get(name))) is not None]
     return max(known, default=None)
 
@@ -313,10 +317,23 @@ def logprob_mismatch(window: Window) -> str | None:
 
 
 def reward_hacked(window: Window) -> str | None:
-    """Whether reward rises while held-out accuracy falls, that of sampled answers where it is measured."""
-    gain = _reward_gain(window)
-    if gain is None or gain <= 0:
+    """Whether reward rises while held-out accuracy falls."""
+    gain, fall = _reward_gain(window), _accuracy_fall(window)
+    if fall is None or gain is None or gain <= 0:
         return None
+    return f"reward rose by {gain:.2g} while {fall}: it may pay for something else than right answers"
+
+
+def accuracy_fall(window: Window) -> str | None:
+    """Whether held-out accuracy falls while reward does not rise."""
+    gain, fall = _reward_gain(window), _accuracy_fall(window)
+    return None if fall is None or gain is None or gain > 0 else fall
+
+
+def _accuracy_fall(window: Window) -> str | None:
+    """The fall of held-out accuracy below its best, in two evaluations in a row; that of sampled answers where it is
+    measured.
+    """
     for name in ("sampled", "greedy"):
         known = [(v, e) for e in window.evaluations if (v := _number(e.get(name))) is not None]
         if len(known) < 3:
@@ -330,9 +347,7 @@ def reward_hacked(window: Window) -> str | None:
         if name == "greedy":
             bound = min(bound, GREEDY_LEFT * best)
         if max(known[-1][0], known[-2][0]) < bound:
-            now = known[-1][0]
-            fall = f"held-out {name} accuracy fell from {100 * best:.0f} to {100 * now:.0f} %"
-            return f"reward rose by {gain:.2g} while {fall}: it may pay for something else than right answers"
+            return f"held-out {name} accuracy fell from {100 * best:.0f} to {100 * known[-1][0]:.0f} %"
         return None
     return None
 
@@ -348,7 +363,7 @@ def gradient_rise(window: Window) -> str | None:
     for name in window.names("/grad_norm"):
         before = [v for row in window.recent[:-2] if (v := _number(row.get(name)))]
         now = window.last(name, 2)
-        if now and len(before) >= SOME and min(now) > GRAD_RISE * median(before):
+        if now and len(before) >= SOME and min(now) > max(GRAD_LEAST, GRAD_RISE * median(before)):
             return f"{name} rose from {median(before):.2g} to {now[-1]:.2g}"
     return None
 
@@ -369,8 +384,8 @@ def kl_rise(window: Window) -> str | None:
 def clipped(window: Window) -> str | None:
     """Whether the clip takes most tokens' gradient."""
     for name in window.names("/clip_fraction"):
-        now = window.last(name, SOME)
-        if now and _mean(now) > CLIPPED:
+        now, moved = window.last(name, SOME), window.last(name.replace("clip_fraction", "approx_kl"), SOME)
+        if now and _mean(now) > CLIPPED and (not moved or _mean(moved) > CLIPPED_KL):
             return f"{name} is {_mean(now):.2f}: most of what was sampled teaches nothing any more"
     return None
 
@@ -473,15 +488,22 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "reward_hacked",
-        f"reward is higher than at first, and two evaluations in a row are {ACCURACY_ERRORS} standard errors below the"
+        f"reward is higher than at first, and two evaluations in a row are {ACCURACY_ERRORS:.0f} standard errors below the"
         f" best (greedy ones: below {GREEDY_LEFT:.0%} of it)",
         "read the best rollouts (selfteach show RUN --best 5), correct the reward, add a KL penalty (--beta), stop"
         " earlier; --eval-samples 4 measures what is trained",
         reward_hacked,
     ),
     Rule(
+        "accuracy_fall",
+        "the same fall of held-out accuracy, and reward is no higher than at first",
+        LOWER_LR + ", see whether reward and held-out answers are judged alike (selfteach show RUN --best 5), and go"
+        " on from an earlier checkpoint",
+        accuracy_fall,
+    ),
+    Rule(
         "gradient_rise",
-        f"a gradient norm is above {GRAD_RISE:.0f} times its median, two steps in a row",
+        f"a gradient norm is above {GRAD_RISE:.0f} times its median and {GRAD_LEAST:.0f}, two steps in a row",
         LOWER_LR + ", more groups a step, warm-up (--warmup)",
         gradient_rise,
     ),
@@ -493,7 +515,7 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "clipped",
-        f"the clip acts on more than {CLIPPED:.0%} of the tokens",
+        f"the clip acts on more than {CLIPPED:.0%} of the tokens, and approx_kl is above {CLIPPED_KL}",
         LOWER_LR + ", fewer epochs or minibatches a step",
         clipped,
     ),

@@ -70,15 +70,16 @@ SICK: Mapping[str, list[Any]] = {
     "constant_reward": steps(reward__mean=0.0, rollout__mixed_group_fraction=0.0),
     "groups_alike": steps(rollout__mixed_group_fraction=0.03, reward__mean=lambda n: 0.02 + 0.001 * (n % 2)),
     "no_gradient": steps(policy__grad_norm=None, policy__optimiser_steps=0.0),
-    "entropy_collapse": steps(policy__entropy_estimate=after(10, 0.02, 0.5), reward__mean=0.3),
+    "entropy_collapse": steps(policy__entropy_estimate=after(10, 0.02, 0.5), reward__mean=lambda n: 0.3 - 1e-4 * n),
     "entropy_rise": steps(policy__entropy_estimate=after(10, 3.0, 0.5)),
     "truncated": steps(rollout__truncated_fraction=after(10, 0.5, 0.02)),
-    "longer_not_better": steps(rollout__length_mean=lambda n: 30.0 + 10 * n, reward__mean=0.3),
+    "longer_not_better": steps(rollout__length_mean=lambda n: 30.0 + 10 * n, reward__mean=lambda n: 0.3 - 1e-4 * n),
     "logprob_mismatch": steps(policy__logprob_mismatch_mean=lambda n: 1e-6 * 3**n if n < 10 else 0.02),
     "reward_hacked": steps(evaluations=FALLS),
+    "accuracy_fall": steps(evaluations=FALLS, reward__mean=0.4),
     "gradient_rise": steps(policy__grad_norm=after(10, 5.0, 0.2)),
     "kl_rise": steps(policy__approx_kl=after(10, 0.5, 0.01)),
-    "clipped": steps(policy__clip_fraction=after(10, 0.8, 0.1)),
+    "clipped": steps(policy__clip_fraction=after(10, 0.8, 0.1), policy__approx_kl=after(10, 0.1, 0.01)),
     "policy_stands_still": steps(policy__approx_kl=0.0, policy__clip_fraction=0.0),
     "failing": steps(rollout__failed_episodes=5),
     "tools_unused": steps(rollout__tool_calls_mean=after(10, 0.0, 1.0)),
@@ -105,6 +106,8 @@ def test_what_looks_sick_and_is_not():
     assert not warned(steps(policy__grad_norm=lambda n: 5.0 if n == 12 else 0.2))  # one step alone
     assert not warned(steps(rollout__mixed_group_fraction=0.0, rollout__episodes=16))  # no groups to compare in
     assert not warned(steps(rollout__mixed_group_fraction=0.0, critic__grad_norm=0.1, reward__mean=lambda n: 0.01 * n))
+    assert not warned(steps(policy__clip_fraction=0.7))  # of sequences
+    assert not warned(steps(policy__grad_norm=after(10, 0.2, 0.002)))  # small, and smaller before
     curriculum = steps(reward__mean=after(10, 0.1, 0.8), select__difficulty=2.0)
     assert not warned(curriculum)
     dip = {k: {"accuracy": 0.62 if k < 12 else 0.5} for k in FALLS}  # within the noise of 96 questions
