@@ -488,8 +488,8 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "reward_hacked",
-        f"reward is higher than at first, and two evaluations in a row are {ACCURACY_ERRORS:.0f} standard errors below the"
-        f" best (greedy ones: below {GREEDY_LEFT:.0%} of it)",
+        f"reward is higher than at first, and two evaluations in a row are {ACCURACY_ERRORS:.0f} standard errors below"
+        f" the best (greedy ones: below {GREEDY_LEFT:.0%} of it)",
         "read the best rollouts (selfteach show RUN --best 5), correct the reward, add a KL penalty (--beta), stop"
         " earlier; --eval-samples 4 measures what is trained",
         reward_hacked,
