@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import training
+from .analysis.health import HealthWatch
 from .configuration import RunConfig
 from .core import registry
 from .core.code_hash import code_hash
@@ -70,7 +71,9 @@ def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_eve
     folder = store / run_key(run_config)
     with folder_lock(folder, observer):
         if finished_figures(folder) is None:
-            run = training.carry_out(run_config, folder, observer, resume=(folder / "config.json").exists())
+            run = training.carry_out(
+                run_config, folder, observer, resume=(folder / "config.json").exists(), watch=HealthWatch()
+            )
             if not run.done:
                 raise KeyboardInterrupt
     return folder

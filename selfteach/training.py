@@ -31,7 +31,7 @@ from .core.threads import run_to_end
 from .loop import assemble, checkpoint, method_on_task
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
-from .loop.session import Observer, Session, StopRequest
+from .loop.session import Observer, Session, StopRequest, Watch
 from .loop.settings import EvalConfig
 from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
@@ -43,6 +43,11 @@ FIGURES = "figures.json"  # of a finished run
 
 def ignore_events(event: Mapping[str, Any]) -> None:
     """An observer that does nothing."""
+
+
+def no_warnings(event: Mapping[str, Any]) -> tuple[()]:
+    """A watch that never warns."""
+    return ()
 
 
 @dataclass
@@ -145,33 +150,46 @@ def carry_out(
     resume: bool = False,
     on_step: Observer = ignore_events,
     stop: StopRequest | None = None,
+    watch: Watch = no_warnings,
 ) -> Outcome:
     """Train in a run's folder, from the start or (resume) from its newest checkpoint, until done or asked to stop.
 
     observer  is called with each event of the run, a mapping with "event" for its kind
     on_step   is called with the event of each step once its evaluation and checkpoint are done
     stop      asks it to stop after a step; Ctrl-C and SIGTERM do so where it runs in the main thread
+    watch     is called with each event that is logged, and gives warnings to log and show besides (analysis/health.py)
 
     Where this thread runs an event loop already (a notebook), the run has a thread of its own, and Ctrl-C in the
     waiting one asks it to stop.
     """
     stop = stop or StopRequest()
-    work = carried_out(run_config, out, observer, resume, on_step, stop)
+    work = carried_out(run_config, out, observer, resume, on_step, stop, watch)
     return run_to_end(work, lambda: stop.first(signal.SIGINT, observer))
 
 
 async def carried_out(
-    run_config: RunConfig, out: Path, observer: Observer, resume: bool, on_step: Observer, stop: StopRequest
+    run_config: RunConfig,
+    out: Path,
+    observer: Observer,
+    resume: bool,
+    on_step: Observer,
+    stop: StopRequest,
+    watch: Watch = no_warnings,
 ) -> Outcome:
     """`carry_out` on the event loop that awaits it, which it blocks for the length of its steps."""
-    async with opened(run_config, out, observer, resume, stop) as run:
+    async with opened(run_config, out, observer, resume, stop, watch) as run:
         await run.session.run(on_step)
         return await run.outcome()
 
 
 @asynccontextmanager
 async def opened(
-    run_config: RunConfig, out: Path, observer: Observer, resume: bool, stop: StopRequest
+    run_config: RunConfig,
+    out: Path,
+    observer: Observer,
+    resume: bool,
+    stop: StopRequest,
+    watch: Watch = no_warnings,
 ) -> AsyncGenerator[OpenRun]:
     """A run that is ready for its next step, with its folder held inside the `with`: checked, warm-started, measured.
 
@@ -202,7 +220,7 @@ async def opened(
         keep_inputs(run_config, out)
         start = await warm_started(run_config, source, start, folder, observer, stop)
         session = make_session(run_config, source, start, out, observer)
-        session.stop = stop
+        session.stop, session.watch = stop, watch
         before = await _begin(run_config, config, session, start, memory, out)
         warm_seconds = warm_start_seconds(start.folder)
         del start  # its weights are the session's now
@@ -225,6 +243,8 @@ async def _begin(
     session.made_by = {"kernels": kernels, "files": files_used, "config": config}
     end = _last_evaluation(out)
     resumed = session.open()
+    for event in read_events(out / "log"):  # what a run that is resumed was warned of already
+        session.watch(event)
     given_more = end is not None and not session.loop.done and end["step"] == session.loop.state.step
     if end is not None and given_more:  # the log was cut back to the checkpoint
         session.emit(**(end | {"when": "on the way"}))

@@ -38,7 +38,7 @@ LAYERS = [
     {"serving"},
     {"api"},
     {"training"},
-    {"progress"},
+    {"progress", "tracking"},
     {"configuration"},
     {"methods"},
     {"regimes"},

@@ -146,6 +146,20 @@ def test_the_page_on_python_runs_from_top_to_bottom(tmp_path, monkeypatch, capsy
     assert "greedy" in capsys.readouterr().out
 
 
+def test_the_snippets_on_monitoring_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan_small(monkeypatch)
+    page = (ROOT / "docs/monitoring.md").read_text()
+    sizes = {"steps=40": "steps=2", "rollouts=8": "groups=2, rollouts=2", 'model="tiny"': 'model="tiny-s"'}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        for large, small in sizes.items():
+            code = code.replace(large, small)
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(code, "snippet", "exec"), space)
+        assert space["run"].done and len((space["run"].folder / "completions.jsonl").read_text().splitlines()) == 8
+    assert "grpo on chain_sum 0\n" in capsys.readouterr().out
+
+
 def documented_commands() -> list[str]:
     """Every `selfteach ...` line of the documents: indented, or in backticks with an option; comments left out."""
     files = [

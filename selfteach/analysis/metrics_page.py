@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ..core import registry
 from ..loop.metrics import FIGURES, METRICS, Metric
+from .health import RULES
 
 HEAD = """# Metrics
 
@@ -26,11 +27,17 @@ EVALUATIONS = """## Evaluations
 of a decode program end in its name: `accuracy+search`. `run.evaluations[step].greedy` and `.sampled` are accuracies
 with a 95 % interval and the number of questions.
 """
+WARNINGS = """## Warnings
+
+While a run goes on, these rules look at its newest steps (selfteach/analysis/health.py, where each number has its
+reason). What they find is shown once, is in `run.warnings`, and as events `warning` and `warning_over` in the log. It
+changes nothing in the run.
+"""
 
 
 def metrics_page() -> str:
     """The page as Markdown."""
-    parts = [HEAD, _table(METRICS), DECLARED, _declared(), EVALUATIONS, _table(FIGURES)]
+    parts = [HEAD, _table(METRICS), DECLARED, _declared(), EVALUATIONS, _table(FIGURES), WARNINGS, _rules()]
     return "\n".join(parts)
 
 
@@ -56,4 +63,10 @@ def _declared() -> str:
     lines = ["| name | what it means | of |", "| --- | --- | --- |"]
     for (metric, about), terms in sorted(found.items()):
         lines.append(f"| `{metric}` | {_cell(about)} | {', '.join(f'`{t}`' for t in sorted(terms))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rules() -> str:
+    lines = ["| rule | when | try |", "| --- | --- | --- |"]
+    lines += [f"| `{rule.name}` | {_cell(rule.condition)} | {_cell(rule.advice)} |" for rule in RULES]
     return "\n".join(lines) + "\n"

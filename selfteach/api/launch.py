@@ -5,55 +5,77 @@ from __future__ import annotations
 import inspect
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from .. import training
+from ..analysis.health import HealthWatch
 from ..configuration import RunConfig
 from ..core.errors import BadValue, UserCodeFailed, describe
 from ..core.threads import raised_at, run_aside
 from ..loop.session import StopRequest
 from ..progress import show_progress
-from ..training import Observer, Outcome, carried_out, carry_out, new_run_folder
+from ..tracking import Tracker, tracked
+from ..tracking.feed import warn_in_words
+from ..training import Observer, Outcome
+
+Trackers = str | Tracker | Sequence[str | Tracker]  # names of `--log`, or trackers
 
 
 def launch(
-    run_config: RunConfig, folder: Path, observer: Observer, resume: bool, progress: bool, on_step: Observer
+    run_config: RunConfig,
+    folder: Path,
+    observer: Observer,
+    resume: bool,
+    progress: bool,
+    on_step: Observer,
+    log: Trackers = (),
 ) -> Outcome:
     """Train in a folder until done or asked to stop."""
-    with observing(observer, progress) as seen:
-        return carry_out(run_config, folder, seen, resume, on_step)
+    with observing(run_config, folder, observer, resume, progress, log) as seen:
+        return training.carry_out(run_config, folder, seen, resume, on_step, watch=HealthWatch())
 
 
 async def launch_async(
-    run_config: RunConfig, folder: Path, observer: Observer, resume: bool, progress: bool, on_step: Observer
+    run_config: RunConfig,
+    folder: Path,
+    observer: Observer,
+    resume: bool,
+    progress: bool,
+    on_step: Observer,
+    log: Trackers = (),
 ) -> Outcome:
     """The same in a thread of its own; where the waiting task is cancelled, it stops after a step with a checkpoint."""
     stop = StopRequest()
-    with observing(observer, progress) as seen:
-        work = carried_out(run_config, folder, seen, resume, on_step, stop)
+    with observing(run_config, folder, observer, resume, progress, log) as seen:
+        work = training.carried_out(run_config, folder, seen, resume, on_step, stop, HealthWatch())
         return await run_aside(work, lambda: stop.first(signal.SIGINT, seen))
 
 
 @contextmanager
-def observing(observer: Observer, progress: bool) -> Generator[Observer]:
-    """An observer, with the progress shown besides."""
-    if not progress:
-        yield observer
-        return
-    with show_progress() as shown:
+def observing(
+    run_config: RunConfig, folder: Path, observer: Observer, resume: bool, progress: bool, log: Trackers
+) -> Generator[Observer]:
+    """An observer of a run, with its progress shown and given to trackers besides.
+
+    Raises, before any work, UnknownName and BadValue for a tracker that is none or whose package is missing.
+    """
+    names = [log] if isinstance(log, str) or not isinstance(log, Sequence) else list(log)
+    with ExitStack() as stack:
+        shown = stack.enter_context(show_progress(panel=True)) if progress else warn_in_words
 
         def both(event: Mapping[str, Any]) -> None:
             shown(event)
             observer(event)
 
-        yield both
+        yield stack.enter_context(tracked(names, folder, run_config.to_json(), both, resume))
 
 
 @contextmanager
 def run_folder(run_config: RunConfig, out: str | Path | None) -> Generator[Path]:
     """The folder of a run: `out`, or a new one, which is removed where nothing was begun in it."""
-    folder = Path(out) if out is not None else new_run_folder(run_config.method.name or "method")
+    folder = Path(out) if out is not None else training.new_run_folder(run_config.method.name or "method")
     try:
         yield folder
     except BaseException:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.curves import curves_of, figure_of, png_of, run_title
+from ..analysis.health import RunWarning, warnings_of
 from ..configuration import run_config_of
 from ..core.errors import BadValue
 from ..loop import checkpoint
@@ -16,7 +17,7 @@ from ..loop.log import read_events
 from ..loop.rollout_records import logged_steps
 from ..model.tokenizer import Tokenizer
 from ..training import Observer, Outcome, extend, finished_figures, ignore_events
-from .launch import calling, launch
+from .launch import Trackers, calling, launch
 from .policy import Policy, policy_of
 from .rollouts import Rollout, read_rollouts
 from .tables import Evaluations, MetricsTable, evaluations_of, metrics_of, metrics_row
@@ -48,6 +49,11 @@ class Run(Outcome):
     def evaluations(self) -> Evaluations:
         """Step -> held-out figures after that many steps, with questions and intervals."""
         return evaluations_of(read_events(self.folder / "log"))
+
+    @property
+    def warnings(self) -> list[RunWarning]:
+        """What the run was warned of, in order: rule, step, until (None: it holds still), text, advice."""
+        return warnings_of(read_events(self.folder / "log"))
 
     @property
     def policy(self) -> Policy:
@@ -104,12 +110,14 @@ class Run(Outcome):
         trust: bool = False,
         progress: bool = True,
         callbacks: Sequence[Callable[[Step], object]] = (),
+        log: Trackers = (),
     ) -> Run:
         """Go on from the newest checkpoint, to `steps` in all; returns the run as it is then.
 
         steps, budget, max_seconds  when it ends, in place of its own settings; with none of them, or the same, a
                                     finished run stays as it is
         trust                       run the files that its config.json names, even if this user has not run them here
+        log                         as in `train`; trackers that the run has used before go on by themselves
         others                      as in `train`
 
         A learning rate that falls (`decay`) falls over the new number of steps. Raises BadValue for fewer steps than
@@ -125,7 +133,7 @@ class Run(Outcome):
             )
         if ends:
             run_config = extend(self.folder, run_config, **ends)
-        outcome = launch(run_config, self.folder, observer, True, progress, self.on_step(callbacks))
+        outcome = launch(run_config, self.folder, observer, True, progress, self.on_step(callbacks), log)
         return Run(**vars(outcome))
 
     def save(self, folder: str | Path) -> Path:

@@ -9,13 +9,14 @@ from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any, Unpack
 
+from ..analysis.health import HealthWatch
 from ..configuration import RunArguments, RunConfig, listed, plan
 from ..core.errors import BadValue
 from ..core.method import Method, MethodEntry
 from ..core.threads import LoopThread
 from ..loop.session import StopRequest
 from ..training import Observer, Outcome, ignore_events, opened
-from .launch import launch, launch_async, observing, run_folder
+from .launch import Trackers, launch, launch_async, observing, run_folder
 from .run import Run, Step, load, step_of
 
 Callbacks = Sequence[Callable[[Step], object]]
@@ -30,6 +31,7 @@ def train(
     *,
     progress: bool = True,
     callbacks: Callbacks = (),
+    log: Trackers = (),
     **given: Unpack[RunArguments],
 ) -> Run:
     """Train in a run folder, from the start or from its newest checkpoint, until done or asked to stop (Ctrl-C).
@@ -41,8 +43,11 @@ def train(
     out        the run's folder; None: runs/METHOD-N
     observer   is called with each event of the run, a mapping with "event" for its kind
     resume     go on in a folder that holds this run
-    progress   show a bar: on stderr, in a notebook in its cell; plain lines where stderr is no terminal
+    progress   show a live panel on stderr (docs/monitoring.md), in a notebook a bar in its cell; plain lines where
+               stderr is no terminal
     callbacks  functions that are called with each Step; one that raises ends the run, whose last checkpoint is kept
+    log        where metrics go besides: tensorboard, wandb, mlflow, trackio, jsonl, or trackers of your own
+               (docs/monitoring.md)
 
     All others are those of `configuration.RunArguments`: a task by name, or rows of your own in `train` and `test` with
     a `reward` (docs/data.md); hyper-parameters in `args`, settings in `settings`. Any other name is a setting (steps),
@@ -52,7 +57,7 @@ def train(
     """
     run_config = run_config_for(method, given)
     with run_folder(run_config, out) as folder:
-        return _run(launch(run_config, folder, observer, resume, progress, _on_step(folder, callbacks)))
+        return _run(launch(run_config, folder, observer, resume, progress, _on_step(folder, callbacks), log))
 
 
 @listed(RunArguments)
@@ -64,6 +69,7 @@ async def train_async(
     *,
     progress: bool = True,
     callbacks: Callbacks = (),
+    log: Trackers = (),
     **given: Unpack[RunArguments],
 ) -> Run:
     """`train` for an async program: the event loop goes on meanwhile, observer and callbacks are called in the run's
@@ -71,7 +77,9 @@ async def train_async(
     """
     run_config = run_config_for(method, given)
     with run_folder(run_config, out) as folder:
-        return _run(await launch_async(run_config, folder, observer, resume, progress, _on_step(folder, callbacks)))
+        return _run(
+            await launch_async(run_config, folder, observer, resume, progress, _on_step(folder, callbacks), log)
+        )
 
 
 @listed(RunArguments)
@@ -82,6 +90,7 @@ def steps(
     resume: bool = False,
     *,
     progress: bool = True,
+    log: Trackers = (),
     **given: Unpack[RunArguments],
 ) -> Steps:
     """A run whose steps are taken one by one.
@@ -92,7 +101,7 @@ def steps(
     Arguments as in `train`. Leaving the loop early, also by an exception, ends the run with a checkpoint; `Run.resume`
     goes on.
     """
-    return Steps(run_config_for(method, given), out, observer, resume, progress)
+    return Steps(run_config_for(method, given), out, observer, resume, progress, log)
 
 
 class Steps:
@@ -102,9 +111,15 @@ class Steps:
     """
 
     def __init__(
-        self, run_config: RunConfig, out: str | Path | None, observer: Observer, resume: bool, progress: bool
+        self,
+        run_config: RunConfig,
+        out: str | Path | None,
+        observer: Observer,
+        resume: bool,
+        progress: bool,
+        log: Trackers = (),
     ) -> None:
-        self._given = run_config, out, observer, resume, progress
+        self._given = run_config, out, observer, resume, progress, log
         self._open: weakref.ref[Generator[Step]] | None = None  # it ends with the loop that holds it
         self._run: Run | None = None
 
@@ -134,11 +149,11 @@ class Steps:
         self.close()
 
     def _stepped(self) -> Generator[Step]:
-        run_config, out, observer, resume, progress = self._given
+        run_config, out, observer, resume, progress, log = self._given
         stop = StopRequest()
         with ExitStack() as stack:
             folder = stack.enter_context(run_folder(run_config, out))
-            seen = stack.enter_context(observing(observer, progress))
+            seen = stack.enter_context(observing(run_config, folder, observer, resume, progress, log))
             thread = stack.enter_context(LoopThread())
             events = _events(run_config, folder, seen, resume, stop)
 
@@ -159,7 +174,7 @@ async def _events(
     run_config: RunConfig, folder: Path, observer: Observer, resume: bool, stop: StopRequest
 ) -> AsyncGenerator[Mapping[str, Any] | Outcome]:
     """The event of each step of a run, then what came of it; closed between two steps it leaves a checkpoint."""
-    async with opened(run_config, folder, observer, resume, stop) as run:
+    async with opened(run_config, folder, observer, resume, stop, HealthWatch()) as run:
         async with aclosing(run.session.steps()) as taken:
             try:
                 async for event in taken:
@@ -181,6 +196,7 @@ def resume(
     *,
     progress: bool = True,
     callbacks: Callbacks = (),
+    log: Trackers = (),
     steps: int | None = None,
 ) -> Run:
     """Continue the run in a folder from its newest checkpoint; as `Run.resume`.
@@ -190,7 +206,7 @@ def resume(
     Raises BadValue where the folder holds no run, or names a file that must not be run.
     """
     run = Run(Path(folder), {}, False, 0.0)
-    return run.resume(steps, observer, trust=trust, progress=progress, callbacks=callbacks)
+    return run.resume(steps, observer, trust=trust, progress=progress, callbacks=callbacks, log=log)
 
 
 def run_config_for(method: RunConfig | str | Method | MethodEntry[...], given: Mapping[str, Any]) -> RunConfig:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.disk import disk_errors
 from ..core.errors import BadValue, SelfteachError, Terminated
 from ..core.task import Sampling
+from ..core.terminal_text import shown_on
 from ..core.threads import run_to_end
 from .arguments import Parser
 from .common import print_json, print_note
@@ -24,7 +25,6 @@ from .model_text import (
     load_model,
     note_without_template,
     sampling_of,
-    shown_on,
 )
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadValue
 from ..core.task import Sampling
+from ..core.terminal_text import shown_on
 from ..core.threads import run_to_end
 from .arguments import Parser, add_typed
 from .common import print_json
-from .model_text import add_loading, add_sampling_options, load_model, sampling_of, shown_on
+from .model_text import add_loading, add_sampling_options, load_model, sampling_of
 from .streams import results
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 from ..core.disk import disk_errors, write_whole
 from ..core.errors import BadValue
 from ..core.extras import optional
+from ..core.terminal_text import escaped
 from .arguments import Parser
 from .common import add_trust, print_json, print_note
-from .model_text import escaped
 from .streams import results
 
 ABOUT = """Show rollouts of a run from its log: prompt, turns, reward with its parts and reasons, advantage.
@@ -52,6 +52,8 @@ def run(command: str, words: Sequence[str]) -> int:
     for name in ("best", "worst"):
         if given.get(name, 1) < 1:
             raise BadValue(f"selfteach show: --{name} must be 1 or more, not {given[name]}")
+    from ..analysis.health import warnings_of
+    from ..loop.log import read_events
     from ..loop.rollout_records import best_and_worst, logged_steps, of_task, read_rollouts
 
     folder = Path(given["run"])
@@ -83,6 +85,8 @@ def run(command: str, words: Sequence[str]) -> int:
         f"{folder}, step {given.get('step', steps[-1])}: {len(records)} rollouts of {len({r.group for r in records})}"
         f" groups, mean reward {_mean(records)}" + (f", {unknown} without a reward" if unknown else "")
     )
+    for warning in warnings_of(read_events(folder / "log")):
+        print_note(escaped(f"warning: {warning}"))
     return 0
 
 

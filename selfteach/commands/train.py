@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,21 @@ def parser(entry: Any = None) -> Parser:
     add_model(made)
     made.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/METHOD-N with the first free N)")
     made.add_argument(
-        "--resume", metavar="RUN", help="continue a run; needs no METHOD, and takes no option but --trust and --json"
+        "--resume",
+        metavar="RUN",
+        help="continue a run; needs no METHOD, and takes no option but --log, --trust and --json",
     )
     made.add_argument(
         "--config",
         metavar="FILE",
         help="repeat the run of a config.json; settings given beside it override the file's",
+    )
+    made.add_argument(
+        "--log",
+        metavar="NAME,NAME",
+        action="append",
+        help="give metrics and some rollouts to tensorboard, wandb, mlflow, trackio or jsonl besides"
+        " (docs/monitoring.md); a run that is resumed goes on in those it had",
     )
     add_trust(made)
     own = entry.hyper_parameters if entry else {}
@@ -122,7 +131,7 @@ def _start(entry: Any, args: Mapping[str, Any], given: Mapping[str, Any], used: 
     words = plan_arguments(given, entry) | data_arguments(given)
     words["args"], words["model"] = {**args, **words["args"]}, model_of(given)
     run_config = plan(entry.name, task, read_task_options(task, given.get("set", ())), use=used, **words)
-    return _train(run_config, given.get("out"), bool(given.get("json")))
+    return _train(run_config, given)
 
 
 def _train_config(args: argparse.Namespace) -> int:
@@ -140,42 +149,43 @@ def _train_config(args: argparse.Namespace) -> int:
     run_config = read_run_config(Path(given["config"]), bool(given.get("trust")))
     entry = registry.methods.get(run_config.method.name) if run_config.method.name in registry.methods else None
     run_config = run_config.override(model_of(given), **settings_of(given, entry))
-    return _train(run_config, given.get("out"), bool(given.get("json")))
+    return _train(run_config, given)
 
 
-def _train(run_config: Any, out: str | None, as_json: bool) -> int:
-    from .. import training
+def _train(run_config: Any, given: Mapping[str, Any]) -> int:
+    from ..training import new_run_folder
 
-    folder = Path(out) if out else training.new_run_folder(run_config.method.name or "method")
-    return _run_with_progress(lambda progress: training.carry_out(run_config, folder, progress), folder, as_json)
+    folder = Path(given["out"]) if given.get("out") else new_run_folder(run_config.method.name or "method")
+    return _run_with_progress(lambda: run_config, folder, False, given)
+
+
+def _trackers(given: Mapping[str, Any]) -> list[str]:
+    """The names of --log, which may be given several times and have several names."""
+    return list(dict.fromkeys(name.strip() for words in given.get("log", ()) for name in words.split(",") if name))
 
 
 def _resume(words: Sequence[str], name: str | None) -> int:
-    from .. import training
     from ..configuration import run_config_of
 
     given = vars(parser().read(words, expect=[name] if name else ()))
     others = ([name] if name else []) + [
-        f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "trust", "json")
+        f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "log", "trust", "json")
     ]
     if others:
         raise BadValue(f"selfteach train: --resume takes the run's own configuration; leave out {', '.join(others)}")
     folder, trust = Path(given["resume"]), bool(given.get("trust"))
-
-    def work(progress: Any) -> Any:
-        return training.carry_out(run_config_of(folder, trust), folder, progress, resume=True)
-
-    return _run_with_progress(work, folder, bool(given.get("json")))
+    return _run_with_progress(lambda: run_config_of(folder, trust), folder, True, given)
 
 
-def _run_with_progress(work: Any, folder: Path, as_json: bool) -> int:
+def _run_with_progress(planned: Callable[[], Any], folder: Path, resume: bool, given: Mapping[str, Any]) -> int:
     """Carry out a run with its progress shown, then draw its curves and print its figures."""
-    from ..progress import show_progress
+    from ..api.launch import launch
+    from ..training import ignore_events
     from .show import show_run
 
+    as_json = bool(given.get("json"))
     try:
-        with show_progress() as progress:
-            run = work(progress)
+        run = launch(planned(), folder, ignore_events, resume, True, ignore_events, _trackers(given))
         number = run.stopped_by
     except KeyboardInterrupt as stop:
         run, number = None, signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT

@@ -29,7 +29,13 @@ from ..core.tree import RolloutGroup, Tree
 TOKENS = ("id", "action_mask", "logp", "version", "span")
 METADATA = "metadata"  # the array that holds the JSON
 # What readers of these events rely on; a line without it is broken.
-HOLDS = {"step": {"event", "step"}, "eval": {"event", "step"}, "final_eval": {"event", "when", "step", "figures"}}
+HOLDS = {
+    "step": {"event", "step"},
+    "eval": {"event", "step"},
+    "final_eval": {"event", "when", "step", "figures"},
+    "warning": {"event", "step", "rule", "text", "advice"},
+    "warning_over": {"event", "step", "rule"},
+}
 NODES = ("parent", "cut", "begin", "by", "sampling")
 
 

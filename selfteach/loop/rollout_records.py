@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, BadValue, describe, unknown
 from ..core.protocols import Tokenizer
-from ..core.tree import Tree
+from ..core.tree import Episode, RolloutGroup, Trajectory, Tree
 from .log import Rollouts
 
 
@@ -142,6 +143,77 @@ def _records(
             int(mask.sum()),
             trajectory.get("status", episode["status"]),
         )
+
+
+TEXT_TOKENS = 512  # of a sample's response that are decoded at each end
+
+
+def sample_rows(
+    groups: Sequence[RolloutGroup], batch: Batch | None, tokenizer: Tokenizer, most: int
+) -> list[dict[str, Any]]:
+    """Some trajectories of a step as text, from the highest reward to the lowest, evenly among those that have one.
+
+    Keys: task, prompt (text), response (all that was sampled; of a long one both ends), answer (what the program
+    returned, as text), reward, advantage (mean over its learned tokens; None: nothing was learned of it), tokens,
+    status. It is what is shown while a run goes on; `read_rollouts` has everything.
+    """
+    found = [
+        (score.value, group, episode, trajectory)
+        for group in groups
+        for episode in group.episodes
+        for trajectory in episode.trajectories
+        if (score := group.scores.get("reward", {}).get(trajectory.leaf)) is not None and score.value is not None
+    ]
+    found.sort(key=lambda row: -row[0])
+    places = sorted({round(i * (len(found) - 1) / max(1, most - 1)) for i in range(min(most, len(found)))})
+    advantages = _batch_advantages(batch)
+    return [_sample_row(*found[n], tokenizer, advantages) for n in places]
+
+
+def _batch_advantages(batch: Batch | None) -> dict[str, float]:
+    """The mean advantage of each learned sequence of a batch, by its name."""
+    if batch is None or "adv" not in batch.columns:
+        return {}
+    sums = np.bincount(batch.get("seq"), weights=batch.get("adv"), minlength=len(batch.names))
+    means = sums / np.maximum(batch.lengths(), 1)
+    return {name: float(mean) for name, mean in zip(batch.names, means.tolist(), strict=True) if np.isfinite(mean)}
+
+
+def _sample_row(
+    reward: float,
+    group: RolloutGroup,
+    episode: Episode,
+    trajectory: Trajectory,
+    tokenizer: Tokenizer,
+    advantages: Mapping[str, float],
+) -> dict[str, Any]:
+    tree, task = episode.tree, group.request.task
+    places = tree.places(trajectory.leaf.node, trajectory.leaf.offset)
+    ids = tree.id[places][tree.action_mask[places]]
+    long = len(ids) > 2 * TEXT_TOKENS
+    parts = (ids[:TEXT_TOKENS], ids[-TEXT_TOKENS:]) if long else (ids,)
+    return {
+        "task": task.id,
+        "prompt": prompt_text(task.prompt),
+        "response": " ... ".join(tokenizer.decode(part) for part in parts),
+        "answer": str(episode.answer) if isinstance(episode.answer, str | int | float) else None,
+        "reward": reward,
+        "advantage": advantages.get(f"{episode.id}:{trajectory.leaf.node}"),
+        "tokens": len(ids),
+        "status": trajectory.status,
+    }
+
+
+def prompt_text(prompt: Any) -> str:
+    """A task's prompt, text or messages, as one text.
+
+    >>> prompt_text([{"role": "user", "content": "2 + 3 ="}])
+    'user: 2 + 3 ='
+    """
+    if not isinstance(prompt, list | tuple):
+        return str(prompt)
+    said = [m if isinstance(m, Mapping) else {"content": m} for m in cast("Sequence[Any]", prompt)]
+    return "\n".join(f"{m['role']}: {m.get('content')}" if "role" in m else str(m.get("content")) for m in said)
 
 
 class TokenWriter(NamedTuple):

@@ -62,6 +62,7 @@ class Loop:
     max_seconds: float | None = None  # seconds of training after which it is done
     state: RunState = field(default_factory=RunState)
     warn: Callable[[str], None] = warnings.warn
+    on_phase: Callable[[str], None] = lambda phase: None  # is told what a step does: "rollout", "learn"
     # Groups and batch of the step that is being learned from.
     current_step: tuple[list[RolloutGroup], Batch | None] = field(default=([], None), init=False)
     # Of the newest step: name of an example that nothing learned -> why.
@@ -91,8 +92,10 @@ class Loop:
         if state.stage_step == 0:
             self._enter(stage)
         context = self._stage_context(stage)
+        self.on_phase("rollout")
         groups = await self._collect(stage, context)
         rolled = time.perf_counter()
+        self.on_phase("learn")
         self._check_scores(groups)
         batch, dropped, sampled, self.dropped_examples = self._compose(stage, context, groups)
         metrics = (

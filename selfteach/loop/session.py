@@ -7,17 +7,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.batch import Batch
 from ..core.blocks import Block
 from ..core.contexts import History
 from ..core.errors import BadCheckpoint, NotFinite, Terminated
 from ..core.task import Sampling, Task
 from ..core.threads import end_fork, guarded
+from ..core.tree import RolloutGroup
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
@@ -25,11 +27,14 @@ from . import checkpoint
 from .evaluate import Result, evaluate, failure_lines
 from .log import RunLog
 from .made_by import differences
+from .rollout_records import sample_rows
 from .run import Loop
 from .state import RunState
 from .text_limit import CUT, cut_line
 
 Observer = Callable[[Mapping[str, Any]], None]
+Watch = Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]  # an event -> events that follow from it
+SHOWN_ROLLOUTS = 4  # of a step, that the observer gets as text
 
 
 @dataclass
@@ -38,6 +43,7 @@ class Session:
 
     judge   says which held-out answers are right; None: they cannot be judged
     reward  a user's own, which evaluations measure besides
+    watch   gives warnings that follow from an event; they are logged and shown, and change nothing
     """
 
     loop: Loop
@@ -53,6 +59,7 @@ class Session:
     observer: Observer = lambda event: None
     base: str = ""  # the adapters' base model, for their config
     reward: Block | None = None
+    watch: Watch = lambda event: ()
     made_by: Mapping[str, Any] = field(default_factory=dict[str, Any])  # kernels and files of the user (made_by.py)
     log: RunLog | None = field(default=None, init=False)
     stop: StopRequest = field(default_factory=lambda: StopRequest())
@@ -61,6 +68,7 @@ class Session:
     _saved: int = field(default=-1, init=False)  # the step of the last checkpoint
 
     def __post_init__(self) -> None:
+        self.loop.on_phase = self._phase
         for part in (self.loop, self.loop.learner, self.loop.engine):
             if hasattr(part, "warn"):
                 part.warn = lambda text: self.emit("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
@@ -175,8 +183,10 @@ class Session:
                 event = {"step": step, "steps": loop.steps, "first": first, "seconds": time.monotonic() - started}
                 event |= metrics
                 self.emit("step", **event)
+                self._show_rollouts(step, groups, batch)
                 self._say_cut(metrics.get(f"rollout/{CUT}", 0))
                 if self.eval_every and loop.state.step % self.eval_every == 0 and not loop.done:
+                    self._phase("evaluate")
                     result = await self.measure(
                         k=1, tasks=self.eval_tasks, greedy=True, where=("eval", loop.state.step)
                     )
@@ -184,6 +194,7 @@ class Session:
                     self.emit("eval", step=loop.state.step, **asked, **await self._with_samples(result))
                 due = due or loop.done or self.stopping or loop.state.step % self.checkpoint_every == 0
                 if self.folder and due and loop.settled:
+                    self._phase("checkpoint")
                     self.save()
                     due = False
                 self._is_whole = True
@@ -267,14 +278,29 @@ class Session:
             self.emit("notice", step=self.loop.state.step, text=cut_line(characters))
 
     def emit(self, event: str, **values: Any) -> None:
-        """Log an event and show it to the observer."""
+        """Log an event and show it to the observer, with the warnings that follow from it."""
         if self.log:
             self.log.event(event, **values)
+        self._observe({"event": event, **values})
+        for warning in self.watch({"event": event, **values}):
+            self.emit(**warning)
+
+    def _observe(self, event: Mapping[str, Any]) -> None:
         process = os.getpid()
         try:
-            self.observer({"event": event, **values})
+            self.observer(event)
         finally:
             end_fork(process)
+
+    def _phase(self, phase: str) -> None:
+        """Tell the observer what is done now; it is not logged."""
+        self._observe({"event": "phase", "phase": phase, "step": self.loop.state.step})
+
+    def _show_rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:
+        """Give the observer some rollouts of a step as text, the best first, the worst last; the log has them all."""
+        if self.folder is not None:
+            rows = sample_rows(groups, batch, self.loop.tokenizer, SHOWN_ROLLOUTS)
+            self._observe({"event": "rollouts", "step": step, "rows": rows})
 
     @contextmanager
     def stop_on_signals(self) -> Generator[None]:

@@ -17,7 +17,8 @@ from support.models import mini
 from support.templates import TOKENIZERS
 
 from selfteach.cli import main
-from selfteach.commands import chat, model_text
+from selfteach.commands import chat
+from selfteach.core import terminal_text
 from selfteach.model import files
 
 
@@ -43,9 +44,9 @@ def given(monkeypatch: Any, text: str, terminal: bool = False) -> None:
 
 def test_a_terminal_gets_no_control_characters() -> None:
     text = "a\tb\n\x1b[31m\x07\r\x9b\u202eé日🙂\u200d"
-    assert model_text.escaped(text) == "a\tb\n\\x1b[31m\\x07\\r\\x9b\\u202eé日🙂\u200d"
-    assert model_text.shown_on(io.StringIO(), text) == text
-    assert "\x1b" not in model_text.shown_on(Terminal(), text)
+    assert terminal_text.escaped(text) == "a\tb\n\\x1b[31m\\x07\\r\\x9b\\u202eé日🙂\u200d"
+    assert terminal_text.shown_on(io.StringIO(), text) == text
+    assert "\x1b" not in terminal_text.shown_on(Terminal(), text)
 
 
 def test_generate_prints_answers_and_the_same_with_the_same_seed(mini_folder: Path, capsys: Any) -> None:
