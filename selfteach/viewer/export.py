@@ -98,7 +98,7 @@ def _add_step(store: _Store, name: str, step: int) -> int | None:
     try:
         found = store.data.rollouts.step(store.data.run(where), step)
         rows = found.rows(0, len(found.places))
-        episodes = {r["episode"]: found.episode(r["episode"]) for r in rows}
+        episodes = {name: found.episode(name) for name in dict.fromkeys(r["episode"] for r in rows)}
     except (SelfteachError, OSError):
         return None
     if len(as_json(episodes)) > store.left:

@@ -67,11 +67,8 @@ class ViewerData:
             raise BadValue(f"no run is called {parameters.get('run', '')!r} here")
         run, root = known
         files = [run / "config.json", run / "log", run / "log" / EVENTS, run / "log" / "rollouts"]
-        files += (
-            [run / "log" / "rollouts" / f"{int(step):06d}.npz"]
-            if (step := parameters.get("step", "")).isdigit()
-            else []
-        )
+        if "step" in parameters:
+            files.append(run / "log" / "rollouts" / f"{number(parameters, 'step'):06d}.npz")
         if any(not f.resolve().is_relative_to(root) for f in files):
             raise BadValue(f"{run.name}: its log is a link that leads out of {root}")
         return run
@@ -144,7 +141,7 @@ def number(p: Parameters, name: str, otherwise: int | None = None) -> int:
     word = p.get(name, "")
     if not word and otherwise is not None:
         return otherwise
-    if not word.lstrip("-").isdecimal() or not word.isascii() or len(word) > 18:
+    if not (word.isascii() and word.removeprefix("-").isdigit()) or len(word) > 18:
         raise BadValue(f"{name} must be a whole number, not {word[:40]!r}")
     return int(word)
 

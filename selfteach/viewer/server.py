@@ -100,6 +100,7 @@ class ViewerServer:
 def as_json(value: Any) -> str:
     """Plain values as compact JSON; what has no JSON is its text, numbers that are not finite are null."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
     except ValueError:
-        return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), default=str)
+        text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), default=str)
+    return text.encode("utf-8", "replace").decode()  # half of a surrogate pair, which a log's JSON can hold, is no text

@@ -21,7 +21,7 @@ function chosen() {
   const known = new Set(home.runs.map((r) => r.id));
   if (state.at.runs !== undefined) return state.at.runs.split("|").filter((id) => known.has(id));
   if (known.has(state.at.run)) return [state.at.run];
-  const newest = [...home.runs].sort((a, b) => (b.changed || 0) - (a.changed || 0))[0];
+  const newest = [...home.runs].sort((a, b) => (b.steps > 0) - (a.steps > 0) || (b.changed || 0) - (a.changed || 0))[0];
   return newest ? [newest.id] : [];
 }
 
