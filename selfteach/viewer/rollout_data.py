@@ -6,7 +6,7 @@ import codecs
 import itertools
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ class StepRollouts:
             "status": "error" if e["status"] == "error" else trajectory.status if trajectory else e["status"],
             "learned": name is not None and not dropped,
             "text": text if len(text) <= SNIPPET else text[:SNIPPET] + "…",
-            "forks": len(tree.parent) - len(set(tree.parent)) if len(tree.parent) > 2 else 0,
+            "forks": sum(n > 1 for parent, n in Counter(tree.parent).items() if parent >= 0),
             "paths": len(e["trajectories"]),
         }
 

@@ -74,8 +74,9 @@ class ViewerData:
         return run
 
     def ledger_folders(self) -> list[str | Path]:
-        """Where the ledger's results are: folders given that hold some, ./results, and those of the library."""
-        return [*(f for f in self.folders if any(map(_is_claim, f.glob("*.json")))), *result_folders()]
+        """Where the ledger's results are: folders given that hold nothing else, ./results, and those of the library."""
+        own = [f for f in self.folders if (files := [*f.glob("*.json")]) and all(map(_is_claim, files))]
+        return [*own, *result_folders()]
 
     def ids(self) -> list[str]:
         """The runs that were found."""

@@ -103,7 +103,7 @@ export function chart({ title, about, lines, smooth = 1, key, zoom, onzoom, onpo
       scales: { x: { time: false, ...(zoom ? { min: zoom[0], max: zoom[1] } : {}) }, y: { distr: logged ? 3 : 1, ...(logged ? { clamp: 1e-12 } : { range: range(lines) }) } },
       axes: [
         { ...axis, ...(whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] } : {}), values: (u, marks) => marks.map((v) => (Math.abs(v) >= 1e6 ? v / 1e6 + "M" : Math.abs(v) >= 1e4 ? v / 1e3 + "k" : String(v))) },
-        { ...axis, size: 52, values: (u, marks) => marks.map((v) => (v === null ? "" : number(v, 3))) },
+        { ...axis, size: (u, texts) => 16 + 6.2 * Math.max(3, ...(texts || []).map((t) => String(t).length)), values: (u, marks, n, space, step) => marks.map((v) => (v === null ? "" : logged ? number(v, 3) : markText(v, step))) },
       ],
       cursor: { sync: key ? { key, setSeries: false } : undefined, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
       hooks: {
@@ -230,6 +230,14 @@ function table(lines, smooth) {
     }
   }
   return { data, series, bands, hidden };
+}
+
+// A mark of an axis with as many digits as its distance to the next one needs.
+function markText(value, step) {
+  const size = Math.abs(value);
+  if (size < step / 1e3) return "0";
+  if (size >= 1e5 || step < 1e-6) return value.toExponential(Math.max(0, Math.min(6, Math.floor(Math.log10(size)) - Math.floor(Math.log10(step)))));
+  return value.toFixed(Math.max(0, Math.min(7, -Math.floor(Math.log10(step) + 1e-9) + (step * 10 ** -Math.floor(Math.log10(step) + 1e-9) === 2.5 ? 1 : 0))));
 }
 
 // A scale with a little room, 0 in it where the values are not far from there.
