@@ -152,8 +152,8 @@ def probability_of_improvement(
     wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
     if len(x) < 2 or len(y) < 2:
         return float(wins.mean()), math.nan, math.nan
-    random = generator("probability_of_improvement", len(x), len(y))
-    a, b = random.integers(0, len(x), (draws, len(x))), random.integers(0, len(y), (draws, len(y)))
+    drawn = generator("probability_of_improvement", len(x), len(y))
+    a, b = drawn.integers(0, len(x), (draws, len(x))), drawn.integers(0, len(y), (draws, len(y)))
     means = wins[a[:, :, None], b[:, None, :]].mean((1, 2))
     low, high = np.quantile(means, (0.025, 0.975))
     return float(wins.mean()), float(low), float(high)

@@ -277,9 +277,7 @@ def test_a_live_run_is_followed_and_a_log_cut_back_is_read_anew(
     run = write_run(tmp_path / "runs" / "live", letters, steps=2, done=False)
     with viewing(tmp_path / "runs") as address:
         page = Page(browser, address)
-        points = (
-            "() => import('/static/curves.js').then(m => m.logs.get('runs/live')?.metrics['reward/mean'][0].join()"
-        )
+        points = "() => import('/static/curves.js').then(m => m.logs.get('runs/live')?.metrics['reward/mean'][0].join()"
         page.show("curves?runs=runs/live", ".chart canvas")
         assert page.at.evaluate(points + ")") == "0,1"
         log = RunLog(run / "log")

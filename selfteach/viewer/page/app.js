@@ -7,7 +7,7 @@ import { treesView } from "./trees.js";
 import { ask, exported, fill, go, h, linkTo, message, number, percent, readHash, state, virtualList, visible } from "./util.js";
 
 const VIEWS = { curves: "Curves", rollouts: "Rollouts", trees: "Trees", compare: "Compare", ledger: "Ledger" };
-const POLL_MS = 2000, LIST_MS = 8000, MOST_CHOSEN = 30;
+const POLL_MS = 3000, LIST_MS = 8000, MOST_CHOSEN = 30;
 const KEYS = [["1 – 5", "curves, rollouts, trees, compare, ledger"], ["/", "find a run"], ["↑ ↓ or j k", "move through a list or a tree"], ["← →", "fold and unfold a tree"], ["[ ]", "earlier and later step"], ["Esc", "leave a rollout; end a zoom"], ["r", "read again"], ["?", "these keys"]];
 
 let home = { runs: [], results: [], waiting: 0, folders: [] };

@@ -167,25 +167,32 @@ export function chart({ title, about, lines, smooth = 1, key, zoom, onzoom, onpo
     h("button", { class: "quiet", onclick: () => save(name + ".svg", svgOf(plot, title, lines, data, hidden), "image/svg+xml"), title: "picture as SVG" }, "SVG"),
     h("button", { class: "quiet", onclick: csv, title: "the numbers as CSV" }, "CSV"),
   );
-  // charts below the fold are drawn when they come near, so that the first paint does not wait for them
-  new IntersectionObserver((entries, observer) => {
-    if (entries.some((e) => e.isIntersecting)) {
-      observer.disconnect();
+  // Only what is seen is drawn and kept up: neither the first paint nor a live run waits for charts below the fold.
+  let seen = false, stale = false;
+  new IntersectionObserver((entries) => {
+    seen = entries.at(-1).isIntersecting;
+    if (seen && !plot) {
       draw();
       let width = place.clientWidth;
       new ResizeObserver(() => {
-        if (place.clientWidth !== width) {
+        if (place.clientWidth && place.clientWidth !== width) {
           width = place.clientWidth;
           plot.setSize({ width: Math.max(180, width), height: 190 });
         }
       }).observe(place);
-    }
+    } else if (seen && stale) draw();
+    if (seen) stale = false;
   }, { rootMargin: "300px" }).observe(box);
   // New values, window or zoom, in place, so that a live run neither flickers nor loses the cursor.
   box.update = (next, window, range) => {
     const same = next.length === lines.length && next.every((l, i) => l.colour === lines[i].colour && l.label === lines[i].label && !l.low === !lines[i].low);
     const before = series.length;
     [lines, smooth, zoom] = [next, window, range];
+    if (!seen) {
+      stale = true;
+      ({ data, series, bands, hidden } = table(lines, smooth));
+      return;
+    }
     ({ data, series, bands, hidden } = table(lines, smooth));
     small = lines.length > 8;
     if (!plot) return;

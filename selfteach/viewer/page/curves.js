@@ -1,6 +1,6 @@
 // Curves: every metric of the chosen runs, each with what it means; live runs are followed from where their log was read.
 import { bandName, bandOf, chart, colour } from "./charts.js";
-import { ask, exported, fill, go, h, message, number, state, visible } from "./util.js";
+import { ask, exported, fill, go, h, message, number, remember, remembered, state, visible } from "./util.js";
 
 const SECTIONS = [
   ["Reward", /^reward\//],
@@ -192,13 +192,14 @@ export function curvesView({ runs, chosen, summaries }) {
       for (const run of chosen()) if (logs.get(run)?.about[name]?.[0]) return logs.get(run).about[name];
       return ["", "", ""];
     };
-    const open = JSON.parse(localStorage.getItem("selfteach.sections") || "{}");
+    const open = remembered("sections");
     const parts = [];
     for (const [section, members] of groups) {
       const absent = (WANTED[section] || []).filter(([pattern]) => ![...known].some((n) => pattern.test(n))).map(([, text]) => text);
       if (!members.length && (!absent.length || s.filter || !known.size)) continue;
       const grid = h("div", { class: "grid" });
-      for (const name of members) {
+      const folded = (open[section] ?? ["Held-out, in detail", "Tokens", "Other"].includes(section)) && s.filter === "";
+      for (const name of folded ? [] : members) {
         const group = together.get(name);
         const lines = linesOf(group ? group.members : [name]);
         if (!lines.length) continue;
@@ -214,12 +215,13 @@ export function curvesView({ runs, chosen, summaries }) {
         }
         grid.append(made);
       }
-      const folded = open[section] ?? ["Held-out, in detail", "Tokens", "Other"].includes(section);
-      const details = h("details", { class: "section", open: !folded || s.filter !== "" }, h("summary", {}, section, h("span", { class: "count" }, String(members.length))), grid,
+      const details = h("details", { class: "section", open: !folded }, h("summary", {}, section, h("span", { class: "count" }, String(members.length))), grid,
         absent.length ? h("p", { class: "absent" }, "Not in this log: ", absent.join("; "), ".") : null);
       details.addEventListener("toggle", () => {
+        if (details.open === !folded) return;
         open[section] = !details.open;
-        localStorage.setItem("selfteach.sections", JSON.stringify(open));
+        remember("sections", open);
+        draw();
       });
       parts.push(details);
     }

@@ -8,7 +8,7 @@ const shown = (measure, v) => (FRACTIONS.has(measure) ? percent(v) : number(v, 3
 // A mean with its interval on a scale that all rows share; seeds are pale dots.
 function interval(summary, low, high, n, zero) {
   const X = (v) => 6 + ((v - low) / (high - low || 1)) * 188;
-  const picture = svg("svg", { class: "forest", viewBox: "0 0 200 22", preserveAspectRatio: "none", role: "img", "aria-label": "interval" });
+  const picture = svg("svg", { class: "forest", viewBox: "0 0 200 22", role: "img", "aria-label": "interval" });
   if (zero !== undefined) picture.append(svg("line", { x1: X(zero), x2: X(zero), y1: 0, y2: 22, stroke: "var(--quiet)", "stroke-dasharray": "2 2" }));
   for (const v of summary.per_seed || []) if (v !== null) picture.append(svg("circle", { cx: X(v), cy: 11, r: 2.2, fill: colour(n), "fill-opacity": 0.35 }));
   if (summary.interval) picture.append(svg("line", { x1: X(summary.interval[0]), x2: X(summary.interval[1]), y1: 11, y2: 11, stroke: colour(n), "stroke-width": 2 }));
@@ -46,7 +46,7 @@ export function resultView(result) {
     charts.length ? h("div", { class: "grid" }, charts) : h("p", { class: "hint" }, "This result has no learning curves."),
     h("div", { class: "block" }, h("h2", {}, "After training"), h("div", { class: "wide" }, h("table", { class: "data" },
       h("thead", {}, h("tr", {}, h("th", {}, "arm"), h("th", {}, main === "accuracy" ? "sampled accuracy: seeds, mean, 95 % interval" : main), measures.map((m) => h("th", {}, m === "accuracy" ? "sampled %" : m === "greedy" ? "greedy %" : m)), h("th", { title: "the chance that one run is above another, over all pairs of seeds; bootstrap interval (Agarwal et al. 2021)" }, result.kind === "reproduce" ? "chance that self is better" : "chance to be better than the first"), result.kind === "compare" ? h("th", {}, "against the first, paired") : null, costs.map((c) => h("th", {}, names[c] || c)))),
-      h("tbody", {}, arms.map((a, n) => h("tr", {}, h("td", {}, h("i", { class: "key", style: { "--c": colour(n) } }), visible(a.name)), h("td", {}, a.final[main] ? interval(a.final[main], low, high, n) : "–"), measures.map((m) => h("td", {}, meanText(m, a.final[m]))), h("td", {}, better(a.improvement)), result.kind === "compare" ? h("td", {}, meanText(main, a.against)) : null, costs.map((c) => h("td", {}, number(a.cost?.[c]?.mean, 3))))))))),
+      h("tbody", {}, arms.map((a, n) => h("tr", {}, h("td", { class: "n" }, h("i", { class: "key", style: { "--c": colour(n) } }), visible(a.name)), h("td", {}, a.final[main] ? interval(a.final[main], low, high, n) : "–"), measures.map((m) => h("td", { class: "n" }, meanText(m, a.final[m]))), h("td", { class: "n" }, better(a.improvement)), result.kind === "compare" ? h("td", {}, meanText(main, a.against)) : null, costs.map((c) => h("td", {}, number(a.cost?.[c]?.mean, 3))))))))),
     ...(arms.some((a) => a.differs) ? [h("details", { class: "block" }, h("summary", {}, "What the arms differ in"), arms.filter((a) => a.differs).map((a) => h("p", {}, h("b", {}, visible(a.name)), ": ", visible(a.differs))))] : []),
     Object.keys(result.failed || {}).length ? h("div", { class: "block" }, h("h2", {}, "Runs that failed"), Object.entries(result.failed).map(([k, v]) => message(`${k}: ${v}`, "failed"))) : null,
   ];
@@ -60,7 +60,7 @@ function checksView(result) {
     h("tbody", {}, result.checks.map((c) => {
       const summary = { mean: c.effect, interval: c.interval?.length ? c.interval : null, per_seed: c.per_seed };
       const [low, high] = spanOf([summary], [0]);
-      return h("tr", {}, h("td", {}, c.kind), h("td", {}, visible(c.text)), h("td", {}, c.shown), h("td", {}, c.effect === null ? "–" : interval(summary, low, high, 0, 0)), h("td", {}, c.detectable), h("td", { class: verdictClass(c.verdict) }, visible(c.said)));
+      return h("tr", {}, h("td", {}, c.kind), h("td", {}, visible(c.text)), h("td", { class: "n" }, c.shown), h("td", {}, c.effect === null ? "–" : interval(summary, low, high, 0, 0)), h("td", {}, c.detectable), h("td", { class: verdictClass(c.verdict) }, visible(c.said)));
     })))));
 }
 
@@ -72,6 +72,7 @@ export function compareView({ home }) {
     const results = home().results;
     if (!results.length) return fill(host, message("No results of compare, sweep or reproduce in these folders. selfteach compare grpo rloo --task chain_sum --seeds 3 writes one; give its folder too: selfteach view runs results."));
     const id = results.some((r) => r.id === state.at.result) ? state.at.result : results[0].id;
+    if (!host.childElementCount) fill(host, message("Reading …"));
     try {
       const result = await ask("result", { id });
       fill(host, 
@@ -97,6 +98,7 @@ export function ledgerView() {
   const host = h("div"), claim = h("div");
   let rows = null;
   async function changed() {
+    if (!rows) fill(host, message("Reading …"));
     try {
       rows ||= (await ask("ledger")).rows;
       draw();

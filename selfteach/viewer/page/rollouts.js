@@ -159,7 +159,8 @@ export function rolloutsView({ runs, chosen }) {
     if (own !== reader) return;
     const show = s.show || "tokens", colouring = s.colour || "none";
     const tab = (key, text) => h("button", { "aria-pressed": String(show === key), onclick: () => go({ show: key === "tokens" ? "" : key }) }, text);
-    const others = runs().filter((r) => r.id !== name && r.has_rollouts);
+    const task = runs().find((r) => r.id === name)?.task;
+    const others = runs().filter((r) => r.id !== name && r.has_rollouts).sort((a, b) => (b.task === task) - (a.task === task));
     const lack = lacking(colouring, e.paths);
     const body = h("div");
     fill(reading, 

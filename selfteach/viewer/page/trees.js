@@ -14,6 +14,7 @@ export function treesView({ runs, chosen }) {
     const own = ++reader;
     try {
       const name = run();
+      if (!body.childElementCount) fill(body, message("Reading …"));
       if (!name) return fill(body, message("There are no runs here yet."));
       logged = (await ask("steps", { run: name })).steps;
       if (!logged.length) {

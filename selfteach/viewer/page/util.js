@@ -130,6 +130,24 @@ function followExported({ run, task }) {
   });
 }
 
+// ---- what one reader prefers, kept where the browser allows it
+
+export function remembered(name) {
+  try {
+    return JSON.parse(localStorage.getItem("selfteach." + name)) || {};
+  } catch {
+    return {};
+  }
+}
+
+export function remember(name, value) {
+  try {
+    localStorage.setItem("selfteach." + name, JSON.stringify(value));
+  } catch {
+    // a browser that keeps nothing shows the same page the next time
+  }
+}
+
 // ---- numbers
 
 export function number(value, digits = 4) {
@@ -206,7 +224,7 @@ export function virtualList({ rows, height, draw, label, onopen }) {
     if (i < 0 || i >= rows.length) return;
     drawn.get(at)?.setAttribute("aria-selected", "false");
     at = i;
-    if (i * height < box.scrollTop) box.scrollTop = i * height;
+    if (i * height < box.scrollTop || !box.clientHeight) box.scrollTop = i * height;
     else if ((i + 1) * height > box.scrollTop + box.clientHeight) box.scrollTop = (i + 1) * height - box.clientHeight;
     show();
     drawn.get(at)?.setAttribute("aria-selected", "true");
