@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,7 +80,7 @@ def run(command: str, words: Sequence[str]) -> int:
         else:
             print(url, flush=True)
             print_note(f"{len(data.ids())} runs in {', '.join(map(str, folders))}; Ctrl-C ends the page")
-        if not given.get("no_open") and not given.get("json"):
+        if not given.get("no_open") and not given.get("json") and has_screen():
             webbrowser.open(url)
         config = uvicorn.Config(
             application,
@@ -90,6 +92,11 @@ def run(command: str, words: Sequence[str]) -> int:
         )
         uvicorn.Server(config).run(sockets=[listener])
     return 0
+
+
+def has_screen() -> bool:
+    """Whether a browser can open a window here; without one a browser of text would take the terminal."""
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _export(data: ViewerData, given: dict[str, Any]) -> int:

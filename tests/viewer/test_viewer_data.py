@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -392,3 +400,25 @@ def test_an_export_by_the_command(run: Path, tmp_path: Path, capsys: Any) -> Non
 def test_without_a_folder_of_runs_it_says_so(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["view"]) == 2 and "there is no folder runs here" in capsys.readouterr().err
+
+
+def test_the_command_serves_the_page_at_the_address_that_it_prints(run: Path) -> None:
+    pytest.importorskip("uvicorn", reason="the package uvicorn is not installed; pip install 'selfteach[view]'")
+    words = [sys.executable, "-m", "selfteach.cli", "view", str(run), "--json"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as started:
+        try:
+            assert started.stdout is not None
+            url = json.loads(started.stdout.readline())["url"]
+            for _ in range(100):
+                with contextlib.suppress(OSError):
+                    page = urllib.request.urlopen(url, timeout=30).read().decode()
+                    break
+                time.sleep(0.1)
+            assert "static/app.js" in page
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(url[:-3], timeout=30)
+            started.send_signal(signal.SIGINT)
+            assert started.wait(60) == 130
+        finally:
+            started.kill()

@@ -1,6 +1,6 @@
 // Curves: every metric of the chosen runs, each with what it means; live runs are followed from where their log was read.
 import { bandName, bandOf, chart, colour } from "./charts.js";
-import { ask, exported, fill, go, h, message, number, remember, remembered, state, visible } from "./util.js";
+import { ask, cut, exported, fill, go, h, message, number, remember, remembered, state, visible } from "./util.js";
 
 const SECTIONS = [
   ["Reward", /^reward\//],
@@ -35,6 +35,27 @@ const DASHES = [null, [6, 4], [2, 3]];
 const FIRST = ["reward/mean", "eval/sampled", "eval/greedy", "rollout/length_mean", "policy/entropy_estimate", "policy/approx_kl", "policy/clip_fraction", "time by phase", "tokens_per_s", "policy/grad_norm"];
 const XS = { step: "step", tokens: "tokens sampled", seconds: "seconds of training" };
 
+// The leaves of a run's configuration by their path; marks of types in it (tuple, kind) are left out of the paths.
+function leaves(value, path = "", out = {}) {
+  if (value && typeof value === "object") {
+    const inner = Object.keys(value).length === 1 && "tuple" in value ? value.tuple : value;
+    if (Array.isArray(inner) && inner.every((v) => v === null || typeof v !== "object")) out[path] = inner.join(", ");
+    else for (const [k, v] of Object.entries(inner)) if (k !== "kind" && k !== "format") leaves(v, path ? path + "." + k : k, out);
+  } else out[path] = value === null || value === undefined ? "none" : String(value);
+  return out;
+}
+
+const MOST_LEAVES = 200;
+export async function configurations(runs) {
+  const known = await Promise.all(runs.map(async (run) => leaves(await ask("config", { run }))));
+  const names = [...new Set(known.flatMap(Object.keys))];
+  const differ = runs.length > 1 ? names.filter((n) => new Set(known.map((k) => k[n] ?? "–")).size > 1) : names.filter((n) => !n.startsWith("method.stages"));
+  if (!differ.length) return h("p", { class: "hint" }, runs.length > 1 ? "These runs differ in nothing that their configurations hold." : "This run has no configuration.");
+  return h("div", { class: "wide" }, h("table", { class: "data" }, h("thead", {}, h("tr", {}, h("th", {}, ""), runs.map((r) => h("th", {}, visible(r))))),
+    h("tbody", {}, differ.slice(0, MOST_LEAVES).map((n) => h("tr", {}, h("td", {}, visible(n)), known.map((k) => h("td", {}, visible(cut(k[n] ?? "–", 200)))))))),
+    differ.length > MOST_LEAVES ? h("p", { class: "hint" }, `and ${differ.length - MOST_LEAVES} more`) : null);
+}
+
 export const logs = new Map(); // run -> what is known of its log
 
 export async function follow(run) {
@@ -63,6 +84,7 @@ export async function follow(run) {
 export function curvesView({ runs, chosen, summaries }) {
   const host = h("div", { class: "curves" });
   const notes = h("div", { class: "notes" });
+  const configured = h("div"), settingsOf = h("details", { class: "section", ontoggle: () => drawConfigurations() }, h("summary", {}, "What they are"), configured);
   const body = h("div");
   const charts = new Map();
   const details = new Map(); // run -> steps of a zoom, where the log was thinned
@@ -231,7 +253,22 @@ export function curvesView({ runs, chosen, summaries }) {
     drawNotes(known.size, parts.length);
   }
 
+  let configuredOf = "";
+  async function drawConfigurations() {
+    const wanted = chosen(), key = wanted.join("|");
+    settingsOf.hidden = !wanted.length;
+    fill(settingsOf.firstChild, wanted.length > 1 ? "What these runs differ in" : "What this run is");
+    if (!settingsOf.open || key === configuredOf) return;
+    configuredOf = key;
+    try {
+      fill(configured, await configurations(wanted));
+    } catch (error) {
+      fill(configured, message(error.message, "failed"));
+    }
+  }
+
   function drawNotes(known, parts) {
+    drawConfigurations();
     const out = [];
     const s = settings();
     if (failed) out.push(message(failed, "failed"));
@@ -288,6 +325,6 @@ export function curvesView({ runs, chosen, summaries }) {
       drawing = null;
     }
   }
-  host.append(bar, notes, body);
+  host.append(bar, notes, settingsOf, body);
   return { element: host, refresh, changed: () => { const x = settings().x; if (host.dataset.x !== x) charts.clear(); host.dataset.x = x; return refresh(true); }, recolour: () => { charts.clear(); draw(); } };
 }
