@@ -261,7 +261,7 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 def _events_of(lines: bytes) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for line in lines.splitlines():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict) and event.keys() >= HOLDS.get(event.get("event", ""), {"event"}):
                 out.append(cast("dict[str, Any]", event))

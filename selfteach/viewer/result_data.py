@@ -49,7 +49,7 @@ def kind_of(file: Path) -> str:
 def _kind(file: Path, changed: int, size: int) -> str:
     try:
         with file.open("rb") as f:
-            head = f.read(4096)
+            head = f.read(1 << 16)
     except OSError:
         return ""
     if b'"arms"' not in head and b'"claim"' not in head and b'"seeds"' not in head:

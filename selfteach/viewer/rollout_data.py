@@ -7,7 +7,8 @@ import itertools
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,24 @@ ZERO = "its advantage is 0, so it has no gradient"
 NO_TOKENIZER = "the run has no checkpoint yet, and so no tokenizer: tokens are shown by their numbers"
 
 
+@contextmanager
+def as_written(file: Path) -> Generator[None]:
+    """Raise BadCheckpoint for what goes wrong inside: what is not as it was written shows wherever it is first used."""
+    try:
+        yield
+    except SelfteachError:
+        raise
+    except Exception as error:
+        raise BadCheckpoint(f"{file}: not as a run wrote it ({describe(error, 160)})") from error
+
+
 class StepRollouts:
     """The rollouts of one step; rows are made when they are asked for, an episode at a time."""
 
     def __init__(self, file: Path, step: int, tokenizer: Tokenizer | None) -> None:
         self.file, self.step, self.tokenizer = file, step, tokenizer
         self.stored = Rollouts(file)
-        try:
+        with as_written(file):
             self.learned = LearnedExamples(self.stored)
             self.episodes = self.stored.metadata["episodes"]
             self.group_of: list[dict[str, Any]] = []
@@ -48,15 +60,13 @@ class StepRollouts:
                     self.scores.setdefault(s["at"][0], []).append(s)
             # one row a trajectory; an episode that closed none has one too
             self.places = [(n, t) for n, e in enumerate(self.episodes) for t in range(max(1, len(e["trajectories"])))]
-        except Exception as error:
-            raise BadCheckpoint(f"{file}: not as a run wrote it ({describe(error, 160)})") from error
         self._rows: list[dict[str, Any]] = []
         self._texts: list[str] | None = None
         self._lock = threading.Lock()
 
     def rows(self, first: int, count: int) -> list[dict[str, Any]]:
         """Rows first : first + count."""
-        with self._lock:
+        with self._lock, as_written(self.file):
             upto = min(first + count, len(self.places))
             while len(self._rows) < upto:
                 self._rows.append(self._row(*self.places[len(self._rows)]))
@@ -66,10 +76,11 @@ class StepRollouts:
         """The numbers of the rows whose prompt, response or observations contain a text, letter case aside."""
         if self._texts is None:
             texts: list[str] = []
-            for n, t in self.places:
-                tree, trajectory = self.stored.tree(self.episodes[n]["id"]), self._trajectory(n, t)
-                leaf = (trajectory.leaf.node, trajectory.leaf.offset) if trajectory else (len(tree.parent) - 1, -1)
-                texts.append(self._text(tree.id[tree.places(*leaf)]).lower())
+            with as_written(self.file):
+                for n, t in self.places:
+                    tree, trajectory = self.stored.tree(self.episodes[n]["id"]), self._trajectory(n, t)
+                    leaf = (trajectory.leaf.node, trajectory.leaf.offset) if trajectory else (len(tree.parent) - 1, -1)
+                    texts.append(self._text(tree.id[tree.places(*leaf)]).lower())
             self._texts = texts
         sought = words.lower()
         return [i for i, text in enumerate(self._texts) if sought in text]
@@ -143,7 +154,7 @@ class StepRollouts:
             raise BadValue(f"{self.file}: has no episode {name!r}")
         n = self.stored.index[name]
         e, group = self.episodes[n], self.group_of[n]
-        try:
+        with as_written(self.file):
             tree, task, request = self.stored.tree(name), _task(group), _request(group)
             trajectories = [self._trajectory(n, t) for t in range(max(1, len(e["trajectories"])))]
             by_token = self._by_token(tree, n, trajectories)
@@ -167,10 +178,6 @@ class StepRollouts:
                 "paths": [self._path(n, t, tree, by_token) for t in trajectories],
                 "tree": self._tree(tree, e, by_token),
             }
-        except SelfteachError:
-            raise
-        except Exception as error:  # what is not as it was written shows wherever it is first used
-            raise BadCheckpoint(f"{self.file}: not as a run wrote it ({describe(error, 160)})") from error
 
     def _holds(self, tree: Tree) -> dict[str, bool]:
         """What the log holds of tokens beside their log-probability."""

@@ -14,7 +14,7 @@ from ..loop.log import EVENTS
 from ..loop.run_folder import FIGURES, RunSummary, find_runs, read_config, summary_of
 from .curve_data import curve_page
 from .result_data import claim_page, find_results, kind_of, ledger_page, result_page
-from .rollout_data import RolloutReader
+from .rollout_data import RolloutReader, as_written
 
 FRESH_SECONDS = 4.0  # so long a listing of folders stands
 READ_SECONDS = 0.4  # so long one answer reads summaries; what is left comes with the next
@@ -118,12 +118,18 @@ class ViewerData:
             return known[1]
         if not read:
             return known[1] if known else None
-        self._summaries[run] = (state, summary_of(run))
-        return self._summaries[run][1]
+        try:
+            found = summary_of(run)
+        except (KeyError, TypeError, ValueError, AttributeError):  # one broken run does not hide the others
+            found = RunSummary(run.name, "", "", "", None, "", "broken", 0, None, None, None, 0.0, False)
+        self._summaries[run] = (state, found)
+        return found
 
     def _curves(self, p: Parameters) -> dict[str, Any]:
         steps = (number(p, "first"), number(p, "last")) if "first" in p else None
-        return curve_page(self.run(p), number(p, "offset", 0), p.get("mark", ""), steps)
+        run = self.run(p)
+        with as_written(run / "log" / EVENTS):
+            return curve_page(run, number(p, "offset", 0), p.get("mark", ""), steps)
 
     def _rows(self, p: Parameters) -> dict[str, Any]:
         step = self.rollouts.step(self.run(p), number(p, "step"))

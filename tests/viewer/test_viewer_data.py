@@ -31,7 +31,7 @@ from selfteach.viewer.export import MODULES, export_page
 from selfteach.viewer.result_data import claim_page, kind_of, ledger_page, result_page
 from selfteach.viewer.rollout_data import RolloutReader
 from selfteach.viewer.run_index import ViewerData
-from selfteach.viewer.server import PAGE, ViewerServer
+from selfteach.viewer.server import PAGE, ViewerServer, as_json
 
 SHIPPED = Path(__file__).parents[2] / "selfteach" / "results"
 
@@ -316,6 +316,31 @@ def test_two_hundred_runs_are_listed_and_kept_up(run: Path, tmp_path: Path) -> N
     assert (
         home["runs"][7]["accuracy"] == 0.6 and home["runs"][7]["method"] == "grpo" and home["runs"][7]["has_rollouts"]
     )
+
+
+ODD = [
+    '{"event": "step", "step": "x"}',
+    '{"event": "step", "step": 1e999, "reward/mean": [1]}',
+    '{"event": "eval", "step": null}',
+    '{"event": "final_eval", "when": [], "step": 3, "figures": 7}',
+    '{"event": "step", "step": 2, "reward/mean": "\\ud800", "time/step_s": {}}',
+    "[" * 5000,
+]
+
+
+@pytest.mark.parametrize("line", ODD)
+def test_a_log_with_odd_values_hides_no_other_run(run: Path, tmp_path: Path, line: str) -> None:
+    for name in ("odd", "fine"):
+        shutil.copytree(run, tmp_path / name, ignore=shutil.ignore_patterns("figures.json"))
+    with (tmp_path / "odd" / "log" / "events.jsonl").open("a") as f:
+        f.write(line + "\n")
+    data = ViewerData([tmp_path])
+    runs = {r["name"]: r for r in data.answer("home", {})["runs"]}
+    assert runs["fine"]["steps"] == 4 and "odd" in runs
+    try:
+        as_json(data.answer("curves", {"run": f"{tmp_path.name}/odd"}))
+    except BadCheckpoint as error:
+        assert "events.jsonl: not as a run wrote it" in str(error)
 
 
 # ---- the export

@@ -105,7 +105,7 @@ export function chart({ title, about, lines, smooth = 1, key, zoom, onzoom, onpo
         { ...axis, ...(whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] } : {}), values: (u, marks) => marks.map((v) => (Math.abs(v) >= 1e6 ? v / 1e6 + "M" : Math.abs(v) >= 1e4 ? v / 1e3 + "k" : String(v))) },
         { ...axis, size: (u, texts) => 16 + 6.2 * Math.max(3, ...(texts || []).map((t) => String(t).length)), values: (u, marks, n, space, step) => marks.map((v) => (v === null ? "" : logged ? number(v, 3) : markText(v, step))) },
       ],
-      cursor: { sync: key ? { key, setSeries: false } : undefined, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
+      cursor: { sync: key ? { key, scales: ["x", null], setSeries: false } : undefined, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
       hooks: {
         setCursor: [hover],
         setSelect: [(u) => {

@@ -4,7 +4,7 @@ import { ask, cut, exported, fill, go, h, message, number, remember, remembered,
 
 const SECTIONS = [
   ["Reward", /^reward\//],
-  ["Held-out evaluation", /^eval\/(greedy|sampled|score|reward(_\w+)?|length|pass@\d+)(\+\w+)?$|^pass@k$/],
+  ["Held-out evaluation", /^eval\/(greedy|sampled|score|reward(_\w+)?|length)$/],
   ["Held-out, in detail", /^eval\//],
   ["Length and turns", /^rollout\/(length|turns|tool_calls|truncated|cut_text|re_rendered)/],
   ["Exploration", /entropy|mixed_/],
@@ -296,34 +296,42 @@ export function curvesView({ runs, chosen, summaries }) {
     }
   }
 
-  let drawing = null, last = "";
+  let drawing = null, last = "", again = false;
   async function refresh(force) {
-    if (drawing) return drawing;
-    drawing = (async () => {
-      let grew = force;
-      const wanted = chosen();
-      failed = "";
-      const missing = wanted.filter((r) => !logs.has(r) || summaries().get(r)?.state === "live" || summaries().get(r)?.state === "starting" || force === "all");
-      await Promise.all(missing.map(async (run) => {
-        try {
-          if (await follow(run)) grew = true;
-        } catch (error) {
-          failed = `${run}: ${error.message}`;
-          grew = true;
-        }
-      }));
-      const key = JSON.stringify([state.at.zoom, state.at.x, wanted]);
-      if (key !== last) {
-        last = key;
-        await zoomed();
-      }
-      if (grew) draw();
-    })();
+    if (drawing) {
+      again = again || Boolean(force); // what was asked for meanwhile is drawn next
+      return drawing;
+    }
+    drawing = read(force);
     try {
       await drawing;
     } finally {
       drawing = null;
     }
+    if (again) {
+      again = false;
+      await refresh(true);
+    }
+  }
+  async function read(force) {
+    let grew = force;
+    const wanted = chosen();
+    failed = "";
+    const missing = wanted.filter((r) => !logs.has(r) || summaries().get(r)?.state === "live" || summaries().get(r)?.state === "starting" || force === "all");
+    await Promise.all(missing.map(async (run) => {
+      try {
+        if (await follow(run)) grew = true;
+      } catch (error) {
+        failed = `${run}: ${error.message}`;
+        grew = true;
+      }
+    }));
+    const key = JSON.stringify([state.at.zoom, state.at.x, wanted]);
+    if (key !== last) {
+      last = key;
+      await zoomed().catch((error) => (failed = error.message));
+    }
+    if (grew) draw();
   }
   host.append(bar, notes, settingsOf, body);
   return { element: host, refresh, changed: () => { const x = settings().x; if (host.dataset.x !== x) charts.clear(); host.dataset.x = x; return refresh(true); }, recolour: () => { charts.clear(); draw(); } };
