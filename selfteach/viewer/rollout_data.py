@@ -28,6 +28,7 @@ from .curve_data import rounded
 SNIPPET_TOKENS, SNIPPET = 96, 180  # of a response in the list: tokens that are decoded, characters that are sent
 KEPT_STEPS = 6  # in memory
 MOST_NODE_TEXT = 20_000  # characters of a node of a tree
+MOST_TOKENS = 50_000  # of a piece that are sent
 ZERO = "its advantage is 0, so it has no gradient"
 NO_TOKENIZER = "the run has no checkpoint yet, and so no tokenizer: tokens are shown by their numbers"
 
@@ -237,10 +238,18 @@ class StepRollouts:
         said = ""
         rows = zip(writers, node_of, texts, strict=True)
         for (kind, role, span, k), own in itertools.groupby(rows, lambda r: (r[0].kind, r[0].role, r[0].span, r[1])):
-            own = list(own)
+            whole = list(own)
+            own = whole[:MOST_TOKENS]
             places = np.array([w.place for w, _, _ in own])
             text = [t for _, _, t in own]
-            piece: dict[str, Any] = {"kind": kind, "role": role, "span": span, "node": k, "text": text}
+            piece: dict[str, Any] = {
+                "kind": kind,
+                "role": role,
+                "span": span,
+                "node": k,
+                "text": text,
+                "tokens": len(whole),
+            }
             if kind in ("sampled", "adopted"):
                 piece["fate"] = self._piece_fate(by_token["learned"][places], span, name, dropped)
                 for column, values in (
@@ -356,7 +365,8 @@ def _call_before(said: str) -> dict[str, str] | None:
 
 
 def _short(values: np.ndarray) -> list[Any]:
-    return [None if np.isnan(v) else round(float(v), 4) for v in values]
+    unknown, out = np.isnan(values), np.round(values.astype(np.float64), 4).tolist()
+    return [None if u else v for u, v in zip(unknown.tolist(), out, strict=True)] if unknown.any() else out
 
 
 def _request(group: Mapping[str, Any]) -> Mapping[str, Any]:

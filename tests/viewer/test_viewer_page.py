@@ -84,6 +84,7 @@ class Page:
     def show(self, link: str, sought: str) -> Any:
         """Follow a link of the page, and wait for what is sought."""
         self.at.evaluate("link => { location.hash = link }", link)
+        self.until("document.documentElement.dataset.shown === location.hash")
         self.at.wait_for_selector(sought)
         return self.at
 

@@ -109,8 +109,9 @@ function carried(view) {
   return view === "curves" ? { runs: ids, seeds } : view === "rollouts" || view === "trees" ? { runs: ids, run, step, episode } : { runs: ids };
 }
 
-let current = "";
+let current = "", shows = 0;
 async function show() {
+  const own = ++shows;
   readHash();
   drawTabs();
   drawRuns();
@@ -121,6 +122,7 @@ async function show() {
     main.classList.toggle("filled", Boolean(view.filled));
   }
   await view.changed();
+  if (own === shows) document.documentElement.dataset.shown = location.hash;
 }
 
 async function readHome() {

@@ -302,16 +302,18 @@ export function curvesView({ runs, chosen, summaries }) {
       again = again || Boolean(force); // what was asked for meanwhile is drawn next
       return drawing;
     }
-    drawing = read(force);
-    try {
-      await drawing;
-    } finally {
-      drawing = null;
-    }
-    if (again) {
-      again = false;
-      await refresh(true);
-    }
+    drawing = (async () => {
+      try {
+        do {
+          again = false;
+          await read(force);
+          force = true;
+        } while (again);
+      } finally {
+        drawing = null;
+      }
+    })();
+    return drawing;
   }
   async function read(force) {
     let grew = force;

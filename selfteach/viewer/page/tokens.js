@@ -119,7 +119,7 @@ function pieceView(piece, colouring, most) {
     return shown;
   } }, `show ${number(piece.text.length - MOST_TOKENS)} more tokens`) : null;
   const fate = piece.fate && piece.fate !== "learned" ? [" · ", piece.fate] : piece.fate ? " · learned" : " · not the model's, so not learned";
-  const who = [h("b", {}, WHO[piece.kind] + (["sampled", "adopted"].includes(piece.kind) ? " " + visible(piece.role) : "")), piece.span ? ` · span ${visible(piece.span)}` : "", ` · ${piece.text.length} tokens`, fate];
+  const who = [h("b", {}, WHO[piece.kind] + (["sampled", "adopted"].includes(piece.kind) ? " " + visible(piece.role) : "")), piece.span ? ` · span ${visible(piece.span)}` : "", ` · ${piece.tokens} tokens`, fate, piece.tokens > piece.text.length ? ` · the first ${number(piece.text.length)} of them are here` : ""];
   const calls = (piece.calls || []).map((c) => h("div", { class: "call" }, h("b", {}, "calls " + visible(c.name)), " with ", h("code", {}, visible(c.arguments)), h("span", { class: "hint" }, " · its time is not in this log")));
   const answered = piece.call ? h("div", { class: "call" }, h("b", {}, "answer to " + visible(piece.call.name)), piece.call.arguments ? [": ", h("code", {}, visible(piece.call.arguments))] : null, h("span", { class: "hint" }, " · the time of a call is not in this log")) : null;
   if (piece.span || piece.kind === "prompt") {
