@@ -30,6 +30,7 @@ COMMANDS = {
         "measure the newest checkpoint of a run, or a model before training: accuracy, pass@k, majority vote, length",
     ),
     "show": ("rollouts", "show rollouts of a run's step: prompt, turns, reward with its parts and reasons"),
+    "view": ("view", "read curves and rollouts of runs in the browser, live ones too; or export them as one file"),
     "generate": ("generate", "let a run's newest checkpoint, or any model, answer a prompt"),
     "chat": ("chat", "talk to it in the terminal"),
     "serve": ("serve", "serve it by OpenAI's HTTP interface"),

@@ -21,8 +21,9 @@ from .core.disk import disk_errors, file_lock, write_whole
 from .core.serial import plain
 from .loop.dependencies import source_files
 from .loop.log import read_events
+from .loop.run_folder import finished_figures
 from .model.names import ABOUT
-from .training import Observer, finished_figures, ignore_events
+from .training import Observer, ignore_events
 
 
 def run_key(run_config: RunConfig) -> str:

@@ -31,14 +31,13 @@ from .core.threads import run_to_end
 from .loop import assemble, checkpoint, method_on_task
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
+from .loop.run_folder import FIGURES, finished_figures
 from .loop.session import Observer, Session, StopRequest, Watch
 from .loop.settings import EvalConfig
 from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
 from .reward.outside_forms import Reward, as_block, check_call
-
-FIGURES = "figures.json"  # of a finished run
 
 
 def ignore_events(event: Mapping[str, Any]) -> None:
@@ -117,14 +116,6 @@ class OpenRun:
         write_whole(out / FIGURES, json.dumps(plain(figures), indent=1) + "\n")
         session.observer({"event": "done", "folder": str(out), "figures": figures})
         return Outcome(out, figures, True, time.monotonic() - self.started)
-
-
-def finished_figures(folder: Path) -> dict[str, Any] | None:
-    """The figures of a finished run; None for one that is not finished."""
-    try:
-        return json.loads((folder / FIGURES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def new_run_folder(name: str, base: str | Path = "runs") -> Path:

@@ -35,6 +35,7 @@ LAYERS = [
     {"bench"},
     {"experiments"},
     {"run_cache"},
+    {"viewer"},
     {"serving"},
     {"api"},
     {"training"},

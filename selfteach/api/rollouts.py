@@ -184,7 +184,7 @@ def printable(text: str) -> str:
 def read_rollouts(file: Path, tokenizer: Tokenizer) -> list[Rollout]:
     """The rollouts in a file of the log. Raises BadCheckpoint where it is broken."""
     stored = Rollouts(file)
-    learned = _Learned(stored)
+    learned = LearnedExamples(stored)
     out: list[Rollout] = []
     for group, episodes in stored.groups():
         scores = group["scores"]
@@ -211,7 +211,7 @@ def read_rollouts(file: Path, tokenizer: Tokenizer) -> list[Rollout]:
     return out
 
 
-class _Learned:
+class LearnedExamples:
     """What was learned of each example of a step: its tokens and advantages; and why others were dropped."""
 
     def __init__(self, stored: Rollouts) -> None:
@@ -238,7 +238,7 @@ def _path(
     tree: Tree,
     t: Trajectory,
     scores: list[Mapping[str, Any]],
-    learned: _Learned,
+    learned: LearnedExamples,
     tokenizer: Tokenizer,
 ) -> PathRecord:
     nodes = {node for node, _ in tree.path(t.leaf.node, t.leaf.offset)}
@@ -247,7 +247,7 @@ def _path(
     name, reason = learned.of(e["id"], t.leaf.node, len(e["trajectories"]) > 1)
     advantages = learned.advantages.get(name or "")
     advantage = float(np.mean(advantages)) if advantages is not None and len(advantages) else None
-    dropped = reason or ("" if name else _not_composed(e, t, own))
+    dropped = reason or ("" if name else why_not_learned(e, t, own))
     if name and advantages is not None and not np.any(advantages):
         dropped = "its advantage is 0, so it has no gradient"
     return PathRecord(
@@ -263,7 +263,7 @@ def _path(
     )
 
 
-def _not_composed(e: Mapping[str, Any], t: Trajectory, scores: list[ScoreRecord]) -> str:
+def why_not_learned(e: Mapping[str, Any], t: Trajectory, scores: list[ScoreRecord]) -> str:
     """Why no example was made of a trajectory."""
     if t.learn is None:
         return "it is logged and never learned"

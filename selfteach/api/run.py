@@ -13,10 +13,10 @@ from ..analysis.health import RunWarning, warnings_of
 from ..configuration import run_config_of
 from ..core.errors import BadValue
 from ..loop import checkpoint
-from ..loop.log import read_events
-from ..loop.rollout_records import logged_steps
+from ..loop.log import logged_steps, read_events
+from ..loop.run_folder import finished_figures
 from ..model.tokenizer import Tokenizer
-from ..training import Observer, Outcome, extend, finished_figures, ignore_events
+from ..training import Observer, Outcome, extend, ignore_events
 from .launch import Trackers, calling, launch
 from .policy import Policy, policy_of
 from .rollouts import Rollout, read_rollouts

@@ -53,8 +53,8 @@ def run(command: str, words: Sequence[str]) -> int:
         if given.get(name, 1) < 1:
             raise BadValue(f"selfteach show: --{name} must be 1 or more, not {given[name]}")
     from ..analysis.health import warnings_of
-    from ..loop.log import read_events
-    from ..loop.rollout_records import best_and_worst, logged_steps, of_task, read_rollouts
+    from ..loop.log import logged_steps, read_events
+    from ..loop.rollout_records import best_and_worst, of_task, read_rollouts
 
     folder = Path(given["run"])
     if not (folder / "config.json").is_file():

@@ -21,7 +21,8 @@ from ..configuration import RunConfig
 from ..core.errors import SelfteachError
 from ..core.serial import plain
 from ..loop.log import read_events
-from ..run_cache import accuracy_curve, finished_figures, logged_summaries, run_key, run_once
+from ..loop.run_folder import finished_figures
+from ..run_cache import accuracy_curve, logged_summaries, run_key, run_once
 from ..training import Observer, ignore_events
 
 TRIES = 2  # of a run whose process dies

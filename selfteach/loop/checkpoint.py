@@ -26,6 +26,7 @@ from safetensors.numpy import load_file, save_file
 from ..core.disk import atomic_folder, disk_error, disk_errors, file_lock, write_whole
 from ..core.errors import BadCheckpoint, BadValue, SelfteachError, quoted
 from ..core.serial import from_json, to_json
+from .run_folder import find as find
 
 FORMAT = 3  # raise it with what a checkpoint or config.json holds, or what its names mean
 LOCK = ".lock"  # of a run's folder
@@ -125,16 +126,6 @@ def _file_hash(file: Path) -> str:
         while chunk := f.read(1 << 22):
             h.update(chunk)
     return h.hexdigest()
-
-
-def find(run: Path) -> Path | None:
-    """The folder of the newest checkpoint: what `last` names, or, where that is missing (a copy without links), the one
-    of the highest step; None where there is none.
-    """
-    if (run / "last").is_dir():
-        return (run / "last").resolve()
-    written = [p for p in (run / "checkpoints").glob("*") if p.name.isdigit() and (p / "state.json").is_file()]
-    return max(written, key=lambda p: int(p.name), default=None)
 
 
 def step_of(folder: Path) -> int:

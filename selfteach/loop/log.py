@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from ..core.tree import RolloutGroup, Tree
 TOKENS = ("id", "action_mask", "logp", "version", "span")
 METADATA = "metadata"  # the array that holds the JSON
 # What readers of these events rely on; a line without it is broken.
+EVENTS = "events.jsonl"
+MARK_BYTES = 256  # before a place in the events, by which a log that was cut back meanwhile is known
+WINDOW_BYTES = 1 << 16  # of a sample of a log that is too large to be read whole
 HOLDS = {
     "step": {"event", "step"},
     "eval": {"event", "step"},
@@ -47,7 +50,7 @@ class RunLog:
         keep all complete lines. `missing`: bytes of these that are not there any more.
         """
         self.folder = folder
-        self.file = folder / "events.jsonl"
+        self.file = folder / EVENTS
         with disk_errors(folder):
             (folder / "rollouts").mkdir(parents=True, exist_ok=True)
             if self.file.exists():
@@ -174,17 +177,26 @@ def _scores(group: RolloutGroup) -> list[dict[str, Any]]:
     ]
 
 
+def read_metadata(file: Path) -> dict[str, Any]:
+    """What a rollout file says of its groups and episodes, without their tokens. Raises BadCheckpoint."""
+    return _read(file, (METADATA,))[1]
+
+
+def _read(file: Path, names: Sequence[str] | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    try:
+        with np.load(file, allow_pickle=False) as data:
+            arrays = {n: data[n] for n in names or data.files}
+        return arrays, json.loads(arrays[METADATA].tobytes())
+    except Exception as error:  # zip, NumPy and JSON each have their own
+        raise BadCheckpoint(f"{file}: not a rollout file of this run ({describe(error)})") from error
+
+
 class Rollouts:
     """The episodes of one step, read back."""
 
     def __init__(self, file: Path) -> None:
         """Raises BadCheckpoint for a file that is not a rollout file."""
-        try:
-            with np.load(file, allow_pickle=False) as data:
-                self.arrays = {n: data[n] for n in data.files}
-            self.metadata = json.loads(self.arrays[METADATA].tobytes())
-        except Exception as error:  # zip, NumPy and JSON each have their own
-            raise BadCheckpoint(f"{file}: not a rollout file of this run ({describe(error)})") from error
+        self.arrays, self.metadata = _read(file)
         self.index = {e["id"]: n for n, e in enumerate(self.metadata["episodes"])}
 
     def __iter__(self) -> Iterator[str]:
@@ -241,13 +253,149 @@ class RolloutArchive:
         return rollouts.tree(episode)
 
 
+def logged_steps(log: Path) -> list[int]:
+    """The steps whose rollouts a run's log (RUN/log) has, ascending."""
+    return sorted(int(f.stem) for f in (log / "rollouts").glob("*.npz") if f.stem.isdigit())
+
+
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """The events of a run, oldest first; a line that is broken (the last one, cut short by a kill) is left out."""
-    file = folder / "events.jsonl"
+    file = folder / EVENTS
+    return _events_of(file.read_bytes()) if file.exists() else []
+
+
+def _events_of(lines: bytes) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
-    for line in file.read_bytes().splitlines() if file.exists() else []:
-        with contextlib.suppress(ValueError):
+    for line in lines.splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict) and event.keys() >= HOLDS.get(event.get("event", ""), {"event"}):
                 out.append(cast("dict[str, Any]", event))
     return out
+
+
+class EventPage(NamedTuple):
+    """Some events of a log that may grow meanwhile.
+
+    offset  bytes of the log that are behind them: where the next page begins; mark: of what stands before it
+    size    bytes of the log
+    anew    the log is not the one of which an earlier page told (a resumed run cuts it back): these are its first
+    sampled it is larger than what was to be read: these are its ends and places evenly between
+    """
+
+    events: list[dict[str, Any]]
+    offset: int
+    mark: str
+    size: int
+    anew: bool = False
+    sampled: bool = False
+
+
+def read_events_after(folder: Path, offset: int = 0, mark: str = "", most: int = 1 << 25) -> EventPage:
+    """The events of a run after `offset` bytes of its log, of an earlier page's (offset, mark): what is new of a live
+    run, without reading it all again. A last line that is not ended yet belongs to the next page.
+
+    most: bytes to read; of a log with more left, a sample (see EventPage), so that 5 GB are as quick as 50 MB.
+    """
+    try:
+        with (folder / EVENTS).open("rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            anew = offset > 0 and (offset > size or _mark(f, offset) != mark)
+            begin = 0 if anew else offset
+            end = _line_end(f, size, begin)
+            lines, sampled = _lines(f, begin, end, most)
+            return EventPage(_events_of(lines), end, _mark(f, end), size, anew, sampled)
+    except FileNotFoundError:
+        return EventPage([], 0, "", 0, offset > 0)
+
+
+def read_events_between(folder: Path, first: int, last: int, most: int = 1 << 25) -> EventPage:
+    """The events of the steps `first` to `last` of a run, found by bisection of its log; `most` as in
+    `read_events_after`.
+    """
+    try:
+        with (folder / EVENTS).open("rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            begin, end = _place_of_step(f, first, size), _place_of_step(f, last + 1, size)
+            lines, sampled = _lines(f, begin, _line_end(f, end, begin), most)
+            return EventPage(_events_of(lines), end, _mark(f, end), size, False, sampled)
+    except FileNotFoundError:
+        return EventPage([], 0, "", 0)
+
+
+def last_events(folder: Path, most: int = WINDOW_BYTES) -> list[dict[str, Any]]:
+    """The events in the last `most` bytes of a log: how far a run is."""
+    try:
+        with (folder / EVENTS).open("rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            return _events_of(_window(f, max(0, size - most), size))
+    except FileNotFoundError:
+        return []
+
+
+def _mark(f: BinaryIO, offset: int) -> str:
+    f.seek(max(0, offset - MARK_BYTES))
+    return hashlib.blake2b(f.read(min(MARK_BYTES, offset)), digest_size=8).hexdigest()
+
+
+def _line_end(f: BinaryIO, upto: int, begin: int) -> int:
+    """The place after the last whole line before `upto`; `begin` where there is none after it."""
+    at = upto
+    while at > begin:
+        start = max(begin, at - WINDOW_BYTES)
+        f.seek(start)
+        found = f.read(at - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        at = start
+    return begin
+
+
+def _window(f: BinaryIO, start: int, stop: int) -> bytes:
+    """The whole lines that begin in start:stop and end there."""
+    f.seek(max(0, start - 1))
+    data = f.read(stop - max(0, start - 1))
+    first = data.find(b"\n") + 1 if start else 0
+    return data[first : data.rfind(b"\n") + 1] if first or not start else b""
+
+
+def _lines(f: BinaryIO, begin: int, end: int, most: int) -> tuple[bytes, bool]:
+    """(whole lines of begin:end, whether they are a sample): all, or windows of it that are `most` bytes together."""
+    if end - begin <= most:
+        f.seek(begin)
+        return f.read(end - begin), False
+    count = max(3, most // WINDOW_BYTES)
+    places = [begin + (end - WINDOW_BYTES - begin) * i // (count - 1) for i in range(count)]
+    return b"".join(_window(f, at, at + WINDOW_BYTES) for at in places), True
+
+
+def _place_of_step(f: BinaryIO, step: int, size: int) -> int:
+    """The place of the first line of that step or a later one. Steps rise along a log; evaluations stand among them."""
+    low, high = 0, size
+    while high - low > WINDOW_BYTES:
+        middle = (low + high) // 2
+        there = _first_step(f, middle, high)
+        if there is None or there >= step:
+            high = middle
+        else:
+            low = middle
+    f.seek(low)
+    data = f.read(high - low + WINDOW_BYTES)
+    at = 0 if low == 0 else data.find(b"\n") + 1
+    while 0 <= at < len(data):
+        after = data.find(b"\n", at) + 1
+        events = _events_of(data[at:after]) if after else []
+        if not after or (events and events[0].get("step", -1) >= step):
+            break
+        at = after
+    return low + at
+
+
+def _first_step(f: BinaryIO, start: int, stop: int) -> int | None:
+    """The step of the first event of a step that begins after `start`."""
+    while start < stop:
+        for event in _events_of(_window(f, start, min(stop, start + WINDOW_BYTES))):
+            if event["event"] == "step":
+                return event["step"]
+        start += WINDOW_BYTES // 2
+    return None

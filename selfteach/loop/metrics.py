@@ -140,11 +140,17 @@ FIGURES: Mapping[str, Metric] = {
 }
 
 
+def metric_of(name: str, table: Mapping[str, Metric] = METRICS) -> Metric | None:
+    """What is known of a metric by its name, by the most literal pattern that fits; None where none does."""
+    fits = [n for n in table if re.fullmatch(re.sub(r"<\w+>", "(.+)", n), name)]
+    return table[min(fits, key=lambda n: n.count("<"))] if fits else None
+
+
 def meaning_of(metric: str, table: Mapping[str, Metric] = METRICS) -> str | None:
-    """The meaning of a metric by its name, that of the most literal pattern that fits; None where none does.
+    """The meaning of a metric by its name; None where no pattern fits.
 
     >>> meaning_of("time/step_s"), meaning_of("reward/format"), meaning_of("no_metric")
     ('the whole step', "mean of a reward's named part (Score.parts)", None)
     """
-    fits = [name for name in table if re.fullmatch(re.sub(r"<\w+>", "(.+)", name), metric)]
-    return table[min(fits, key=lambda name: name.count("<"))].meaning if fits else None
+    found = metric_of(metric, table)
+    return found.meaning if found else None

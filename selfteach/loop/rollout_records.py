@@ -15,7 +15,7 @@ from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, BadValue, describe, unknown
 from ..core.protocols import Tokenizer
 from ..core.tree import Episode, RolloutGroup, Trajectory, Tree
-from .log import Rollouts
+from .log import Rollouts, logged_steps
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,6 @@ class RolloutRecord:
     def to_json(self) -> dict[str, Any]:
         """The record as plain values."""
         return asdict(self)
-
-
-def logged_steps(log: Path) -> list[int]:
-    """The steps whose rollouts a run's log (RUN/log) has, ascending."""
-    return sorted(int(f.stem) for f in (log / "rollouts").glob("*.npz") if f.stem.isdigit())
 
 
 def read_rollouts(log: Path, step: int, tokenizer: Tokenizer) -> list[RolloutRecord]:
@@ -129,11 +124,11 @@ def _records(
             episode["id"],
             group["key"],
             str(task.get("id", "")),
-            _plain(task.get("prompt", request if isinstance(request, str) else "")),
-            _plain(task.get("answer")),
+            plain_values(task.get("prompt", request if isinstance(request, str) else "")),
+            plain_values(task.get("answer")),
             _turns(tree, node, offset, tokenizer),
             tokenizer.decode(tree.id[places][mask]),
-            _plain(episode["answer"]),
+            plain_values(episode["answer"]),
             reward.get("value"),
             reward.get("parts", {}),
             reward.get("why", ""),
@@ -251,15 +246,15 @@ def _advantages(rollouts: Rollouts) -> dict[str, float]:
     return {name: float(np.mean(part)) for name, part in known if len(part) and np.isfinite(part).all()}
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """A value of the log's JSON without the marks of its types."""
     if isinstance(value, dict):
         if value.keys() == {"tuple"}:
-            return _plain(value["tuple"])
+            return plain_values(value["tuple"])
         if value.keys() == {"map"}:
-            return {str(_plain(k)): _plain(v) for k, v in value["map"]}
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, list) else value
+            return {str(plain_values(k)): plain_values(v) for k, v in value["map"]}
+        return {k: plain_values(v) for k, v in value.items()}
+    return [plain_values(v) for v in value] if isinstance(value, list) else value
 
 
 def as_lines(records: Collection[RolloutRecord]) -> str:

@@ -12,12 +12,13 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, cast
 
 from ..core.errors import BadCheckpoint
+from ..core.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST_BYTES = 1 << 26  # of a JSON file or a text: 64 MB
 MOST_TOKENIZER = 1 << 29  # bytes of a tokenizer.json: 512 MB

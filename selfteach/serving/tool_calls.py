@@ -33,6 +33,16 @@ def read_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCa
     return text, []
 
 
+def read_any_calls(text: str) -> list[ToolCall]:
+    """The calls in a text whatever the functions are called, where tags or marks say that they are calls."""
+    if not any(mark in text for mark in MARKS):
+        return []
+    for read in (_tagged, _named, _listed, _alone):
+        if calls := [call for value in read(text)[1] for call in _calls(value)]:
+            return calls
+    return []
+
+
 def may_be_call(text: str) -> bool:
     """Whether an answer that begins so may be a call without any mark."""
     return text.lstrip()[:1] in ("{", "[", "`")
@@ -66,10 +76,10 @@ def _alone(text: str) -> tuple[str, list[Any]]:
     return "", [_json(own)] if own[:1] in ("{", "[") and own[-1:] in ("}", "]") else []
 
 
-def _calls(found: Any, names: Collection[str]) -> Iterator[ToolCall]:
+def _calls(found: Any, names: Collection[str] | None = None) -> Iterator[ToolCall]:
     for call in found if isinstance(found, list) else [found]:
         name = call.get("name") if isinstance(call, dict) else None
-        if not isinstance(name, str) or name not in names:
+        if not isinstance(name, str) or (names is not None and name not in names):
             continue
         arguments = call.get("arguments", call.get("parameters", {}))
         if isinstance(arguments, str):

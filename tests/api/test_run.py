@@ -193,7 +193,7 @@ def test_why_no_example_was_made(change, score, why):
 
     t = Trajectory(Ref("e", 0), "policy", "k", change["learn"])
     e = {"status": change.get("status", "done"), "why": "it raised"}
-    assert why in rollouts._not_composed(e, t, [rollouts.ScoreRecord("reward", score, {})])
+    assert why in rollouts.why_not_learned(e, t, [rollouts.ScoreRecord("reward", score, {})])
 
 
 # ---- the policy

@@ -16,8 +16,8 @@ from selfteach.core import BadValue, Method, Score, UnknownName, registry
 from selfteach.core.errors import BadCheckpoint
 from selfteach.core.task import Ref, RolloutRequest, Task
 from selfteach.core.tree import Episode, RolloutGroup, Trajectory, Tree
-from selfteach.loop.log import RunLog
-from selfteach.loop.rollout_records import best_and_worst, logged_steps, of_task, read_rollouts
+from selfteach.loop.log import RunLog, logged_steps
+from selfteach.loop.rollout_records import best_and_worst, of_task, read_rollouts
 from selfteach.model.tokenizer import Tokenizer
 
 
