@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from .configuration import RunConfig, judge_of, keep_inputs, run_config_of, task_source, use_file
+from .configuration import RunConfig, judge_of, keep_inputs, run_config_of, task_source, use_file, with_tools
 from .core import registry
 from .core import trust as trust_record
 from .core.blocks import Block
 from .core.disk import disk_error, write_whole
 from .core.errors import BadValue, quoted, unknown
+from .core.functions import tools_text
 from .core.method import Method
 from .core.random_keys import generator
 from .core.serial import plain
@@ -37,6 +38,7 @@ from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
 from .reward.outside_forms import Reward, as_block, check_call
+from .tools.functions import functions_of
 
 FIGURES = "figures.json"  # of a finished run
 
@@ -276,7 +278,9 @@ def within_context(run_config: RunConfig, source: TaskSource, start: StartModel)
     settings, render = run_config.settings, start.tokenizer.render
     turn = settings.max_tokens or source.defaults.get("max_tokens", assemble.MAX_TOKENS)
     context = assemble.context_of(settings, start)
-    longest = context - min(turn, context // 2)
+    functions = [block().spec for block in functions_of(run_config.method.tools).values()]
+    said = len(start.tokenizer.encode(tools_text(functions))) if functions else 0
+    longest = context - min(turn, context // 2) - said
 
     def count(prompt: Any) -> int:
         return len(render(assemble.chat_prompt(prompt, start.tokenizer)))
@@ -298,8 +302,9 @@ def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) ->
 
 
 def warm_method(run_config: RunConfig) -> Method:
-    """The method of the warm start: supervised training."""
-    return registry.methods.get("sft")(batch=run_config.warm.batch)
+    """The method of the warm start: supervised training, of prompts that say the tools."""
+    made = registry.methods.get("sft")(batch=run_config.warm.batch)
+    return with_tools(made, functions_of(run_config.method.tools))
 
 
 async def warm_started(
