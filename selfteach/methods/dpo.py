@@ -27,11 +27,9 @@ from ..core import (
     reads_items,
     stateful,
 )
-from ..credit.composers import per_trajectory
+from ..credit.composers import by_key, per_trajectory
 from ..objective import preference
 from ..rollout.single import single
-
-CHOSEN, REJECTED = "chosen", "rejected"
 
 
 @method(family="preference", paper="2305.18290", home=Home("preference", 100))
@@ -80,7 +78,7 @@ async def read_pair(*, request: RolloutRequest, rollout: RolloutContext, tools: 
     tools: typed functions that the prompt says, as in `call_functions`.
     """
     specs = [rollout.function(name) for name in tools]
-    for role, text in zip((CHOSEN, REJECTED), request.task.data, strict=False):
+    for role, text in zip(("chosen", "rejected"), request.task.data, strict=False):
         context = rollout.policy.begin(request.task.prompt, tools=specs)
         context.adopt(text)
         context.finish()
@@ -90,10 +88,9 @@ async def read_pair(*, request: RolloutRequest, rollout: RolloutContext, tools: 
 
 @block
 def chosen_over_rejected(*, groups: Sequence[RolloutGroup]) -> list[Example]:
-    """The answers of each pair as examples of the policy, the chosen one preferred over the rejected one."""
+    """The answers of pairs as examples of the policy: of a key's trajectories the first is preferred over the second,
+    the third over the fourth ...
+    """
     examples = per_trajectory(groups=groups)
-    lost = {e.key: i for i, e in enumerate(examples) if e.labels["role"] == REJECTED}
-    return [
-        replace(e, preferred_over=(lost[e.key],)) if e.labels["role"] == CHOSEN and e.key in lost else e
-        for e in examples
-    ]
+    lost = {rows[i]: rows[i + 1] for rows in by_key(examples).values() for i in range(0, len(rows) - 1, 2)}
+    return [replace(e, preferred_over=(lost[i],)) if i in lost else e for i, e in enumerate(examples)]

@@ -39,7 +39,9 @@ def test_the_loss_by_hand():
 
 @pytest.mark.parametrize(("beta", "smoothing"), [(0.1, 0.0), (0.5, 0.2), (2.0, 0.5)])
 def test_the_loss_is_that_of_trl(beta: float, smoothing: float):
-    """DPOTrainer.dpo_loss with loss_type "sigmoid", on sums of log-probabilities of each answer."""
+    """DPOTrainer with loss_type "sigmoid", on sums of log-probabilities of each answer; TRL smooths labels so
+    in its `aot` losses.
+    """
     chosen, rejected = torch.tensor([-2.0, -2.0]), torch.tensor([-3.0, -1.0])
     ref_chosen, ref_rejected = torch.tensor([-3.0, -1.0]), torch.tensor([-2.0, -2.0])
     logits = (chosen - rejected) - (ref_chosen - ref_rejected)
