@@ -23,6 +23,7 @@ WHOLE_HOUSE = {
     "site",
     "docstrings",
     "enumeration",
+    "examples",
     "extension",
     "extras",
     "slots",
