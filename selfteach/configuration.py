@@ -25,6 +25,7 @@ from .core import registry
 from .core.blocks import Block
 from .core.env import Env, env_files, env_word
 from .core.errors import BadCheckpoint, BadValue, SelfteachError, describe, unknown
+from .core.function_source import allow_functions
 from .core.lazy import torch
 from .core.method import Home, Method, MethodEntry, Stage
 from .core.quantity import parse
@@ -47,9 +48,10 @@ from .model.names import suggested_settings
 from .model.outside_models import located
 from .reward import outside_forms
 from .reward.answer import exact_match
-from .reward.function_source import allow_functions
 from .reward.outside_forms import Reward
+from .rollout.functions import call_functions
 from .tasks import row_files, rows
+from .tools.functions import function_tools
 
 
 @dataclass(frozen=True)
@@ -197,12 +199,15 @@ class PlanArguments(TypedDict, total=False, extra_items=Any):
               cache, or (model, tokenizer) of transformers
     download  get a name of the Hub that is not in the cache
     use       files of your own that register what the method or the task is made of
+    tools     typed functions with docstrings that the policy may call in its turns (docs/programs.md): a list of
+              functions, or of words FILE.py:NAME
     env       an environment to play in place of a task: a class with reset and step (core/env.py), or FILE.py:Class
     """
 
     model: str | Path | tuple[Any, Any] | None
     download: bool
     env: type[Env] | str | None
+    tools: Sequence[Callable[..., Any] | str] | None
     train: Any
     test: Any
     test_share: float | None
@@ -290,6 +295,9 @@ def plan(
         task_options = {**home.options, **task_options}
     source = task_source(task, task_options)
     built = sampled_at(built, sampling)
+    if functions := given.get("tools"):
+        tools, files = function_tools(functions)
+        built, use = with_tools(built, tools, source), tuple(dict.fromkeys((*use, *files)))
     block = None
     if reward is not None:
         block, files = outside_forms.as_block(reward, reward_weights)
@@ -384,6 +392,33 @@ def recomputed(method: Method, stage: Stage) -> str | None:
     return None
 
 
+def with_tools(method: Method, tools: Mapping[str, Block], source: TaskSource | None = None) -> Method:
+    """The method with turns that may call typed functions in place of single turns, and demonstrations that say them.
+
+    Raises BadValue for a method whose programs are its own, a task that has a program, and a name that is taken.
+    """
+    if not tools:
+        return method
+    names = tuple(tools)
+    if source is not None:
+        if source.program is not None:
+            raise BadValue(f"tools: task {source.name} is played by {source.program.name}; leave out one of the two")
+        for name in names:
+            if name in source.tools or name in method.tools:
+                raise BadValue(f"tool {name}: the task or the method has one of that name; rename yours")
+    method = method_on_task.played_by(method, call_functions(tools=names), "with tools", "tools are called in turns")
+    stages = [
+        replace(s, programs={n: p.replace(tools=names) if _reads(p) else p for n, p in s.programs.items()})
+        for s in method.stages
+    ]
+    return replace(method, stages=tuple(stages)).override(tools=tools)
+
+
+def _reads(program: Block) -> bool:
+    """Whether a program is one of demonstrations, whose prompts say the tools."""
+    return program.name != "call_functions" and "tools" in program.hyper_parameters
+
+
 def check_rewards(method: Method, source: TaskSource, reward: Block | None) -> None:
     """Raise BadValue for a method whose rewards read what this task's rows do not have."""
     pairs = source.about.get(rows.PAIRS) if source.name == rows.NAME else None
@@ -395,11 +430,7 @@ def check_rewards(method: Method, source: TaskSource, reward: Block | None) -> N
     elif judge_of(source) is None and any(
         b.name == "exact_match" for s in method.stages for b in with_nested(s.reward)
     ):
-        learns = (
-            "; no method here learns from stored preference pairs (there is no DPO): sft learns the chosen ones"
-            if pairs
-            else ""
-        )
+        learns = "; of preference pairs `dpo` learns, and sft of the chosen ones" if pairs else ""
         raise BadValue(
             f"task {source.name}: its rows have no answers, and method {method.name} is rewarded for them; give"
             f" a reward"

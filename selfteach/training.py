@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from .configuration import RunConfig, judge_of, keep_inputs, run_config_of, task_source, use_file
+from .configuration import RunConfig, judge_of, keep_inputs, run_config_of, task_source, use_file, with_tools
 from .core import registry
 from .core import trust as trust_record
 from .core.blocks import Block
 from .core.disk import disk_error, write_whole
 from .core.errors import BadValue, quoted, unknown
+from .core.functions import tools_text
 from .core.method import Method
 from .core.random_keys import generator
 from .core.serial import plain
@@ -38,6 +39,7 @@ from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
 from .reward.outside_forms import Reward, as_block, check_call
+from .tools.functions import functions_of
 
 
 def ignore_events(event: Mapping[str, Any]) -> None:
@@ -192,7 +194,7 @@ async def opened(
         trust_record.remember_all(run_config.use)
     config = run_config.to_json()
     checkpoint.check_folder(out, config, resume)
-    source = task_source(run_config.task, run_config.task_options, out)
+    source = source_of(run_config, out)
     method_on_task.check(run_config.method, source)
     start = build(run_config.model, source, run_config.warm.seed)
     source = within_context(run_config, source, start)
@@ -280,6 +282,20 @@ async def start_model(run_config: RunConfig, source: TaskSource, observer: Obser
     return await warm_started(run_config, source, start, folder, observer)
 
 
+def source_of(run_config: RunConfig, folder: Path | None) -> TaskSource:
+    """The task of a run; the tokenizer of a fresh model is made of its words, and of what prompts say of tools."""
+    source, said = task_source(run_config.task, run_config.task_options, folder), said_tools(run_config.method)
+    if not said or (words := source.words) is None:
+        return source
+    return replace(source, words=lambda: (said + text for text in words()))
+
+
+def said_tools(method: Method) -> str:
+    """What a prompt of text says of a method's typed functions; empty where it has none."""
+    functions = [tool().spec for tool in functions_of(method.tools).values()]
+    return tools_text(functions) if functions else ""
+
+
 def within_context(run_config: RunConfig, source: TaskSource, start: StartModel) -> TaskSource:
     """The source without tasks whose prompts leave no room for an answer in the context, where it has such."""
     if source.within is None:
@@ -287,7 +303,7 @@ def within_context(run_config: RunConfig, source: TaskSource, start: StartModel)
     settings, render = run_config.settings, start.tokenizer.render
     turn = settings.max_tokens or source.defaults.get("max_tokens", assemble.MAX_TOKENS)
     context = assemble.context_of(settings, start)
-    longest = context - min(turn, context // 2)
+    longest = context - min(turn, context // 2) - len(start.tokenizer.encode(said_tools(run_config.method)))
 
     def count(prompt: Any) -> int:
         return len(render(assemble.chat_prompt(prompt, start.tokenizer)))
@@ -309,8 +325,9 @@ def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) ->
 
 
 def warm_method(run_config: RunConfig) -> Method:
-    """The method of the warm start: supervised training."""
-    return registry.methods.get("sft")(batch=run_config.warm.batch)
+    """The method of the warm start: supervised training, of prompts that say the tools."""
+    made = registry.methods.get("sft")(batch=run_config.warm.batch)
+    return with_tools(made, functions_of(run_config.method.tools))
 
 
 async def warm_started(
@@ -466,7 +483,7 @@ def evaluate(
             )
         raise unknown(f"decoder of {run_config.method.name}", decoder, run_config.method.decode)
     set_threads(run_config.settings.threads)
-    source = task_source(run_config.task, run_config.task_options, folder)
+    source = source_of(run_config, folder)
     run_config = replace(run_config, method=method_on_task.for_task(run_config.method, source, judge_of(source)))
     method_on_task.check(run_config.method, source)
     if run_config.reward is not None:
@@ -490,7 +507,7 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events, trust:
     Where the checkpoint holds adapters alone, it is the model that the run started from with these merged in.
     """
     run_config, last = run_config_of(folder, trust), checkpoint.find(Path(folder))
-    source = task_source(run_config.task, run_config.task_options, Path(folder))
+    source = source_of(run_config, Path(folder))
     if last is None:
         raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():

@@ -23,6 +23,7 @@ WHOLE_HOUSE = {
     "site",
     "docstrings",
     "enumeration",
+    "examples",
     "extension",
     "extras",
     "slots",
@@ -94,6 +95,7 @@ TEXTBOOK = {
     "trl_reward": "a user's own",
     "applicable_sum": "a user's own, several of them",
     "act": "any environment",
+    "call_functions": "any typed functions",
     "episode_return": "the return of any environment",
     "reasoning_score": "reasoning-gym's own scorers, the verifier of its task",
 }

@@ -103,16 +103,20 @@ def plan_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "plan", planned)
 
 
-OWN_DATA = re.findall(r"```python\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
+OWN_DATA = {
+    f"{page}-{n}": code
+    for page in ("data", "from_trl", "from_verl", "tools")
+    for n, code in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL))
+}
 
 
-@pytest.mark.parametrize("code", OWN_DATA, ids=range(len(OWN_DATA)))
+@pytest.mark.parametrize("code", OWN_DATA.values(), ids=OWN_DATA)
 def test_the_snippets_on_own_data_run(code, tmp_path, monkeypatch):
     """As they stand, but for the size: a tiny model, a step of few answers, no evaluation of many samples."""
     monkeypatch.chdir(tmp_path)
     small = code.replace('"path/or/name"', '"tiny-s"').replace('model="tiny"', 'model="tiny-s"')
     small = re.sub(r"steps\b(\W+)\d+", r"steps\g<1>1", small).replace('"max_tokens": 64', '"max_tokens": 8')
-    small = re.sub(r"rollouts=8|groups=(4|8)", lambda m: m[0].split("=")[0] + "=2", small)
+    small = re.sub(r"rollouts=8|groups=(4|8)", lambda m: m[0].split("=")[0] + "=2", small).replace(", 3000)", ", 90)")
     assert small != code and "steps" in small
     plan_small(monkeypatch)
     space = {"__name__": "__main__"}
@@ -120,9 +124,10 @@ def test_the_snippets_on_own_data_run(code, tmp_path, monkeypatch):
     linecache.cache[cell] = (len(small), None, small.splitlines(True), cell)
     exec(compile(small, cell, "exec"), space)
     run = space["run"]
-    assert run.done and math.isfinite(run.figures["after"]["reward"])
+    rewarded = run_config_of(run.folder).reward is not None
+    assert run.done and math.isfinite(run.figures["after"]["reward" if rewarded else "accuracy"])
+    assert rewarded or "tools=[" in code
     assert list((run.folder / "data").iterdir()) and list((run.folder / "use").iterdir())
-    assert run_config_of(run.folder).reward is not None
 
 
 def test_the_page_on_python_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):

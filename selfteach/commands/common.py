@@ -161,6 +161,8 @@ def add_task(parser: Any) -> None:
     add_typed(parser, "test_share", float, "share of the prompts of --data that is kept for the test (default: 0.1)")
     reward = "a reward of ours, TRL's or verl's form, in place of an exact match with the answer; several are summed"
     parser.add_argument("--reward", metavar="FILE.py:NAME[=WEIGHT]", nargs="+", action="extend", help=reward)
+    tools = "typed functions with docstrings that the policy may call in its turns (docs/programs.md)"
+    parser.add_argument("--tools", metavar="FILE.py:NAME", nargs="+", action="extend", help=tools)
 
 
 def add_sampling(parser: Any, own: Collection[str] = ()) -> None:
@@ -170,7 +172,7 @@ def add_sampling(parser: Any, own: Collection[str] = ()) -> None:
             add_typed(parser, name, float, f"{text} (default: 1), where the method does not state its own sampling")
 
 
-OF_DATA = ("data", "test_data", "test_share", "reward", "temperature", "top_p")  # what `data_arguments` reads
+OF_DATA = ("data", "test_data", "test_share", "reward", "tools", "temperature", "top_p")  # what `data_arguments` reads
 
 
 def task_of(given: Mapping[str, Any], entry: MethodEntry[...] | None) -> str:

@@ -78,6 +78,7 @@ OF_A_METHOD = (
     "slots",
     "temperature",
     "top_p",
+    "tools",
 )  # options that a run's folder does not take
 
 

@@ -17,6 +17,7 @@ from .blocks import (
     delayed_start,
     logged,
     provides,
+    reads_items,
     stateful,
     zero_when,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "premise",
     "provides",
     "quantity",
+    "reads_items",
     "regime",
     "stateful",
     "task",

@@ -278,6 +278,24 @@ def provided(bound: Block) -> tuple[str, ...]:
     return getattr(bound.fn, "provides", ())
 
 
+def reads_items(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare which items of a TaskSource the select of a data stage reads: `pairs`, say; without it `demos`.
+
+    A source that has none is refused before a run begins. Put it under `@block`.
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.items_read = name  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def items_read(bound: Block) -> str:
+    """The items of a source that a select reads in a data stage."""
+    return getattr(bound.fn, "items_read", "demos")
+
+
 def delayed_start(hyper_parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare that a composer gives no example for the first steps, as many as this hyper-parameter says, so that the
     run is not stopped for lack of training data.

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from .functions import FunctionSpec
 from .protocols import Engine, Tokenizer
 from .task import Ref, Sampling
 from .tree import Trajectory, Tree, Turn
@@ -155,8 +156,11 @@ class ModelHandle(Protocol):
         """Its role in the method."""
         ...
 
-    def begin(self, prompt: Any) -> ModelContext:
-        """A new context that starts with a prompt: text, messages, or ids."""
+    def begin(self, prompt: Any, tools: Sequence[FunctionSpec] = ()) -> ModelContext:
+        """A new context that starts with a prompt: text, messages, or ids.
+
+        tools: functions that the model may call, said as its chat template says them, else in plain text.
+        """
         ...
 
 
@@ -180,6 +184,14 @@ class RolloutContext(Protocol):
 
     def tool(self, name: str) -> Callable[[Any], Awaitable[Any]]:
         """A tool by name: an async function of a query, with a deadline."""
+        ...
+
+    def function(self, name: str) -> FunctionSpec:
+        """What a tool that is a typed function takes (core/functions.py)."""
+        ...
+
+    def count(self, what: str) -> None:
+        """Add 1 to a count of the episode: wrong_tool_calls, failed_tool_calls."""
         ...
 
     async def once(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:

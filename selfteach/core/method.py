@@ -20,7 +20,7 @@ P = ParamSpec("P")
 # what `plan`, `train` and the command line take themselves, so that no hyper-parameter can be given by these names
 RESERVED = frozenset(
     {"method", "job", "task", "task_options", "env", "args", "settings", "model", "use", "out", "observer", "resume"}
-    | {"train", "test", "test_share", "reward", "reward_weights", "data", "test_data"}
+    | {"train", "test", "test_share", "reward", "reward_weights", "data", "test_data", "tools"}
     | {"config", "set", "json", "help"}
 )
 

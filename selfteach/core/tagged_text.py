@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -24,12 +25,34 @@ def last_between(text: str, tag: str, otherwise: T) -> str | T:
 def messages_as_text(messages: Sequence[Mapping[str, Any]]) -> str:
     r"""Messages as a text prompt, for a model without a chat template: one of the user as it is, more by their roles.
 
+    Calls of tools that end it, and their answers, are as in a rollout (rollout/functions.py).
+
     >>> messages_as_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}])
     'system: Be brief.\nuser: 2 + 2?\nassistant: '
     """
+    end = len(messages)
+    while end > 1 and (messages[end - 1]["role"] == "tool" or messages[end - 1].get("tool_calls")):
+        end -= 1
+    messages, calls = messages[:end], turns_as_text(messages[end:])
     if len(messages) == 1:
-        return str(messages[0]["content"])
-    return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant: "
+        return str(messages[0]["content"]) + calls
+    return "".join(f"{m['role']}: {turns_as_text([m])}\n" for m in messages) + "assistant: " + calls
+
+
+def turns_as_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Replies and what tools answered, end to end: calls as <tool_call>{...}</tool_call>, answers of tools as
+    <tool_response>...</tool_response>.
+    """
+    out = list[str]()
+    for message in messages:
+        text = str(message.get("content") or "")
+        out.append(f"<tool_response>{text}</tool_response>" if message["role"] == "tool" else text)
+        for call in message.get("tool_calls") or ():
+            function = call.get("function", call)
+            given = function.get("arguments", {})
+            given = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            out.append(f'<tool_call>{{"name": {json.dumps(function.get("name"))}, "arguments": {given}}}</tool_call>')
+    return "".join(out)
 
 
 def pieces_before(pieces: Sequence[bytes], place: int) -> int:

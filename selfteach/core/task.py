@@ -141,6 +141,8 @@ class TaskSource:
     practice(i)  the i-th item of what comes before them, in the same form: one practice serves all tasks that share it
     experts(i)  the i-th demonstration of an expert, in the same form, which the warm start does not see; None: methods
               that imitate see `demos`
+    pairs(i)  the i-th preference pair: a Task whose data is (the preferred completion, the rejected one); None: there
+              are none
     words     text to make the tiny model's tokenizer from; `tags` are kept whole in it
     corpus    documents for a search tool; `tools`: name -> Block of a tool that programs may call
     chat      a task -> the messages of its prompt, for a model with a chat template; None: the prompt as the user's
@@ -163,6 +165,7 @@ class TaskSource:
     demos: Callable[[int], Task] | None = None
     practice: Callable[[int], Task] | None = None
     experts: Callable[[int], Task] | None = None
+    pairs: Callable[[int], Task] | None = None
     words: Callable[[], Iterable[str]] | None = None
     tags: tuple[str, ...] = ()
     corpus: Callable[[], Sequence[Document]] | None = None

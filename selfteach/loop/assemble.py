@@ -231,13 +231,14 @@ def with_chat_prompts(source: TaskSource, tokenizer: Tokenizer) -> TaskSource:
             return replace(task, prompt=source.chat(task))
         return replace(task, prompt=chat_prompt(task.prompt, tokenizer))
 
-    demos, shown = source.demos, source.experts
+    demos, shown, pairs = source.demos, source.experts, source.pairs
     return replace(
         source,
         train=lambda i: rendered(source.train(i)),
         test=[rendered(t) for t in source.test],
         demos=None if demos is None else lambda i: rendered(demos(i)),
         experts=None if shown is None else lambda i: rendered(shown(i)),
+        pairs=None if pairs is None else lambda i: rendered(pairs(i)),
     )
 
 

@@ -46,6 +46,7 @@ class Result:
     length_right: float = float("nan")  # of the samples that are right, and of those that are wrong
     length_wrong: float = float("nan")
     calls: float = 0.0
+    wrong_calls: float = 0.0  # of typed functions, that did not fit
     re_rendered: float = 0.0  # times that a chat template re-rendered a conversation, per episode
     cut_text: float = 0.0  # characters of tools' text that were left out (loop/text_limit.py)
     failed: int = 0  # episodes whose program raised
@@ -101,6 +102,8 @@ class Result:
         if self.is_judged:
             out |= {"length_right": self.length_right, "length_wrong": self.length_wrong}
         out |= {"calls": self.calls, "failed": float(self.failed), "unscored": float(self.unscored)}
+        if self.wrong_calls:
+            out["wrong_calls"] = self.wrong_calls
         if self.re_rendered:
             out["re_rendered"] = self.re_rendered
         if not self.is_judged:
@@ -190,6 +193,7 @@ async def evaluate(
             on_progress(min(at + wave, len(tasks)), len(tasks))
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
     result.length_right, result.length_wrong = (float(np.mean(t or [np.nan])) for t in (tokens[True], tokens[False]))
+    result.wrong_calls = cost["wrong_tool_calls"] / max(1, played)
     result.re_rendered = sum(re_render_counts([cost]).values()) / max(1, played)
     result.cut_text = cost[CUT]
     result.score = float(np.mean(values)) if values else float("nan")

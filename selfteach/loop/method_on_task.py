@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..core.blocks import Block
+from ..core.blocks import Block, items_read
 from ..core.errors import BadValue
 from ..core.method import Method, Stage
 from ..core.quantity import parse
@@ -72,10 +72,9 @@ def check(method: Method, source: TaskSource) -> None:
                 f"method {method.name}: staleness {stage.staleness} is not built yet; every rollout is learned at"
                 " once (staleness 0)"
             )
-        if stage.data and source.demos is None:
-            raise BadValue(
-                f"method {method.name} on task {source.name}: it learns from demonstrations, and this task has none"
-            )
+        if stage.data and getattr(source, items := items_read(stage.select)) is None:
+            kind = {"demos": "demonstrations", "pairs": "preference pairs (columns prompt, chosen, rejected)"}[items]
+            raise BadValue(f"method {method.name} on task {source.name}: it learns from {kind}, and this task has none")
         for block in stage.reward:
             if "state" in block.needs and "groups" not in block.needs:
                 raise BadValue(
@@ -106,26 +105,35 @@ def for_task(method: Method, source: TaskSource, judge: Block | None) -> Method:
         return method
     if judge is None:
         raise BadValue(f"task {source.name}: brings a program, and no judge of what it does; give it defaults['judge']")
-    own = source.program
+    method = played_by(
+        method, source.program, f"on task {source.name}", f"this task is played by {source.program.name}"
+    )
+    rewarded = any(stage.reward for stage in method.stages)
+    return method.with_reward(judge, required=rewarded and all(judge.name not in str(s.reward) for s in method.stages))
+
+
+def played_by(method: Method, own: Block, where: str, why: str) -> Method:
+    """The method with a program in place of each single turn, and the decode programs that are then that one.
+
+    Raises BadValue for a method whose programs are its own: it says where, and why they cannot be.
+    """
 
     def played(program: Block) -> Block:
         plain = program.name == "single" and not {"prefix", "model_role"} & program.args.keys()
         return own if plain else program
 
-    stages = []
+    stages: list[Stage] = []
     for stage in method.stages:
         programs = {name: played(program) for name, program in stage.programs.items()}
         for program in programs.values():
-            if program.name not in (own.name, "read"):
+            if program.name not in (own.name, "read") and not stage.data:
                 raise BadValue(
-                    f"method {method.name} on task {source.name}: its program {program.name} is its own, and this task"
-                    f" is played by {own.name}; take a method that answers in a single turn, such as grpo, rloo or ppo"
+                    f"method {method.name} {where}: its program {program.name} is its own, and {why}; take a method"
+                    " that answers in a single turn, such as grpo, rloo or ppo"
                 )
         stages.append(replace(stage, programs=programs))
     decode = {name: played(program) for name, program in method.decode.items()}
-    method = replace(method, stages=tuple(stages), decode={n: p for n, p in decode.items() if p.name == own.name})
-    rewarded = any(stage.reward for stage in method.stages)
-    return method.with_reward(judge, required=rewarded and all(judge.name not in str(s.reward) for s in method.stages))
+    return replace(method, stages=tuple(stages), decode={n: p for n, p in decode.items() if p.name == own.name})
 
 
 def lacking(program: Block, method: Method, source: TaskSource) -> str | None:

@@ -37,6 +37,14 @@ METRICS: Mapping[str, Metric] = {
     ),
     "rollout/turns_mean": Metric("turns sampled per episode", "turns", "as the program plays"),
     "rollout/tool_calls_mean": Metric("calls of tools per episode", "calls", "above 0 where tools should be used"),
+    "rollout/wrong_tool_calls_mean": Metric(
+        "calls of typed functions per episode that did not fit: no JSON, no such tool, a wrong argument",
+        "calls",
+        "falls to 0 as the form is learned; absent where there are none",
+    ),
+    "rollout/failed_tool_calls_mean": Metric(
+        "calls of typed functions per episode that raised or were too late", "calls", "absent, or near 0"
+    ),
     "rollout/truncated_fraction": Metric(
         "share of trajectories cut by max_tokens or by a limit of the episode",
         "0 to 1",
@@ -104,6 +112,16 @@ METRICS: Mapping[str, Metric] = {
         "0 to 1",
         "0.5 where credit is of the whole answer; above where it finds what was wrong",
     ),
+    "<group>/reward_chosen": Metric(
+        "of DPO: mean implicit reward, beta times the log-ratio to the reference, of preferred answers",
+        "",
+        "rises, or falls less than that of rejected ones",
+    ),
+    "<group>/reward_rejected": Metric("the same of rejected answers", "", "falls"),
+    "<group>/reward_margin": Metric("mean of their difference", "", "rises from 0"),
+    "<group>/reward_accuracy": Metric(
+        "share of pairs in which the preferred answer has the larger one", "0 to 1", "rises above 0.5"
+    ),
     "<group>/<name>": Metric("another figure that a term reports", "", "see the method"),
     "time/rollout_s": Metric("sampling and scoring", "seconds", "most of a step for long answers"),
     "time/learn_s": Metric("credit and updates", "seconds"),
@@ -133,6 +151,7 @@ FIGURES: Mapping[str, Metric] = {
     "length_right": Metric("the same of right answers", "tokens"),
     "length_wrong": Metric("the same of wrong answers", "tokens", "not far above those of right ones"),
     "calls": Metric("calls of tools per answer", "calls"),
+    "wrong_calls": Metric("calls of typed functions per answer that did not fit", "calls", "absent, or near 0"),
     "failed": Metric("episodes that raised", "episodes", "0"),
     "unscored": Metric("other answers without a score", "answers", "0"),
     "re_rendered": Metric("times that a chat template re-rendered a conversation, per answer", "times", "absent"),

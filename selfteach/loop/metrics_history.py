@@ -100,6 +100,9 @@ def summary(groups: Sequence[RolloutGroup]) -> dict[str, Any]:
         out["policy/entropy_estimate"] = mean(negative_logp)
     out["rollout/turns_mean"] = mean([e.cost.get("turns", 0) for e in episodes])
     out["rollout/tool_calls_mean"] = mean([e.cost.get("calls", 0) for e in episodes])
+    for what in ("wrong_tool_calls", "failed_tool_calls"):
+        if any(what in e.cost for e in episodes):
+            out[f"rollout/{what}_mean"] = mean([e.cost.get(what, 0) for e in episodes])
     statuses = Counter(t.status for e in episodes for t in e.trajectories)
     out["rollout/truncated_fraction"] = (statuses["length"] + statuses["limit"]) / max(1, sum(statuses.values()))
     out["rollout/failed_episodes"] = sum(e.status == "error" for e in episodes)

@@ -13,11 +13,12 @@ import numpy as np
 
 from ..core import random_keys
 from ..core.errors import BadValue, SelfteachError, describe, unknown
+from ..core.functions import FunctionSpec
 from ..core.protocols import Completion
 from ..core.task import Ref, RolloutRequest, Sampling
 from ..core.threads import call_user, end_fork
 from ..core.tree import Episode, Trajectory, Tree, Turn
-from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at
+from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at, with_tools
 from .step_context import PathView, StepContext
 from .text_limit import cut, refuse_beyond
 
@@ -76,6 +77,19 @@ class EpisodeContext:
                 raise SelfteachError(f"tool {name}: no answer within {deadline:g} s") from None
 
         return call
+
+    def function(self, name: str) -> FunctionSpec:
+        """What a tool that is a typed function takes. Raises UnknownName, and BadValue for another kind of tool."""
+        if name not in self._step_context.tools:
+            raise unknown("tool", name, self._step_context.tools)
+        spec = getattr(self._step_context.tools[name], "spec", None)
+        if not isinstance(spec, FunctionSpec):
+            raise BadValue(f"tool {name}: is no typed function, so it has no schema; call it by rollout.tool")
+        return spec
+
+    def count(self, what: str) -> None:
+        """Add 1 to a count of the episode (its cost)."""
+        self._episode.cost[what] = self._episode.cost.get(what, 0) + 1
 
     @property
     def reserved_token(self) -> int:
@@ -139,15 +153,19 @@ class EpisodeModel:
     rollout: EpisodeContext
     name: str
 
-    def begin(self, prompt: Any) -> LiveContext:
-        """A new context that starts with a prompt: text, messages, or ids."""
+    def begin(self, prompt: Any, tools: Sequence[FunctionSpec] = ()) -> LiveContext:
+        """A new context that starts with a prompt: text, messages, or ids.
+
+        tools: functions that the model may call, said as its chat template says them, else in plain text.
+        """
         rollout = self.rollout
         refuse_beyond(prompt, rollout._step_context.limits.characters, "prompt")
-        ids = rollout._step_context.tokenizer.render(prompt)
+        prompt, schemas = with_tools(prompt, tools, rollout._step_context.tokenizer)
+        ids = rollout._step_context.tokenizer.render(prompt, schemas)
         node = rollout._episode.tree.add(-1, ids, role=self.name)
         rollout._roots += 1
         if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping):
-            rollout._conversations[node] = Conversation(tuple(prompt))
+            rollout._conversations[node] = Conversation(tuple(prompt), tools=schemas)
         return LiveContext(rollout, self.name, node, -1, (rollout._roots - 1,))
 
 
@@ -281,7 +299,9 @@ class LiveContext:
             return
         raw = tokenizer.decode(ids[begun:])
         reply = reply or {"role": "assistant", "content": raw}
-        new, n_message, cause = tokenizer.continuation(conversation.messages, raw, reply, message, last)
+        new, n_message, cause = tokenizer.continuation(
+            conversation.messages, raw, reply, message, last, conversation.tools
+        )
         re_rendered_at = conversation.re_rendered_at
         if cause is None:
             self._grow(new, span=span)
@@ -293,7 +313,8 @@ class LiveContext:
                 self._grow(new[len(new) - n_message :], span=span)
             cost = rollout._episode.cost
             cost[f"{RE_RENDERED}/{cause}"] = cost.get(f"{RE_RENDERED}/{cause}", 0) + 1
-        rollout._conversations[self.node] = Conversation((*conversation.messages, reply, message), re_rendered_at)
+        messages = (*conversation.messages, reply, message)
+        rollout._conversations[self.node] = Conversation(messages, re_rendered_at, conversation.tools)
 
     def adopt(
         self,

@@ -20,11 +20,12 @@ from ..core.cache import cache_folder, writable_cache
 from ..core.code_hash import code_hash
 from ..core.disk import atomic_folder
 from ..core.errors import BadValue
+from ..core.functions import FunctionSpec
 from ..core.method import Method
 from ..core.task import TaskSource
 from ..model import devices, files
 from ..model.catalog import StartModel
-from .assemble import loop
+from .assemble import loop, tools_for
 from .dependencies import source_files
 from .session import Session, StopRequest, interruption
 from .settings import RunSettings, WarmStartConfig
@@ -55,9 +56,17 @@ def cache_key(
         "dtype": devices.resolve_dtype(settings.dtype, device),
         "recompute": settings.recompute,
         "threads": torch.get_num_threads(),  # sums over threads differ in their last bits
+        **({"tools": schemas} if (schemas := _schemas(method, source)) else {}),
         "code": code_hash([Path(__file__), *source_files(method, source.name)]),
     }
     return hashlib.blake2b(json.dumps(depends, sort_keys=True).encode(), digest_size=10).hexdigest()
+
+
+def _schemas(method: Method, source: TaskSource) -> list[Any]:
+    """What the prompts of demonstrations say of typed functions."""
+    built = tools_for(method, source).values() if method.tools else ()
+    specs = [getattr(tool, "spec", None) for tool in built]
+    return [spec.schema for spec in specs if isinstance(spec, FunctionSpec)]
 
 
 def warm_folder(

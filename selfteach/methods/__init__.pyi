@@ -10,6 +10,7 @@ from .cooper import cooper as cooper
 from .cooper import rule_only as rule_only
 from .dapo import dapo as dapo
 from .decs import decs as decs
+from .dpo import dpo as dpo
 from .dr_grpo import dr_grpo as dr_grpo
 from .g_ra import g_ra as g_ra
 from .grpo import grpo as grpo

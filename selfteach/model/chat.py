@@ -7,16 +7,19 @@ then continues in a branch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ..core.errors import BadValue
 
 Message = Mapping[str, Any]
 QUESTION, REPLY = {"role": "user", "content": "What is asked?"}, "What-was-replied-7f3a"
+PROBE_TOOL = "probe_7f3a"
 THINK_BLOCK = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 
 # Why a render of more turns does not begin with the tokens of fewer (named as in the package `renderers`).
@@ -90,6 +93,15 @@ class ChatTemplate:
             )
         except Exception as error:  # whatever a template may do
             raise BadValue(f"chat template: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+    @cached_property
+    def says_tools(self) -> bool:
+        """Whether the template has a place for functions that the model may call."""
+        about = {"name": PROBE_TOOL, "description": "None.", "parameters": {"type": "object", "properties": {}}}
+        text = ""
+        with contextlib.suppress(BadValue):
+            text = self.render([QUESTION], tools=[{"type": "function", "function": about}])
+        return PROBE_TOOL in text
 
     def text_after_reply(self, message: Message) -> str:
         """The text from the end of a reply up to the next reply, with `message` between them.

@@ -201,20 +201,29 @@ class Tokenizer:
         return np.array(ids[1:] if after == ids[0] else ids, np.int32)
 
     def continuation(
-        self, messages: Sequence[Message], raw: str, reply: Message, message: Message, after: int | None
+        self,
+        messages: Sequence[Message],
+        raw: str,
+        reply: Message,
+        message: Message,
+        after: int | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> tuple[np.ndarray, int, str | None]:
         """(ids, n, cause): how a conversation continues with `message` after the model replied `raw` to `messages`.
 
         reply    the reply as a message, which the template may render otherwise than the model wrote it
         after    the id that the reply ends with
+        tools    functions that the template was given with the prompt
         cause    None: the render begins with the text so far; `ids` are to be appended. Otherwise it is re-rendered for
                  this cause (`chat.drift_cause`); `ids` are the whole conversation, of which the last n are the message
 
         Raises BadValue where there is no template, or it refuses a message.
         """
-        mark = _mark([*messages, raw, reply, message])
+        mark = _mark([*messages, raw, reply, message, tools])
+        schemas = self._insert_marks(tools, mark)
         before, generated, answer, following = (self._insert_marks(x, mark) for x in ([*messages], raw, reply, message))
-        appended, whole = self._chat.render(before) + generated, self._chat.render([*before, answer, following])
+        appended = self._chat.render(before, tools=schemas) + generated
+        whole = self._chat.render([*before, answer, following], tools=schemas)
         if whole.startswith(appended):
             ids = self._encode_template(whole[len(appended) :], mark)
             return np.array(ids[1:] if ids and after == ids[0] else ids, np.int32), 0, None

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from ..core import Pair, Token, block
+from typing import Any
+
+from ..core import Pair, Token, block, logged
 from ..core.lazy import torch
 from .segments import seq_last, seq_sum
 
 
 @block
-def dpo(*, logp: Token, ref_logp: Token, seq: Token, win: Pair, lose: Pair, beta: float = 0.1) -> Pair:
+@logged("reward_chosen", lambda logp, ref_logp, seq, win, beta: beta * _log_ratio(logp, ref_logp, seq)[win])
+@logged("reward_rejected", lambda logp, ref_logp, seq, lose, beta: beta * _log_ratio(logp, ref_logp, seq)[lose])
+@logged("reward_margin", lambda logp, ref_logp, seq, win, lose, beta: beta * _margin(logp, ref_logp, seq, win, lose))
+@logged("reward_accuracy", lambda logp, ref_logp, seq, win, lose: _margin(logp, ref_logp, seq, win, lose) > 0)
+def dpo(
+    *,
+    logp: Token,
+    ref_logp: Token,
+    seq: Token,
+    win: Pair,
+    lose: Pair,
+    beta: float = 0.1,
+    label_smoothing: float = 0.0,
+) -> Pair:
     """Direct preference optimisation (Rafailov et al. 2023, 2305.18290, eq. 7).
 
-        l = -log sigmoid(beta (h(win) - h(lose)))        h = sum over the sequence of (logp - ref_logp)
+        l = -(1 - e) log sigmoid(m) - e log sigmoid(-m)     m = beta (h(win) - h(lose)), e = label_smoothing
+        h = sum over the sequence of (logp - ref_logp)
+
+    e is the share of preferences that are wrong (Mitchell 2023, conservative DPO); 0 is the paper's.
 
     Args: logp, ref_logp f[N]; seq i64[N]; win, lose i64[P].
     Returns: l f[P]; log 2 where the policy is the reference. Scope: pair.
@@ -21,8 +39,19 @@ def dpo(*, logp: Token, ref_logp: Token, seq: Token, win: Pair, lose: Pair, beta
     >>> dpo(logp=same, ref_logp=same, seq=torch.tensor([0, 1]), win=torch.tensor([0]), lose=torch.tensor([1]))
     tensor([0.6931])
     """
-    log_ratio = seq_sum(logp - ref_logp, seq)
-    return -torch.nn.functional.logsigmoid(beta * (log_ratio[win] - log_ratio[lose]))
+    margin, log_sigmoid = beta * _margin(logp, ref_logp, seq, win, lose), torch.nn.functional.logsigmoid
+    return -(1 - label_smoothing) * log_sigmoid(margin) - label_smoothing * log_sigmoid(-margin)
+
+
+def _log_ratio(logp: Token, ref_logp: Token, seq: Token) -> Any:
+    """h f[S]: the log-ratio of each sequence."""
+    return seq_sum(logp - ref_logp, seq)
+
+
+def _margin(logp: Token, ref_logp: Token, seq: Token, win: Pair, lose: Pair) -> Any:
+    """h(win) - h(lose), f[P]."""
+    log_ratio = _log_ratio(logp, ref_logp, seq)
+    return log_ratio[win] - log_ratio[lose]
 
 
 @block

@@ -4,7 +4,7 @@
     TRL's   f(prompts, completions, **columns)          -> a list of numbers, of the completions of one prompt
     verl's  compute_score(data_source, solution_str, ground_truth, extra_info)   -> a number, or a dict with "score"
 
-A block names its function (`reward/function_source.py`), so that a run's configuration holds it.
+A block names its function (`core/function_source.py`), so that a run's configuration holds it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, cast
 
 from ..core import BadValue, Block, Ref, RewardContext, RolloutGroup, Score, Scores, Task, block
 from ..core.errors import describe
+from ..core.function_source import find_function, load_function, name_function
 from ..core.registry import blocks
 from ..core.scoring import nested, score, whole_step
 from ..core.threads import call_user
-from .function_source import find_function, load_function, name_function
 
 OWN = ("text", "answer", "task", "path")
 TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")

@@ -18,9 +18,9 @@ import numpy as np
 
 from ..core.errors import SelfteachError, describe
 from ..core.extras import optional
+from ..core.tool_calls import MARKS, ToolCall, may_be_call, read_tool_calls
 from .openai_requests import RequestError, TextRequest, read_json, read_request
 from .text_model import Answer, Piece, TextModel, TextStream, TokenScore, rng_key_of
-from .tool_calls import MARKS, ToolCall, may_be_call, read_tool_calls
 
 MOST_BYTES = 8 << 20  # of a request's body
 MOST_WAITING = 512  # answers that are being made or wait

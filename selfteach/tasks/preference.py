@@ -144,6 +144,7 @@ def preference(noise: float = 0.3, judge: float = 0.15, n_test: int = 200, seed:
         train=partial(writer.pair, prompts),
         test=prompts.test,
         demos=demo,
+        pairs=partial(writer.pair, prompts),
         words=lambda: prompts.words(demo, listed),
         tags=TAGS,
         defaults={"max_tokens": 48, "by": "mood", "lr": 1e-4, "warm_steps": 1000, "warm_batch": 16, "warm_lr": 2e-3},

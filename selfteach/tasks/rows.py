@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from ..core.errors import BadValue
 from ..core.random_keys import generator, key
 from ..core.registry import task
-from ..core.tagged_text import messages_as_text
+from ..core.tagged_text import messages_as_text, turns_as_text
 from ..core.task import Task, TaskSource
 from .options import check_at_least, check_share
 from .question_sampler import THINKING
@@ -26,6 +27,7 @@ NAME = "rows"
 SIDES = ("train", "test")
 PROMPTS = ("prompt", "messages", "chosen")  # columns that a prompt is read from, unless the option `prompt` names one
 PAIRS = "preference pairs"  # a figure of the data
+TURN = "\n\nAssistant:"  # ends the prompt in conversations that are written as one text
 MANY = 12  # values of a column at most by which figures are shown apart
 BY = ("category", "data_source")
 TEMPLATE = 256  # tokens at most that a chat template puts around a prompt
@@ -59,16 +61,18 @@ class RowReader:
     def read(self, index: int, row: Mapping[str, Any]) -> Item:
         """What a row says. Raises BadValue, naming the row, for one that says nothing."""
         try:
-            prompt, end = self._prompt(row)
-            chosen = _reply(row.get("chosen"), "chosen")
+            row, prompt_name = _with_prompt(row, self.prompt)
+            prompt, end = self._prompt(row, prompt_name)
+            chosen, rejected = _reply(row.get("chosen"), "chosen"), _reply(row.get("rejected"), "rejected")
+            _check_pair(row, chosen, rejected)
             completion = _reply(row.get(self.completion or "completion"), self.completion or "completion")
-            return Item(prompt, self._answer(row), completion or chosen or end, _reply(row.get("rejected"), "rejected"))
+            return Item(prompt, self._answer(row), completion or chosen or end, rejected)
         except ValueError as error:
             raise BadValue(f"{self.name}, row {index + 1}: {error}") from None
 
-    def _prompt(self, row: Mapping[str, Any]) -> tuple[Any, str | None]:
+    def _prompt(self, row: Mapping[str, Any], name: str) -> tuple[Any, str | None]:
         """(the prompt, the reply that ends it, where a conversation has one)."""
-        name = self.prompt or next((n for n in PROMPTS if n in row), "")
+        name = name or next((n for n in PROMPTS if n in row), "")
         if name not in row:
             there = ", ".join(map(str, row)) or "none"
             wanted = f"column {name!r}" if name else "column prompt or messages"
@@ -76,8 +80,6 @@ class RowReader:
                              " in Python task_options={'prompt': 'COLUMN'}")  # fmt: skip
         value = row[name]
         if isinstance(value, str):
-            if name == "chosen":
-                raise ValueError("has a preference pair as text, and no column prompt")
             if not value.strip():
                 raise ValueError(f"its {name} is empty")
             return value, None
@@ -86,7 +88,7 @@ class RowReader:
             return messages, None
         if len(messages) == 1:
             raise ValueError(f"its {name} is one reply and no prompt")
-        return messages[:-1], str(messages[-1]["content"])
+        return messages[:-1], turns_as_text(messages[-1:])
 
     def _answer(self, row: Mapping[str, Any]) -> Any:
         if self.answer:
@@ -99,29 +101,63 @@ class RowReader:
         return row.get("answer")
 
 
+def _with_prompt(row: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]:
+    """(the row, its column of the prompt) of a preference pair that has its prompt in both answers: what both begin
+    with becomes the prompt, up to the beginning of a word (or of the assistant's turn).
+    """
+    one, other = row.get("chosen"), row.get("rejected")
+    if name or "prompt" in row or "messages" in row or not (isinstance(one, str) and isinstance(other, str)):
+        return row, name
+    same = "".join(a for a, _ in itertools.takewhile(lambda two: two[0] == two[1], zip(one, other, strict=False)))
+    at = same.rfind(TURN) + len(TURN)
+    if at < len(TURN):
+        at = max((i + 1 for i, c in enumerate(same) if c.isspace()), default=0)
+    if not same[:at].strip():
+        raise ValueError("has a preference pair as text, no column prompt, and nothing that both begin with")
+    return {**row, "prompt": one[:at], "chosen": one[at:], "rejected": other[at:]}, "prompt"
+
+
+def _check_pair(row: Mapping[str, Any], chosen: str | None, rejected: str | None) -> None:
+    """Raise ValueError for half a pair, an empty answer, and answers to different conversations."""
+    for name, own, other in (("chosen", chosen, rejected), ("rejected", rejected, chosen)):
+        if own is None and other is not None and (name == "chosen" or "rejected" in row):
+            raise ValueError(f"has no {name} beside its {'chosen' if name == 'rejected' else 'rejected'}")
+        if other is not None and own is not None and not own.strip():
+            raise ValueError(f"its {name} is empty")
+    one, other = row.get("chosen"), row.get("rejected")
+    if isinstance(one, list) and isinstance(other, list) and one[:-1] != other[:-1]:
+        raise ValueError("its chosen and rejected are replies to different conversations")
+
+
 def _messages(value: Any, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
         raise ValueError(f"its {name} is {'empty' if value in ('', [], None) else f'a {type(value).__name__}'},"
             f" not text or"
                          " messages")  # fmt: skip
-    for n, message in enumerate(cast("list[Any]", value), 1):
+    messages = [
+        {**m, "content": m.get("content") or ""} if isinstance(m, Mapping) and m.get("tool_calls") else m
+        for m in cast("list[Any]", value)
+    ]
+    for n, message in enumerate(messages, 1):
         if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
             raise ValueError(f"message {n} of its {name} is no {{'role': ..., 'content': ...}}")
         if not isinstance(message["content"], str):
             raise ValueError(
                 f"the content of message {n} of its {name} is a {type(message['content']).__name__}, not text"
             )
-    return cast("list[dict[str, Any]]", value)
+    return cast("list[dict[str, Any]]", messages)
 
 
 def _reply(value: Any, name: str) -> str | None:
-    """The text of a completion: text, or messages of which the last is the reply."""
+    """The text of a completion: text, or messages of which the last is the reply; with calls of tools and their answers
+    before it, where it has these alone.
+    """
     if value is None or isinstance(value, str):
         return value
     messages = _messages(value, name)
     if messages[-1]["role"] != "assistant":
         raise ValueError(f"its {name} does not end with a message of the assistant")
-    return str(messages[-1]["content"])
+    return turns_as_text(messages if all(m["role"] in ("assistant", "tool") for m in messages) else messages[-1:])
 
 
 class RowTasks(Sequence[Task]):
@@ -175,17 +211,20 @@ class RowSet:
 
     def __init__(self, file: Path, name: str, reader: RowReader) -> None:
         self.reader, self.columns = reader, dict[str, None]()
-        self.answers = self.completions = self.pairs = 0
+        self.answers = self.completions = self.ties = 0
         prompts, whole, sizes = array("Q"), array("Q"), array("q")  # 24 bytes a row, however large the file
         self.values: dict[str, set[str]] = {name: set() for name in BY}
-        self._demonstrated = array("q")
+        self._demonstrated, self._paired = array("q"), array("q")
 
         def check(index: int, row: Mapping[str, Any], line: bytes) -> None:
             item = reader.read(index, row)
             self.columns.update(dict.fromkeys(row))
             self.answers += item.answer is not None
             self.completions += item.completion is not None
-            self.pairs += item.rejected is not None
+            if item.rejected is not None and item.rejected == item.completion:
+                self.ties += 1
+            elif item.rejected is not None:
+                self._paired.append(index)
             if item.completion is not None:
                 self._demonstrated.append(index)
             said = _encoded(item.prompt)
@@ -207,6 +246,11 @@ class RowSet:
     def demonstrated(self) -> np.ndarray:
         """i64[n]: the rows that have a completion."""
         return np.array(self._demonstrated, np.int64)
+
+    @cached_property
+    def paired(self) -> np.ndarray:
+        """i64[n]: the rows that are preference pairs, of two different answers."""
+        return np.array(self._paired, np.int64)
 
 
 def _encoded(prompt: Any) -> bytes:
@@ -245,6 +289,7 @@ class RowSource:
     train: RowTasks | None
     test: RowTasks
     demonstrations: RowTasks | None
+    pairs: RowTasks | None
     columns: tuple[str, ...]
     answered: bool
     content: str
@@ -254,7 +299,7 @@ class RowSource:
 
     def source(self) -> TaskSource:
         """The task source."""
-        train, demos = self.train, self.demonstrations
+        train, demos, pairs = self.train, self.demonstrations, self.pairs
 
         def no_rows(i: int) -> Task:
             raise BadValue("task rows: has test rows alone, so nothing can be learned from it; give train rows too")
@@ -266,6 +311,7 @@ class RowSource:
             no_rows if train is None else lambda i: train.shuffled(i, self.seed),
             self.test,
             demos=None if demos is None else lambda i: demos.shuffled(i, self.seed),
+            pairs=None if pairs is None else lambda i: pairs.shuffled(i, self.seed),
             words=self._words,
             tags=tuple(t for t in THINKING if any(t in c for c in completions)),
             defaults={"lr": 1e-4, "by": self.by, **limit} | ({} if self.answered else {"judge": None}),
@@ -280,7 +326,7 @@ class RowSource:
 
         Raises BadValue where no row is left.
         """
-        parts: dict[str, RowTasks | None] = {n: getattr(self, n) for n in ("train", "test", "demonstrations")}
+        parts: dict[str, RowTasks | None] = {n: getattr(self, n) for n in ("train", "test", "demonstrations", "pairs")}
         kept = {name: p and p.within(longest, count) for name, p in parts.items()}
         dropped = {n: len(p) - len(kept[n] or ()) for n, p in parts.items() if p and len(p) > len(kept[n] or ())}
         if not dropped:
@@ -293,7 +339,7 @@ class RowSource:
         sides = {"train": "training", "test": "test"}
         said = {f"{sides[n]} rows dropped, longer than the context": c for n, c in dropped.items() if n in sides}
         left = {f"{word} rows": len(kept[n] or ()) for n, word in sides.items()}
-        kept["demonstrations"] = kept["demonstrations"] or None
+        kept |= {name: kept[name] or None for name in ("demonstrations", "pairs")}
         return replace(self, **kept, about={**self.about, **left, **said}).source()
 
     def _words(self) -> Iterator[str]:
@@ -373,15 +419,21 @@ def rows(
     demonstrated = np.intersect1d(train_rows, learned.demonstrated) if learned is not None else train_rows
     if len(demonstrated):
         about["demonstrations"] = len(demonstrated)
-    if pairs := sum(s.pairs for s in sets.values()):
-        about[PAIRS] = pairs
+    paired = np.intersect1d(train_rows, learned.paired) if learned is not None else train_rows
+    if len(paired):
+        about[PAIRS] = len(paired)
+    if ties := sum(s.ties for s in sets.values()):
+        about["pairs left out, their answers are the same"] = ties
+
+    def part(kept: np.ndarray, kind: str) -> RowTasks | None:
+        return RowTasks(learned.rows, learned.reader, kept, kind, learned.sizes) if learned and len(kept) else None
+
     by = next((n for n in BY if all(1 < len(s.values[n]) <= MANY for s in sets.values())), "")
     return RowSource(
         RowTasks(learned.rows, learned.reader, train_rows, "train", learned.sizes) if learned is not None else None,
         RowTasks(tested.rows, tested.reader, test_rows, "test", tested.sizes),
-        RowTasks(learned.rows, learned.reader, demonstrated, "demo", learned.sizes)
-        if learned is not None and len(demonstrated)
-        else None,
+        part(demonstrated, "demo"),
+        part(paired, "pair"),
         tuple({**first.columns, "prompt": None, **({"answer": None} if first.answers else {})}),
         answered,
         json.dumps([options[n] for n in ("train_hash", "test_hash", "prompt", "answer", "completion")]),

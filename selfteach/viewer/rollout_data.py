@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import json
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -17,12 +18,12 @@ import numpy as np
 from ..api.rollouts import LearnedExamples, ScoreRecord, why_not_learned
 from ..core.errors import BadCheckpoint, BadValue, SelfteachError, describe
 from ..core.serial import from_json
+from ..core.tool_calls import MARKS, find_tool_calls
 from ..core.tree import Trajectory, Tree
 from ..loop.log import Rollouts, logged_steps, read_metadata
 from ..loop.rollout_records import plain_values, token_writers
 from ..loop.run_folder import find
 from ..model.tokenizer import Tokenizer
-from ..serving.tool_calls import read_any_calls
 from .curve_data import rounded
 
 SNIPPET_TOKENS, SNIPPET = 96, 180  # of a response in the list: tokens that are decoded, characters that are sent
@@ -262,7 +263,8 @@ class StepRollouts:
                         piece[column] = _short(values)
                 joined = "".join(text)
                 said = joined if kind == "sampled" else said
-                piece["calls"] = [{"name": c.name, "arguments": c.arguments} for c in read_any_calls(joined)]
+                found = find_tool_calls(joined)[1] if any(mark in joined for mark in MARKS) else []
+                piece["calls"] = [{"name": c.name or c.wrong, "arguments": json.dumps(c.arguments)} for c in found]
             elif kind == "context":
                 piece["call"] = _call_before(said)
             yield piece

@@ -13,12 +13,11 @@ import pytest
 from support.models import TAGS
 
 from selfteach.configuration import RunConfig
-from selfteach.core import BadValue, Block, Score, Task, block, from_json, to_json
+from selfteach.core import BadValue, Block, Score, Task, block, from_json, function_source, to_json
+from selfteach.core.function_source import find_function, load_function, name_function
 from selfteach.core.scoring import score
 from selfteach.experiments import regime_config
-from selfteach.reward import function_source
 from selfteach.reward.answer import exact_match
-from selfteach.reward.function_source import find_function, load_function, name_function
 from selfteach.reward.outside_forms import (
     applicable_sum,
     as_block,

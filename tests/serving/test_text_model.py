@@ -19,12 +19,12 @@ from support.runs import run_config_of
 
 from selfteach import api
 from selfteach.core import BadValue, Sampling, SelfteachError
+from selfteach.core.tool_calls import ToolCall, read_tool_calls
 from selfteach.engine import BuiltinEngine
 from selfteach.engine.equal_length_batching import EqualLengthEngine
 from selfteach.model.tokenizer import Tokenizer, train_tokenizer
 from selfteach.serving import loading
 from selfteach.serving.text_model import TextModel, TextStream, rng_key_of
-from selfteach.serving.tool_calls import ToolCall, read_tool_calls
 
 
 @pytest.fixture(scope="module")

@@ -236,12 +236,16 @@ LENGTHS = ((2, 3, 3, 1), (10, 5, 6, 20), (2, 4, 100, 127, 131, 8, 3, 5, 2, 1))  
 
 @cache
 def _layout() -> Batch:
-    """A batch of three groups of sequences, for its indices; a group's sequences begin alike."""
+    """A batch of three groups of sequences, for its indices; a group's sequences begin alike, and every other one is
+    preferred over the next.
+    """
     rng, examples = np.random.default_rng(0), []
     for g, lengths in enumerate(LENGTHS):
         for i, length in enumerate(lengths):
             answer = tuple(rng.integers(0, 3, length).tolist())
-            examples.append(Example((Segment((1, 2), None), Segment(answer, "main")), "policy", f"g{g}", f"g{g}/{i}"))
+            over = (len(examples) + 1,) if i % 2 == 0 else ()
+            parts = (Segment((1, 2), None), Segment(answer, "main"))
+            examples.append(Example(parts, "policy", f"g{g}", f"g{g}/{i}", preferred_over=over))
     return collate(examples, {}.__getitem__)
 
 
@@ -260,7 +264,7 @@ def _inputs(part: Block, step: int) -> dict[str, Any]:
 
 
 def _column(batch: Batch, name: str, unit: Any, rng: np.random.Generator) -> Any:
-    if name in ("seq", "group", "step", "batch", "id", "pos", "loss_stream"):
+    if name in ("seq", "group", "step", "batch", "id", "pos", "loss_stream", "win", "lose"):
         return batch.get(name, unit)
     n = batch.size(unit)
     if name == "length":

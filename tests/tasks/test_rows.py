@@ -102,6 +102,11 @@ def test_values_that_json_lacks_are_written_or_refused(tmp_path: Path) -> None:
         source_of([{"prompt": "q", "picture": b"x"}])
 
 
+CALLED = [
+    {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]},
+    {"role": "tool", "content": "3"},
+    {"role": "assistant", "content": "It is 3."},
+]
 FORMS: list[tuple[dict[str, Any], Any, Any, tuple[Any, ...]]] = [
     ({"prompt": "q", "answer": 4}, "q", 4, ()),
     ({"messages": TALK, "answer": ["4", "four"]}, TALK, ["4", "four"], ()),
@@ -110,6 +115,9 @@ FORMS: list[tuple[dict[str, Any], Any, Any, tuple[Any, ...]]] = [
     ({"prompt": TALK, "completion": [SAID]}, TALK, None, ("4",)),
     ({"prompt": "q", "chosen": "a", "rejected": "b"}, "q", None, ("a", "b")),
     ({"chosen": [*TALK, SAID], "rejected": [*TALK, {**SAID, "content": "5"}]}, TALK, None, ("4", "5")),
+    ({"prompt": "q", "chosen": [SAID], "rejected": [{**SAID, "content": "5"}]}, "q", None, ("4", "5")),
+    ({"prompt": "q", "completion": CALLED}, "q", None,
+     ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><tool_response>3</tool_response>It is 3.',)),
     (
         {"data_source": "gsm8k", "prompt": TALK, "ability": "math", "extra_info": {"index": 1},
          "reward_model": {"style": "rule", "ground_truth": "4"}},
@@ -125,6 +133,49 @@ def test_the_forms_of_rows(row: dict[str, Any], prompt: Any, answer: Any, data: 
     task = source_of(test=[row], sft=True).test[0]
     assert (task.prompt, task.answer, task.data) == (prompt, answer, data)
     assert task.tags["prompt"] == prompt and all(task.tags[k] == v for k, v in row.items())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "prompt", "data"),
+    [
+        # what TRL's extract_prompt finds, cut at the beginning of a word
+        ("The sky is blue.", "The sky is black.", "The sky is ", ("blue.", "black.")),
+        # hh-rlhf: both answers may begin with the same words
+        ("\n\nHuman: Hi\n\nAssistant: I am well.", "\n\nHuman: Hi\n\nAssistant: I am ill.",
+         "\n\nHuman: Hi\n\nAssistant:", (" I am well.", " I am ill.")),
+    ],
+)  # fmt: skip
+def test_a_pair_may_have_its_prompt_within(chosen: str, rejected: str, prompt: str, data: tuple[str, str]) -> None:
+    task = source_of(test=[{"chosen": chosen, "rejected": rejected}], sft=True).test[0]
+    assert task.prompt == prompt and task.data == data
+
+
+PAIR = {"prompt": "q", "chosen": "a", "rejected": "b"}
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        ({**PAIR, "rejected": None}, "row 2: has no rejected beside its chosen"),
+        ({"prompt": "q", "rejected": "b"}, "row 2: has no chosen beside its rejected"),
+        ({**PAIR, "chosen": " "}, "row 2: its chosen is empty"),
+        ({**PAIR, "rejected": ""}, "row 2: its rejected is empty"),
+        ({**PAIR, "rejected": 3}, "row 2: its rejected is a int, not text or messages"),
+        ({"chosen": "a", "rejected": "b"}, "row 2: has a preference pair as text, no column prompt, and nothing that"),
+        ({"chosen": [*TALK, SAID], "rejected": [{"role": "user", "content": "x"}, SAID]}, "row 2: its chosen and"),
+    ],
+)
+def test_a_malformed_pair_is_refused_with_its_row(row: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadValue, match=line):
+        source_of([PAIR, row], sft=True)
+
+
+def test_pairs_of_one_answer_are_left_out_and_said() -> None:
+    rows = [{**PAIR, "prompt": f"q{i}", "rejected": "a" if i % 3 == 0 else "b"} for i in range(30)]
+    source = source_of(rows, sft=True)
+    assert source.pairs is not None and source.about["pairs left out, their answers are the same"] == 10
+    assert all(source.pairs(i).data == ("a", "b") for i in range(60))
+    assert source.about["preference pairs"] == len({source.pairs(i).id for i in range(60)}) <= 20
 
 
 def test_columns_are_named_by_options() -> None:
@@ -234,7 +285,7 @@ BAD: list[tuple[str, str, str]] = [
     ("GOOD", "--data d.jsonl --top-p 0.9", "top_p: method grpo computes logp again for what was sampled"),
     ("GOOD", "--data d.jsonl --temperature 0", "temperature: 0 is greedy"),
     ("NO ANSWERS", "", "its rows have no answers, and method grpo is rewarded for them; give a reward"),
-    ("PAIRS", "", "no method here learns from stored preference pairs (there is no DPO): sft learns the chosen ones"),
+    ("PAIRS", "", "of preference pairs `dpo` learns, and sft of the chosen ones"),
 ]
 
 

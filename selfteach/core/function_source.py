@@ -20,11 +20,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from ..core import registry
-from ..core import trust as trust_record
-from ..core.cache import cache_folder
-from ..core.disk import write_whole
-from ..core.errors import BadValue, describe
+from . import registry
+from . import trust as trust_record
+from .cache import cache_folder
+from .disk import write_whole
+from .errors import BadValue, describe
 
 ALLOWED: set[str] = set()  # functions of importable modules that the user gave, or consented to, in this process
 LITERAL = (str, bytes, int, float, bool, type(None))
@@ -39,7 +39,7 @@ def find_function(name: str) -> Callable[..., Any]:
     """
     home, _, own = name.rpartition(":")
     if not home.endswith(".py") and name not in ALLOWED:
-        raise BadValue(f"{name}: was named by nobody who may; give the function itself as a reward")
+        raise BadValue(f"{name}: was named by nobody who may; give the function itself")
     try:
         module = sys.modules[registry.user_module(home)] if home.endswith(".py") else import_module(home)
     except (KeyError, ImportError) as error:
@@ -68,7 +68,7 @@ def allow_functions(data: Any, named_by: Path | str, trust: bool) -> None:
         except (ImportError, ValueError, OSError, AttributeError):
             file, content = None, b""
         if file is None:
-            raise BadValue(f"{named_by}: names {name}, which is no function of a Python file; give another reward")
+            raise BadValue(f"{named_by}: names {name}, which is no function of a Python file; give another")
         trust_record.check(file, content, named_by, trust)
         ALLOWED.add(name)
 
@@ -85,33 +85,37 @@ def _functions_in(data: Any) -> Iterator[str]:
             yield from _functions_in(value)
 
 
-def load_function(words: str) -> tuple[Callable[..., Any], Path]:
-    """(function, its file) of the words FILE.py:NAME. Raises BadValue where there is none."""
+def load_function(words: str, kind: str = "reward") -> tuple[Callable[..., Any], Path]:
+    """(function, its file) of the words FILE.py:NAME. kind: what it is, for errors. Raises BadValue where there is
+    none.
+    """
     file, colon, name = words.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise BadValue(f"reward {words!r}: is no FILE.py:NAME; give the file of the function and its name")
+        raise BadValue(f"{kind} {words!r}: is no FILE.py:NAME; give the file of the function and its name")
     path = Path(file).expanduser().resolve()
     if not path.is_file():
-        raise BadValue(f"reward {words}: {file}: no such file")
+        raise BadValue(f"{kind} {words}: {file}: no such file")
     registry.load_file(path)
     return find_function(f"{path.name}:{name}"), path
 
 
-def name_function(fn: Callable[..., Any]) -> tuple[str, Path | None]:
+def name_function(fn: Callable[..., Any], kind: str = "reward") -> tuple[str, Path | None]:
     """(a name that `find_function` finds the function by, the file that has to be loaded for that).
+
+    kind: what it is, for errors.
 
     Raises BadValue for a function that could not be found again when its run goes on.
     """
     fn = inspect.unwrap(fn)
     name = getattr(fn, "__name__", type(fn).__name__)
     if not inspect.isfunction(fn) or name == "<lambda>":
-        kind = "a lambda" if name == "<lambda>" else f"a {type(fn).__name__}"
+        what = "a lambda" if name == "<lambda>" else f"a {type(fn).__name__}"
         raise BadValue(
-            f"reward: is {kind}, which a run that goes on could not find again; give a function made by `def`"
+            f"{kind}: is {what}, which a run that goes on could not find again; give a function made by `def`"
         )
     file = _file(fn)
     if file is None or fn.__module__ == "__main__" or "<locals>" in fn.__qualname__:
-        stored = _stored(fn)
+        stored = _stored(fn, kind)
         registry.load_file(stored)
         return f"{stored.name}:{name}", stored
     if "." in fn.__module__ and _is_importable(fn.__module__, file):
@@ -138,10 +142,10 @@ def _is_importable(module: str, file: Path) -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file
 
 
-def _stored(fn: types.FunctionType) -> Path:
+def _stored(fn: types.FunctionType, kind: str) -> Path:
     """The source of a function and of all that it uses, as a file of the cache."""
     pieces = dict[str, str]()
-    _collect(fn, fn.__name__, pieces)
+    _collect(fn, f"{kind} {fn.__name__}", pieces)
     text = "from __future__ import annotations\n\n" + "\n".join(pieces.values())
     key = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
     file = cache_folder("rewards") / f"{fn.__name__}_{key}.py"
@@ -151,11 +155,11 @@ def _stored(fn: types.FunctionType) -> Path:
 
 
 def _collect(fn: types.FunctionType, root: str, pieces: dict[str, str]) -> None:
-    """Add the source of a function, after that of what it uses, to `pieces`: name -> source."""
+    """Add the source of a function, after that of what it uses, to `pieces`: name -> source. root: `reward NAME`."""
 
     def refuse(why: str) -> BadValue:
         return BadValue(
-            f"reward {root}: {why}, so a run that goes on could not find it again; {REMEDY.format(name=root)}"
+            f"{root}: {why}, so a run that goes on could not find it again; {REMEDY.format(name=root.split()[-1])}"
         )
 
     where = "of a notebook or script" if fn.__module__ == "__main__" else "made inside another"
@@ -172,7 +176,9 @@ def _collect(fn: types.FunctionType, root: str, pieces: dict[str, str]) -> None:
     pieces[fn.__name__] = ""  # taken: it may call itself
     defaults = [*made.args.defaults, *(d for d in made.args.kw_defaults if d)]
     used = {n.id for d in defaults for n in ast.walk(d) if isinstance(n, ast.Name)} | set(_globals(fn.__code__))
-    for name in sorted(used & fn.__globals__.keys() - pieces.keys()):
+    types_ = [made.returns, *(a.annotation for a in (*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs))]
+    typed = {n.id for t in types_ if t for n in ast.walk(t) if isinstance(n, ast.Name)}  # read where it is a tool
+    for name in sorted((used | typed) & fn.__globals__.keys() - pieces.keys()):
         value = fn.__globals__[name]
         home = getattr(value, "__module__", None)
         if isinstance(value, types.ModuleType):
@@ -185,7 +191,7 @@ def _collect(fn: types.FunctionType, root: str, pieces: dict[str, str]) -> None:
             pieces[name] = f"from {home} import {name}\n"
         elif isinstance(value, types.FunctionType) and value.__name__ == name:
             _collect(value, root, pieces)
-        else:
+        elif name in used:
             raise refuse(f"uses {name}, a {type(value).__name__} of the notebook or script around it")
     del pieces[fn.__name__]
     pieces[fn.__name__] = ast.unparse(made) + "\n"

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function=", "<|python_tag|>")
+# The readers have no patterns that try again: the text may be long, and hostile.
 FENCE = re.compile(r"\A```(?:json)?|```\Z")
 
 
@@ -18,6 +19,47 @@ class ToolCall(NamedTuple):
     arguments: str
 
 
+class FoundCall(NamedTuple):
+    """What stands where a call is meant: the function's name and its arguments, or (name "") what is wrong with it."""
+
+    name: str
+    arguments: Any
+    wrong: str = ""
+
+
+def find_tool_calls(text: str) -> tuple[str, list[FoundCall]]:
+    """(the text outside of calls, the calls) of an answer, right or wrong. JSON without any mark is a call where it has
+    a name and arguments.
+
+    >>> find_tool_calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    ('', [FoundCall(name='add', arguments={'a': 1}, wrong='')])
+    >>> find_tool_calls("<tool_call>add(1)</tool_call>")[1][0].wrong
+    'the call is not JSON'
+    """
+    for read in (_tagged, _named, _listed, _alone):
+        rest, found = read(text)
+        values = [call for value in found for call in (value if isinstance(value, list) else [value])]
+        if read is _alone:
+            values = [
+                v for v in values if isinstance(v, dict) and "name" in v and {"arguments", "parameters"} & v.keys()
+            ]
+        if values:
+            return rest.strip(), [_found(value) for value in values]
+    return text, []
+
+
+def _found(value: Any) -> FoundCall:
+    if not isinstance(value, dict):
+        what = "is not JSON" if value is None else "is no object with a name and arguments"
+        return FoundCall("", None, f"the call {what}")
+    name, arguments = value.get("name"), value.get("arguments", value.get("parameters", {}))
+    if not isinstance(name, str) or not name:
+        return FoundCall("", None, "the call has no name")
+    if isinstance(arguments, str):
+        arguments = _json(arguments)
+    return FoundCall(name, arguments)
+
+
 def read_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCall]]:
     """(the text outside of calls, the calls) of an answer; a call of a function that is not in `names` is text.
 
@@ -26,21 +68,11 @@ def read_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCa
     >>> read_tool_calls('{"name": "add", "parameters": {}}', ["add"])
     ('', [ToolCall(name='add', arguments='{}')])
     """
-    for read in (_tagged, _named, _listed, _alone):  # no patterns that try again: the text may be long, and hostile
+    for read in (_tagged, _named, _listed, _alone):
         rest, found = read(text)
         if calls := [call for value in found for call in _calls(value, names)]:
             return rest.strip(), calls
     return text, []
-
-
-def read_any_calls(text: str) -> list[ToolCall]:
-    """The calls in a text whatever the functions are called, where tags or marks say that they are calls."""
-    if not any(mark in text for mark in MARKS):
-        return []
-    for read in (_tagged, _named, _listed, _alone):
-        if calls := [call for value in read(text)[1] for call in _calls(value)]:
-            return calls
-    return []
 
 
 def may_be_call(text: str) -> bool:
@@ -76,16 +108,10 @@ def _alone(text: str) -> tuple[str, list[Any]]:
     return "", [_json(own)] if own[:1] in ("{", "[") and own[-1:] in ("}", "]") else []
 
 
-def _calls(found: Any, names: Collection[str] | None = None) -> Iterator[ToolCall]:
-    for call in found if isinstance(found, list) else [found]:
-        name = call.get("name") if isinstance(call, dict) else None
-        if not isinstance(name, str) or (names is not None and name not in names):
-            continue
-        arguments = call.get("arguments", call.get("parameters", {}))
-        if isinstance(arguments, str):
-            arguments = _json(arguments)
-        if isinstance(arguments, dict):
-            yield ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+def _calls(found: Any, names: Collection[str]) -> Iterator[ToolCall]:
+    for call in map(_found, found if isinstance(found, list) else [found]):
+        if call.name in names and isinstance(call.arguments, dict):
+            yield ToolCall(call.name, json.dumps(call.arguments, ensure_ascii=False))
 
 
 def _json(text: str) -> Any:
