@@ -317,7 +317,6 @@ def plan(
     groups = group_settings({**defaults, **suggested, **stated})
     made = {group: cls(**groups[group]) for group, (_, cls) in SETTING_GROUPS.items()}
     built = method_on_task.for_task(built, source, judge_of(source))
-    method_on_task.check(built, source)
     if "threads" not in groups["settings"]:  # last: torch is imported for what can run alone
         made["settings"] = RunSettings(**groups["settings"], threads=torch.get_num_threads())
     use = tuple(dict.fromkeys((*use, *source.files)))

@@ -37,9 +37,9 @@ NAMES = {
         votes""",
     NOT_NEGATIVE: """alpha alpha_end beta beta1 beta2 beta_first beta_min bonus budget cache capacity clip clip_high
         compensation delay floor format_reward high high_max lenience low low_max mix_from mu neg_weight process
-        search_reward smooth std_share step steps tau temperature verify_from""",
+        search_reward smooth std_share step steps target tau temperature verify_from""",
     POSITIVE: "far_high far_low lr rho",
-    A_SHARE: "decay ema_decay fixed format gamma highest label_smoothing lam mu_valley rate saturation share target",
+    A_SHARE: "decay ema_decay fixed format gamma highest label_smoothing lam mu_valley rate saturation share",
 }
 RANGES: Mapping[str, Range] = {name: found for found, names in NAMES.items() for name in names.split()}
 ENDINGS: Mapping[str, Range] = {"_lr": POSITIVE, "_epochs": ONE_OR_MORE, "_minibatches": ONE_OR_MORE} | dict.fromkeys(

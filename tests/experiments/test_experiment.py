@@ -127,7 +127,7 @@ def pretended(monkeypatch):
     """Runs that take no time: what an arm measures is a function of its clip and seed."""
     done: list[RunConfig] = []
 
-    def train(run_config, out, observer=training.ignore_events, resume=False):
+    def train(run_config, out, observer=training.ignore_events, resume=False, watch=training.no_warnings):
         done.append(run_config)
         value = 0.5 + run_config.settings.seed / 1000 + run_config.method.args.get("clip", 0.2)
         tokens = min(700, run_config.settings.budget or 700)
@@ -214,9 +214,13 @@ def test_with_equal_tokens_the_others_stop_where_self_did(tmp_path, pretended, c
 def test_an_experiment_that_was_stopped_goes_on(tmp_path, pretended, claimed, monkeypatch):
     real, calls = run_cache.training.carry_out, []
 
-    def stopped(run_config, out, observer=training.ignore_events, resume=False):
+    def stopped(run_config, out, observer=training.ignore_events, resume=False, watch=training.no_warnings):
         calls.append(resume)
-        return training.Outcome(out, {}, False, 0.0) if len(calls) == 2 else real(run_config, out, observer, resume)
+        return (
+            training.Outcome(out, {}, False, 0.0)
+            if len(calls) == 2
+            else real(run_config, out, observer, resume, watch=watch)
+        )
 
     monkeypatch.setattr(run_cache.training, "carry_out", stopped)
     with pytest.raises(KeyboardInterrupt):

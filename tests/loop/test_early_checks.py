@@ -15,7 +15,7 @@ from support.caches import own_cache
 from selfteach import api
 from selfteach.configuration import RunConfig, plan
 from selfteach.core.errors import SelfteachError
-from selfteach.loop import assemble, checkpoint
+from selfteach.loop import checkpoint, method_on_task
 from selfteach.model import devices
 
 EVENTS_OF_WORK = {"warm_step", "warm_found", "step", "measuring"}
@@ -58,7 +58,7 @@ def no_memory(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def no_tool(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(assemble, "lacking", lambda *_: "oracle")
+    patch.setattr(method_on_task, "lacking", lambda *_: "oracle")
 
 
 def nothing(patch: pytest.MonkeyPatch, folder: Path) -> None:

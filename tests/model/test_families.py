@@ -27,6 +27,7 @@ from support.families import (
 from selfteach import api
 from selfteach.configuration import plan
 from selfteach.core import Example, ModelRole, Segment, Term, Update, WeightSpec, block, collate, registry
+from selfteach.core.disk import atomic_folder
 from selfteach.core.errors import BadCheckpoint, BadValue
 from selfteach.core.task import Sampling
 from selfteach.engine import BuiltinEngine, ReferenceEngine
@@ -381,7 +382,7 @@ def test_a_checkpoint_trains_and_transformers_loads_what_came_of_it(
 ) -> None:
     monkeypatch.setattr(files, "SHARD_BYTES", 60_000)  # all in shards
     method = registry.methods.get("bandit_reinforce")(groups=4, rollouts=4)
-    with files.atomic_folder(tmp_path / "start") as folder:
+    with atomic_folder(tmp_path / "start") as folder:
         files.save(folder, files.load_model(stored("gemma2")), TOKENIZER)
     given = {
         "model": str(tmp_path / "start"),

@@ -258,7 +258,7 @@ def test_grpo_runs_twice_alike_resumes_to_the_same_bits_and_transformers_loads_i
     (start,) = (e for e in events if e["event"] == "start")
     assert start["model"]["kind"] == case
     shown: list[str] = []
-    Progress(SimpleNamespace(line=shown.append))(start)  # type: ignore[arg-type]
+    Progress(SimpleNamespace(line=shown.append, update=lambda _: False))(start)  # type: ignore[arg-type]
     assert (
         sum(
             f"model {case}: not one of selfteach's own families, so it runs through transformers" in line

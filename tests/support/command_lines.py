@@ -33,6 +33,7 @@ from selfteach.commands import (
     serve,
     sweep,
     train,
+    view,
 )
 from selfteach.configuration import RunConfig
 from selfteach.core import registry
@@ -80,6 +81,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "generate": generate.parser,
     "chat": chat.parser,
     "serve": serve.parser,
+    "view": view.parser,
     "compare": compare.parser,
     "sweep": sweep.parser,
     "reproduce": reproduce.parser,
@@ -91,6 +93,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 PLACES = {
     "eval": [*METHODS, "run", "nothing"],
     "show": ["run", "nothing", "file"],
+    "view": ["run", "nothing", "file", ".", "results"],
     **{c: ["run", "nothing", "tiny", "file", "results", "-"] for c in ("generate", "chat", "serve", "export")},
     "compare": METHODS,
     "sweep": METHODS,
@@ -128,6 +131,7 @@ def values_of(name: str, action: Any, model: str) -> st.SearchStrategy[list[str]
         "--set": assignments_of(TASKS),
         "--grid": st.builds(lambda k, v: f"{k}={v}", st.sampled_from(["lr", "beta", "seed", "clip", "bad"]), VALUES),
         "--out": st.sampled_from(["new", "run", "file", "", "a/b"]),
+        "--export": st.sampled_from(["new.html", "run", "", "a/b.html", "file"]),
         "--gguf": st.sampled_from(["new.gguf", "run", "", "a/b"]),
         "--hub": st.sampled_from(["new", "run", "", "a/b", "file"]),
         "--jsonl": st.sampled_from(["new.jsonl", "run", "", "a/b"]),
@@ -193,6 +197,7 @@ def only_planned() -> Iterator[list[RunConfig]]:
         patch.setattr(checkpoint, "claimed", stop)  # train: the folder is taken
         patch.setattr(training, "warm_started", stop)
         patch.setattr(training, "make_session", stop)  # eval
+        patch.setattr(view, "listening", stop)
         patch.setattr(loading, "start_of", stop)  # generate, chat, serve
         patch.setattr(sys, "stdin", io.StringIO("a prompt"))
         patch.setattr(runs.RunPool, "run", stop)  # compare, reproduce, regimes --measure
