@@ -73,17 +73,15 @@ def run(command: str, words: Sequence[str]) -> int:
             print(f"{model.name}, {model.context} tokens of context, at {url}", flush=True)
         if not local and key is None:
             print_note(f"anyone who reaches {host} can ask this model; SELFTEACH_API_KEY in the environment asks a key")
-        config = uvicorn.Config(
-            application,
-            log_level="error",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=CLOSING_SECONDS,
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        answer(uvicorn, application, listener, limit_concurrency=MOST_CONNECTIONS)
     return 0
+
+
+def answer(uvicorn: Any, application: Any, listener: Any, **more: Any) -> None:
+    """Answer what comes to a listening socket until Ctrl-C; `more`: of uvicorn's configuration."""
+    quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "lifespan": "off", "server_header": False}
+    config = uvicorn.Config(application, **quiet, timeout_graceful_shutdown=CLOSING_SECONDS, **more)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def listening(host: str, port: int) -> Any:

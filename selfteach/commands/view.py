@@ -14,7 +14,7 @@ from ..core.errors import BadValue
 from ..core.extras import optional
 from .arguments import Parser, add_typed
 from .common import print_json, print_note
-from .serve import CLOSING_SECONDS, listening
+from .serve import answer, listening
 
 if TYPE_CHECKING:
     from ..viewer.run_index import ViewerData
@@ -82,15 +82,7 @@ def run(command: str, words: Sequence[str]) -> int:
             print_note(f"{len(data.ids())} runs in {', '.join(map(str, folders))}; Ctrl-C ends the page")
         if not given.get("no_open") and not given.get("json") and has_screen():
             webbrowser.open(url)
-        config = uvicorn.Config(
-            application,
-            log_level="error",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            timeout_graceful_shutdown=CLOSING_SECONDS,
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        answer(uvicorn, application, listener)
     return 0
 
 

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from .errors import BadValue
-from .settings import fits, kind_in_words
-
-
-class Range(NamedTuple):
-    """least, most: the smallest and largest value; above: a bound that it must exceed; None: no such bound."""
-
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-
-    def objection(self, value: float) -> str:
-        """What is wrong with a value; empty: nothing."""
-        if self.least is not None and value < self.least:
-            return f"at least {self.least:g}"
-        if self.above is not None and value <= self.above:
-            return f"above {self.above:g}"
-        if self.most is not None and value > self.most:
-            return f"at most {self.most:g}"
-        return ""
-
+from .settings import Range, fits, kind_in_words
 
 ONE_OR_MORE, NOT_NEGATIVE, POSITIVE, A_SHARE = Range(least=1), Range(least=0), Range(above=0), Range(least=0, most=1)
 

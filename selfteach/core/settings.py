@@ -16,11 +16,40 @@ import textwrap
 import types
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from .errors import BadValue
 
 C = TypeVar("C", bound=type)
+
+
+class Range(NamedTuple):
+    """least, most: the smallest and largest value; above: a bound that it must exceed; None: no such bound."""
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+
+    def objection(self, value: float) -> str:
+        """What a value has to be and is not; empty: it lies within."""
+        if self.least is not None and not value >= self.least:
+            return f"at least {self.least}"
+        if self.above is not None and not value > self.above:
+            return f"above {self.above}"
+        if self.most is not None and not value <= self.most:
+            return f"at most {self.most}"
+        return ""
 
 
 def setting(
@@ -91,13 +120,8 @@ def _kinds(cls: type) -> dict[str, Any]:
 
 
 def _check_range(f: Field[Any], value: float) -> None:
-    least, above, most = (f.metadata[n] for n in ("least", "above", "most"))
-    if least is not None and not value >= least:
-        raise BadValue(f"{f.name}: must be at least {least}, not {value}")
-    if above is not None and not value > above:
-        raise BadValue(f"{f.name}: must be above {above}, not {value}")
-    if most is not None and not value <= most:
-        raise BadValue(f"{f.name}: must be at most {most}, not {value}")
+    if objection := Range(*(f.metadata[n] for n in ("least", "above", "most"))).objection(value):
+        raise BadValue(f"{f.name}: must be {objection}, not {value}")
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from selfteach.core import BadValue, registry
-from selfteach.core.hyper_parameters import Range, range_of
+from selfteach.core.hyper_parameters import range_of
+from selfteach.core.settings import Range
 
 # Numbers of any sign: rewards and thresholds of rewards.
 SIGNED = {"p", "abstained", "wrong", "gate", "threshold", "redundant_reward", "necessary_reward"}

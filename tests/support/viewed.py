@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from selfteach.core import Episode, Ref, RolloutGroup, RolloutRequest, Sampling, Score, Task, Trajectory, Tree
-from selfteach.core.extras import optional
 from selfteach.loop.log import RunLog
 from selfteach.model.tokenizer import Tokenizer
 from selfteach.viewer.run_index import ViewerData
 from selfteach.viewer.server import ViewerServer
+from support.servers import answering
 
 HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> </script><!-- ]]> "
@@ -133,16 +131,5 @@ COUNTS = {"greedy": "10110", "questions": [0, 1, 2, 3, 4], "samples": 2}
 @contextmanager
 def viewing(folder: Path) -> Iterator[str]:
     """The address, with its token, of a page over a folder."""
-    uvicorn = optional("uvicorn", "view", "selfteach view")
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    application = ViewerServer(ViewerData([folder]), "token", port).application()
-    server = uvicorn.Server(uvicorn.Config(application, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{port}/?token=token"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listener.close()
+    with answering(lambda port: ViewerServer(ViewerData([folder]), "token", port).application()) as address:
+        yield f"{address}/?token=token"
