@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import BadValue
@@ -31,6 +31,7 @@ what comes out: the address on stdout, with --json as one line {"url": "http://1
 "context": ...}; --port 0 takes a free port. Ctrl-C ends it. docs/serving.md has the rest."""
 CLOSING_SECONDS = 5
 MOST_CONNECTIONS = 1024
+ANY_HOST = ("*",)
 
 
 def parser() -> Parser:
@@ -48,11 +49,8 @@ def parser() -> Parser:
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach serve`; returns the exit code."""
     given = vars(parser().read(words))
-    host, port, slots = given.get("host", "127.0.0.1"), given.get("port", 8000), given.get("slots", 16)
-    if not 0 <= port <= 65535:
-        raise BadValue(f"selfteach serve: --port must be between 0 and 65535, not {port}")
-    if not host:
-        raise BadValue("selfteach serve: --host is empty; give an address of this machine, such as 127.0.0.1")
+    host, port = checked_address(command, given)
+    slots = given.get("slots", 16)
     if slots < 1:
         raise BadValue(f"selfteach serve: --slots must be 1 or more, not {slots}")
     uvicorn = optional("uvicorn", "serve", "selfteach serve")
@@ -60,21 +58,36 @@ def run(command: str, words: Sequence[str]) -> int:
     with listening(host, port) as listener, load_model(given, slots=slots) as model:
         from ..serving.openai_server import Server
 
-        at = listener.getsockname()
-        local = ipaddress.ip_address(at[0].partition("%")[0]).is_loopback
+        address, hosts = served_address(listener, host)
         key = os.environ.get("SELFTEACH_API_KEY") or None
-        application = Server(model, key).application(
-            ("127.0.0.1", "localhost", "::1", "[::1]", host) if local else ("*",)
-        )
-        url = f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}/v1"
+        application = Server(model, key).application(hosts)
+        url = f"{address}/v1"
         if given.get("json"):
             print_json({"url": url, "model": model.name, "context": model.context})
         else:
             print(f"{model.name}, {model.context} tokens of context, at {url}", flush=True)
-        if not local and key is None:
+        if hosts == ANY_HOST and key is None:
             print_note(f"anyone who reaches {host} can ask this model; SELFTEACH_API_KEY in the environment asks a key")
         answer(uvicorn, application, listener, limit_concurrency=MOST_CONNECTIONS)
     return 0
+
+
+def checked_address(command: str, given: Mapping[str, Any]) -> tuple[str, int]:
+    """The host and the port to listen at. Raises BadValue for what can be neither."""
+    host, port = given.get("host", "127.0.0.1"), given.get("port", 8000)
+    if not 0 <= port <= 65535:
+        raise BadValue(f"selfteach {command}: --port must be between 0 and 65535, not {port}")
+    if not host:
+        raise BadValue(f"selfteach {command}: --host is empty; give an address of this machine, such as 127.0.0.1")
+    return host, port
+
+
+def served_address(listener: Any, host: str) -> tuple[str, tuple[str, ...]]:
+    """(where a listening socket is reached, the names by which a client may call it)."""
+    at = listener.getsockname()
+    local = ipaddress.ip_address(at[0].partition("%")[0]).is_loopback
+    url = f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}"
+    return url, ("127.0.0.1", "localhost", "::1", "[::1]", host) if local else ANY_HOST
 
 
 def answer(uvicorn: Any, application: Any, listener: Any, **more: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import sys
 from collections.abc import Sequence
 
@@ -10,7 +9,7 @@ from ..core.errors import BadValue
 from ..core.extras import optional
 from .arguments import Parser, add_typed
 from .common import print_json, print_note
-from .serve import MOST_CONNECTIONS, answer, listening
+from .serve import ANY_HOST, MOST_CONNECTIONS, answer, checked_address, listening, served_address
 
 ABOUT = """Serve a search engine over a corpus: a folder of text or Markdown files, or JSONL or Parquet files.
 
@@ -44,11 +43,8 @@ def parser() -> Parser:
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach serve-search`; returns the exit code."""
     given = vars(parser().read(words))
-    host, port, at_once = given.get("host", "127.0.0.1"), given.get("port", 8000), given.get("at_once", 8)
-    if not 0 <= port <= 65535:
-        raise BadValue(f"selfteach serve-search: --port must be between 0 and 65535, not {port}")
-    if not host:
-        raise BadValue("selfteach serve-search: --host is empty; give an address of this machine, such as 127.0.0.1")
+    host, port = checked_address(command, given)
+    at_once = given.get("at_once", 8)
     if at_once < 1:
         raise BadValue(f"selfteach serve-search: --at-once must be 1 or more, not {at_once}")
     from ..progress import view_on
@@ -70,15 +66,13 @@ def run(command: str, words: Sequence[str]) -> int:
     with listening(host, port) as listener:
         from ..serving.search_server import SearchServer
 
-        at = listener.getsockname()
-        local = ipaddress.ip_address(at[0].partition("%")[0]).is_loopback
-        hosts = ("127.0.0.1", "localhost", "::1", "[::1]", host) if local else ("*",)
-        url = f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}/retrieve"
+        address, hosts = served_address(listener, host)
+        url = f"{address}/retrieve"
         if given.get("json"):
             print_json({"url": url, "passages": len(engine)})
         else:
             print(f"{len(engine):,} passages at {url}", flush=True)
-        if not local:
+        if hosts == ANY_HOST:
             print_note(f"anyone who reaches {host} can search and read this corpus")
         application = SearchServer(engine, at_once).application(hosts)
         answer(uvicorn, application, listener, limit_concurrency=MOST_CONNECTIONS)

@@ -16,8 +16,7 @@ def uniform(
     """The next `n` training tasks of the source, `rollouts` episodes of each."""
     if finished_rounds:
         return [], state
-    first = first_task_index(seed) + state
-    return [RolloutRequest(source.train(first + i), rollouts) for i in range(n)], state + n
+    return [RolloutRequest(task, rollouts) for task in next_tasks(source, seed, state, n)], state + n
 
 
 @block
@@ -114,8 +113,7 @@ def refill(
     missing = n - sum(has_mixed_rewards(g) for round_ in finished_rounds for g in round_)
     if missing <= 0 or len(finished_rounds) >= rounds:
         return [], state
-    first = first_task_index(seed) + state
-    return [RolloutRequest(source.train(first + i), rollouts) for i in range(missing)], state + missing
+    return [RolloutRequest(task, rollouts) for task in next_tasks(source, seed, state, missing)], state + missing
 
 
 @block
@@ -142,8 +140,7 @@ def reviewed(
     if len(finished_rounds) > 1:
         return [], state
     if not finished_rounds:
-        first = first_task_index(seed) + state
-        return [RolloutRequest(source.train(first + i), rollouts) for i in range(n)], state + n
+        return [RolloutRequest(task, rollouts) for task in next_tasks(source, seed, state, n)], state + n
     count = 1 if step % every else times
     out: list[RolloutRequest] = []
     for group in finished_rounds[0]:
@@ -190,6 +187,12 @@ def pool_tasks(source: TaskSource, seed: int, first: int, n: int, size: int, hel
         number = int(random_keys.generator(seed, "epoch", epoch).permutation(count)[place])
         out.append(source.test[number] if held_out else source.train(first_task_index(seed) + number))
     return out
+
+
+def next_tasks(source: TaskSource, seed: int, taken: int, n: int) -> list[Task]:
+    """The next `n` training tasks of a run that has taken some."""
+    first = first_task_index(seed) + taken
+    return [source.train(first + i) for i in range(n)]
 
 
 def first_task_index(seed: int) -> int:

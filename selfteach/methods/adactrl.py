@@ -26,12 +26,12 @@ from ..core import (
     outcome,
     premise,
 )
-from ..core.scoring import score
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match
+from ..reward.answer_verdicts import judge_groups
 from ..reward.length import on_cosine, tokens_of
 from ..rollout.single import single
 from .base import policy_method
@@ -107,7 +107,7 @@ async def labelled_difficulty(
     """
     if not easy.strip() or not hard.strip() or easy.startswith(hard) or hard.startswith(easy):
         raise BadValue(f"labelled_difficulty: easy and hard must be two texts to tell apart, not {easy!r} and {hard!r}")
-    verdicts = (await score(judge or exact_match(), [group], context, deadline)).get("reward", {})
+    verdicts = await judge_groups(judge, [group], context, deadline)
     known = [
         (t.leaf, tokens_of(e, t))
         for e in group.episodes

@@ -32,7 +32,7 @@ from ..core import (
     stateful,
 )
 from ..core.tagged_text import last_between
-from ..curriculum.select import first_task_index
+from ..curriculum.select import next_tasks
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, append_information, search_agent, search_on
 from ..rollout.single import single
@@ -100,7 +100,7 @@ def both_modes(
     """The next `n` training tasks, each in both modes: `rollouts` episodes by searching and as many from memory."""
     if finished_rounds:
         return [], state
-    tasks = [source.train(first_task_index(seed) + state + i) for i in range(n)]
+    tasks = next_tasks(source, seed, state, n)
     return [RolloutRequest(t, rollouts, p) for t in tasks for p in ("main", BY_MEMORY)], state + n
 
 
@@ -123,8 +123,8 @@ def decisions(
     `threshold`.
     """
     if not finished_rounds:
-        first = first_task_index(seed) + state
-        return [RolloutRequest(source.train(first + i), samples, BY_MEMORY) for i in range(n)], state + n
+        tasks = next_tasks(source, seed, state, n)
+        return [RolloutRequest(task, samples, BY_MEMORY) for task in tasks], state + n
     if len(finished_rounds) > 1:
         return [], state
     out = list[RolloutRequest]()

@@ -32,8 +32,8 @@ from ..core import (
     premise,
     stateful,
 )
-from ..core.scoring import score
 from ..reward.answer import exact_match
+from ..reward.answer_verdicts import judge_groups
 from ..reward.length import repeated_tokens, sampled_ids
 from ..rollout.beside_reference import REFERENCE, beside_reference
 from ..rollout.single import single
@@ -129,7 +129,7 @@ async def significant_length(
     """
     if ngram < 1:
         raise BadValue(f"significant_length: ngram must be at least 1, not {ngram}")
-    verdicts = (await score(judge or exact_match(), groups, context, deadline)).get("reward", {})
+    verdicts = await judge_groups(judge, groups, context, deadline)
     k = explore / (math.pi / 2) if state["k"] is None else float(state["k"])
 
     def counts(ids: np.ndarray) -> tuple[float, float]:

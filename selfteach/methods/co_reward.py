@@ -32,7 +32,7 @@ from ..core import (
     stateful,
 )
 from ..core.scoring import score
-from ..curriculum.select import first_task_index
+from ..curriculum.select import next_tasks
 from ..reward.answer import exact_match
 from ..reward.vote import Ties, majority_vote, vote_scores
 from .grpo import grpo
@@ -79,8 +79,8 @@ def reworded(
     """
     if finished_rounds:
         return [], state
-    first, count = first_task_index(seed) + state, max(1, n // 2)
-    tasks = [source.train(first + i) for i in range(count)]
+    count = max(1, n // 2)
+    tasks = next_tasks(source, seed, state, count)
     return [RolloutRequest(t, rollouts) for task in tasks for t in (task, _paraphrased(task, source))], state + count
 
 

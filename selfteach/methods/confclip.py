@@ -28,8 +28,8 @@ from ..core import (
     premise,
 )
 from ..core.contexts import own_tokens
-from ..core.scoring import score
 from ..reward.answer import exact_match
+from ..reward.answer_verdicts import judge_groups
 from .grpo import grpo
 
 
@@ -75,7 +75,7 @@ async def confidence_weighted(
     """
     if not 0 <= low <= high:
         raise BadValue(f"confidence_weighted: low must be from 0 to high, not {low} and {high}")
-    verdicts = (await score(judge or exact_match(), [group], context, deadline)).get("reward", {})
+    verdicts = await judge_groups(judge, [group], context, deadline)
     out: Scores = {"reward": dict(verdicts)}
     for at, verdict in verdicts.items():
         if verdict.value is None:

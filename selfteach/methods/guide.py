@@ -22,7 +22,7 @@ from ..core import (
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..curriculum.hints import guidance
-from ..curriculum.select import first_task_index, known_rewards
+from ..curriculum.select import known_rewards, next_tasks
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
 from .grpo import grpo
@@ -73,8 +73,7 @@ def hint_failures(
     select/guided), and the mean reward with it (select/opened).
     """
     if not finished_rounds:
-        first = first_task_index(seed) + state
-        return [RolloutRequest(source.train(first + i), rollouts) for i in range(n)], state + n
+        return [RolloutRequest(task, rollouts) for task in next_tasks(source, seed, state, n)], state + n
     if len(finished_rounds) > 1:
         if rewards := [value for g in finished_rounds[1] for value in known_rewards(g)]:
             log_metrics(opened=sum(rewards) / len(rewards))

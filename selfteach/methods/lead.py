@@ -36,13 +36,13 @@ from ..core import (
     provides,
     stateful,
 )
-from ..core.scoring import score
 from ..credit.advantages import norm, whiten
 from ..credit.composers import per_trajectory
 from ..objective.kl import kl
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match
+from ..reward.answer_verdicts import judge_groups
 from ..reward.length import tokens_of
 from .base import policy_method
 
@@ -124,7 +124,7 @@ async def efficiency(
     """
     if not 1 <= min_target <= limit:
         raise BadValue(f"efficiency: min_target must be from 1 to the limit {limit}, not {min_target}")
-    verdicts = (await score(judge or exact_match(), groups, context, deadline)).get("reward", {})
+    verdicts = await judge_groups(judge, groups, context, deadline)
     found: list[tuple[Any, float, float]] = []  # place, efficiency, target
     correct, efficient = list[np.ndarray](), list[np.ndarray]()
     for group in groups:

@@ -34,10 +34,10 @@ from ..core import (
     premise,
     stateful,
 )
-from ..core.scoring import score
 from ..core.tagged_text import last_between
-from ..curriculum.select import first_task_index
+from ..curriculum.select import next_tasks
 from ..reward.answer import exact_match
+from ..reward.answer_verdicts import judge_groups
 from ..reward.length import tokens_of
 from ..rollout.single import single
 from .grpo import grpo
@@ -150,8 +150,7 @@ def foretold(
     Metrics: the share of tasks that are not solved (select/gated), the mean foreseen pass rate (select/foreseen).
     """
     if not finished_rounds:
-        first = first_task_index(seed) + state["asked"]
-        requests = [RolloutRequest(source.train(first + i), forecasts, "foresee") for i in range(n)]
+        requests = [RolloutRequest(task, forecasts, "foresee") for task in next_tasks(source, seed, state["asked"], n)]
         return requests, {**state, "asked": state["asked"] + n}
     if len(finished_rounds) > 1:
         return [], {**state, "steps": state["steps"] + 1}
@@ -186,7 +185,7 @@ async def aligned_forecasts(
     foreseen (R_pass), foreseen_length, foreseen_notions. Unknown rewards of solutions count in nothing.
     """
     solved = [g for g in groups if g.request.program != "foresee"]
-    verdicts = (await score(judge or exact_match(), solved, context, deadline)).get("reward", {})
+    verdicts = await judge_groups(judge, solved, context, deadline)
     known: dict[str, list[tuple[bool, int, str]]] = {}  # task -> (right, length, text) of each solution
     for group in solved:
         for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.leaf in verdicts]:

@@ -38,7 +38,7 @@ from ..core import (
 from ..credit import segments as seg
 from ..credit.advantages import center
 from ..credit.composers import per_trajectory
-from ..curriculum.select import first_task_index, mean_difficulty
+from ..curriculum.select import mean_difficulty, next_tasks
 from ..objective.loss_weights import sequence_mean, token_mean
 from ..objective.policy import policy_gradient
 from ..objective.value import success_loss
@@ -107,8 +107,7 @@ def nearest_predicted(
     BadValue where the program gives no number.
     """
     if not finished_rounds:
-        first = first_task_index(seed) + state["next"]
-        tasks = [source.train(first + i) for i in range(candidates * n)]
+        tasks = next_tasks(source, seed, state["next"], candidates * n)
         requests = [RolloutRequest(t, 1, program=program, key=f"{program}/{t.id}") for t in tasks]
         return requests, {**state, "next": state["next"] + len(tasks)}
     if len(finished_rounds) > 1:

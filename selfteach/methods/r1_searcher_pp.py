@@ -40,7 +40,7 @@ from ..core import (
 )
 from ..core.answers import normalise
 from ..credit.composers import per_trajectory
-from ..curriculum.select import first_task_index
+from ..curriculum.select import next_tasks
 from ..objective.kl import kl
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
@@ -146,8 +146,7 @@ def then_remembered(
     if len(finished_rounds) > 1:
         return [], state
     if not finished_rounds:
-        first = first_task_index(seed) + state
-        return [RolloutRequest(source.train(first + i), rollouts) for i in range(n)], state + n
+        return [RolloutRequest(task, rollouts) for task in next_tasks(source, seed, state, n)], state + n
     out = list[RolloutRequest]()
     for group in finished_rounds[0]:
         for leaf, score in group.scores.get("reward", {}).items():

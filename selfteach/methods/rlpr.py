@@ -37,7 +37,7 @@ from ..core.scoring import score
 from ..credit import segments as seg
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
-from ..curriculum.select import first_task_index, known_rewards
+from ..curriculum.select import known_rewards, next_tasks
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match
@@ -174,8 +174,7 @@ def refill_spread(
     missing = n - sum(len(r) < 2 or float(np.std(r, ddof=1)) >= threshold for r in rewards)
     if missing <= 0 or len(finished_rounds) >= rounds:
         return [], state
-    first = first_task_index(seed) + state["asked"]
-    requests = [RolloutRequest(source.train(first + i), rollouts) for i in range(missing)]
+    requests = [RolloutRequest(task, rollouts) for task in next_tasks(source, seed, state["asked"], missing)]
     return requests, {**state, "asked": state["asked"] + missing}
 
 

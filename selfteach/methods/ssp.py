@@ -42,7 +42,7 @@ from ..core import (
 from ..core.tagged_text import between, last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
-from ..curriculum.select import first_task_index
+from ..curriculum.select import next_tasks
 from ..objective.kl import kl
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
@@ -150,7 +150,7 @@ def propose_check_solve(
     (None: unknown). Raises BadValue where the task cannot make new questions (`TaskSource.questions`).
     """
     if not finished_rounds:
-        tasks = [source.train(first_task_index(seed) + state["asked"] + i) for i in range(n)]
+        tasks = next_tasks(source, seed, state["asked"], n)
         pool = [] if step % pool_steps == 0 else state["pool"]
         requests = [RolloutRequest(_to_propose(source, t, f"{step}/{i}"), 1, PROPOSE) for i, t in enumerate(tasks)]
         return requests, {"asked": state["asked"] + n, "pool": pool}

@@ -37,7 +37,7 @@ from ..core import (
 )
 from ..core.tagged_text import between
 from ..credit.composers import per_trajectory
-from ..curriculum.select import first_task_index
+from ..curriculum.select import next_tasks
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
 from ..reward.answer import exact_match, gold_answers
@@ -159,8 +159,8 @@ def ever_noisier(
     if finished_rounds:
         return [], state
     chance = noise_at(max(0, step - after), start, end, steps, base)
-    first = first_task_index(seed) + state
-    return [RolloutRequest(source.train(first + i), rollouts, help={"noisy": chance}) for i in range(n)], state + n
+    tasks = next_tasks(source, seed, state, n)
+    return [RolloutRequest(task, rollouts, help={"noisy": chance}) for task in tasks], state + n
 
 
 @block

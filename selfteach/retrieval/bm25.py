@@ -115,9 +115,8 @@ def build(documents: Iterable[Document], folder: Path | None) -> Any:
     """Index documents in a folder, or in memory. One thread, so that the same corpus always gives the same index."""
     index = tantivy().Index(schema(), path=None if folder is None else str(folder))
     writer = index.writer(HEAP, 1)
-    document = tantivy().Document
-    for number, (title, text) in enumerate(documents):
-        writer.add_document(document(title=" ".join(words(title)), text=" ".join(words(text)), number=number))
+    for number, document in enumerate(documents):
+        _add(writer, number, document)
     writer.commit()
     writer.wait_merging_threads()
     index.reload()
@@ -134,9 +133,9 @@ def build_long(
     part = folder.with_name(f"{folder.name}.part")
     index = _unfinished(part, count)
     done = index.searcher().num_docs
-    writer, document = index.writer(HEAP, 1), tantivy().Document
-    for number, (title, text) in enumerate(documents(done), done):
-        writer.add_document(document(title=" ".join(words(title)), text=" ".join(words(text)), number=number))
+    writer = index.writer(HEAP, 1)
+    for number, document in enumerate(documents(done), done):
+        _add(writer, number, document)
         if (number + 1) % COMMIT == 0:
             writer.commit()
             progress(number + 1)
@@ -146,6 +145,11 @@ def build_long(
     _write_manifest(part)
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(part, folder)
+
+
+def _add(writer: Any, number: int, document: Document) -> None:
+    title, text = document
+    writer.add_document(tantivy().Document(title=" ".join(words(title)), text=" ".join(words(text)), number=number))
 
 
 def _unfinished(part: Path, count: int) -> Any:

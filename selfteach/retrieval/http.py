@@ -26,6 +26,7 @@ from ..core.cache import cache_folder
 from ..core.errors import BadValue, SelfteachError, describe
 from ..core.extras import optional
 from ..core.random_keys import key, uniform_at
+from .bm25 import LONGEST
 from .corpus_files import title_and_text, valid_text
 from .engine import Answer, Hit, NoAnswer, Reading
 from .web_page import is_public, page_text
@@ -33,7 +34,6 @@ from .web_page import is_public, page_text
 Protocol = Literal["http", "searxng"]
 PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 LARGEST = 8 << 20  # bytes of an answer
-LONGEST = 4000  # characters of a query that are sent
 PAUSE, LONGEST_PAUSE = 0.2, 5.0  # seconds before the second try, doubled for each further one; at most
 AGAIN = (408, 425, 429, 500, 502, 503, 504)  # statuses after which another try may be answered
 REDIRECTIONS = 3  # of a web page that are followed

@@ -17,7 +17,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -175,17 +175,11 @@ def build_pages(path: str | Path, folder: Path, progress: Progress) -> PageStore
                 writer.commit(len(piece), piece[-1].read)
                 progress("reading the corpus", piece[-1].read, total)
             if not writer.pages:
-                raise BadValue(f"corpus {path}: holds no page that can be read{_said(writer.about)}")
+                raise BadValue(f"corpus {path}: holds no page that can be read{_odd(writer.about, 'left out')}")
             writer.commit(0, total, done=True)
         finally:
             writer.close()
     return PageStore(folder)
-
-
-def _said(about: dict[str, Any]) -> str:
-    """What was left out and where it first was, in brackets; empty where nothing was."""
-    left_out = [f"{n} {what}, first {about['first'][what]}" for what, n in about.get("left out", {}).items()]
-    return f" ({'; '.join(left_out)})" if left_out else ""
 
 
 class _Writer:
@@ -270,6 +264,10 @@ def _array(file: Path, columns: int) -> Any:
 def described(about: dict[str, Any]) -> str:
     """What a corpus holds and what was left out of it, in a line."""
     line = f"{about['pages']:,} pages in {about['passages']:,} passages"
-    odd: Sequence[tuple[str, int]] = [*about["left out"].items()]
-    line += "".join(f"; left out: {n} {what} (first {about['first'][what]})" for what, n in odd)
-    return line + "".join(f"; {n} {what} (first {about['first'][what]})" for what, n in about["notes"].items())
+    return line + _odd(about, "left out") + _odd(about, "notes")
+
+
+def _odd(about: dict[str, Any], kind: str) -> str:
+    """What was counted as `left out`, or in `notes`, with the place where each was first; empty where nothing was."""
+    head = "left out: " if kind == "left out" else ""
+    return "".join(f"; {head}{n} {what} (first {about['first'][what]})" for what, n in about.get(kind, {}).items())

@@ -12,6 +12,14 @@ from typing import Any
 from ..core import Block, Episode, Ref, RewardContext, RolloutGroup, Score, Trajectory
 from ..core.ranking import auc
 from ..core.scoring import score
+from .answer import exact_match
+
+
+async def judge_groups(
+    judge: Block | None, groups: Sequence[RolloutGroup], context: RewardContext, deadline: float
+) -> dict[Ref, Score]:
+    """The score that a judge (None: exact_match) gives each trajectory of some groups, by place."""
+    return dict((await score(judge or exact_match(), groups, context, deadline)).get("reward", {}))
 
 
 async def judge_answers(
@@ -22,7 +30,7 @@ async def judge_answers(
     episodes = [
         Episode(at.episode, trees[at.episode], [Trajectory(at, "policy", group.key)], answer) for at, answer in answers
     ]
-    return (await score(judge, [replace_episodes(group, episodes)], context, deadline)).get("reward", {})
+    return await judge_groups(judge, [replace_episodes(group, episodes)], context, deadline)
 
 
 def replace_episodes(group: RolloutGroup, episodes: list[Episode]) -> RolloutGroup:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..core import BadValue, Block, Episode, RewardContext, RolloutGroup, Score, Scores, Trajectory, block
-from ..core.scoring import score
-from .answer import exact_match
+from .answer_verdicts import judge_groups
 
 
 def sampled_ids(episode: Episode, trajectory: Trajectory) -> np.ndarray:
@@ -80,7 +79,7 @@ async def cosine_scaled(
     """
     if limit < 1:
         raise BadValue(f"cosine_scaled: limit must be at least 1, not {limit}")
-    verdicts = (await score(judge or exact_match(), [group], context, deadline)).get("reward", {})
+    verdicts = await judge_groups(judge, [group], context, deadline)
     out: Scores = {"reward": {}}
     for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.leaf in verdicts]:
         verdict, cut = verdicts[t.leaf], t.status in ("length", "limit")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from ..core.blocks import signature
@@ -18,20 +18,11 @@ from ..reward.payoff import episode_return
 from ..rollout.act import act
 from ..tools.environment import EnvEpisode, probe
 from ..tools.environment import environment as environment_tool
+from .moves import Move, demonstrated
 from .options import check_at_least, check_share, parse_config
 
 TOKENIZER_EPISODES = 200  # that the tokenizer sees
-MOVES = 8  # demonstrations that are taken from one episode
 MOST_TURNS = 60  # of an episode: its limits are 64 turns and 64 calls of tools
-
-
-@dataclass(frozen=True)
-class Move:
-    """One move of a demonstrated episode: all that was before it, what was said, and whether it was drawn at random."""
-
-    before: str
-    said: str
-    is_random: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +73,8 @@ class EnvTasks:
         return tuple(moves)
 
     def demo(self, i: int) -> Task:
-        """The i-th demonstration: one move of an episode, after all that was observed and said before.
-
-        tags  those of the episode, kind, slip ("lot" for a random move, else "")
-        """
-        item, moves = self.task("demo", i // MOVES), self.played(i // MOVES)
-        move = moves[int(generator(self.seed, "move", i).integers(len(moves)))]
-        tags = {**item.tags, "kind": "demo", "slip": "lot" if move.is_random else ""}
-        return Task(f"demo/{i}", move.before, item.answer, (move.said,), tags)
+        """The i-th demonstration: one move of an episode, after all that was observed and said before."""
+        return demonstrated(partial(self.task, "demo"), self.played, self.seed, i)
 
     def words(self) -> Iterator[str]:
         """Text for the tokenizer: small numbers and some episodes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache, partial
+from typing import Any
 
 from ..core.errors import BadValue, SelfteachError, unknown
 from ..core.function_source import user_function
@@ -15,18 +15,10 @@ from ..core.task import Task, TaskSource
 from ..reward.payoff import payoff_from_notes
 from ..rollout.play import SCRIPT, play
 from ..tools.text_match import MOST_MOVES, TextMatch, opponent, text_match
+from .moves import Move, demonstrated
 from .options import check_at_least, check_share
 
 TOKENIZER_MATCHES = 50  # that the tokenizer sees
-MOVES = 8  # demonstrations that are taken from one match
-
-
-class Move(NamedTuple):
-    """A move of a demonstrated match: all that its seat was shown and said before, and whether it was random."""
-
-    before: str
-    said: str
-    is_random: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +71,8 @@ class MatchTasks:
         """The i-th demonstration: one move of a seat, after all that it was shown and said before.
 
         Moves are by the rule of the game where it has one (`expert`), but for the share `noise` of random ones.
-
-        tags  those of the match, kind, slip ("lot" for a random move, else "")
         """
-        task, moves = self.match("demo", i // MOVES), self.played(i // MOVES)
-        move = moves[int(generator(self.seed, "move", i).integers(len(moves)))]
-        tags = {**task.tags, "kind": "demo", "slip": "lot" if move.is_random else ""}
-        return Task(f"demo/{i}", move.before, task.answer, (move.said,), tags)
+        return demonstrated(partial(self.match, "demo"), self.played, self.seed, i)
 
     def words(self) -> Iterator[str]:
         """Text for the tokenizer: small numbers and some matches, or of these what is shown first."""

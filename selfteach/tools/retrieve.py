@@ -17,6 +17,7 @@ from ..core.functions import function_spec
 from ..core.random_keys import key, uniform_at
 from ..core.settings import Range, fits, kind_in_words
 from ..core.tool_calls import SEARCH, ToolText
+from ..retrieval.bm25 import LONGEST
 from ..retrieval.corpus_files import valid_text
 from ..retrieval.engine import (
     RETRIEVERS,
@@ -34,7 +35,6 @@ from ..retrieval.page_store import Progress, described
 from .search import NO_RESULT, one_line, replaced_by
 
 NO_ANSWER = "the search engine did not answer."
-LONGEST = 4000  # characters of a query that are read
 MOST_ENGINES = 8  # that a process holds
 NEAR = 3  # titles that are said where a page is not found
 PIECE_NUMBER = re.compile(r"(.+?)[\s,;:#|]+(?:piece\s+)?(\d{1,9})", re.DOTALL)

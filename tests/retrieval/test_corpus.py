@@ -121,7 +121,7 @@ def test_what_is_wrong_is_left_out_counted_and_named(tmp_path: Path) -> None:
 
 
 def test_a_corpus_of_nothing_is_refused_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match=r"holds no page that can be read \(2 no JSON, first c.jsonl, line 1\)"):
+    with pytest.raises(BadValue, match=r"no page that can be read; left out: 2 no JSON \(first c.jsonl, line 1\)"):
         open_engine(write(tmp_path / "c.jsonl", ["<html>", "</html>"]))
     with pytest.raises(BadValue, match="no such file or folder"):
         corpus_hash(tmp_path / "none.jsonl")
