@@ -6,10 +6,13 @@ A finished run is read back, an interrupted one continues, and two experiments w
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean, median, pstdev
 from typing import Any
 
 from . import training
@@ -95,7 +98,8 @@ def logged_summaries(folder: Path) -> dict[str, float]:
     """Summaries of every metric that a run logged by step, for claims about training itself.
 
     The mean over the first quarter of the steps (`early:NAME`), over the last quarter (`late:NAME`) and over all
-    (`mean:NAME`), and the sum (`sum:NAME`).
+    (`mean:NAME`), and the sum (`sum:NAME`). The standard deviation over the steps as a share of the mean
+    (`spread:NAME`), and the median change from a step to the next, |log(b / a)| (`jitter:NAME`); of what is positive.
     """
     metrics: dict[str, list[float]] = {}
     for e in read_events(folder / "log"):
@@ -112,6 +116,9 @@ def logged_summaries(folder: Path) -> dict[str, float]:
         quarter = max(1, len(values) // 4)
         parts = {"early": values[:quarter], "late": values[-quarter:], "mean": values}
         out |= {f"{part}:{name}": sum(some) / len(some) for part, some in parts.items()} | {f"sum:{name}": sum(values)}
+        if len(values) > 1 and min(values) > 0:
+            changes = [abs(math.log(b / a)) for a, b in itertools.pairwise(values)]
+            out |= {f"spread:{name}": pstdev(values) / fmean(values), f"jitter:{name}": median(changes)}
     return out
 
 

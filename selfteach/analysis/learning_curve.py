@@ -1,4 +1,6 @@
-"""Held-out accuracy over the steps of a run, and figures of it: the area under it, and how soon it reaches a level."""
+"""Held-out accuracy over the steps of a run, and figures of it: the area under it, how soon it reaches a level, what it
+tends to.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,10 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .scaling_fit import fit_scaling, forecast
+
 Points = Sequence[tuple[float, float]]  # (step, accuracy), in order of steps
-OF_CURVES = ("auc", "steps_to@")
+OF_CURVES = ("auc", "steps_to@", "asymptote", "forecast@")
 # An evaluation on the way tells "greedy" and "sampled"; those before and after call the sampled one "accuracy".
 KINDS = ("sampled", "greedy")
 
@@ -51,7 +55,8 @@ def steps_to(points: Points, level: float) -> float:
 
 
 def curve_figures(events: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
-    """Those of `names` that are figures of the curve: auc, auc:greedy, steps_to@0.8, steps_to@0.8:greedy.
+    """Those of `names` that are figures of the curve: auc, steps_to@0.8, asymptote (of the sigmoid through it),
+    forecast@0.5 (its end as that through its first half foretells it); auc:greedy is of greedy accuracy.
 
     A run without an evaluation on the way has none of them.
     """
@@ -61,6 +66,15 @@ def curve_figures(events: Iterable[Mapping[str, Any]], names: Iterable[str]) -> 
         if not measure.startswith(OF_CURVES):
             continue
         points = curve(log, kind or "sampled")
-        if len(points) > 2:
-            out[name] = area(points) if measure == "auc" else steps_to(points, float(measure.partition("@")[2]))
+        if len(points) > 2 and (value := _figure(measure, points)) is not None:
+            out[name] = value
     return out
+
+
+def _figure(measure: str, points: Points) -> float | None:
+    what, _, number = measure.partition("@")
+    if what == "auc":
+        return area(points)
+    if what == "asymptote":
+        return None if (fit := fit_scaling(points)) is None else fit.asymptote
+    return steps_to(points, float(number)) if what == "steps_to" else forecast(points, float(number))

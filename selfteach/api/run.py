@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..analysis.curves import curves_of, figure_of, png_of, run_title
 from ..analysis.health import RunWarning, warnings_of
+from ..analysis.learning_curve import curve
+from ..analysis.scaling_fit import ScalingFit, fit_scaling
 from ..configuration import run_config_of
 from ..core.errors import BadValue
 from ..loop import checkpoint
@@ -86,6 +88,18 @@ class Run(Outcome):
             there = f"it has steps {known[0]} to {known[-1]}" if known else "it has none yet"
             raise BadValue(f"{self.folder}: the log has no rollouts of step {step}; {there}")
         return read_rollouts(file, self._tokenizer())
+
+    def scaling_fit(self, kind: Literal["greedy", "sampled"] = "greedy") -> ScalingFit:
+        """The sigmoid of held-out accuracy over steps (ScaleRL, arXiv 2510.13786): where the run tends to, how fast.
+
+            fit = run.scaling_fit(); fit.asymptote, fit(1000)      # what 1,000 steps are foretold to reach
+
+        Raises BadValue for fewer than three evaluations after the one before training (`--eval-every`).
+        """
+        fit = fit_scaling(curve(read_events(self.folder / "log"), kind))
+        if fit is None:
+            raise BadValue(f"{self.folder}: too few evaluations for a curve; train with --eval-every")
+        return fit
 
     def plot(self) -> Any:
         """A matplotlib figure of the run's curves: reward, held-out accuracy, length ...; a notebook shows it,

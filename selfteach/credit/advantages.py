@@ -107,6 +107,38 @@ def norm(
 
 
 @block
+def center_and_scale(
+    *, reward: Seq, group: Seq, mean: Over = "group", std: Over = "batch", eps: float = 1e-6
+) -> dict[str, Column]:
+    """Advantage as the reward less one mean, over one standard deviation: over the group or the batch (2508.08221).
+
+        A_i = (r_i - mean_m r) / (std_s r + eps)        m, s: group, batch or none
+
+    Args: reward f64[S]; group i64[S]. Returns: adv f64[S]; 0 where all that the mean is over are equal, or all that the
+    standard deviation is over; NaN for whatever is compared with a NaN. Raises BadValue for another m or s. Equals:
+    `norm` where both are the same. Scope: batch where either is.
+
+    >>> given = {"reward": [1.0, 0.0, 1.0, 1.0], "group": [0, 0, 1, 1]}  # the batch's std is 1/2, a group's 0.7071
+    >>> center_and_scale(**given, eps=0.0)["adv"].values, center_and_scale(**given, std="none")["adv"].values
+    (array([ 1., -1.,  0.,  0.]), array([ 0.5, -0.5,  0. ,  0. ]))
+    """
+    reward, adv = np.asarray(reward, np.float64), np.asarray(reward, np.float64)
+    for what, over in (("mean", mean), ("std", std)):
+        if over not in ("group", "batch", "none"):
+            raise BadValue(f"center_and_scale: {what} must be over group, batch or none, not {over!r}")
+        if over == "none":
+            continue
+        index = np.zeros(len(reward), np.int64) if over == "batch" else np.asarray(group)
+        n, same = seg.count(index), seg.same(reward, index, seg.count(index))[index]
+        if what == "mean":
+            adv = np.where(same, 0.0, adv - seg.mean(reward, index, n)[index])
+        else:
+            spread = np.where(same, 1.0, seg.std(reward, index, n)[index] + eps)
+            adv = np.where(same, 0.0, adv / spread)
+    return {"adv": Column("seq", adv)}
+
+
+@block
 def whiten(*, adv: Token, batch: Token, ddof: int = 1, eps: float = 1e-8, shift: bool = True) -> dict[str, Column]:
     """Whiten token advantages over the batch, as PPO for language models does after GAE (Ziegler et al. 2019).
 

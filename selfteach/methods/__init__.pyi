@@ -7,6 +7,7 @@ from .ar_lopti import ar_lopti as ar_lopti
 from .arena_rl import arena_rl as arena_rl
 from .bapo import bapo as bapo
 from .bingo import bingo as bingo
+from .c3po import c3po as c3po
 from .chord import chord as chord
 from .chord import chord_mu as chord_mu
 from .cispo import cispo as cispo
@@ -63,6 +64,7 @@ from .rlsc import rlsc as rlsc
 from .rorecomp import rorecomp as rorecomp
 from .rover import rover as rover
 from .sar import sar as sar
+from .scale_rl import scale_rl as scale_rl
 from .score import score as score
 from .search_r1 import search_r1 as search_r1
 from .sec import sec as sec

@@ -11,9 +11,9 @@ from support.battery import of, same, with_weigh
 from support.episodes import single_turn_group
 
 from selfteach.core import BadValue
-from selfteach.credit.advantages import norm
+from selfteach.credit.advantages import center_and_scale, norm
 from selfteach.credit.composers import per_trajectory
-from selfteach.methods.lite_ppo import center_and_scale, drop_truncated
+from selfteach.methods.lite_ppo import drop_truncated
 
 # Group 0: mean 1/4, std 1/2; group 1: mean 3/4, std 1/2; group 2: all right. Batch: 8 of 12, variance
 # (8 / 9 + 16 / 9) / 11 = 8 / 33.
