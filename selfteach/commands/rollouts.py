@@ -67,11 +67,14 @@ def run(command: str, words: Sequence[str]) -> int:
     chosen = of_task(records, given["task"]) if "task" in given else records
     if "best" in given or "worst" in given:
         chosen = best_and_worst(chosen, given.get("best", 0), given.get("worst", 0))
-    for name, write in (("jsonl", _write_jsonl), ("parquet", _write_parquet)):
-        if name in given:
-            write(Path(given[name]), chosen)
-            print_note(f"{len(chosen)} rollouts: {given[name]}")
-    if "jsonl" in given or "parquet" in given:
+    files = {name: Path(given[name]) for name in ("jsonl", "parquet") if name in given}
+    for name, file in files.items():
+        if file.is_dir():
+            raise BadValue(f"selfteach show: --{name} {file} is a folder; give a file's name")
+    for name, file in files.items():
+        (_write_jsonl if name == "jsonl" else _write_parquet)(file, chosen)
+    if files:
+        print_note(f"{len(chosen)} rollouts: {', '.join(map(str, files.values()))}")
         return 0
     if given.get("json"):
         for record in chosen:

@@ -118,7 +118,7 @@ c3po.claim = Claim(
         outcome("jitter:policy/grad_norm", "self", "answers", relation="<", by=0.2, scale="ratio", fails_at=0.0),
         outcome("accuracy", "self", "answers", relation=">=", by=0.03, fails_at=1.0),
     ),
-    arms={"answers": ("c3po", {"by": "answers", "budget": 64})},
+    arms={"answers": ("c3po", {"by": "answers", "budget": 49})},  # as many tokens on average
     regime="verbose",
     idea=("main.credit*", "main.update*"),
     because="a gradient of as many tokens in every update neither jumps nor starves",

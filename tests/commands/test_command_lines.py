@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from support.command_lines import command_lines, outcome
 from support.runs import run_config_of
 
+from selfteach import api
 from selfteach.cli import COMMANDS
 from selfteach.configuration import RunConfig
 
@@ -30,12 +31,15 @@ SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> Path:
-    """A folder with a run that was begun, and a file."""
+    """A folder with a run that was begun, one that is done, a file, and a corpus."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "run").mkdir()
     (folder / "run" / "config.json").write_text(json.dumps(run_config_of(mini_folder).to_json()))
     (folder / "file").write_text("text")
     (folder / "results").mkdir()
+    api.train(run_config_of(mini_folder, steps=2), folder / "logged")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "lyon.txt").write_text("Lyon lies where the Rhone meets the Saone.")
     return folder
 
 
@@ -78,6 +82,7 @@ def test_a_command_line_is_carried_out_or_refused_in_one_line(
     if WHOLE:
         print(json.dumps({"command": command, "lines": len(slowest) - 1, **counts}))
         print("slowest", *max(slowest))
+        assert counts["planned"] + counts["printed"], "no line was taken: the fuzz saw refusals alone"
     else:
         assert max(slowest)[0] < 10 * SECONDS
 

@@ -94,10 +94,10 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 }
 PLACES = {
     "eval": [*METHODS, "run", "nothing"],
-    "show": ["run", "nothing", "file"],
+    "show": ["logged", "logged", "logged", "run", "nothing", "file"],
     "view": ["run", "nothing", "file", ".", "results"],
     **{c: ["run", "nothing", "tiny", "file", "results", "-"] for c in ("generate", "chat", "serve", "export")},
-    "serve-search": ["file", "nothing", "results"],
+    "serve-search": ["notes", "notes", "notes", "file", "nothing", "results"],
     "compare": METHODS,
     "sweep": METHODS,
     "reproduce": ["grpo", "ttrl", "bandit_reinforce", "grpo:beta=1"],
@@ -169,7 +169,9 @@ def command_lines(draw: Any, command: str, model: str) -> list[str]:
         known = {name for name, _ in options(parser)}
         if "--model" in known and command != "bench":
             head += ["--model", model]
-        if "--task" in known:
+        if command == "sweep" and draw(st.integers(0, 9)):
+            head += ["--grid", "lr=1e-4,2e-4"]
+        if "--task" in known and command != "show":  # there it is a question's name
             head += ["--task", draw(st.sampled_from(TASKS[:3]))]
     chosen = draw(st.lists(st.sampled_from(options(parser)), max_size=4))
     words = [*head]
@@ -202,6 +204,7 @@ def only_planned() -> Iterator[list[RunConfig]]:
         patch.setattr(training, "warm_started", stop)
         patch.setattr(training, "make_session", stop)  # eval
         patch.setattr(view, "listening", stop)
+        patch.setattr(serve_search, "listening", stop)
         patch.setattr(loading, "start_of", stop)  # generate, chat, serve
         patch.setattr(sys, "stdin", io.StringIO("a prompt"))
         patch.setattr(runs.RunPool, "run", stop)  # compare, reproduce, regimes --measure
