@@ -45,6 +45,7 @@ COMMANDS = {
         "bench",
         "measure speed beside other libraries and the machine's limit: rollouts, learning, whole steps",
     ),
+    "plan": ("plan", "say on paper what a run on many GPUs would take, and how to split them"),
     "methods": (
         "listing",
         "list the methods with paper, family and verdict; show one with its hyper-parameters and claim",

@@ -7,16 +7,23 @@ assumed stands in `Assumptions`; steps are simulated (`throughput.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..core import random_keys
 from ..core.errors import BadValue, unknown
+from ..loop.log import Rollouts, logged_steps
 from ..loop.memory_plan import cache_bytes_per_token, parameter_counts, plan_memory, size_of
 from ..model.transformer import Config
 from .throughput import Throughput, Timing, Workload, simulate
 
 NODE = 8  # accelerators that share the fast link
+MOST_SLOTS = 512  # of a sampler
 WEIGHT_BYTES = 2  # of a sampler's weights and of what is sent of them
 
 
@@ -180,82 +187,124 @@ def splits(
     staleness: Sequence[int] = (0,),
     learning: Learning = PLAIN,
     at: Assumptions = USUAL,
+    progress: Callable[[int, int], object] = lambda done, of: None,
 ) -> list[Split]:
     """Every split that fits into memory, the fastest first: devices shared, or so many eighths of them for sampling.
 
-    context: the longest sequence, prompt and answer. Raises BadValue where none fits, naming what is too large.
+    context: the longest sequence, prompt and answer; progress is called with (simulated, of how many). Raises BadValue
+    where none fits, naming what is too large.
     """
-    every, cache = parameter_counts(shape)[0], cache_bytes_per_token(shape, WEIGHT_BYTES)
-    usable, longest = device.memory * at.filled, context
-    sizes = [
-        n
-        for n in (1, 2, 4, 8)
-        if WEIGHT_BYTES * every / n <= 0.6 * usable and not shape.kv_heads % min(n, shape.kv_heads)
-    ]
+    weights, cache = WEIGHT_BYTES * parameter_counts(shape)[0], cache_bytes_per_token(shape, WEIGHT_BYTES)
+    usable = device.memory * at.filled
+    sizes = [n for n in (1, 2, 4, 8) if weights / n <= 0.6 * usable]
     if not sizes:
         raise BadValue(
-            f"plan: the weights of this model, {size_of(WEIGHT_BYTES * every)} in bf16, do not fit {NODE} devices of"
+            f"plan: the weights of this model, {size_of(weights)} in bf16, do not fit {NODE} devices of"
             f" {size_of(int(device.memory))}; take larger ones"
         )
-    mean = work.prompt + float(work.lengths.mean())
-    shares = sorted({round(gpus * k / NODE) for k in range(1, NODE)} - {0, gpus}) if gpus > 1 else []
-    found, least = list[Split](), float("inf")
+    length = work.prompt + float(work.lengths.mean())  # of a sequence that is done
+    shares = sorted({round(gpus * k / NODE) for k in range(1, NODE)} - {0, gpus})
+    fitting, needs = list[tuple[int, int, int, int, bool, float]](), list[float]()
     for sampling, learners, shared in [(gpus, gpus, True), *((n, gpus - n, False) for n in shares)]:
-        needed = learner_bytes(shape, learners, context, learning)
-        least = min(least, needed)
-        if needed > usable:
-            continue
-        for tensor_parallel in (n for n in sizes if n <= sampling and not sampling % n):
-            samplers = sampling // tensor_parallel
-            room = usable * tensor_parallel - WEIGHT_BYTES * every - (needed / 8 * tensor_parallel if shared else 0.0)
-            most = -(-work.groups * work.rollouts * (max(staleness) + 1) // samplers)
-            slots = min(int(room / (cache * mean * 1.25)), most, 512)
-            if slots < 1 or cache * longest > room:
-                continue
-            timing = timing_of(shape, device, tensor_parallel, learners, mean, learning, at)
-            held = (WEIGHT_BYTES * every + slots * mean * 1.25 * cache) / tensor_parallel
-            for stale in staleness:
-                if shared and stale:
-                    continue
-                outcome = simulate(work, timing, samplers, slots, stale, shared, steps=stale + 4)
-                found.append(
-                    Split(
-                        samplers,
-                        tensor_parallel,
-                        slots,
-                        learners,
-                        shared,
-                        stale,
-                        held,
-                        needed,
-                        timing,
-                        outcome,
-                        _bottleneck(outcome, timing, slots, mean),
-                    )
-                )
-    if not found:
+        needs.append(learner_bytes(shape, learners, context, learning))
+        for split in (n for n in sizes if not sampling % n and needs[-1] <= usable):
+            samplers, room = sampling // split, usable * split - weights - shared * needs[-1] / 8 * split
+            wanted = -(-work.groups * work.rollouts * (max(staleness) + 1) // samplers)
+            slots = min(int(room / (cache * length * 1.25)), wanted, MOST_SLOTS)
+            if slots >= 1 and cache * context <= room:
+                fitting.append((samplers, split, slots, learners, shared, needs[-1]))
+    if not fitting:
         raise BadValue(
             f"plan: {gpus} devices of {size_of(int(device.memory))} do not hold it: the learner alone needs"
-            f" {size_of(int(least))} on each; take more devices, a lower --micro-tokens, or adapters (--lora-rank)"
+            f" {size_of(int(min(needs)))} on each; take more devices, a lower --micro-tokens, or adapters (--lora-rank)"
         )
+    asked = [(*fit, stale) for fit in fitting for stale in staleness if not (fit[4] and stale)]
+    found = list[Split]()
+    for samplers, split, slots, learners, shared, needed, stale in asked:
+        timing = timing_of(shape, device, split, learners, length, learning, at)
+        held = (weights + slots * length * 1.25 * cache) / split
+        outcome = simulate(work, timing, samplers, slots, stale, shared, steps=stale + 4)
+        waits_for = _bottleneck(outcome, timing, slots, length)
+        found.append(Split(samplers, split, slots, learners, shared, stale, held, needed, timing, outcome, waits_for))
+        progress(len(found), len(asked))
     return sorted(found, key=lambda s: -s.outcome.tokens_per_s)
 
 
-def _bottleneck(outcome: Throughput, timing: Timing, slots: int, mean: float) -> str:
-    """Which part the step waits for, and why."""
-    if outcome.learner_idle < outcome.sampler_idle:
-        return "learning"
+def _bottleneck(outcome: Throughput, timing: Timing, slots: int, length: float) -> str:
+    """What a step waits for, and what would help."""
+    if outcome.learner_idle < 0.1:
+        return "learning: more devices for it would be used"
+    if outcome.sampler_idle > 0.1:
+        return "one another, samplers and learner in turns: let rollouts run ahead (--staleness)"
     if outcome.occupancy < 0.5:
-        return "sampling: the longest answers, with most slots empty"
-    full, few = timing.decode(slots, mean), timing.decode(1, mean)
-    return (
-        "sampling: reading the cache" if full > 2 * few else "sampling: reading the weights, more slots would be free"
-    )
+        return "the longest answers, while most slots are empty: fewer and larger samplers, or more answers at once"
+    if timing.decode(slots, length) > 2 * timing.decode(1, length):
+        return "sampling, which reads the cache of all sequences: more devices for it would be used"
+    return "sampling, which reads the weights for few sequences: more slots would be nearly free"
 
 
-def with_efficiency(at: Assumptions, **change: float) -> Assumptions:
+def with_assumptions(at: Assumptions, **change: float) -> Assumptions:
     """The assumptions with some of them changed. Raises BadValue for a share that is none."""
     for name, value in change.items():
         if not 0 < value <= 1 and name in ("decode", "prefill", "learn", "send", "filled"):
             raise BadValue(f"plan: {name} is a share above 0 and at most 1, not {value}")
     return replace(at, **change)
+
+
+def expected_lengths(mean: float, spread: float, longest: int, count: int = 4096) -> np.ndarray:
+    """i64[K]: tokens of answers with this mean before they are cut at `longest`; evenly spaced quantiles, log-normal.
+
+    spread: the standard deviation of their logarithm; 0.8 is usual for reasoning: one in ten is 1.9 times the mean, one
+    in a hundred 4.5 times. Their order is random.
+    """
+    quantiles = [NormalDist().inv_cdf((i + 0.5) / count) for i in range(count)]
+    lengths = mean * np.exp(spread * np.array(quantiles) - spread**2 / 2)
+    shuffled = random_keys.generator("expected lengths").permutation(lengths)
+    return np.clip(np.round(shuffled), 1, longest).astype(np.int64)
+
+
+def recorded_lengths(run: Path) -> tuple[np.ndarray, int]:
+    """(i64[K]: tokens that each episode of a run's log sampled, mean tokens of what stood beside them: its prompt).
+
+    Raises BadValue where the log has no rollouts.
+    """
+    steps = logged_steps(run / "log")
+    lengths, others = list[np.ndarray](), list[np.ndarray]()
+    for step in steps:
+        arrays = Rollouts(run / "log" / "rollouts" / f"{step:06d}.npz").arrays
+        start = arrays["token_start"]
+        sampled = np.diff(np.concatenate([[0], np.cumsum(arrays["action_mask"])])[start])
+        lengths.append(sampled)
+        others.append(np.diff(start) - sampled)
+    if not lengths or not np.concatenate(lengths).any():
+        raise BadValue(f"{run}: its log has no rollouts, so no lengths of answers; give --answer and --spread")
+    return np.concatenate(lengths), round(float(np.concatenate(others).mean()))
+
+
+def split_summary(split: Split) -> dict[str, Any]:
+    """A split as plain values."""
+    plain = {n: v for n, v in split._asdict().items() if n not in ("timing", "outcome")}
+    return plain | split.outcome._asdict()
+
+
+def split_lines(shown: Sequence[Split], every: Sequence[Split], at: Assumptions) -> list[str]:
+    """The table that `selfteach plan` prints of some splits, and what the first waits for."""
+    rows: list[tuple[str, ...]] = [
+        ("sampling", "learning", "stale", "GB each", "slots", "s a step", "tokens/s", "idle: sampler", "learner")
+    ]
+    for s in shown:
+        sampling = f"{s.samplers} x {s.tensor_parallel} GPUs" if s.tensor_parallel > 1 else f"{s.samplers} GPUs"
+        held = f"{s.sampler_bytes / 1e9:.0f}, {s.learner_bytes / 1e9:.0f}"
+        learning = "the same" if s.shared else f"{s.learners} GPUs"
+        idle = (f"{100 * max(x, 0):.0f} %" for x in (s.outcome.sampler_idle, s.outcome.learner_idle))
+        speed = f"{s.outcome.step_seconds:.1f}", f"{s.outcome.tokens_per_s:,.0f}"
+        rows.append((sampling, learning, str(s.staleness), held, str(s.slots), *speed, *idle))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    best, step = every[0], next((s for s in every if not s.staleness), None)
+    lines += ["", f"the fastest of {len(every)} waits for {best.bottleneck}"]
+    if step is not None and step is not best:
+        gain = best.outcome.tokens_per_s / step.outcome.tokens_per_s
+        lines.append(f"{gain:.1f} times the tokens of the fastest without staleness ({step.outcome.tokens_per_s:,.0f})")
+    said = ", ".join(f"{name} {value:g}" for name, value in asdict(at).items())
+    return [*lines, f"assumed: {said}"]

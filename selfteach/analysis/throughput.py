@@ -211,6 +211,9 @@ class _Simulation:
             self.ages += [self.version - version for version in self.began[batch]]
             self.version, self.learned_at = self.version + 1, np.inf
             self.now += 0.0 if self.staleness else self.timing.deliver
+            for hand in range(len(self.samplers)):
+                self._go_on(hand)
+                self._plan(hand)
             used = [sum(getattr(s, name) for s in self.samplers) / len(self.samplers) for name in ("busy_s", "slots_s")]
             self.marks.append(_Mark(self.now, self.learning_s, used[0], used[1] / self.slots))
 

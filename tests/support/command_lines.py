@@ -16,7 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from selfteach import training
-from selfteach.analysis import ledger
+from selfteach.analysis import cluster_plan, ledger
 from selfteach.bench import measure
 from selfteach.cli import main
 from selfteach.commands import (
@@ -27,6 +27,7 @@ from selfteach.commands import (
     export,
     generate,
     listing,
+    plan,
     regimes,
     reproduce,
     rollouts,
@@ -89,6 +90,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "reproduce": reproduce.parser,
     "regimes": regimes.parser,
     "bench": bench.parser,
+    "plan": plan.parser,
     "ledger": reproduce.ledger_parser,
     **{name: (lambda name=name: listing.parser(name)) for name in ("methods", "tasks", "models")},
 }
@@ -139,6 +141,7 @@ def values_of(name: str, action: Any, model: str) -> st.SearchStrategy[list[str]
         "--hub": st.sampled_from(["new", "run", "", "a/b", "file"]),
         "--jsonl": st.sampled_from(["new.jsonl", "run", "", "a/b"]),
         "--parquet": st.sampled_from(["new.parquet", "run", "", "a/b"]),
+        "--lengths": st.sampled_from(["logged", "run", "nothing", "file", ""]),
         "--host": st.sampled_from(["127.0.0.1", "localhost", "::1", "", "1.2.3.4", "\x1b", "a b"]),  # no look-ups
         "--corpus": st.sampled_from(["results", "file", "nothing", "", "run/config.json"]),
         "--page": st.sampled_from(["new.md", "run", "file/page.md", "", "a/b.md"]),
@@ -167,7 +170,7 @@ def command_lines(draw: Any, command: str, model: str) -> list[str]:
         parser = PARSERS[command]()
         head = [draw(st.sampled_from(PLACES[command]))] if command in PLACES and draw(st.integers(0, 9)) else []
         known = {name for name, _ in options(parser)}
-        if "--model" in known and command != "bench":
+        if "--model" in known and command not in ("bench", "plan"):
             head += ["--model", model]
         if command == "sweep" and draw(st.integers(0, 9)):
             head += ["--grid", "lr=1e-4,2e-4"]
@@ -210,6 +213,7 @@ def only_planned() -> Iterator[list[RunConfig]]:
         patch.setattr(runs.RunPool, "run", stop)  # compare, reproduce, regimes --measure
         patch.setattr(measure, "measure_workload", stop)  # bench
         patch.setattr(measure, "measure", stop)
+        patch.setattr(cluster_plan, "splits", stop)
         patch.setattr(ledger, "draw_curves", lambda *given: None)  # a second each, ten times a page
         patch.setattr(checkpoint, "check_folder", check_folder)
         yield seen
