@@ -155,6 +155,9 @@ async def interrupted(
     return last_between(text, "answer", text.strip())
 
 
+# as many as a short run asks several times; weights are delivered after every fourth update
+FEW = {"sync": 4, "questions": 128}
+
 scale_rl.claim = Claim(
     (
         premise("accuracy", "self", "start", by=0.2, fails_at=0.85),
@@ -168,12 +171,12 @@ scale_rl.claim = Claim(
         outcome("accuracy", "self", "clip", relation=">=", by=0.03, fails_at=1.0),
     ),
     arms={
-        "resampled": ("scale_rl", {"sync": 4, "solved": 1.01}),
-        "clip": ("scale_rl", {"sync": 4, "loss": "clip"}),
-        "answer_mean": ("scale_rl", {"sync": 4, "mean": "answer"}),
-        "group_std": ("scale_rl", {"sync": 4, "std": "group"}),
+        "resampled": ("scale_rl", {**FEW, "solved": 1.01}),
+        "clip": ("scale_rl", {**FEW, "loss": "clip"}),
+        "answer_mean": ("scale_rl", {**FEW, "mean": "answer"}),
+        "group_std": ("scale_rl", {**FEW, "std": "group"}),
     },
-    args={"sync": 4},
+    args=FEW,
     settings={"eval_every": 4},
     regime="ladder",
     idea=("main.select", "main.update*", "main.credit*"),
