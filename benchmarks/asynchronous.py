@@ -24,7 +24,7 @@ FIGURES = ("staleness/mean", "staleness/max", "time/sampler_idle_fraction", "tim
 TIMES = ("time/rollout_s", "time/learn_s", "time/step_s")
 
 
-def run(arm: str, steps: int, seed: int) -> dict[str, Any]:
+def run(arm: str, steps: int, seed: int, model: str) -> dict[str, Any]:
     """The curve of an arm: accuracy by tokens and by seconds of training, and what its steps took."""
     from selfteach import train
     from selfteach.core import registry
@@ -40,7 +40,7 @@ def run(arm: str, steps: int, seed: int) -> dict[str, Any]:
         method,
         task=regime.task,
         task_options=regime.task_options,
-        model=regime.model,
+        model=model or regime.model,
         args={**regime.args, "minibatches": 1},
         settings={**settings, "final_eval_tasks": 0, "final_eval_k": 0},
         out=out,
@@ -95,6 +95,7 @@ def main() -> None:
     running.add_argument("--arms", nargs="+", required=True)
     running.add_argument("--steps", type=int, default=60)
     running.add_argument("--seed", type=int, default=0)
+    running.add_argument("--model", default="", help="a folder of a warm start that is there already")
     running.add_argument("--out", type=Path, required=True)
     drawing = commands.add_parser("draw")
     drawing.add_argument("results", type=Path)
@@ -112,7 +113,7 @@ def main() -> None:
             "cores": os.cpu_count(),
             "steps": given.steps,
         }
-        results["arms"][arm] = run(arm, given.steps, given.seed)
+        results["arms"][arm] = run(arm, given.steps, given.seed, given.model)
         given.out.write_text(json.dumps(results, indent=1) + "\n")
         print(arm, json.dumps(results["arms"][arm]["median"]), flush=True)
 

@@ -102,7 +102,8 @@ class Loop:
         state, stage, started = self.state, self.stage, time.perf_counter()
         if state.stage_step == 0:
             self._enter(stage)
-        runs_ahead = self.runs_ahead(stage)
+        runs_ahead = bool(self.runs_ahead(stage) or len(self.ahead))
+        self.ahead.start_clock()
         self.on_phase("rollout")
         rollouts = await (self._next_rollouts(stage) if runs_ahead else self._rollouts(stage))
         rolled = time.perf_counter()

@@ -112,6 +112,8 @@ class RunAhead:
                 self._count(-1)
 
         pending = PendingStep(rollouts, asyncio.create_task(play(), name=f"step {rollouts.step}"))
+        assert pending.work is not None
+        pending.work.add_done_callback(lambda work: work.cancelled() or work.exception())  # raised when it is its turn
         self.pending.append(pending)
 
     async def next(self) -> StepRollouts:
@@ -166,6 +168,10 @@ class RunAhead:
 
     # ---- figures
 
+    def start_clock(self) -> None:
+        """Count idle time from now on."""
+        self._idle, self._since = 0.0, time.perf_counter()
+
     def _count(self, change: int) -> None:
         if not self._running:
             self._idle += time.perf_counter() - self._since
@@ -174,7 +180,6 @@ class RunAhead:
     def figures(self, batch: Batch, version: int, step_s: float, learn_s: float) -> dict[str, float]:
         """The metrics of a step that ran beside rollouts (loop/metrics.py). version: of the learner as it began."""
         idle = self._idle + (0.0 if self._running else time.perf_counter() - self._since)
-        self._idle, self._since = 0.0, time.perf_counter()
         queued = [len(p.rollouts.groups) for p in self.pending if p.finished]
         return {
             "rollout/queued_groups": sum(queued),

@@ -18,6 +18,8 @@ from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio, clipped_tokens
 from .base import delayed_trajectories, policy_method
 
+STALENESS = 4  # versions
+
 
 @method(family="system", paper="2505.24298", catalogue=202)
 def areal(
@@ -26,7 +28,6 @@ def areal(
     clip: float = 0.2,
     cap: float = 5.0,
     minibatches: int = 4,
-    staleness: int = 4,
     decoupled: bool = True,
     delay: int = 0,
 ) -> Method:
@@ -37,10 +38,10 @@ def areal(
         loss = mean over tokens of -w min(u A, clip(u, 1 - clip, 1 + clip) A)
 
     Section 5.2 of the paper; cap is the released code's (5 in its examples; inf: none). Advantages are normalised by
-    group, without a critic or a KL penalty; the mean is over all tokens, also those above the cap. `staleness` is how
-    many versions rollouts may run ahead (4 and 8 in the paper), unless the run's own setting says otherwise; with
-    `--interrupt` weights change in the middle of answers. decoupled=False is PPO's clip of p / p_behav, with which it
-    is compared. delay: learn exactly so many updates late, on top, as a baseline of methods for stale data.
+    group, without a critic or a KL penalty; the mean is over all tokens, also those above the cap. Rollouts run 4
+    versions ahead unless the run's `--staleness` says otherwise (the paper has 4 and 8); with `--interrupt` weights
+    change in the middle of answers. decoupled=False is PPO's clip of p / p_behav, with which it is compared. delay:
+    learn exactly so many updates late, on top, as a baseline of methods for stale data.
     """
     term = decoupled_ratio(low=clip, high=clip, cap=cap) if decoupled else clipped_ratio(low=clip, high=clip)
     return policy_method(
@@ -49,7 +50,7 @@ def areal(
         groups=groups,
         rollouts=rollouts,
         minibatches=minibatches,
-    ).replace(staleness=staleness)
+    ).replace(staleness=STALENESS)
 
 
 def _clipped(logp: torch.Tensor, prox_logp: torch.Tensor, adv: torch.Tensor, low: float, high: float) -> torch.Tensor:
@@ -99,10 +100,11 @@ areal.claim = Claim(
         outcome("accuracy", "self", "naive", by=0.05, fails_at=0.96),
     ),
     arms={
-        "naive": ("areal", {"decoupled": False, "staleness": 0, "minibatches": 4}),
-        "fresh": ("areal", {"delay": 0, "staleness": 0, "minibatches": 4}),
+        "naive": ("areal", {"decoupled": False, "minibatches": 4}),
+        "fresh": ("areal", {"delay": 0, "minibatches": 4}),
     },
-    args={"staleness": 0, "minibatches": 4},  # every batch sixteen updates old, so that the age is the same for all
+    args={"minibatches": 4},
+    settings={"staleness": 0},  # every batch is sixteen updates old by `delay`, so that the age is the same for all
     regime="stale",
     idea=("main.update",),
     differs={"main.credit.0": "the fresh arm is there to be matched"},

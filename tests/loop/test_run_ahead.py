@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.crash import carry_on
 from support.loops import advance, bandit, equal, loop_of, weights_of
 from support.runs import STEPS, run_config_of, same_run
 
 from selfteach import api
+from selfteach.configuration import RunConfig
 from selfteach.core import registry
 from selfteach.core.errors import BadValue, EngineMismatch, SelfteachError
+from selfteach.core.random_keys import key, uniform
 from selfteach.core.task import Sampling
 from selfteach.loop.log import Rollouts, read_events
 
@@ -143,26 +147,43 @@ def test_from_every_checkpoint_it_goes_on_to_the_same_bits(whole, tmp_path):
     assert all(account_holds(e) for e in steps) and [e["staleness/max"] for e in steps] == [0, 1] + [2] * (STEPS - 2)
 
 
+@contextmanager
+def carried_on(run_config: RunConfig, out: Path) -> Generator[tuple[Any, Any]]:
+    """A process that begins a run, or goes on with it, and a pipe that tells its events."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["selfteach.api", "torch._dynamo", "safetensors.numpy", "tokenizers"])
+    ours, theirs = processes.Pipe(duplex=False)
+    process = processes.Process(target=carry_on, args=(json.dumps(run_config.to_json()), out, theirs.send))
+    process.start()
+    theirs.close()
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.join(60)
+
+
+def words(ours: Any) -> Generator[str]:
+    with suppress(EOFError):
+        while True:
+            yield ours.recv()
+
+
 @pytest.mark.parametrize("interrupt", [False, True])
 def test_killed_at_random_moments_nothing_is_lost_or_learned_twice(whole, tmp_path, interrupt):
     run_config, undisturbed = whole
     run_config = replace(run_config, settings=replace(run_config.settings, interrupt=interrupt, checkpoint_every=2))
-    file, out = tmp_path / "job.json", tmp_path / "run"
-    file.write_text(json.dumps(run_config.to_json()))
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__).parents[1] / "support" / "crash.py"), str(file), str(out)]
-    killed = 0
-    for after in (3, 5, 4, 10**9):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-        assert process.stdout is not None
-        seen = 0
-        for line in process.stdout:
-            seen += line.strip() in ("step", "phase")
-            if seen == after:
-                process.kill()
-                killed += 1
-                break
-        process.communicate(timeout=60)
+    out, killed = tmp_path / "run", 0
+    for n in range(4):
+        with carried_on(run_config, out) as (process, ours):
+            heard = (word for word in words(ours) if word in ("phase", "step"))
+            for _ in range(4 + int(9 * float(uniform(key("kill", n), 0)))):
+                next(heard, None)
+            process.kill()
+            process.join(60)
+            killed += process.exitcode == -signal.SIGKILL
+    with carried_on(run_config, out) as (process, ours):
+        assert list(words(ours))[-1] == "DONE"
     assert killed >= 2
     events = [e for e in read_events(out / "log") if e["event"] == "step"]
     assert [e["step"] for e in events] == list(range(STEPS)) and all(account_holds(e) for e in events)
@@ -173,25 +194,22 @@ def test_killed_at_random_moments_nothing_is_lost_or_learned_twice(whole, tmp_pa
         same_run(undisturbed, out)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("interrupt", [False, True])
+@pytest.mark.parametrize(("number", "interrupt"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_signal_ends_it_with_a_checkpoint_of_what_waits(whole, tmp_path, number, interrupt):
     run_config, _ = whole
     settings = replace(run_config.settings, steps=400, checkpoint_every=1000, interrupt=interrupt)
-    file, out = tmp_path / "job.json", tmp_path / "run"
-    file.write_text(json.dumps(replace(run_config, settings=settings).to_json()))
-    command = [sys.executable, str(Path(__file__).parents[1] / "support" / "crash.py"), str(file), str(out)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip() == "step":
-            break
-    process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0 and output.strip().endswith("STOPPED"), errors
-    step = json.loads((out / "last" / "state.json").read_text())["step"]
+    run_config, out = replace(run_config, settings=settings), tmp_path / "run"
+    with carried_on(run_config, out) as (process, ours):
+        heard = words(ours)
+        assert "step" in heard
+        os.kill(process.pid, number)
+        assert list(heard)[-1] == "STOPPED"
+        process.join(60)
+        assert process.exitcode == 0
+    state = json.loads((out / "last" / "state.json").read_text())
+    step = state["step"]
+    if not interrupt:
+        assert [key for key, _ in state["state"]["map"] if key == "ahead"]
     config = json.loads((out / "config.json").read_text())
     config["settings"] |= {"steps": step + 3}
     (out / "config.json").write_text(json.dumps(config))
