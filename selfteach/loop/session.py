@@ -293,7 +293,8 @@ class Session:
     def _observe(self, event: Mapping[str, Any]) -> None:
         process = os.getpid()
         try:
-            self.observer(event)
+            with self._emitting:
+                self.observer(event)
         finally:
             end_fork(process)
 

@@ -26,24 +26,24 @@ def areal(
     groups: int = 16,
     rollouts: int = 8,
     clip: float = 0.2,
-    cap: float = 5.0,
+    weight_cap: float = 5.0,
     minibatches: int = 4,
     decoupled: bool = True,
     delay: int = 0,
 ) -> Method:
     """Asynchronous GRPO with the decoupled PPO objective.
 
-        w    = p_prox / p_behav, a constant; a token with w > cap teaches nothing
+        w    = p_prox / p_behav, a constant; a token with w > weight_cap teaches nothing
         u    = p / p_prox                           p_prox: the policy at the step's start, computed on the batch
         loss = mean over tokens of -w min(u A, clip(u, 1 - clip, 1 + clip) A)
 
-    Section 5.2 of the paper; cap is the released code's (5 in its examples; inf: none). Advantages are normalised by
+    Section 5.2 of the paper; the cap is of the released code, 5 in its examples. Advantages are normalised by
     group, without a critic or a KL penalty; the mean is over all tokens, also those above the cap. Rollouts run 4
     versions ahead unless the run's `--staleness` says otherwise (the paper has 4 and 8); with `--interrupt` weights
     change in the middle of answers. decoupled=False is PPO's clip of p / p_behav, with which it is compared. delay:
     learn exactly so many updates late, on top, as a baseline of methods for stale data.
     """
-    term = decoupled_ratio(low=clip, high=clip, cap=cap) if decoupled else clipped_ratio(low=clip, high=clip)
+    term = decoupled_ratio(low=clip, high=clip, cap=weight_cap) if decoupled else clipped_ratio(low=clip, high=clip)
     return policy_method(
         credit=(delayed_trajectories(delay), norm()),
         term=Term(term, loss_weights=token_mean()),
