@@ -10,8 +10,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,7 @@ async def opened(
     checkpoint.check_folder(out, config, resume)
     source = source_of(run_config, out)
     method_on_task.check(run_config.method, source)
+    method_on_task.check_run_ahead(run_config.method, run_config.settings.staleness, run_config.settings.interrupt)
     start = build(run_config.model, source, run_config.warm.seed)
     source = within_context(run_config, source, start)
     folder = check_start(run_config, source, start)
@@ -222,7 +223,7 @@ async def opened(
         )
         observer({"event": "note", "text": text})
     await prepare_search(run_config, observer)
-    with checkpoint.claimed(out, config, resume):
+    with checkpoint.claimed(out, config, resume), shared_cores(run_config):
         keep_inputs(run_config, out)
         start = await warm_started(run_config, source, start, folder, observer, stop)
         session = make_session(run_config, source, start, out, observer)
@@ -349,6 +350,7 @@ def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) ->
     settings = run_config.settings
     assemble.adapter_for(settings, start.model)
     assemble.context_of(settings, start)
+    assemble.check_interruptible(start, settings)
     if not (start.fresh and run_config.warm.steps > 0 and source.demos is not None):
         return None
     return warm_folder(source, start, warm_method(run_config), run_config.warm, settings)
@@ -551,6 +553,21 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events, trust:
     peft_files.check_base(last / "learner.json", start.model)
     adapter = peft_files.read(last / "adapter", start.model)
     return replace(start, model=lora.merged_copy(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))
+
+
+@contextmanager
+def shared_cores(run_config: RunConfig) -> Generator[None]:
+    """Where rollouts run ahead, and the run does not say how many threads: half of the cores each for engine and
+    learner, since threads that wait for cores are slower than none.
+    """
+    before, s = torch.get_num_threads(), run_config.settings
+    ahead = s.staleness if s.staleness is not None else max(stage.staleness for stage in run_config.method.stages)
+    if ahead and not s.threads:
+        torch.set_num_threads(max(1, min(before, (os.cpu_count() or 1) // 2)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def set_threads(count: int | None) -> None:

@@ -18,6 +18,7 @@ from .blocks import (
     logged,
     provides,
     reads_items,
+    reads_last_step,
     stateful,
     zero_when,
 )
@@ -116,6 +117,7 @@ __all__ = [
     "provides",
     "quantity",
     "reads_items",
+    "reads_last_step",
     "regime",
     "stateful",
     "task",

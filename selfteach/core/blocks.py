@@ -296,6 +296,24 @@ def items_read(bound: Block) -> str:
     return getattr(bound.fn, "items_read", "demos")
 
 
+def reads_last_step(why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare that a select must know what came of the step before, so that rollouts cannot run ahead of learning.
+
+    why: in words, for the refusal. Put it under `@block`. A select that shares its state with another block need not.
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.last_step_read = why  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def last_step_read(bound: Block) -> str | None:
+    """Why a select must know what came of the step before; None where it need not."""
+    return getattr(bound.fn, "last_step_read", None)
+
+
 def delayed_start(hyper_parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare that a composer gives no example for the first steps, as many as this hyper-parameter says, so that the
     run is not stopped for lack of training data.
@@ -316,9 +334,14 @@ def start_delay(bound: Block) -> int:
     return int(bound.hyper_parameters[name]) if name else 0
 
 
+def shared_state(bound: Block) -> str:
+    """The name of the state that a block shares with others; empty where it has one of its own, or none."""
+    return getattr(bound.fn, "shared_state", "")
+
+
 def state_key(bound: Block, place: str) -> str:
     """The key of a block's state in `RunState.blocks`: its place in the method, or the name that it shares."""
-    shared = getattr(bound.fn, "shared_state", "")
+    shared = shared_state(bound)
     return f"shared/{shared}" if shared else place
 
 

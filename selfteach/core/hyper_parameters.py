@@ -21,7 +21,7 @@ NAMES = {
         high_max kappa length lenience low low_max mix_from mu neg_weight offset outcome penalty plateau power
         process redundancy reflection repetition retrieval search_reward smooth std_share step steps success target
         solved tau temperature tried verify_from""",
-    POSITIVE: "base cutoff far_high far_low lr rho",
+    POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
     A_SHARE: """cap decay drop_share ema_decay fixed format gamma gamma_repetition gate_high gate_low highest
         label_smoothing lam least_probability mu_valley noise_end noise_start rate saturation share static""",
 }

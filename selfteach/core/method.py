@@ -87,6 +87,7 @@ class Stage:
 
     groups   groups that a step learns from; `rollouts` episodes in each
     until    steps that it lasts: a number, or a block of the history -> bool; None: the run's number of steps
+    staleness  versions by which its rollouts may run ahead of learning (loop/run_ahead.py), unless the run says
     sync     updates between two deliveries of weights to the engine: above 1, rollouts are up to sync - 1 updates
              off-policy
     data     True: its programs only read data, so no engine is built and no reward is called
@@ -111,6 +112,8 @@ class Stage:
     def __post_init__(self) -> None:
         if self.sync < 1:
             raise BadValue(f"stage {self.name}: sync must be at least 1 update between deliveries, not {self.sync}")
+        if self.staleness < 0:
+            raise BadValue(f"stage {self.name}: staleness must be at least 0, not {self.staleness}")
         if self.groups < 0 or self.rollouts < 1:
             raise BadValue(
                 f"stage {self.name}: groups must be at least 0, and rollouts at least 1, not {self.groups} and"

@@ -18,14 +18,14 @@ class Completion(NamedTuple):
     ids       i32[n], the stop included
     logp      f32[n], under the distribution that each token was drawn from
     status    why it ended: stop | length | limit | cancelled | error
-    version   of the weights that sampled it
+    version   of the weights that sampled it; i32[n], of each token, where they changed meanwhile
     recorded  name -> f32[n], of each quantity in `Sampling.record`
     """
 
     ids: np.ndarray
     logp: np.ndarray
     status: str
-    version: int
+    version: int | np.ndarray
     recorded: Mapping[str, np.ndarray]
 
 
@@ -61,6 +61,15 @@ class Engine(Protocol):
 
     def fingerprint(self, group: str) -> str:
         """A short hash of the weights held, comparable with the learner's."""
+        ...
+
+
+@runtime_checkable
+class InterruptibleEngine(Engine, Protocol):
+    """An engine whose weights may change while it samples."""
+
+    def load_running(self, group: str, weights: Mapping[str, Any], version: int) -> str:
+        """As `load`, also while requests run, which go on under the new weights (Completion.version is per token)."""
         ...
 
 

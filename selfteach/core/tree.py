@@ -113,13 +113,13 @@ class Tree:
         role: str = "policy",
         action_mask: bool = False,
         logp: Sequence[float] | np.ndarray | None = None,
-        version: int = -1,
+        version: int | np.ndarray = -1,
         span: str = "",
         sampling: Sampling | None = None,
         recorded: Mapping[str, np.ndarray] | None = None,
         origin: Ref | None = None,
     ) -> int:
-        """Append a node below `parent` (-1: a new root) and return its number.
+        """Append a node below `parent` (-1: a new root) and return its number. version: of all, or of each token.
 
         Raises BadValue for lengths that differ.
         """

@@ -156,11 +156,15 @@ class BuiltinEngine(EngineWeights):
                 f"weights of {group!r} cannot change while {len(scheduler.queue) + int(scheduler.running.sum())} of "
                 "its requests run"
             )
+        return self.load_running(group, weights, version)
+
+    def load_running(self, group: str, weights: Mapping[str, Any], version: int) -> str:
+        """As `load`, also while requests of the group run: they go on under the new weights from the token that they
+        are at, after what they have is computed again (AReaL's interruption, 2505.24298, section 4.1).
+        """
         fingerprint = super().load(group, weights, version)
-        if scheduler is not None:
-            scheduler.version = version
-            scheduler.runner.load()
-            scheduler.clear_cache()
+        if (scheduler := self.schedulers.get(group)) is not None:
+            scheduler.change_weights(version)
         return fingerprint
 
     async def _submit(self, scheduler: Scheduler, request: EngineRequest) -> Any:

@@ -33,6 +33,8 @@ class EngineRequest:
     start   length of the context
     tokens  i64[n]  tokens to score
     on_tokens       called with i32[n], the tokens drawn since the last call
+    versions        (version, n): its first n tokens were drawn under that version or an earlier one; the rest under
+                    the scheduler's own
     """
 
     ids: np.ndarray
@@ -47,6 +49,15 @@ class EngineRequest:
     slot: int = -1
     on_tokens: Callable[[np.ndarray], object] | None = None
     n_passed: int = 0  # tokens that `on_tokens` was called with
+    versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def token_versions(self, n: int, version: int) -> int | np.ndarray:
+        """The version under which its n tokens were drawn, i32[n] where they were several; `version`: of the last."""
+        if not self.versions:
+            return version
+        ends = [end for _, end in self.versions]
+        own = np.array([*(v for v, _ in self.versions), version], np.int32)
+        return own[np.searchsorted(ends, np.arange(n), "right")]
 
 
 class Scheduler:
@@ -104,6 +115,21 @@ class Scheduler:
         """Whether requests wait or run."""
         return bool(self.queue) or bool(self.running.any())
 
+    def change_weights(self, version: int) -> None:
+        """Take over the model's weights, which changed in place, and drop the cached prefixes.
+
+        Running sequences are computed again under the new weights, and go on from the token that they were at.
+        """
+        for slot in np.flatnonzero(self.running):
+            request = self.requests[slot]
+            assert request is not None
+            request.scores.clear()  # those of a text are all of one version
+            if (n := int(self.n_known[slot]) - request.start) and request.sampling is not None:
+                request.versions.append((self.version, n))
+        self.version = version
+        self.runner.load()
+        self.clear_cache()
+
     def clear_cache(self) -> None:
         """Drop the cached prefixes, after the weights changed."""
         self.n_cached[:] = 0
@@ -134,6 +160,7 @@ class Scheduler:
             for request in begun:
                 request.slot = -1
                 request.scores.clear()
+                request.versions.clear()
             self.queue.extendleft(reversed(begun))
             self.runner.resize(slots)
             self._reset_slots(slots)
@@ -278,7 +305,8 @@ class Scheduler:
         self._release(slot)
         if not request.future.done():
             ids = self.tokens[slot, a:z].astype(np.int32)
-            request.future.set_result(Completion(ids, self.logp[slot, a:z].copy(), status, self.version, recorded))
+            version = request.token_versions(z - a, self.version)
+            request.future.set_result(Completion(ids, self.logp[slot, a:z].copy(), status, version, recorded))
 
     def _score(self, hidden: torch.Tensor, slot: int, row: int, count: int) -> bool:
         """Compute the quantities of a score request on the `count` rows up to `row`; whether it ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -35,15 +36,23 @@ class KernelOverrides(Protocol):
         ...
 
 
-active: KernelOverrides | None = None
+class _Active(threading.local):
+    kernels: KernelOverrides | None = None
+
+
+_active = _Active()  # of each thread: a learner's are not those of an engine that samples beside it
+
+
+def active() -> KernelOverrides | None:
+    """The kernels that models call in this thread."""
+    return _active.kernels
 
 
 @contextmanager
 def use_kernels(kernels: KernelOverrides | None) -> Iterator[None]:
-    """Make models call these kernels inside the `with`."""
-    global active
-    before, active = active, kernels
+    """Make models call these kernels inside the `with`, in this thread."""
+    before, _active.kernels = _active.kernels, kernels
     try:
         yield
     finally:
-        active = before
+        _active.kernels = before

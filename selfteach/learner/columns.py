@@ -220,7 +220,8 @@ def _logit_quantities(
     trunk, where a kernel does them.
     """
     standard_head = trunk.plain_head and trunk.config.logit_cap is None and by_logits.keys() <= {"logp", "entropy"}
-    kernel = bf16_matmul() if use_bf16 and standard_head and overrides.active and hidden.device.type == "cpu" else None
+    by_kernel = use_bf16 and standard_head and overrides.active() and hidden.device.type == "cpu"
+    kernel = bf16_matmul() if by_kernel else None
     if (
         kernel is not None
         and (logp_and_entropy := kernel.logp(hidden, trunk.lm_head.weight, ids, temperature)) is not None

@@ -26,8 +26,9 @@ from ..model.tokenizer import Tokenizer, is_conversation
 from ..model.transformer import Transformer
 from .engine_roles import engine_model_roles, named_model_roles
 from .memory_plan import groups_of, plan_memory
-from .method_on_task import check, frozen_groups, needed, trainable_groups
+from .method_on_task import check, check_run_ahead, frozen_groups, needed, trainable_groups
 from .run import Loop, SafetyLimits
+from .run_ahead import RunAhead
 from .settings import RunSettings
 from .step_context import EpisodeLimits, Tool
 from .text_limit import CHARACTERS_PER_TOKEN
@@ -111,6 +112,7 @@ def loop(
     trains        False: no step will be made, so no weight needs to be copied
     """
     check(method, source)
+    check_run_ahead(method, settings.staleness, settings.interrupt)
     source = with_chat_prompts(source, start.tokenizer)
     method = needed(method)
     fixed = frozen_groups(method)
@@ -147,9 +149,20 @@ def loop(
         find=find,
         budget=settings.budget,
         max_seconds=settings.max_seconds,
+        staleness=settings.staleness,
+        ahead=RunAhead(at_once=settings.interrupt),
     )
     made.deliver_all()
     return made
+
+
+def check_interruptible(start: StartModel, settings: RunSettings) -> None:
+    """Raise BadValue where answers are to be interrupted and the model's engine cannot."""
+    if settings.interrupt and not start.model.supports_custom_attention:
+        raise BadValue(
+            "interrupt: a model that runs through transformers cannot change its weights in the middle of an answer;"
+            " leave --interrupt out"
+        )
 
 
 def engine_for(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..core.blocks import Block, items_read
+from ..core.blocks import Block, items_read, last_step_read, shared_state
 from ..core.errors import BadValue
 from ..core.method import Method, Stage
 from ..core.quantity import parse
@@ -67,11 +67,6 @@ def frozen_groups(method: Method) -> set[str]:
 def check(method: Method, source: TaskSource) -> None:
     """Check before any work that a method can run on this task. Raises BadValue or UnknownName."""
     for stage in method.stages:
-        if stage.staleness:
-            raise BadValue(
-                f"method {method.name}: staleness {stage.staleness} is not built yet; every rollout is learned at"
-                " once (staleness 0)"
-            )
         if stage.data and getattr(source, items := items_read(stage.select)) is None:
             kind = {"demos": "demonstrations", "pairs": "preference pairs (columns prompt, chosen, rejected)"}[items]
             raise BadValue(f"method {method.name} on task {source.name}: it learns from {kind}, and this task has none")
@@ -93,6 +88,30 @@ def check(method: Method, source: TaskSource) -> None:
                     " such tool or model here"
                 )
     check_names(method)
+
+
+def check_run_ahead(method: Method, staleness: int | None, interrupt: bool) -> None:
+    """Check before any work that a method's rollouts can run ahead of learning by so many versions (None: each stage's
+    own). Raises BadValue.
+    """
+    ahead = [s for s in method.stages if not s.data and (s.staleness if staleness is None else staleness)]
+    if interrupt and not ahead:
+        raise BadValue("interrupt: is for rollouts that run ahead of learning; give --staleness 1 or more too")
+    for stage in ahead:
+        if stage.sync > 1:
+            raise BadValue(
+                f"method {method.name}: its weights are delivered every {stage.sync} updates, so that rollouts would be"
+                " older than their staleness allows; set sync to 1 (--sync 1), or --staleness 0"
+            )
+        why = last_step_read(stage.select)
+        if why is None and (shared := shared_state(stage.select)):
+            others = [b.name for b in blocks_of(stage) if b.name != stage.select.name and shared_state(b) == shared]
+            why = f"it goes on from what {' and '.join(others)} has stored of the step before" if others else None
+        if why is not None:
+            raise BadValue(
+                f"method {method.name}: its select {stage.select.name} cannot run ahead of learning: {why}; take"
+                " --staleness 0"
+            )
 
 
 def for_task(method: Method, source: TaskSource, judge: Block | None) -> Method:

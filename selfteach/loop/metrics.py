@@ -59,6 +59,19 @@ METRICS: Mapping[str, Metric] = {
     "rollout/re_rendered/<cause>": Metric(
         "times that a chat template re-rendered what was already in a conversation", "times", "absent, or few"
     ),
+    "rollout/queued_groups": Metric(
+        "of rollouts that run ahead: groups that are over and wait to be learned",
+        "groups",
+        "few: 0 where learning waits",
+    ),
+    "rollout/queued_steps": Metric("steps that these groups are of", "steps", "at most the staleness"),
+    "staleness/mean": Metric(
+        "of rollouts that run ahead: updates between the weights that sampled a learned token and those that learn it",
+        "updates",
+        "below the setting; with --interrupt well below",
+    ),
+    "staleness/max": Metric("its largest value", "updates", "at most the setting"),
+    "staleness/share_<age>": Metric("share of the learned tokens that are so many updates old", "0 to 1"),
     "rollout/cut_text": Metric(
         "characters of tools' text that were left out, since no context could hold them", "characters", "absent"
     ),
@@ -129,10 +142,22 @@ METRICS: Mapping[str, Metric] = {
         "share of pairs in which the preferred answer has the larger one", "0 to 1", "rises above 0.5"
     ),
     "<group>/<name>": Metric("another figure that a term reports", "", "see the method"),
-    "time/rollout_s": Metric("sampling and scoring", "seconds", "most of a step for long answers"),
+    "time/rollout_s": Metric(
+        "sampling and scoring, as far as the step waited for it", "seconds", "most of a step for long answers"
+    ),
     "time/learn_s": Metric("credit and updates", "seconds"),
     "time/step_s": Metric("the whole step", "seconds", "steady"),
-    "tokens_per_s": Metric("sampled tokens over the seconds of the rollout", "tokens per second", "steady"),
+    "time/sampler_idle_fraction": Metric(
+        "of rollouts that run ahead: share of the step in which nothing was played", "0 to 1", "the smaller of the two"
+    ),
+    "time/learner_idle_fraction": Metric(
+        "share of the step in which nothing was learned", "0 to 1", "near 0 where sampling is faster than learning"
+    ),
+    "tokens_per_s": Metric(
+        "sampled tokens over the seconds of the rollout; of the step, where rollouts run ahead",
+        "tokens per second",
+        "steady",
+    ),
     "stage": Metric("name of the stage that the step belongs to"),
 }
 # Of an evaluation (`Run.evaluations[step].figures`), before and after training and on the way. Those of a decode

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..core.batch import Batch
 from ..core.blocks import Block, initial_state, start_delay, state_key
-from ..core.errors import BadValue, EngineMismatch, NoTrainingData, ScoringFailed
+from ..core.errors import BadValue, EngineMismatch, NoTrainingData, ScoringFailed, unknown
 from ..core.method import Method, Stage
-from ..core.protocols import Engine, Learner
+from ..core.protocols import Engine, InterruptibleEngine, Learner
 from ..core.scoring import score, whole_step
 from ..core.task import RolloutRequest, Sampling, Task, TaskSource
 from ..core.tree import RolloutGroup, Tree
@@ -24,6 +24,7 @@ from .admission import admit
 from .episode import play
 from .learn_batch import Composed, compose_batch, learn_batch
 from .metrics_history import record_step, summary
+from .run_ahead import RunAhead, StepRollouts, beside, view_of
 from .state import RunState
 from .step_context import EpisodeLimits, StepContext, Tool
 from .step_credit import step_auc, step_judges
@@ -60,6 +61,8 @@ class Loop:
     find: Callable[[str], Tree] | None = None
     budget: int | None = None  # sampled tokens after which the run is done
     max_seconds: float | None = None  # seconds of training after which it is done
+    staleness: int | None = None  # versions by which rollouts may run ahead of learning; None: the stage's own
+    ahead: RunAhead = field(default_factory=RunAhead)
     state: RunState = field(default_factory=RunState)
     warn: Callable[[str], None] = warnings.warn
     on_phase: Callable[[str], None] = lambda phase: None  # is told what a step does: "rollout", "learn"
@@ -67,7 +70,6 @@ class Loop:
     current_step: tuple[list[RolloutGroup], Batch | None] = field(default=([], None), init=False)
     # Of the newest step: name of an example that nothing learned -> why.
     dropped_examples: Mapping[str, str] = field(default_factory=dict[str, str], init=False)
-    select_metrics: dict[str, float] = field(default_factory=dict, init=False)  # what select logged in this step
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -82,47 +84,65 @@ class Loop:
     @property
     def done(self) -> bool:
         """True once steps, stages or the token budget are used up."""
-        spent = self.budget is not None and self.state.tokens >= self.budget
-        spent = spent or (self.max_seconds is not None and self.state.seconds >= self.max_seconds)
-        return spent or self.state.step >= self.steps or self.state.place >= len(self.stages)
+        return self._spent or self._late or self.state.step >= self.steps or self.state.place >= len(self.stages)
+
+    @property
+    def _spent(self) -> bool:
+        return self.budget is not None and self.state.tokens >= self.budget
+
+    @property
+    def _late(self) -> bool:
+        return self.max_seconds is not None and self.state.seconds >= self.max_seconds
 
     async def advance(self) -> tuple[dict[str, Any], list[RolloutGroup], Batch | None]:
-        """One step. Returns its metrics, its groups, and the batch that was learned from (None where nothing was)."""
+        """One step. Returns its metrics, its groups, and the batch that was learned from (None where nothing was).
+
+        Where rollouts run ahead, those of later steps are played while this one is learned.
+        """
         state, stage, started = self.state, self.stage, time.perf_counter()
         if state.stage_step == 0:
             self._enter(stage)
-        context = self._stage_context(stage)
+        runs_ahead = bool(self.runs_ahead(stage) or len(self.ahead))
+        self.ahead.start_clock()
         self.on_phase("rollout")
-        groups = await self._collect(stage, context)
+        rollouts = await (self._next_rollouts(stage) if runs_ahead else self._rollouts(stage))
         rolled = time.perf_counter()
         self.on_phase("learn")
+        learn = partial(self._learn_from, stage, rollouts)
+        metrics, batch = await beside(learn) if runs_ahead else learn()
+        learned = time.perf_counter()
+        if runs_ahead and not self.ahead.at_once:
+            await self.ahead.all_over()
+        self._deliver(stage)
+        groups, sampled = rollouts.groups, metrics["tokens/sampled"]
+        state.tokens += sampled
+        record_step(state.history, state.step, groups, batch, metrics)
+        step_s = time.perf_counter() - started
+        metrics |= {"time/rollout_s": rolled - started, "time/learn_s": learned - rolled, "time/step_s": step_s}
+        metrics["tokens_per_s"] = sampled / max(step_s if runs_ahead else rolled - started, 1e-9)
+        if runs_ahead:
+            metrics |= self.ahead.figures(batch, state.version - 1, step_s, learned - rolled)
+        state.seconds += step_s
+        if (why := self._proceed(stage)) and len(self.ahead):
+            metrics |= await self._drop_pending(why, metrics)
+        metrics |= {"stage": stage.name, "tokens/total": state.tokens}
+        return metrics, groups, batch if batch.size("token") else None
+
+    def _learn_from(self, stage: Stage, rollouts: StepRollouts) -> tuple[dict[str, Any], Batch]:
+        """Learn from a step's rollouts: its metrics, and the batch that they made."""
+        groups = rollouts.groups
         self._check_scores(groups)
-        batch, dropped, sampled, self.dropped_examples = self._compose(stage, context, groups)
-        metrics = (
-            summary(groups) | {f"select/{name}": value for name, value in self.select_metrics.items()} | dict(dropped)
-        )
+        batch, dropped, sampled, self.dropped_examples = self._compose(stage, rollouts.context, groups)
+        selected = {f"select/{name}": value for name, value in rollouts.select_metrics.items()}
+        metrics = summary(groups) | selected | dict(dropped)
         self.current_step = groups, batch
         metrics |= {"tokens/sampled": sampled, "tokens/learned": sampled - sum(dropped.values())}
         metrics["tokens/generated"] = sum(
             e.cost.get("tokens", 0) for g in groups for e in g.episodes
         )  # less than sampled where drafts were adopted
         taught = self._learn(stage, batch) if batch.size("token") else {}
-        metrics |= taught
         self._check_taught(stage, taught, dropped)
-        learned = time.perf_counter()
-        self._deliver(stage)
-        state.tokens += sampled
-        record_step(state.history, state.step, groups, batch, metrics)
-        metrics |= {
-            "time/rollout_s": rolled - started,
-            "time/learn_s": learned - rolled,
-            "time/step_s": time.perf_counter() - started,
-            "tokens_per_s": sampled / max(rolled - started, 1e-9),
-        }
-        metrics |= {"stage": stage.name, "tokens/total": state.tokens}
-        state.seconds += metrics["time/step_s"]
-        self._proceed(stage)
-        return metrics, groups, batch if batch.size("token") else None
+        return metrics | taught, batch
 
     def _check_taught(self, stage: Stage, taught: Mapping[str, float], dropped: Mapping[str, int]) -> None:
         """Count steps without a gradient: no token was left to learn, or no update that was due had one.
@@ -178,37 +198,86 @@ class Loop:
             find=find,
         )
 
-    def _stage_context(self, stage: Stage) -> StepContext:
+    def _stage_context(self, stage: Stage, step: int) -> StepContext:
         sampling = replace(stage.sampling, temperature=self.state.scheduled(stage.sampling.temperature))
         if sampling.max_tokens is None:
             sampling = replace(sampling, max_tokens=self.max_tokens)
-        where = ("train", self.state.step)
-        return self.step_context(stage.programs, sampling, where, None if stage.data else self.engine, self.find)
+        where = ("train", step)
+        return self.step_context(stage.programs, sampling, where, None if stage.data else self.engine, self._tree)
 
-    async def _collect(self, stage: Stage, context: StepContext) -> list[RolloutGroup]:
-        """The groups of a step: rounds of requests until select returns none, each group scored as it comes in, rewards
-        of the whole step last.
+    def _tree(self, episode: str) -> Tree:
+        """The tree of an episode of another step, which waits to be learned or is in the log."""
+        if (found := self.ahead.tree(episode)) is not None:
+            return found
+        if self.find is None:
+            raise unknown("episode", episode, ())
+        return self.find(episode)
+
+    def runs_ahead(self, stage: Stage) -> int:
+        """By how many versions the rollouts of a stage may run ahead of learning: its staleness."""
+        return 0 if stage.data else stage.staleness if self.staleness is None else self.staleness
+
+    async def _rollouts(self, stage: Stage) -> StepRollouts:
+        """The rollouts of this step, all of them scored."""
+        rollouts = StepRollouts(self.state.step, self._stage_context(stage, self.state.step))
+        await self._collect(stage, rollouts, self.state)
+        return await self._take(stage, rollouts)
+
+    async def _next_rollouts(self, stage: Stage) -> StepRollouts:
+        """The rollouts of this step, where those of later ones are begun as far as they are admitted."""
+        state, ahead, size = self.state, self.ahead, max(1, stage.groups)
+        room = admit(self.runs_ahead(stage), state.version, size, state.accepted, size * len(ahead)) // size
+        last = min(self.steps, state.step - state.stage_step + (self._length(stage) or self.steps))
+        seen = view_of(state)
+        for step in range(state.step + len(ahead), min(state.step + len(ahead) + room, last)):
+            if len(ahead) and self.budget is not None and state.tokens + ahead.known_tokens >= self.budget:
+                break  # the tokens that are left are sampled already
+            rollouts = StepRollouts(step, self._stage_context(stage, step))
+            collect = partial(self._collect, stage, rollouts, replace(seen, step=step))
+            ahead.begin(rollouts, collect, state_key(stage.select, f"{stage.name}/select"), state.blocks)
+        return await self._take(stage, await ahead.next())
+
+    def restore_ahead(self, stored: Sequence[Mapping[str, Any]]) -> None:
+        """Take over the rollouts of later steps that a checkpoint holds."""
+        if stored:
+            self.ahead.restore(stored, partial(self._stage_context, self.stage))
+
+    async def _take(self, stage: Stage, rollouts: StepRollouts) -> StepRollouts:
+        """A step's rollouts when it is their turn to be learned, with the rewards that see all of a step's groups."""
+        self.state.accepted += max(1, stage.groups)
+        for block in (p for p in stage.reward if whole_step(p)):
+            await self._score(stage, block, rollouts.groups, rollouts.context, self.state)
+        return rollouts
+
+    async def _drop_pending(self, why: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """End the rollouts of later steps, which nothing will learn: how the step's account of tokens changes."""
+        dropped = await self.ahead.drop()
+        self.state.tokens += dropped
+        return {"tokens/sampled": metrics["tokens/sampled"] + dropped, f"dropped/{why}": dropped}
+
+    async def _collect(self, stage: Stage, rollouts: StepRollouts, state: RunState) -> None:
+        """Fill in the groups of a step: rounds of requests until select returns none, each group scored as it comes in.
+
+        state: of the run, as this step sees it.
         """
-        state, finished_rounds = self.state, list[list[RolloutGroup]]()
-        self.select_metrics = {}
+        context, finished_rounds = rollouts.context, list[list[RolloutGroup]]()
         early = [p for p in stage.reward if not whole_step(p)]
 
         async def scored(group: RolloutGroup) -> None:
             for block in early:
-                await self._score(stage, block, [group], context)
+                await self._score(stage, block, [group], context, state)
 
-        n = admit(stage.staleness, state.version, stage.groups, state.accepted, 0)
         while True:
             given = {
-                "n": n,
+                "n": stage.groups,
                 "rollouts": stage.rollouts,
                 "finished_rounds": finished_rounds,
                 "source": self.source,
                 "step": state.step,
                 "seed": self.seed,
-                "log_metrics": self.select_metrics.update,
+                "log_metrics": rollouts.select_metrics.update,
             }
-            requests = _requests(self.state.call(f"{stage.name}/select", stage.select, given), stage.select)
+            requests = _requests(state.call(f"{stage.name}/select", stage.select, given), stage.select)
             if not requests:
                 break
             if len(finished_rounds) >= MAX_ROUNDS:
@@ -217,20 +286,18 @@ class Loop:
                     "its filter may pass nothing"
                 )
             finished_rounds.append(await play(context, requests, len(finished_rounds), scored))
-        groups = [g for round_ in finished_rounds for g in round_]
-        state.accepted += n
-        for block in (p for p in stage.reward if whole_step(p)):
-            await self._score(stage, block, groups, context)
-        return groups
+        rollouts.groups += [g for round_ in finished_rounds for g in round_]
 
-    async def _score(self, stage: Stage, block: Block, groups: Sequence[RolloutGroup], context: StepContext) -> None:
-        more: dict[str, Any] = {"history": self.state.history}
+    async def _score(
+        self, stage: Stage, block: Block, groups: Sequence[RolloutGroup], context: StepContext, state: RunState
+    ) -> None:
+        more: dict[str, Any] = {"history": state.history}
         place = state_key(block, f"{stage.name}/reward.{stage.reward.index(block)}")
         if "state" in block.needs:
-            more["state"] = [self.state.blocks.get(place, initial_state(block))]
+            more["state"] = [state.blocks.get(place, initial_state(block))]
         found = await score(block, groups, context, self.safety_limits.reward_seconds, **more)
         if "state" in block.needs:
-            self.state.blocks[place] = more["state"][0]
+            state.blocks[place] = more["state"][0]
         owner = {e.id: g for g in groups for e in g.episodes}
         for column, places in found.items():
             for at, verdict in places.items():
@@ -280,10 +347,11 @@ class Loop:
 
         Raises EngineMismatch above the bound.
         """
-        same = batch.get("version") == self.state.version  # without replayed tokens
-        if "off_context" in batch:  # nor what is learned in another context than it was sampled in
-            same &= batch.get("off_context") != 1
-        now = np.unique(batch.get("seq")[same])
+        other = batch.get("version") != self.state.version  # replayed, or of an older version
+        if "off_context" in batch:  # or learned in another context than it was sampled in
+            other |= batch.get("off_context") == 1
+        seq = batch.get("seq")
+        now = np.setdiff1d(seq[~other], seq[other] if self.ahead.at_once else [])
         if not len(now):
             return {}
         few = batch.take_sequences(now[: min(8, -(-len(now) // 16))])
@@ -310,7 +378,7 @@ class Loop:
         if self.engine is not None:
             for group in sorted(set(names) & set(self.engine.groups)):
                 state.versions[group] = state.versions.get(group, 0) if keep else state.version
-                deliver(self.learner, self.engine, group, state.versions[group])
+                deliver(self.learner, self.engine, group, state.versions[group], self.ahead.at_once)
         state.delivered = state.version
 
     def _deliver(self, stage: Stage) -> None:
@@ -332,12 +400,21 @@ class Loop:
 
     def _enter(self, stage: Stage) -> None:
         # As many as if all stages had this one's number of groups: none is missing, none was accepted in advance.
-        self.state.accepted = self.state.version * stage.groups
+        self.state.accepted = self.state.version * max(1, stage.groups)
         for target, source in stage.enter.items():
             self.learner.copy(target, source, 1.0)
         self._deliver_groups(stage.enter)
 
-    def _proceed(self, stage: Stage) -> None:
+    def _length(self, stage: Stage) -> int | None:
+        """How many steps a stage has; None where that is not known before, or as many as the run."""
+        last = self.state.place == len(self.stages) - 1  # which goes on as long as the run does, and may be given more
+        share = None if last else -(-self.steps // len(self.stages))
+        return None if isinstance(stage.until, Block) else share if stage.until is None else stage.until
+
+    def _proceed(self, stage: Stage) -> str:
+        """Go on to the next step, and to the next stage where this one is over: then returns why nothing more of it
+        will be learned.
+        """
         state = self.state
         state.step += 1
         state.stage_step += 1
@@ -345,18 +422,17 @@ class Loop:
         if isinstance(stage.until, Block):
             over = bool(self.state.call(f"{stage.name}/until", stage.until, {}))
         else:
-            last = state.place == len(self.stages) - 1
-            share = -(-self.steps // len(self.stages))
-            # The last one goes on as long as the run does, which may be given more steps.
-            length = stage.until if stage.until is not None else None if last else share
+            length = self._length(stage)
             over = length is not None and state.stage_step >= length
         if (over or self.done) and not self.settled:
             self._deliver_groups(
                 {g for u in stage.updates for g in u.params} | {n for n, w in self.method.weights.items() if w.follow}
             )
+        why = "budget" if self._spent else "max_seconds" if self._late else "stage_end" if over else ""
         if over:
             state.place += 1
             state.stage_step = 0
+        return why
 
 
 def _requests(given: Any, select: Block) -> list[RolloutRequest]:
@@ -370,9 +446,13 @@ def _requests(given: Any, select: Block) -> list[RolloutRequest]:
     return list(requests)
 
 
-def deliver(learner: Learner, engine: Engine, group: str, version: int) -> None:
-    """Deliver a weight group to the engine. Raises EngineMismatch where its fingerprint then differs."""
-    held, ours = engine.load(group, learner.weights(group), version), learner.fingerprint(group)
+def deliver(learner: Learner, engine: Engine, group: str, version: int, running: bool = False) -> None:
+    """Deliver a weight group to the engine, also (running) while it samples.
+
+    Raises EngineMismatch where its fingerprint then differs.
+    """
+    load = engine.load_running if running and isinstance(engine, InterruptibleEngine) else engine.load
+    held, ours = load(group, learner.weights(group), version), learner.fingerprint(group)
     if held != ours:
         raise EngineMismatch(
             f"weights {group!r}, version {version}: the engine holds {held}, the learner {ours}; the delivery failed"

@@ -66,6 +66,7 @@ class Session:
     _cut_was_said: bool = field(default=False, init=False)
     _is_whole: bool = field(default=True, init=False)  # whether the last step was ended
     _saved: int = field(default=-1, init=False)  # the step of the last checkpoint
+    _emitting: Any = field(default_factory=threading.RLock, init=False)  # a learner may warn from a thread of its own
 
     def __post_init__(self) -> None:
         self.loop.on_phase = self._phase
@@ -111,6 +112,7 @@ class Session:
                 self.loop.learner.put("policy", files.load_weights(at, self.model), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
+            self.loop.restore_ahead(state.get("ahead", ()))
             self._saved = self.loop.state.step
             # Events of a finished run after its last checkpoint are its evaluation, which is not repeated.
             offset = None if self.loop.done else state["log"]
@@ -146,6 +148,8 @@ class Session:
 
         state = {**asdict(loop.state), "log": self.log.offset if self.log else 0, "made_by": dict(self.made_by)}
         state["log_hash"] = self.log.hash if self.log else None
+        if len(loop.ahead):
+            state["ahead"], state["blocks"] = loop.ahead.stored(loop.state.blocks)
         checkpoint.write(self.folder, loop.state.step, state, fill, self.keep)
         self._saved = loop.state.step
 
@@ -168,7 +172,7 @@ class Session:
         loop, started = self.loop, time.monotonic()
         first, due = loop.state.step, False
         gc.collect()  # a warm start, say, which would be kept otherwise
-        with frozen_heap():
+        with frozen_heap(), closing_ahead(loop):
             while not loop.done and not (self.stopping and loop.settled):
                 step, self._is_whole = loop.state.step, False
                 try:
@@ -279,16 +283,18 @@ class Session:
 
     def emit(self, event: str, **values: Any) -> None:
         """Log an event and show it to the observer, with the warnings that follow from it."""
-        if self.log:
-            self.log.event(event, **values)
-        self._observe({"event": event, **values})
-        for warning in self.watch({"event": event, **values}):
-            self.emit(**warning)
+        with self._emitting:
+            if self.log:
+                self.log.event(event, **values)
+            self._observe({"event": event, **values})
+            for warning in self.watch({"event": event, **values}):
+                self.emit(**warning)
 
     def _observe(self, event: Mapping[str, Any]) -> None:
         process = os.getpid()
         try:
-            self.observer(event)
+            with self._emitting:
+                self.observer(event)
         finally:
             end_fork(process)
 
@@ -364,9 +370,18 @@ def frozen_heap() -> Generator[None]:
 _heap_is_frozen = False
 
 
+@contextmanager
+def closing_ahead(loop: Loop) -> Generator[None]:
+    """End at the end of a `with` what is played ahead; a checkpoint has what is over."""
+    try:
+        yield
+    finally:
+        loop.ahead.cancel()
+
+
 def unpack(state: Mapping[str, Any], file: Path) -> RunState:
     """The loop's state from a checkpoint's. Raises BadCheckpoint for one of other fields."""
-    known = {k: v for k, v in state.items() if k not in ("log", "log_hash", "history", "made_by")}
+    known = {k: v for k, v in state.items() if k not in ("log", "log_hash", "history", "made_by", "ahead")}
     try:
         return RunState(**known, history=History(**state["history"]))
     except (KeyError, TypeError) as error:

@@ -47,6 +47,17 @@ class RunSettings(LearnerSettings):
         least=0,
         most=1024,
     )
+    staleness: int | None = setting(
+        None,
+        "versions by which rollouts may run ahead of learning, beside which they are then played; 0: none (default: the"
+        " method's own, 0)",
+        least=0,
+    )
+    interrupt: bool = setting(
+        False,
+        "of rollouts that run ahead: deliver new weights in the middle of answers, whose tokens are then of several"
+        " versions; no two runs give the same bits (default: an answer is of one version)",
+    )
     slots: int = setting(64, "sequences that the engine samples at once", least=1)
     engine_dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",

@@ -4,6 +4,7 @@ from .aapo import aapo as aapo
 from .adactrl import adactrl as adactrl
 from .adasearch import adasearch as adasearch
 from .ar_lopti import ar_lopti as ar_lopti
+from .areal import areal as areal
 from .arena_rl import arena_rl as arena_rl
 from .bapo import bapo as bapo
 from .bingo import bingo as bingo

@@ -26,6 +26,7 @@ from ..core import (
     outcome,
     premise,
     random_keys,
+    reads_last_step,
     stateful,
 )
 from ..curriculum.select import first_task_index, mean_difficulty
@@ -54,6 +55,7 @@ def sec(
 
 @block
 @stateful(lambda: {"q": {}, "next": {}, "asked": {}})
+@reads_last_step("the arms' values follow the advantages of the tasks that were asked last")
 def frontier_arms(
     *,
     n: int,

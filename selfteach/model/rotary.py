@@ -85,7 +85,7 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
     """The heads x [B, T, H, hd], rotated by cos and sin of their positions ([B or 1, T, hd]); None: x itself."""
     if rotary is None:
         return x
-    if overrides.active and (out := overrides.active.rotate(x, *rotary)) is not None:
+    if (kernels := overrides.active()) and (out := kernels.rotate(x, *rotary)) is not None:
         return out
     cos, sin = rotary[0][:, :, None].to(x.dtype), rotary[1][:, :, None].to(x.dtype)
     a, b = x.chunk(2, -1)

@@ -96,16 +96,16 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Outputs [..., out] of inputs [..., in]."""
-        if overrides.active and (out := overrides.active.linear(input, [self.weight], [self.bias])) is not None:
+        if (kernels := overrides.active()) and (out := kernels.linear(input, [self.weight], [self.bias])) is not None:
             return out[0]
         return F.linear(input, self.weight, self.bias)
 
 
 def linears(x: Tensor, *modules: nn.Module) -> tuple[Tensor, ...]:
     """The outputs of some linear layers for one input, by one kernel where there is one."""
-    if overrides.active and all(type(m) is Linear for m in modules):
+    if (kernels := overrides.active()) and all(type(m) is Linear for m in modules):
         own: tuple[Linear, ...] = modules  # type: ignore[assignment]
-        if (out := overrides.active.linear(x, [m.weight for m in own], [m.bias for m in own])) is not None:
+        if (out := kernels.linear(x, [m.weight for m in own], [m.bias for m in own])) is not None:
             return out
     return tuple(m(x) for m in modules)
 
@@ -115,9 +115,9 @@ def add_linear(residual: Tensor | None, x: Tensor, module: nn.Module) -> Tensor:
     if residual is None:
         return module(x)
     if (
-        overrides.active
+        (kernels := overrides.active())
         and type(module) is Linear
-        and (out := overrides.active.linear(x, [module.weight], [module.bias], residual)) is not None
+        and (out := kernels.linear(x, [module.weight], [module.bias], residual)) is not None
     ):
         return out[0]
     return add(residual, module(x))
@@ -152,10 +152,9 @@ class RMSNorm(nn.Module):
         """(the norm of x, x as the residual): a kernel then adds the gradients of both in one pass."""
         kind = x.device.type
         to_bf16 = not self.last and torch.is_autocast_enabled(kind)
-        if (
-            overrides.active
-            and (both := overrides.active.norm(x, self.weight, self.eps, float(self.centred), to_bf16)) is not None
-        ):
+        if (kernels := overrides.active()) and (
+            both := kernels.norm(x, self.weight, self.eps, float(self.centred), to_bf16)
+        ) is not None:
             return both
         wide = x if x.dtype == torch.float64 else x.float()
         weight = self.weight.to(wide.dtype)
@@ -165,7 +164,7 @@ class RMSNorm(nn.Module):
 
 def add(x: Tensor, z: Tensor) -> Tensor:
     """The sum x + z, by a kernel where there is one, which takes a float32 residual x with a bf16 z."""
-    if overrides.active and (out := overrides.active.add(x, z)) is not None:
+    if (kernels := overrides.active()) and (out := kernels.add(x, z)) is not None:
         return out
     return x + z
 
@@ -211,7 +210,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """The output for x [..., width], added to `residual` where that is given."""
         gate, up = linears(x, self.gate_proj, self.up_proj)
-        both = overrides.active.gated(self.kind, gate, up) if overrides.active else None
+        both = kernels.gated(self.kind, gate, up) if (kernels := overrides.active()) else None
         return add_linear(residual, ACTIVATIONS[self.kind](gate) * up if both is None else both, self.down_proj)
 
 

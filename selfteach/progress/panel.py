@@ -342,6 +342,11 @@ class Panel:
         if step.get("time/step_s"):
             share = 100 * step.get("time/rollout_s", 0.0) / step["time/step_s"]
             out.append(f"{step['time/step_s']:.1f} s a step, {share:.0f} % of it sampling")
+        if "time/sampler_idle_fraction" in step:
+            idle = [100 * step[f"time/{name}_idle_fraction"] for name in ("sampler", "learner")]
+            out.append(f"sampler idle {idle[0]:.0f} %, learner {idle[1]:.0f} %")
+            queued, age = step["rollout/queued_groups"], step.get("staleness/mean", 0.0)
+            out.append(f"data {age:.1f} updates old, {queued:.0f} groups wait")
         return out
 
     def _warnings(self, width: int, height: int) -> list[Text]:

@@ -192,11 +192,6 @@ def test_nothing_is_learned_from_more_than_so_many_versions_late(staleness, batc
                 version += 1
 
 
-def test_staleness_beyond_zero_is_refused_before_any_work(letters):
-    with pytest.raises(BadValue, match="staleness 2 is not built yet"):
-        loop_of(bandit().replace(staleness=2), letters)
-
-
 def number(task: str) -> int:
     return int(task.split("/")[1])
 

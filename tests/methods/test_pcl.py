@@ -67,8 +67,8 @@ def test_the_prediction_is_the_value_that_the_update_trains(letters):
     means = []
     for _ in range(2):
         asyncio.run(loop.advance())
-        table = loop._stage_context(method.stage)
-        groups = asyncio.run(loop._collect(method.stage, table))
+        rollouts = asyncio.run(loop._rollouts(method.stage))
+        table, groups = rollouts.context, rollouts.groups
         predicted = {g.request.task.id: g.episodes[0].answer for g in groups if g.request.program == "predict"}
         batch = loop._compose(method.stage, table, groups).batch
         loop.learner.forward(batch, ["critic_value"])
