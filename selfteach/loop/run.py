@@ -24,6 +24,7 @@ from .admission import admit
 from .episode import play
 from .learn_batch import Composed, compose_batch, learn_batch
 from .metrics_history import record_step, summary
+from .mismatch_correction import MismatchCorrection
 from .state import RunState
 from .step_context import EpisodeLimits, StepContext, Tool
 from .step_credit import step_auc, step_judges
@@ -60,6 +61,7 @@ class Loop:
     find: Callable[[str], Tree] | None = None
     budget: int | None = None  # sampled tokens after which the run is done
     max_seconds: float | None = None  # seconds of training after which it is done
+    mismatch_correction: MismatchCorrection | None = None
     state: RunState = field(default_factory=RunState)
     warn: Callable[[str], None] = warnings.warn
     on_phase: Callable[[str], None] = lambda phase: None  # is told what a step does: "rollout", "learn"
@@ -272,6 +274,9 @@ class Loop:
     def _learn(self, stage: Stage, batch: Batch) -> dict[str, Any]:
         measured = self.engine is not None and not stage.data and self.settled
         mismatch = self._logprob_mismatch(batch) if measured else {}
+        if measured and self.mismatch_correction is not None:
+            batch, figures = self.mismatch_correction.corrected(batch, self.learner, self.state.version)
+            mismatch |= figures
         measure = partial(step_auc, judges=step_judges(self.current_step[0]), tokenizer=self.tokenizer)
         return mismatch | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed, measure)
 
