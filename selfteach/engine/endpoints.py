@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -208,16 +209,21 @@ class Endpoints:
 def ask_now(url: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
     """The JSON of an answer to one request, a GET without a body; blocks. Raises Failed, BadValue."""
     httpx = optional("httpx2", "http", "an engine over HTTP")
+    limit = httpx.Timeout(timeout, connect=CONNECT)
     try:
-        with httpx.Client(
-            timeout=httpx.Timeout(timeout, connect=CONNECT), headers=headers(), trust_env=False
-        ) as client:
-            response = client.get(url + path) if body is None else client.post(url + path, json=body)
+        client = _blocking_client(os.getpid(), headers().get("authorization"))
+        response = client.request("GET" if body is None else "POST", url + path, json=body, timeout=limit)
     except httpx.TimeoutException:
         raise Failed(f"{url}: no answer within {timeout:g} s", gone=True) from None
     except (httpx.HTTPError, OSError) as error:
         raise Failed(f"{url}: {describe(error)}", gone=True) from None
     return checked(url + path, response)
+
+
+@lru_cache(maxsize=1)
+def _blocking_client(process: int, key: str | None) -> Any:
+    """A client that is kept: to make one takes as long as some requests."""
+    return optional("httpx2", "http", "an engine over HTTP").Client(headers=headers(), trust_env=False)
 
 
 def checked(address: str, response: Any) -> Any:

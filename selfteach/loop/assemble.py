@@ -72,6 +72,8 @@ def memory(method: Method, start: StartModel, settings: RunSettings) -> str | No
         return None
     method = needed(method)
     trunks, trained, sampled = groups_of(method)
+    if settings.engine != "builtin":  # which holds its own, elsewhere
+        sampled = set[str]()
     device = devices.resolve_device(settings.device)
     bf16, moments_8bit = devices.resolve_dtype(settings.dtype, device) == "bfloat16", settings.optimiser == "adamw8bit"
     engine_bytes = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)].itemsize

@@ -39,6 +39,7 @@ class WeightReceiver:
                     yield name, tensor
 
             self.reload_weights(weights_iterator=tensors())  # type: ignore[attr-defined]
+            _repack_tied_head(self.model_runner.get_model(), names)  # type: ignore[attr-defined]
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
         seconds = time.monotonic() - begun
         held, dtype = self._selfteach_held(shapes)
@@ -60,6 +61,13 @@ class WeightReceiver:
             if tensor is None or tuple(tensor.shape) != shapes[name]:
                 return None, dtype
             found.add(name, tensor)
+        head, embedding = _tied(modules, shapes)
+        if head is not None:  # it has no tensor of its own, and may still compute with another
+            own, shared = _weight(head), _weight(embedding)
+            if own is None or shared is None:
+                return None, dtype
+            if not torch.equal(own, shared):
+                found.add("lm_head.weight", own)
         return found.digest(), dtype
 
 
@@ -89,20 +97,41 @@ def _held(modules: dict[str, Any], parts: dict[str, tuple[str, int]], name: str)
     return tensor if rows is None else tensor[:rows]  # embeddings are padded
 
 
+def _tied(modules: dict[str, Any], names: Any) -> tuple[Any, Any]:
+    """(head, embedding) where the output head has no weights of its own; (None, None) where it has."""
+    heads = [(path, m) for path, m in modules.items() if type(m).__name__ == "ParallelLMHead"]
+    embeddings = [m for m in modules.values() if type(m).__name__ == "VocabParallelEmbedding"]
+    if len(heads) != 1 or len(embeddings) != 1 or f"{heads[0][0]}.weight" in names:
+        return None, None
+    return heads[0][1], embeddings[0]
+
+
+def _repack_tied_head(model: Any, names: list[str]) -> None:
+    """Pack the weights of a tied head again: a reload packs those of layers that the file has tensors of."""
+    head, embedding = _tied(dict(model.named_modules()), names)
+    if head is not None:
+        head.weight = embedding.weight
+        if hasattr(head, "cpu_linear"):
+            head.quant_method.process_weights_after_loading(head)
+
+
 def _weight(layer: Any) -> torch.Tensor | None:
-    """The weight [outputs, inputs] of a layer. On a CPU vLLM packs it and drops the original; then it is read from what
-    the layer makes of unit vectors, exactly: each sum has one term that is not 0.
+    """The weight [outputs, inputs] that a layer computes with.
+
+    On a processor vLLM packs weights, and drops the originals of linear layers. So they are read from what the layer
+    makes of unit vectors, exactly: each sum has one term that is not 0.
     """
     weight = getattr(layer, "weight", None)
-    if weight is None or weight.numel() or not hasattr(layer, "cpu_linear"):
+    compute, name = getattr(layer, "cpu_linear", None), type(layer).__name__
+    if weight is None or compute is None or name == "VocabParallelEmbedding":
         return weight
-    size, dtype = int(layer.input_size), weight.dtype
+    size, dtype = int(layer.embedding_dim if name == "ParallelLMHead" else layer.input_size), weight.dtype
     columns: list[torch.Tensor] = []
     for start in range(0, size, COLUMNS):
         n = min(COLUMNS, size - start)
         unit = torch.zeros(n, size, dtype=dtype)
         unit[torch.arange(n), torch.arange(start, start + n)] = 1
-        columns.append(layer.cpu_linear(unit, weight, None))
+        columns.append(compute(unit, weight, None))
     return torch.cat(columns).T.contiguous()
 
 
