@@ -25,6 +25,7 @@ from .stop_strings import StopStrings
 from .weight_files import HOW, takes_weights
 from .weights import check_request
 
+LEAST_FIRST: tuple[LogpKind, ...] = ("none", "raw", "tempered", "sampling")
 SCORED = frozenset({"logp", "raw_logp"})  # which at temperature 1 are the same
 PROBED = 8  # tokens drawn to compare a server's weights with the model's
 PROCESSED = 1e-4  # |log-probability| of the only token that top-k 1 leaves, where it is of what is left
@@ -98,7 +99,7 @@ class HttpEngine:
         self.capabilities = EngineCapabilities(
             name=f"{name} ({server.kind})",
             keyed_samples=False,
-            logp=next((k for k in ("none", "raw", "tempered") if k in kinds), "sampling"),
+            logp=min(kinds, key=LEAST_FIRST.index),
             scores=SCORED if server.scores_tokens else frozenset(),
             records=frozenset(),
             scalar_heads=False,

@@ -42,7 +42,7 @@ def installed(python: str | None) -> str:
     program = python or sys.executable
     code = "import importlib.metadata as m; print([m.version(d) for d in m.packages_distributions()['vllm']][0])"
     try:
-        done = subprocess.run([program, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run([program, "-c", code], capture_output=True, encoding="utf-8", timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadValue(
             f"vllm_python: {program} cannot be run ({describe(error)}); give a Python by --vllm-python"

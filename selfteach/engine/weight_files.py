@@ -6,6 +6,7 @@ A delivery is: requests are aborted and none is begun (/pause), the workers load
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -104,9 +105,8 @@ class FileDelivery:
 
 def takes_weights(url: str) -> bool:
     """Whether a vLLM server has the workers' part of a delivery."""
-    try:
+    answer: Any = None
+    with contextlib.suppress(Failed, BadValue):
         answer = ask_now(url, "/collective_rpc", {"method": "selfteach_about"}, 30.0)
-    except (Failed, BadValue):
-        return False
     results = cast("list[Any]", (answer or {}).get("results", []))
     return bool(results) and all(isinstance(r, dict) and r.get("selfteach") == 1 for r in results)

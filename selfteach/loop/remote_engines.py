@@ -29,6 +29,8 @@ def check_remote(method: Method, start: StartModel, settings: RunSettings, lengt
 
     Raises BadValue.
     """
+    if settings.url and settings.engine != "http":
+        raise BadValue("url: applies to servers that run already; give --engine http too")
     method = needed(method)
     if all(stage.data for stage in method.stages) or settings.engine == "builtin":
         return

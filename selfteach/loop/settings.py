@@ -128,12 +128,6 @@ class RunSettings(LearnerSettings):
         given += ["lora_dropout"] * (self.lora_dropout is not None)
         if self.lora_rank is None and self.adapter is None and given:
             raise BadValue(f"{given[0]}: applies to adapters only; give lora_rank too")
-        if (self.engine == "http") != bool(self.url):
-            raise BadValue(
-                "url: give the address of a server of --engine http"
-                if self.engine == "http"
-                else "url: applies to servers only; give --engine http too"
-            )
 
     @property
     def fresh_lora(self) -> LoraConfig | None:

@@ -62,7 +62,7 @@ def step(letters: Any, by: float, mode: str | None, name: str = "bandit") -> tup
 def test_an_engine_that_agrees_is_left_alone(letters: Any) -> None:
     plain, corrected = step(letters, 0.0, None), step(letters, 0.0, "token_truncate")
     for name, w in plain[0].items():
-        np.testing.assert_allclose(corrected[0][name], w, atol=1e-6)
+        np.testing.assert_allclose(corrected[0][name], w, atol=1e-4)  # a step is 1e-2
     assert corrected[1]["policy/mismatch_ratio_mean"] == pytest.approx(1.0, abs=1e-4)
     assert corrected[1]["policy/mismatch_clipped_fraction"] == 0
 
