@@ -43,6 +43,7 @@ from .core.threads import run_in_thread, run_to_end
 from .loop import assemble, checkpoint, method_on_task
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
+from .loop.remote_engines import check_remote
 from .loop.run_folder import FIGURES, finished_figures
 from .loop.session import Observer, Session, StopRequest, Watch
 from .loop.settings import EvalConfig
@@ -232,7 +233,10 @@ async def opened(
         warm_seconds = warm_start_seconds(start.folder)
         del start  # its weights are the session's now
         first = session.loop.state.step
-        yield OpenRun(session, out, before, first, started, warm_seconds, run_config.final_eval)
+        try:
+            yield OpenRun(session, out, before, first, started, warm_seconds, run_config.final_eval)
+        finally:
+            await session.close()
 
 
 async def _begin(
@@ -292,7 +296,7 @@ async def start_model(run_config: RunConfig, source: TaskSource, observer: Obser
     """The model that a run starts from: loaded, or fresh and warm-started."""
     start = build(run_config.model, source, run_config.warm.seed)
     source = within_context(run_config, source, start)
-    folder = check_start(run_config, source, start)
+    folder = check_start(run_config, source, start, trains=False)
     return await warm_started(run_config, source, start, folder, observer)
 
 
@@ -342,15 +346,16 @@ def within_context(run_config: RunConfig, source: TaskSource, start: StartModel)
     return source.within(longest, count)
 
 
-def check_start(run_config: RunConfig, source: TaskSource, start: StartModel) -> Path | None:
-    """Check before any work, and before a folder is taken, what can be known: adapters, context, the cache.
+def check_start(run_config: RunConfig, source: TaskSource, start: StartModel, trains: bool = True) -> Path | None:
+    """Check before any work, and before a folder is taken, what can be known: adapters, context, the cache, the engine.
 
     Returns the folder of the warm start; None for a model that needs none. Raises SelfteachError.
     """
     settings = run_config.settings
     assemble.adapter_for(settings, start.model)
-    assemble.context_of(settings, start)
+    length = assemble.context_of(settings, start)
     assemble.check_interruptible(start, settings)
+    check_remote(run_config.method, start, settings, length, trains)
     if not (start.fresh and run_config.warm.steps > 0 and source.demos is not None):
         return None
     return warm_folder(source, start, warm_method(run_config), run_config.warm, settings)
@@ -385,7 +390,17 @@ def make_session(
     """A session ready to train in the folder `out`, or, where that is None, to measure."""
     stored_tree = RolloutArchive(out / "log").tree if out else None
     s = run_config.settings
-    loop = assemble.loop(run_config.method, source, start, s, stored_tree, donate_start=True, trains=out is not None)
+    loop = assemble.loop(
+        run_config.method,
+        source,
+        start,
+        s,
+        stored_tree,
+        donate_start=True,
+        trains=out is not None,
+        folder=out,
+        say=lambda text: observer({"event": "note", "text": text}),
+    )
     session = Session(
         loop,
         judge_of(source),
@@ -533,9 +548,14 @@ def evaluate(
     source = within_context(run_config, source, start)
     session = make_session(run_config, source, start, None, observer)
     observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.model, learns=False)})
-    return run_to_end(
-        final_eval(session, config or run_config.final_eval, "now", None if decoder is None else [decoder])
-    )
+    return run_to_end(_evaluated(session, config or run_config.final_eval, decoder))
+
+
+async def _evaluated(session: Session, config: EvalConfig, decoder: str | None) -> dict[str, float]:
+    try:
+        return await final_eval(session, config, "now", None if decoder is None else [decoder])
+    finally:
+        await session.close()
 
 
 def trained_model(folder: str | Path, observer: Observer = ignore_events, trust: bool = False) -> StartModel:

@@ -70,7 +70,7 @@ def parser() -> Parser:
     add_fields(made, EvalConfig, only=MEASURED, of="")
     add_task(made)
     add_trust(made)
-    add_fields(made, RunSettings, only=("threads", "max_unscored"))
+    add_fields(made, RunSettings, only=("threads", "max_unscored", *OF_ENGINES))
     group = made.add_argument_group("for a METHOD alone")
     add_model(group)
     add_sampling(group)
@@ -78,6 +78,7 @@ def parser() -> Parser:
     return made
 
 
+OF_ENGINES = ("engine", "url", "engine_seconds", "engine_start_seconds", "vllm_python", "vllm_args", "context")
 MEASURED = ("tasks", "pass_at_k_tasks", "k", "decoder_samples")  # fields of EvalConfig that are options
 OF_A_METHOD = (
     "model",

@@ -314,6 +314,31 @@ def last_step_read(bound: Block) -> str | None:
     return getattr(bound.fn, "last_step_read", None)
 
 
+def asks_engine(*quantities: str, keyed_samples: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare the quantities of given tokens that a program or reward has an engine compute, and whether it relies on
+    samples that are functions of their RNG keys.
+
+    An engine that cannot is refused before a run begins (loop/engine_roles.py). Put it under `@block`.
+    """
+
+    def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
+        fn.engine_quantities = quantities  # type: ignore[attr-defined]
+        fn.needs_keyed_samples = keyed_samples  # type: ignore[attr-defined]
+        return fn
+
+    return mark
+
+
+def engine_quantities(bound: Block) -> tuple[str, ...]:
+    """The quantities that a block declares by `asks_engine`."""
+    return getattr(bound.fn, "engine_quantities", ())
+
+
+def needs_keyed_samples(bound: Block) -> bool:
+    """Whether a block declares by `asks_engine` that samples must be functions of their RNG keys."""
+    return getattr(bound.fn, "needs_keyed_samples", False)
+
+
 def delayed_start(hyper_parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare that a composer gives no example for the first steps, as many as this hyper-parameter says, so that the
     run is not stopped for lack of training data.

@@ -36,6 +36,10 @@ class EngineMismatch(SelfteachError, RuntimeError):
     """Sampler and learner disagree: about the weights they hold, or about the probabilities they compute."""
 
 
+class EngineLost(SelfteachError, RuntimeError):
+    """No server of an engine answers any more; nothing was learned from the step that it happened in."""
+
+
 class UserCodeFailed(SelfteachError, RuntimeError):
     """A reward, tool, program or other code of a user's raised something that would have ended the process."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,11 +30,55 @@ class Completion(NamedTuple):
     recorded: Mapping[str, np.ndarray]
 
 
+LogpKind = Literal["sampling", "tempered", "raw", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """What an engine can do besides drawing tokens; a method that needs more is refused before any work
+    (loop/engine_roles.py).
+
+    name           of the engine, for messages
+    keyed_samples  a sample is a function of (weights, context, sampling, RNG key), so that two draws at one key are the
+                   same draw, whatever else is being sampled
+    logp           which log-probabilities it gives: of the distribution that tokens are drawn from (`sampling`), of
+                   that before top-p and top-k (`tempered`), at temperature 1 before them (`raw`), or none
+    scores         quantities of given tokens that `score` computes; None: all
+    records        quantities that can be recorded as tokens are drawn; None: all
+    scalar_heads   whether it holds scalar heads
+    weight_groups  how many weight groups it can hold; None: any number
+    updates        whether weights can be loaded while it runs; where not, why
+    remote         it is another process, which can be lost
+    """
+
+    name: str = "built-in"
+    keyed_samples: bool = True
+    logp: LogpKind = "sampling"
+    scores: frozenset[str] | None = None
+    records: frozenset[str] | None = None
+    scalar_heads: bool = True
+    weight_groups: int | None = None
+    updates: Literal[True] | str = True
+    remote: bool = False
+
+    def gives_logp(self, sampling: Sampling) -> bool:
+        """Whether its log-probabilities are those of the distribution that these parameters draw from."""
+        if self.logp in ("sampling", "none"):
+            return self.logp == "sampling"
+        return sampling.untruncated and (self.logp == "tempered" or sampling.temperature == 1)
+
+
 class Engine(Protocol):
     """Samples tokens after contexts, and scores given tokens.
 
-    A sample is a function of (weights, context, sampling, RNG key), never of what else is being sampled.
+    A sample is a function of (weights, context, sampling, RNG key), never of what else is being sampled, unless
+    `capabilities` says otherwise.
     """
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """What it can do."""
+        ...
 
     @property
     def groups(self) -> Sequence[str]:

@@ -13,7 +13,7 @@ import torch
 
 from ..core import random_keys
 from ..core.errors import BadValue, EngineMismatch, NotFinite
-from ..core.protocols import Completion
+from ..core.protocols import Completion, EngineCapabilities
 from ..core.task import Sampling
 from ..model import quantities
 from ..model.base import Model
@@ -55,6 +55,7 @@ class EqualLengthEngine(EngineWeights):
     """
 
     batch_invariant = False
+    capabilities = EngineCapabilities("equal-length")
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import torch
 
 from ..core import random_keys
 from ..core.errors import BadValue
-from ..core.protocols import Completion
+from ..core.protocols import Completion, EngineCapabilities
 from ..core.task import Sampling
 from ..model import quantities
 from ..model.attention import causal_attention
@@ -19,6 +19,8 @@ from .weights import EngineWeights, align_scores, check_request
 
 class ReferenceEngine(EngineWeights):
     """The simplest engine, and the slowest; every other engine is tested against it."""
+
+    capabilities = EngineCapabilities("reference")
 
     async def generate(self, model_role: str, context: np.ndarray, sampling: Sampling, rng_key: int) -> Completion:
         """As BuiltinEngine.generate."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.protocols import Completion
+from ..core.protocols import Completion, EngineCapabilities
 from ..core.task import Sampling
 from ..model import files
 from ..model.tokenizer import Tokenizer
@@ -22,6 +22,8 @@ class ScriptedEngine:
     Every log-probability is `logp`. `calls` holds (model role, context text, sampling, RNG key) of each request,
     `versions` and `weights` what was loaded.
     """
+
+    capabilities = EngineCapabilities("scripted")
 
     def __init__(
         self,

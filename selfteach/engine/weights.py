@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..core.errors import BadValue, unknown
+from ..core.protocols import EngineCapabilities
 from ..core.registry import quantities
 from ..core.task import Sampling
 from ..model import files
@@ -27,6 +28,8 @@ class EngineWeights:
     heads        scalar heads: group -> head -> layer
     model_heads  model role -> head -> the group that has it, for the heads that `score` can compute
     """
+
+    capabilities = EngineCapabilities()
 
     def __init__(
         self,

@@ -12,10 +12,12 @@ import torch
 
 from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method
+from ..core.protocols import Engine
 from ..core.tagged_text import messages_as_text
 from ..core.task import Task, TaskSource
 from ..engine.builtin import BuiltinEngine
 from ..engine.equal_length_batching import EqualLengthEngine
+from ..engine.http import HttpEngine
 from ..learner.local import LocalLearner
 from ..learner.param_groups import shared_copy
 from ..learner.settings import learning_rate
@@ -24,9 +26,11 @@ from ..model.base import Model
 from ..model.catalog import StartModel
 from ..model.tokenizer import Tokenizer, is_conversation
 from ..model.transformer import Transformer
-from .engine_roles import engine_model_roles, named_model_roles
+from .engine_roles import check_engine, engine_model_roles, named_model_roles
 from .memory_plan import groups_of, plan_memory
 from .method_on_task import check, check_run_ahead, frozen_groups, needed, trainable_groups
+from .mismatch_correction import MismatchCorrection
+from .remote_engines import http_engine, roles_of, vllm_engine
 from .run import Loop, SafetyLimits
 from .run_ahead import RunAhead
 from .settings import RunSettings
@@ -69,6 +73,8 @@ def memory(method: Method, start: StartModel, settings: RunSettings) -> str | No
         return None
     method = needed(method)
     trunks, trained, sampled = groups_of(method)
+    if settings.engine != "builtin":  # which holds its own, elsewhere
+        sampled = set[str]()
     device = devices.resolve_device(settings.device)
     bf16, moments_8bit = devices.resolve_dtype(settings.dtype, device) == "bfloat16", settings.optimiser == "adamw8bit"
     engine_bytes = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)].itemsize
@@ -104,12 +110,15 @@ def loop(
     with_engine: bool = True,
     donate_start: bool = False,
     trains: bool = True,
+    folder: Path | None = None,
+    say: Callable[[str], object] = lambda text: None,
 ) -> Loop:
     """The loop of a method on a task source: learner, engine and tools built, the first weights delivered.
 
     with_engine   False for methods that only read data
     donate_start  the loop may take over the start's tensors; otherwise they are not changed
     trains        False: no step will be made, so no weight needs to be copied
+    folder, say   where a server that is started writes its log, and what is told how that goes
     """
     check(method, source)
     check_run_ahead(method, settings.staleness, settings.interrupt)
@@ -128,7 +137,12 @@ def loop(
         never_written,
         donate_start and not start.mapped,
     )
-    engine = engine_for(method, learner, start, settings, fixed) if with_engine else None
+    engine: Engine | None = None
+    if with_engine and settings.engine != "builtin" and not all(stage.data for stage in method.stages):
+        engine = remote_engine(method, learner, start, settings, folder, say)
+        check_engine(method, engine.capabilities, trains)
+    elif with_engine:
+        engine = engine_for(method, learner, start, settings, fixed)
     made = Loop(
         method=method,
         source=source,
@@ -151,8 +165,13 @@ def loop(
         max_seconds=settings.max_seconds,
         staleness=settings.staleness,
         ahead=RunAhead(at_once=settings.interrupt),
+        mismatch_correction=correction_of(method, settings),
     )
     made.deliver_all()
+    if isinstance(engine, HttpEngine):
+        if engine.delivery is None:  # it samples what it was started with
+            engine.check_model(learner.trunk(engine.group), settings.max_logprob_mismatch)
+        say(engine.about())
     return made
 
 
@@ -202,6 +221,23 @@ def engine_for(
     )
 
 
+def remote_engine(
+    method: Method,
+    learner: LocalLearner,
+    start: StartModel,
+    settings: RunSettings,
+    folder: Path | None,
+    say: Callable[[str], object],
+) -> HttpEngine:
+    """The engine of other processes: servers at the settings' addresses, or a vLLM started now."""
+    length = context_of(settings, start)
+    if settings.engine == "http":
+        return http_engine(method, start, settings, length)
+    group = next(iter(roles_of(method).values()))
+    model = _engine_copy(learner.trunk(group), frozen=True)
+    return vllm_engine(method, start, model, settings, length, folder, say)
+
+
 def engine_of(start: StartModel, settings: RunSettings) -> BuiltinEngine | EqualLengthEngine:
     """An engine that samples a model as the role `policy`; the model is the engine's from then on."""
     device, models = devices.resolve_device(settings.device), {"policy": start.model}
@@ -216,6 +252,15 @@ def _engine_copy(trunk: Model, frozen: bool) -> Model:
     if isinstance(trunk, Transformer) and lora.factors(trunk):
         return lora.merged_copy(trunk)
     return shared_copy(trunk) if frozen else copy.deepcopy(trunk)
+
+
+def correction_of(method: Method, settings: RunSettings) -> MismatchCorrection | None:
+    """How a run corrects for the engine's log-prob mismatch. Raises BadValue for a method that it does not fit."""
+    if settings.mismatch_correction == "none":
+        return None
+    made = MismatchCorrection(settings.mismatch_correction, settings.mismatch_cap, settings.mismatch_floor)
+    made.check(method)
+    return made
 
 
 def context_of(settings: RunSettings, start: StartModel) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from ..core.contexts import RolloutContext
-from ..core.errors import describe, unknown
+from ..core.errors import EngineLost, describe, unknown
 from ..core.task import RolloutRequest
 from ..core.threads import guarded
 from ..core.tree import Episode, RolloutGroup, Tree
@@ -51,6 +51,8 @@ async def play(
             try:
                 async with clock:
                     episode.answer = await guarded(program(request=request, rollout=rollout))
+            except EngineLost:
+                raise  # nothing else will be sampled in this step
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock.expired():
                     episode.status, episode.why = (

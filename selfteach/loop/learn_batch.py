@@ -21,6 +21,7 @@ from ..core.threads import user_code
 from ..core.tree import RolloutGroup
 from .loss_weights import loss_weights
 from .minibatches import drop_zero_advantage, split_minibatches, without
+from .mismatch_correction import mismatch_weight
 from .state import RunState
 from .step_context import StepContext
 from .token_accounting import account
@@ -211,7 +212,7 @@ def _optimise(
         for minibatch in split_minibatches(batch, update, (*key, epoch)):
             for t, term in enumerate(update.terms):
                 with user_code(f"loss weights {term.loss_weights} of {term.fn.name}"):
-                    w = loss_weights(minibatch, term)
+                    w = loss_weights(minibatch, term) * mismatch_weight(minibatch, term.fn.unit)
                 if not np.isfinite(w).all():
                     raise BadValue(f"loss weights {term.loss_weights} of {term.fn.name}: not all are finite")
                 minibatch.put(f"w{t}", term.fn.unit, w)

@@ -97,6 +97,15 @@ METRICS: Mapping[str, Metric] = {
     ),
     "policy/logprob_mismatch_p99": Metric("its 99th percentile", "nats per token", "ten times the mean"),
     "policy/logprob_mismatch_max": Metric("its largest value", "nats per token", "below 1e-3 in float32"),
+    "policy/mismatch_ratio_mean": Metric(
+        "mean importance ratio p_learner / p_engine of tokens or sequences, where mismatch_correction is on",
+        "",
+        "near 1",
+    ),
+    "policy/mismatch_ratio_max": Metric("the largest of them", "", "below mismatch_cap but for a few"),
+    "policy/mismatch_clipped_fraction": Metric(
+        "share of tokens or sequences whose ratio mismatch_correction truncates or masks", "0 to 1", "below 0.01"
+    ),
     "<group>/loss": Metric(
         "the sum of an update's terms, each times its coefficient; <group>: the weight group that the update trains",
         "",

@@ -24,6 +24,7 @@ from .admission import admit
 from .episode import play
 from .learn_batch import Composed, compose_batch, learn_batch
 from .metrics_history import record_step, summary
+from .mismatch_correction import MismatchCorrection
 from .run_ahead import RunAhead, StepRollouts, beside, view_of
 from .state import RunState
 from .step_context import EpisodeLimits, StepContext, Tool
@@ -63,6 +64,7 @@ class Loop:
     max_seconds: float | None = None  # seconds of training after which it is done
     staleness: int | None = None  # versions by which rollouts may run ahead of learning; None: the stage's own
     ahead: RunAhead = field(default_factory=RunAhead)
+    mismatch_correction: MismatchCorrection | None = None
     state: RunState = field(default_factory=RunState)
     warn: Callable[[str], None] = warnings.warn
     on_phase: Callable[[str], None] = lambda phase: None  # is told what a step does: "rollout", "learn"
@@ -339,6 +341,9 @@ class Loop:
     def _learn(self, stage: Stage, batch: Batch) -> dict[str, Any]:
         measured = self.engine is not None and not stage.data and self.settled
         mismatch = self._logprob_mismatch(batch) if measured else {}
+        if measured and self.mismatch_correction is not None:
+            batch, figures = self.mismatch_correction.corrected(batch, self.learner, self.state.version)
+            mismatch |= figures
         measure = partial(step_auc, judges=step_judges(self.current_step[0]), tokenizer=self.tokenizer)
         return mismatch | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed, measure)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
@@ -16,10 +17,11 @@ from typing import Any
 from ..core.batch import Batch
 from ..core.blocks import Block
 from ..core.contexts import History
-from ..core.errors import BadCheckpoint, NotFinite, Terminated
+from ..core.errors import BadCheckpoint, EngineLost, NotFinite, Terminated
 from ..core.task import Sampling, Task
 from ..core.threads import end_fork, guarded
 from ..core.tree import RolloutGroup
+from ..engine.http import HttpEngine
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
@@ -78,6 +80,12 @@ class Session:
     def model(self) -> Model:
         """The policy's trunk, as the learner has it."""
         return self.loop.learner.trunk("policy")
+
+    @property
+    def _remote(self) -> bool:
+        """Whether the engine is another process, which can be lost."""
+        engine = self.loop.engine
+        return engine is not None and engine.capabilities.remote
 
     @property
     def stopping(self) -> bool:
@@ -175,8 +183,14 @@ class Session:
         with frozen_heap(), closing_ahead(loop):
             while not loop.done and not (self.stopping and loop.settled):
                 step, self._is_whole = loop.state.step, False
+                before = copy.deepcopy(loop.state) if self._remote else None
                 try:
                     metrics, groups, batch = await guarded(loop.advance())
+                except EngineLost:
+                    if before is not None and loop.state.version == before.version:  # lost in the rollouts
+                        loop.state, self._is_whole = before, True
+                        self.leave()
+                    raise
                 except NotFinite as error:
                     if self.log:  # whatever the settings: the error names these samples
                         self.log.rollouts(step, *loop.current_step)
@@ -204,6 +218,11 @@ class Session:
                 self._is_whole = True
                 yield event
             self.leave()  # where the stop was requested since the last step ended
+
+    async def close(self) -> None:
+        """Let go of what an engine of other processes holds: connections, files, a server of the run's own."""
+        if isinstance(self.loop.engine, HttpEngine):
+            await self.loop.engine.close()
 
     def leave(self) -> None:
         """Write a checkpoint of where it is, unless that is the newest one or inside a step."""

@@ -58,7 +58,25 @@ class RunSettings(LearnerSettings):
         "of rollouts that run ahead: deliver new weights in the middle of answers, whose tokens are then of several"
         " versions; no two runs give the same bits (default: an answer is of one version)",
     )
-    slots: int = setting(64, "sequences that the engine samples at once", least=1)
+    engine: Literal["builtin", "http", "vllm"] = setting(
+        "builtin",
+        "what samples: the built-in engine, servers at --url, or a vLLM that the run starts (docs/engines.md)",
+    )
+    url: tuple[str, ...] = setting(
+        (), "addresses of the servers of --engine http, such as http://127.0.0.1:8000,http://127.0.0.1:8001"
+    )
+    engine_seconds: float = setting(600.0, "seconds that a server may take for one request", above=0)
+    engine_start_seconds: float = setting(600.0, "seconds that a vLLM may take to start", above=0)
+    vllm_python: str | None = setting(
+        None, "the Python of the environment that has vLLM, for --engine vllm (default: this one)"
+    )
+    weights_folder: str | None = setting(
+        None, "folder by which servers get weights, where they can read it (default: this machine's shared memory)"
+    )
+    vllm_args: str = setting("", "further options of `vllm serve`, as one text: '--max-num-seqs 128'")
+    slots: int = setting(
+        64, "sequences that the engine samples at once; of --engine http and vllm those in each server", least=1
+    )
     engine_dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
         "precision of the engine's weights and KV cache; in bfloat16 its log-probs differ from the learner's by"
@@ -80,6 +98,15 @@ class RunSettings(LearnerSettings):
     max_logprob_mismatch: float = setting(
         0.1, "mean |log-prob of engine - log-prob of learner| in nats above which the run stops", least=0
     )
+    mismatch_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
+        setting(
+            "none",
+            "importance weights where engine and learner compute other probabilities: truncated at mismatch_cap, or"
+            " masked outside of mismatch_floor to mismatch_cap; by token or by sequence",
+        )
+    )
+    mismatch_cap: float = setting(2.0, "largest importance weight of mismatch_correction", least=1)
+    mismatch_floor: float = setting(0.5, "smallest ratio that a mask of mismatch_correction keeps", least=0, most=1)
     tool_seconds: float = setting(30.0, "seconds that a tool call may take", above=0)
     reward_seconds: float = setting(60.0, "seconds that a reward may take", above=0)
     lora_rank: int | None = setting(None, "train adapters of this rank (LoRA) instead of all weights", least=1)
@@ -101,6 +128,7 @@ class RunSettings(LearnerSettings):
         check(self)
         object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
         object.__setattr__(self, "adam_betas", tuple(self.adam_betas))
+        object.__setattr__(self, "url", tuple(self.url))
         shape = ("lora_alpha", "lora_targets", "lora_rslora")
         given = [n for n in shape if getattr(self, n) != RunSettings.__dataclass_fields__[n].default]
         if self.adapter is not None and (given or self.lora_rank is not None):

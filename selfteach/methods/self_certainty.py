@@ -33,6 +33,7 @@ from ..core import (
     premise,
     quantity,
 )
+from ..core.blocks import asks_engine
 from ..core.contexts import own_tokens
 from ..core.lazy import torch
 from ..core.scoring import score
@@ -77,6 +78,7 @@ def self_certainty_at(*, logprobs: torch.Tensor) -> torch.Tensor:
 
 
 @block
+@asks_engine("self_certainty_at", "raw_logp")
 async def certainty(
     *,
     group: RolloutGroup,
@@ -124,6 +126,7 @@ async def certainty(
 
 
 @block
+@asks_engine("self_certainty_at")
 async def certainty_vote(
     *,
     request: RolloutRequest,

@@ -29,7 +29,7 @@ from ..core import (
     random_keys,
     stateful,
 )
-from ..core.blocks import Array
+from ..core.blocks import Array, asks_engine
 from ..core.lazy import torch
 from ..core.tagged_text import last_between
 from ..curriculum.select import pool, pool_tasks
@@ -101,6 +101,7 @@ def revisit(
 
 
 @block
+@asks_engine("logp", "cdf_below", keyed_samples=True)
 async def from_draft(
     *, request: RolloutRequest, rollout: RolloutContext, lenience: float = 1.0, stop: tuple[str, ...] = ("</answer>",)
 ) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.engines import TOKENIZER, VOCAB, model
 
 from selfteach.core import random_keys
 from selfteach.core.errors import BadCheckpoint, BadValue, EngineMismatch, NotFinite, UnknownName
@@ -19,41 +20,8 @@ from selfteach.engine.native_runner import MAX_STEPS
 from selfteach.engine.stop_strings import StopStrings
 from selfteach.engine.torch_runner import TorchRunner
 from selfteach.model import files
-from selfteach.model.tokenizer import Tokenizer, train_tokenizer
-from selfteach.model.transformer import Config, Transformer
-
-TOKENIZER = train_tokenizer(
-    ["the quick brown fox jumps over the lazy dog, and so on; </search> ends a query."] * 3,
-    ["<search>", "</search>"],
-    320,
-)
-VOCAB = len(TOKENIZER)
-SHAPES = {
-    "grouped": Config(VOCAB, width=32, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=48, max_length=160),
-    "alone": Config(VOCAB, width=24, layers=1, heads=3, kv_heads=3, head_dim=8, hidden=40, max_length=96, tied=False),
-    "qwen": Config(
-        VOCAB,
-        width=40,
-        layers=2,
-        heads=8,
-        kv_heads=1,
-        head_dim=10,
-        hidden=56,
-        max_length=96,
-        qk_norm=True,
-        attention_bias=True,
-    ),
-}
-
-
-def model(shape: str = "grouped", seed: int = 0, scale: float = 6.0) -> Transformer:
-    """A model whose distributions are neither flat nor sharp."""
-    m = Transformer(SHAPES[shape]).initialise(seed)
-    with torch.no_grad():
-        for p in m.parameters():
-            if p.ndim > 1:
-                p.mul_(scale)
-    return m
+from selfteach.model.tokenizer import Tokenizer
+from selfteach.model.transformer import Transformer
 
 
 def builtin(shape: str = "grouped", **options: Any) -> BuiltinEngine:
