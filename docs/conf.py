@@ -10,8 +10,7 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "scripts")]
 
 from site_pages import escaped_docstring, write_pages  # noqa: E402
 
-from selfteach.viewer.export import export_page  # noqa: E402
-from selfteach.viewer.run_index import ViewerData  # noqa: E402
+from selfteach.viewer.export import read_answers, table_answers, write_page  # noqa: E402
 
 project = "selfteach"
 author = copyright = "the authors of selfteach"
@@ -19,7 +18,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # pages may begin with any level
-exclude_patterns = ["_build", "extra"]
+exclude_patterns = ["_build", "extra", "live"]
 html_extra_path = ["extra"]  # pages that stand by themselves
 html_theme = "furo"
 html_title = "selfteach"
@@ -34,5 +33,14 @@ maximum_signature_line_length = 100
 def setup(app: object) -> None:
     """Write the pages that are made from the code and its results, and show docstrings as they are written."""
     write_pages(DOCS / "reference")
-    export_page(ViewerData([]), DOCS / "extra" / "live" / "ledger.html")
+    write_live_pages(DOCS / "extra" / "live")
     app.connect("autodoc-process-docstring", escaped_docstring)  # type: ignore[attr-defined]
+
+
+def write_live_pages(folder: Path) -> None:
+    """Write the pages that stand by themselves: runs, of which docs/live holds what is shown; the ledger; the regimes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in sorted((DOCS / "live").glob("*.json.gz")):
+        write_page(read_answers(run), folder / f"{run.name.partition('.')[0]}.html")
+    for table in ("ledger", "regimes"):
+        write_page(table_answers(table), folder / f"{table}.html")

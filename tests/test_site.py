@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,5 +30,29 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert built_in and all(f"<h3>{name}<" in methods for name in built_in)
     assert all(f'id="selfteach.{name}"' in api for name in selfteach.__all__)
     pages = set(re.findall(r"(live/\w+\.html)", (ROOT / "docs" / "live.md").read_text()))
-    assert len(pages) == 2 and all((tmp_path / page).is_file() for page in pages)
+    assert pages == {"live/ssrl.html", "live/ledger.html", "live/regimes.html"}
+    assert all((tmp_path / page).is_file() for page in pages)
+    assert 'href="live/regimes.html"' in (tmp_path / "regimes.html").read_text()
+    _open_in_a_browser([tmp_path / page for page in sorted(pages)])
     assert (tmp_path / "index.html").read_text().count("https://") < 20  # nothing is loaded from elsewhere
+
+
+def _open_in_a_browser(pages: list[Path]) -> None:
+    """Each of the live pages shows what it is about, offline, without a word in the browser's console."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None or importlib.util.find_spec("playwright") is None:
+        return
+    from playwright.sync_api import sync_playwright
+
+    shows = {"ledger.html": "tr.link", "regimes.html": "tr.link", "ssrl.html": ".chart canvas"}
+    tabs = {"ledger.html": ["Ledger"], "regimes.html": ["Regimes"], "ssrl.html": ["Curves", "Rollouts", "Trees"]}
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for page in pages:
+            at, said = browser.new_page(), list[str]()
+            at.on("console", lambda m, said=said: said.append(m.text))
+            at.on("pageerror", lambda e, said=said: said.append(str(e)))
+            at.goto(page.as_uri())
+            at.wait_for_selector(shows[page.name], timeout=60_000)
+            assert at.locator(".tabs a").all_inner_texts() == tabs[page.name] and not said
+        browser.close()

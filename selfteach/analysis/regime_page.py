@@ -21,7 +21,8 @@ at least eight seeds the baseline raises greedy and sampled accuracy by {100 * G
 the regime is for); no value that its search tried is better by more than {100 * BETTER:g} points; and with shuffled
 rewards sampled accuracy rises by {100 * RISE:g} points at most, with a 95 % interval that reaches 0.
 
-This page is made by `selfteach regimes --page docs/regimes.md`, from what `selfteach regimes NAME --measure` found.
+This page is made by `selfteach regimes --page docs/regimes.md`, from what `selfteach regimes NAME --measure` found. The
+site has it as <a href="live/regimes.html">a table that sorts</a>, too, with curves to zoom.
 """
 LISTED = ["name", "what for", "task", "model", "greedy %", "sampled %", "seconds a run", "status"]
 

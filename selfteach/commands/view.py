@@ -40,7 +40,11 @@ def parser() -> Parser:
     made.add_argument("runs", metavar="RUNS", nargs="*", help="folders of runs, or runs (default: runs)")
     add_typed(made, "port", int, "the port; 0: any that is free", 0)
     made.add_argument("--no-open", action="store_true", help="print the address and open no browser")
-    made.add_argument("--export", metavar="FILE.html", help="write the page with its data into one file instead")
+    made.add_argument(
+        "--export",
+        metavar="FILE.html",
+        help="write the page with its data into one file instead; as FILE.json.gz the data alone",
+    )
     made.add_argument(
         "--steps",
         metavar="N,N|all",

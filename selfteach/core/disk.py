@@ -154,15 +154,15 @@ def atomic_folder(folder: Path) -> Generator[Path]:
             raise
 
 
-def write_whole(file: Path, text: str) -> None:
+def write_whole(file: Path, content: str | bytes) -> None:
     """Write a file under a temporary name, sync it and rename it. Raises SelfteachError as `disk_error` says."""
     if not file.name:
         raise BadValue(f"{str(file)!r}: is no name of a file; give one")
     temporary = file.with_name(f".{file.name}.{os.getpid()}.new")
     with disk_errors(file):
         try:
-            with temporary.open("w", encoding="utf-8") as f:
-                f.write(text)
+            with temporary.open("wb") as f:
+                f.write(content if isinstance(content, bytes) else content.encode("utf-8"))
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(temporary, file)

@@ -5,37 +5,94 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.disk import write_whole
-from ..core.errors import BadValue, SelfteachError
+from ..core.errors import BadCheckpoint, BadValue, SelfteachError, describe
 from .run_index import ViewerData
 from .server import as_json, page_files
 
 # Modules in the order in which they are put together; their top-level names must differ (tests/viewer).
-MODULES = ("util.js", "charts.js", "curves.js", "tokens.js", "rollouts.js", "trees.js", "results.js", "app.js")
+MODULES = (
+    "util.js",
+    "charts.js",
+    "curves.js",
+    "tokens.js",
+    "rollouts.js",
+    "trees.js",
+    "results.js",
+    "regimes.js",
+    "app.js",
+)
 LIBRARY = "uPlot.iife.min.js"
 STYLES = ("uPlot.min.css", "style.css")
 EVEN_STEPS = 5
 MOST_RUNS = 200
+TABLES = {"ledger": ("claim", "method"), "regimes": ("regime", "name")}  # what a row opens, and by what
 
 
 def export_page(data: ViewerData, file: Path, steps: list[int] | str = "", most: int = 24_000_000) -> dict[str, Any]:
-    """Write the page of all runs into a file: curves of each, rollouts of some steps, results and the ledger; of no
-    folders the ledger alone.
+    """Write the page of all runs into a file: curves of each, rollouts of some steps, results and the ledger.
 
+    A file that ends in .json.gz gets what the page shows, without the page; `write_page` puts the two together.
     steps   "all", numbers of steps, or "": five of each run, evenly
     most    bytes of data before they are compressed; curves come first, then rollouts, step by step of each run
     Returns {"runs", "rollouts", "bytes", "left_out"}. Raises BadValue for folders without a run.
+    """
+    data_alone = file.name.endswith(".json.gz")
+    answers, about = collected(data, steps, most, () if data_alone else ("ledger",))
+    if not data_alone:
+        return {**about, "bytes": write_page(answers, file)}
+    packed = _packed(answers)
+    write_whole(file, packed)
+    return {**about, "bytes": len(packed)}
+
+
+def write_page(answers: Mapping[str, Any], file: Path) -> int:
+    """Write what the page shows, as `collected` and `table_answers` give it, with the page into one file.
+
+    Returns its bytes.
+    """
+    text = _page(_packed(answers)).encode()
+    write_whole(file, text)
+    return len(text)
+
+
+def read_answers(file: Path) -> dict[str, Any]:
+    """What `export_page` wrote into a file that ends in .json.gz. Raises BadCheckpoint for another."""
+    try:
+        return json.loads(gzip.decompress(file.read_bytes()))
+    except (OSError, EOFError, ValueError) as error:
+        raise BadCheckpoint(
+            f"{file}: not what selfteach view --export FILE.json.gz wrote ({describe(error)})"
+        ) from None
+
+
+def table_answers(*tables: str) -> dict[str, Any]:
+    """What the page shows of "ledger" and "regimes", each row opened: of ./results and what comes with the library."""
+    store = _Store(ViewerData([]), 0)
+    store.keep("home", {}, {"folders": [], "runs": [], "waiting": 0, "results": []})
+    _add_tables(store, tables)
+    return store.answers
+
+
+def collected(
+    data: ViewerData, steps: list[int] | str = "", most: int = 24_000_000, tables: Sequence[str] = ("ledger",)
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the page shows of all runs and results, by the key that it asks by; and {"runs", "rollouts", "left_out"}.
+
+    Arguments as in `export_page`, and which tables are added. Raises BadValue for folders without a run.
     """
     store, left = _Store(data, most), list[str]()
     home = data.answer("home", {})
     while home["waiting"]:
         home = data.answer("home", {})
     names = [r["id"] for r in home["runs"]]
-    if not names and data.folders:
+    if not names:
         raise BadValue(f"{', '.join(map(str, data.folders))}: holds no run; give the folder that train printed")
     if len(names) > MOST_RUNS:
         left.append(f"runs beyond the first {MOST_RUNS}")
@@ -47,9 +104,7 @@ def export_page(data: ViewerData, file: Path, steps: list[int] | str = "", most:
         store.add("config", {"run": name})
     for result in home["results"]:
         store.add("result", {"id": result["id"]})
-    ledger = store.add("ledger", {})
-    for row in (ledger or {"rows": []})["rows"]:
-        store.add("claim", {"method": row["method"]})
+    _add_tables(store, tables)
     rollouts, cut = 0, False
     for name in names:
         logged = data.rollouts.steps(data.run({"run": name}))
@@ -64,9 +119,7 @@ def export_page(data: ViewerData, file: Path, steps: list[int] | str = "", most:
         store.keep("steps", {"run": name}, {"steps": taken, "of": len(logged)})
     if cut:
         left.append(f"rollouts of some steps, which did not fit into {most / 1e6:g} MB (--megabytes)")
-    text = _page(as_json(store.answers))
-    write_whole(file, text)
-    return {"runs": len(names), "rollouts": rollouts, "bytes": len(text.encode()), "left_out": "; ".join(left)}
+    return store.answers, {"runs": len(names), "rollouts": rollouts, "left_out": "; ".join(left)}
 
 
 class _Store:
@@ -92,6 +145,13 @@ class _Store:
         except (SelfteachError, OSError) as error:
             self.keep(name, parameters, {"error": str(error)})
             return None
+
+
+def _add_tables(store: _Store, tables: Sequence[str]) -> None:
+    for table in tables:
+        one, name = TABLES[table]
+        for row in (store.add(table, {}) or {"rows": []})["rows"]:
+            store.add(one, {name: row[name]})
 
 
 def _add_step(store: _Store, name: str, step: int) -> int | None:
@@ -120,7 +180,11 @@ def _chosen(logged: list[int], steps: list[int] | str) -> list[int]:
     return [logged[round(i * (len(logged) - 1) / (EVEN_STEPS - 1))] for i in range(EVEN_STEPS)]
 
 
-def _page(data: str) -> str:
+def _packed(answers: Mapping[str, Any]) -> bytes:
+    return gzip.compress(as_json(answers).encode(), mtime=0)
+
+
+def _page(data: bytes) -> str:
     files = {name: content.decode() for name, content in page_files().items()}
     library = files[LIBRARY]
     script = '(() => {\n"use strict";\n' + "".join(_inlined(files[name]) for name in MODULES) + "})();\n"
@@ -133,7 +197,7 @@ def _page(data: str) -> str:
     )
     html = re.sub(r"\s*<(?:link|script)\b[^>]*>(?:</script>)?", "", files["index.html"])
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n</head>'
-    packed = base64.b64encode(gzip.compress(data.encode(), mtime=0)).decode()  # no text in it can end the element
+    packed = base64.b64encode(data).decode()  # no text in it can end the element
     body = (
         f'<script type="application/octet-stream" id="data">{packed}</script>\n<script>{library}</script>\n'
         f"<script>{script}</script>\n</body>"

@@ -13,6 +13,7 @@ from ..core.errors import BadValue
 from ..loop.log import EVENTS
 from ..loop.run_folder import FIGURES, RunSummary, find_runs, read_config, summary_of
 from .curve_data import curve_page
+from .regime_data import regime_page, regimes_page
 from .result_data import claim_page, find_results, kind_of, ledger_page, result_page
 from .rollout_data import RolloutReader, as_written
 
@@ -49,6 +50,8 @@ class ViewerData:
             "result": self._result,
             "ledger": lambda _: ledger_page(self.ledger_folders()),
             "claim": lambda p: claim_page(self.ledger_folders(), p.get("method", "")),
+            "regimes": lambda _: regimes_page(self.regime_folders()),
+            "regime": lambda p: regime_page(self.regime_folders(), p.get("name", "")),
         }
 
     def answer(self, name: str, parameters: Parameters) -> Any:
@@ -77,6 +80,10 @@ class ViewerData:
         """Where the ledger's results are: folders given that hold nothing else, ./results, and those of the library."""
         own = [f for f in self.folders if (files := [*f.glob("*.json")]) and all(map(_is_claim, files))]
         return [*own, *result_folders()]
+
+    def regime_folders(self) -> list[Path]:
+        """Where results of regimes are: the folder `regimes` beside the ledger's results."""
+        return [Path(folder) / "regimes" for folder in self.ledger_folders()]
 
     def ids(self) -> list[str]:
         """The runs that were found."""

@@ -29,7 +29,7 @@ from selfteach.core.errors import BadCheckpoint
 from selfteach.loop.log import RunLog
 from selfteach.model.tokenizer import Tokenizer
 from selfteach.viewer.curve_data import curve_page
-from selfteach.viewer.export import MODULES, export_page
+from selfteach.viewer.export import MODULES, export_page, read_answers, table_answers, write_page
 from selfteach.viewer.result_data import claim_page, kind_of, ledger_page, result_page
 from selfteach.viewer.rollout_data import RolloutReader
 from selfteach.viewer.run_index import ViewerData
@@ -375,10 +375,33 @@ def test_an_export_keeps_to_its_size_and_says_what_it_leaves(run: Path, tmp_path
         export_page(ViewerData([tmp_path]), tmp_path / "none.html")
 
 
-def test_an_export_of_no_folder_is_the_ledger_alone(tmp_path: Path) -> None:
-    about = export_page(ViewerData([]), tmp_path / "ledger.html")
-    assert about["runs"] == about["rollouts"] == 0 and not about["left_out"]
-    assert (tmp_path / "ledger.html").stat().st_size == about["bytes"] > 100_000
+def test_data_and_page_are_put_together_later(run: Path, tmp_path: Path) -> None:
+    about = export_page(ViewerData([run.parent]), tmp_path / "one.json.gz", [1])
+    assert (tmp_path / "one.json.gz").stat().st_size == about["bytes"] and about["rollouts"] == 8
+    answers = read_answers(tmp_path / "one.json.gz")
+    assert not any(key.startswith(("ledger", "claim", "regime")) for key in answers), "a run's alone"
+    assert write_page(answers, tmp_path / "one.html") == (tmp_path / "one.html").stat().st_size
+    packed = re.search(r'id="data">(.*?)</script>', (tmp_path / "one.html").read_text(), re.DOTALL)[1]  # type: ignore[index]
+    assert json.loads(gzip.decompress(base64.b64decode(packed))) == answers
+    (tmp_path / "broken.json.gz").write_bytes(b"no")
+    with pytest.raises(BadCheckpoint, match=r"not what selfteach view --export FILE.json.gz wrote"):
+        read_answers(tmp_path / "broken.json.gz")
+
+
+def test_the_regimes_have_curves_of_baseline_and_control_and_their_evidence() -> None:
+    answers = table_answers("regimes")
+    rows = {r["name"]: r for r in answers["regimes?"]["rows"]}
+    measured = json.loads((SHIPPED / "regimes" / "ladder.json").read_text())
+    gained = measured["baseline"]["after"]["greedy"] - measured["baseline"]["before"]["greedy"]
+    assert rows["ladder"]["greedy"] == gained and rows["ladder"]["control"] == measured["control"]["change"]["mean"]
+    ladder = answers["regime?name=ladder"]
+    assert [line["label"] for line in ladder["curves"]["sampled"]] == ["grpo", "rewards shuffled"]
+    assert ladder["curves"]["sampled"][0]["points"] == measured["baseline"]["curve"]["sampled"]
+    assert {"what is learned", "the search, 2 seeds, at the end"} <= {t["title"] for t in ladder["tables"]}
+    assert ladder["rows"][0][0] == "task" and ladder["rows"][0][1].startswith("digit_sum")
+    assert set(answers["regime?name=skill"]["ways"]) == {"start, slowly", "start, quickly"}, "the best and the worst"
+    with pytest.raises(BadValue, match="no regime is called 'nosuch'"):
+        ViewerData([]).answer("regime", {"name": "nosuch"})
 
 
 def test_the_modules_of_the_page_can_stand_in_one_script() -> None:

@@ -199,7 +199,7 @@ def test_keys_and_the_list_of_runs(page: Page) -> None:
     page.until("t => document.querySelector('.facts').innerText !== t", first)
     at.keyboard.press("]")
     page.until("location.hash.includes('step=2')")
-    for key, tab in (("1", "Curves"), ("3", "Trees"), ("5", "Ledger"), ("2", "Rollouts")):
+    for key, tab in (("1", "Curves"), ("3", "Trees"), ("5", "Ledger"), ("6", "Regimes"), ("2", "Rollouts")):
         at.keyboard.press(key)
         page.until("t => document.querySelector('.tabs [aria-current]').textContent === t", tab)
     at.keyboard.press("?")
@@ -272,6 +272,20 @@ def test_compare_and_ledger(page: Page) -> None:
     assert "mechanism shown" in page.text(".verdict >> nth=0") or "Verdict" in page.text("main")
 
 
+def test_the_regimes_sort_and_open(page: Page) -> None:
+    at = page.show("regimes", "tr.link")
+    at.locator("th button", has_text="sampled").first.click()
+    page.until("location.hash.includes('sort=sampled')")
+    gains = [t for t in at.locator("tr.link td:nth-child(8)").all_inner_texts() if "→" in t]
+    change = [float(b) - float(a) for a, b in (t.split(" → ") for t in gains)]
+    assert len(change) >= 8 and change == sorted(change)
+    at.locator("tr.link", has_text="ladder").first.click()
+    at.wait_for_selector(".block .chart canvas")
+    assert "rewards shuffled" in page.text(".legend >> nth=0") and "with shuffled rewards" in page.text(
+        ".block >> nth=0"
+    )
+
+
 def test_a_live_run_is_followed_and_a_log_cut_back_is_read_anew(
     browser: Any, tmp_path: Path, letters: Tokenizer
 ) -> None:
@@ -335,6 +349,7 @@ def test_a_phone_has_every_view_without_sideways_scrolling(browser: Any, url: st
         ("trees?run=runs/grpo-0", ".tnode"),
         ("compare?result=runs/compared.json", ".chart"),
         ("ledger", "tr.link"),
+        ("regimes?name=ladder", ".block .chart canvas"),
     ):
         page.show(link, sought)
         assert page.at.evaluate("document.documentElement.scrollWidth") <= 390, link

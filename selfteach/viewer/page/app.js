@@ -3,12 +3,12 @@ import { colour } from "./charts.js";
 import { curvesView } from "./curves.js";
 import { rolloutsView } from "./rollouts.js";
 import { compareView, ledgerView } from "./results.js";
+import { regimesView } from "./regimes.js";
 import { treesView } from "./trees.js";
-import { ask, exported, fill, go, h, linkTo, message, number, percent, readExported, readHash, state, virtualList, visible } from "./util.js";
+import { VIEWS, ask, exported, fill, go, h, heldViews, linkTo, message, number, percent, readExported, readHash, state, virtualList, visible } from "./util.js";
 
-const VIEWS = { curves: "Curves", rollouts: "Rollouts", trees: "Trees", compare: "Compare", ledger: "Ledger" };
 const POLL_MS = 3000, LIST_MS = 8000, MOST_CHOSEN = 30;
-const KEYS = [["1 – 5", "curves, rollouts, trees, compare, ledger"], ["/", "find a run"], ["↑ ↓ or j k", "move through a list or a tree"], ["← →", "fold and unfold a tree"], ["[ ]", "earlier and later step"], ["Esc", "leave a rollout; end a zoom"], ["r", "read again"], ["?", "these keys"]];
+const KEYS = [["1 – 6", "curves, rollouts, trees, compare, ledger, regimes"], ["/", "find a run"], ["↑ ↓ or j k", "move through a list or a tree"], ["← →", "fold and unfold a tree"], ["[ ]", "earlier and later step"], ["Esc", "leave a rollout; end a zoom"], ["r", "read again"], ["?", "these keys"]];
 
 let home = { runs: [], results: [], waiting: 0, folders: [] };
 const summaries = new Map();
@@ -25,7 +25,7 @@ function chosen() {
   return newest ? [newest.id] : [];
 }
 
-const views = { curves: curvesView({ runs, chosen, summaries: () => summaries }), rollouts: rolloutsView({ runs, chosen }), trees: treesView({ runs, chosen }), compare: compareView({ home: () => home }), ledger: ledgerView() };
+const views = { curves: curvesView({ runs, chosen, summaries: () => summaries }), rollouts: rolloutsView({ runs, chosen }), trees: treesView({ runs, chosen }), compare: compareView({ home: () => home }), ledger: ledgerView(), regimes: regimesView() };
 
 // ---- the frame
 
@@ -100,7 +100,7 @@ function drawRuns() {
 }
 
 function drawTabs() {
-  fill(tabs, ...Object.entries(VIEWS).map(([name, text], i) => h("a", { href: linkTo(name, carried(name)), "aria-current": name === state.view ? "page" : null, title: `${text} (${i + 1})` }, text)));
+  fill(tabs, ...heldViews().map((name) => h("a", { href: linkTo(name, carried(name)), "aria-current": name === state.view ? "page" : null, title: `${VIEWS[name]} (${Object.keys(VIEWS).indexOf(name) + 1})` }, VIEWS[name])));
 }
 
 // What goes along from view to view: the runs, and where one is.
@@ -162,7 +162,7 @@ document.addEventListener("keydown", (e) => {
   if (e.key === "Escape" && typing) return e.target.blur();
   if (typing || e.ctrlKey || e.metaKey || e.altKey || help.open) return;
   const view = Object.keys(VIEWS)[Number(e.key) - 1];
-  if (view) location.hash = linkTo(view, carried(view));
+  if (view && heldViews().includes(view)) location.hash = linkTo(view, carried(view));
   else if (e.key === "?") help.showModal();
   else if (e.key === "/") {
     side.classList.add("open");
@@ -174,9 +174,9 @@ document.addEventListener("keydown", (e) => {
   e.preventDefault();
 });
 
-readHash();
 readExported().then(readHome).then(async () => {
   lastList = Date.now();
+  document.getElementById("app").classList.toggle("tables", Boolean(exported) && !home.runs.length);
   await show();
   document.documentElement.dataset.ready = "true";
   setTimeout(poll, home.waiting ? 100 : POLL_MS);

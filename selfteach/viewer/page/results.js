@@ -52,7 +52,7 @@ export function resultView(result) {
   ];
 }
 
-const clip = (v) => (v === null || v === undefined ? null : Math.min(1, Math.max(0, v)));
+export const clip = (v) => (v === null || v === undefined ? null : Math.min(1, Math.max(0, v)));
 
 function checksView(result) {
   return h("div", { class: "block" }, h("h2", {}, "Checks"), h("div", { class: "wide" }, h("table", { class: "data" },
@@ -94,6 +94,26 @@ export function compareView({ home }) {
 
 const LEDGER = [["method", "method"], ["family", "family"], ["verdict", "verdict"], ["size", "outcome"], ["premise", "premise"], ["mechanism", "mechanism"], ["outcome", "outcomes"], ["regime", "measured on"], ["seeds", "seeds"], ["paper", "paper"]];
 
+const RANKS = ["holds", "mechanism shown", "does not hold here", "mechanism not shown", "not tested here", "undecided"];
+
+function ledgerCell(r, key) {
+  if (key === "paper" && /^\d{4}\.\d+$/.test(r.paper)) return h("td", {}, h("a", { href: "https://arxiv.org/abs/" + r.paper, target: "_blank", rel: "noreferrer noopener", onclick: (e) => e.stopPropagation() }, r.paper));
+  return h("td", { class: key === "verdict" ? verdictClass(r.verdict) : null }, key === "size" ? r.effect || "–" : visible(r[key] === "" ? "–" : r[key]));
+}
+
+// A table whose columns sort and whose rows open, with a field to find some; what has no value stands last.
+export function sortableTable({ rows, columns, first, of, cell, open, current, find, said }) {
+  const sort = state.at.sort || first, key = sort.replace("-", ""), down = sort.startsWith("-") ? -1 : 1;
+  const q = (state.at.find || "").toLowerCase();
+  const empty = (v) => v === null || v === undefined || v === "";
+  const kept = rows.filter((r) => !q || Object.values(r).join(" ").toLowerCase().includes(q)).map((r) => [of(r, key), r]);
+  kept.sort(([a], [b]) => empty(a) - empty(b) || down * (a < b ? -1 : a > b ? 1 : 0));
+  const heads = columns.map(([k, text]) => h("th", { "aria-sort": k === key ? (down < 0 ? "descending" : "ascending") : null }, h("button", { onclick: () => go({ sort: k === key && down > 0 ? "-" + k : k }) }, text + (k === key ? (down < 0 ? " ↓" : " ↑") : ""))));
+  const drawn = kept.map(([, r]) => h("tr", { class: "link", tabindex: "0", "aria-current": current(r) ? "true" : null, onclick: () => open(r), onkeydown: (e) => e.key === "Enter" && open(r) }, columns.map(([k]) => cell(r, k))));
+  return [h("div", { class: "bar" }, h("input", { type: "search", placeholder: find, "aria-label": "find", value: state.at.find || "", onchange: (e) => go({ find: e.target.value }) }), h("span", { class: "hint" }, said)),
+    h("div", { class: "wide" }, h("table", { class: "data" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, drawn)))];
+}
+
 export function ledgerView() {
   const host = h("div"), claim = h("div");
   let rows = null;
@@ -108,22 +128,9 @@ export function ledgerView() {
     }
   }
   function draw() {
-    const sort = state.at.sort || "verdict", key = sort.replace("-", ""), down = sort.startsWith("-") ? -1 : 1;
-    const q = (state.at.find || "").toLowerCase();
-    const kept = rows.filter((r) => !q || Object.values(r).join(" ").toLowerCase().includes(q));
-    const ranks = ["holds", "mechanism shown", "does not hold here", "mechanism not shown", "not tested here", "undecided"];
-    const of = (r) => (key === "verdict" ? (ranks.indexOf(r.verdict) + 1 || 99) : r[key]);
-    const empty = (v) => v === null || v === "" || v === "not yet decided again";
-    kept.sort((a, b) => empty(a[key]) - empty(b[key]) || down * (of(a) < of(b) ? -1 : of(a) > of(b) ? 1 : 0));
-    const table = h("table", { class: "data" }, h("thead", {}, h("tr", {}, LEDGER.map(([k, text]) => h("th", { "aria-sort": k === key ? (down < 0 ? "descending" : "ascending") : null }, h("button", { onclick: () => go({ sort: k === key && down > 0 ? "-" + k : k }) }, text + (k === key ? (down < 0 ? " ↓" : " ↑") : "")))))),
-      h("tbody", {}, kept.map((r) => {
-        const open = () => go({ method: r.method });
-        return h("tr", { class: "link", tabindex: "0", "aria-current": r.method === state.at.method ? "true" : null, onclick: open, onkeydown: (e) => e.key === "Enter" && open() },
-          LEDGER.map(([k]) => h("td", { class: k === "verdict" ? verdictClass(r.verdict) : null }, k === "size" ? r.effect || "–" : k === "paper" && /^\d{4}\.\d+$/.test(r.paper) ? h("a", { href: "https://arxiv.org/abs/" + r.paper, target: "_blank", rel: "noreferrer noopener", onclick: (e) => e.stopPropagation() }, r.paper) : visible(r[k] === "" ? "–" : r[k]))));
-      })));
     const decided = rows.filter((r) => r.verdict !== "not yet decided again").length;
-    const find = h("input", { type: "search", placeholder: "find a method, family, regime", "aria-label": "find", value: state.at.find || "", onchange: (e) => go({ find: e.target.value }) });
-    fill(host, claim, h("div", { class: "bar" }, find, h("span", { class: "hint" }, `${decided} of ${rows.length} claims are decided in a regime of the proving ground; a row opens its curves and checks.`)), h("div", { class: "wide" }, table));
+    fill(host, claim, ...sortableTable({ rows, columns: LEDGER, first: "verdict", current: (r) => r.method === state.at.method, open: (r) => go({ method: r.method }), cell: ledgerCell,
+      of: (r, key) => (key === "verdict" ? RANKS.indexOf(r.verdict) + 1 || 99 : r[key] === "not yet decided again" ? "" : r[key]), find: "find a method, family, regime", said: `${decided} of ${rows.length} claims are decided in a regime of the proving ground; a row opens its curves and checks.` }));
   }
   async function drawClaim() {
     const name = state.at.method;

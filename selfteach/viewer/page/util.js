@@ -50,11 +50,21 @@ export function cut(text, most) {
 
 // ---- the state of the page, in the address: every view is a link
 
+export const VIEWS = { curves: "Curves", rollouts: "Rollouts", trees: "Trees", compare: "Compare", ledger: "Ledger", regimes: "Regimes" };
 export const state = { view: "curves", at: {} };
+
+// The views that have something to show: an exported file may hold the ledger alone.
+export function heldViews() {
+  if (!exported) return Object.keys(VIEWS);
+  const { runs, results } = exported["home?"] || { runs: [], results: [] };
+  const held = { curves: runs.length, rollouts: runs.length, trees: runs.length, compare: results.length, ledger: exported["ledger?"], regimes: exported["regimes?"] };
+  return Object.keys(VIEWS).filter((name) => held[name]);
+}
 
 export function readHash() {
   const [view, query] = location.hash.replace(/^#/, "").split("?");
-  state.view = ["curves", "rollouts", "trees", "compare", "ledger"].includes(view) ? view : "curves";
+  const held = heldViews();
+  state.view = held.includes(view) ? view : held[0] || "curves";
   state.at = Object.fromEntries(new URLSearchParams(query || ""));
 }
 
