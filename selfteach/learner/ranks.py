@@ -80,10 +80,14 @@ class Ranks:
         self.workers = list(workers)
         self._store = dist.PrefixStore("selfteach", store)
         self._orders = 0
+        self.learners = 0  # made so far
+        self.gone: list[int] = []  # of them, those that nobody has any more
         self.broken = False
         backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
+        self._store.set(f"here/{rank}", b"")
+        self._store.wait([f"here/{n}" for n in range(world)], timedelta(seconds=START_SECONDS))
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("ranks", store),
@@ -98,12 +102,13 @@ class Ranks:
 
     # ---- orders
 
-    def order(self, name: str, *given: Any) -> None:
-        """Of rank 0: have all other ranks carry out an operation."""
+    def order(self, name: str, learner: int = -1, given: Sequence[Any] = ()) -> None:
+        """Of rank 0: have all other ranks carry out an operation of a learner, by its number."""
         if self.world > 1:
-            sent = pickle.dumps((name, given))
+            gone = [self.gone.pop() for _ in range(len(self.gone))]
+            sent = pickle.dumps((name, learner, gone, given))
             small = len(sent) <= SMALL
-            self._store.set(f"order/{self._orders}", sent if small else pickle.dumps((name, None)))
+            self._store.set(f"order/{self._orders}", sent if small else pickle.dumps((name, learner, gone, None)))
             with contextlib.suppress(RuntimeError):
                 self._store.delete_key(f"order/{self._orders - KEPT_ORDERS}")
             self._orders += 1
@@ -111,14 +116,17 @@ class Ranks:
                 self.broadcast(given)
         self.note(name)
 
-    def next_order(self) -> tuple[str, tuple[Any, ...]]:
-        """Of the others: the next operation and what it is given; waits for it. EOFError where rank 0 is gone."""
+    def next_order(self) -> tuple[str, int, list[int], Sequence[Any]]:
+        """Of the others: the next operation, the number of its learner, learners that are gone, and what it is given.
+
+        Waits for it; EOFError where rank 0 is gone.
+        """
         self.note(NOTHING)
         key = f"order/{self._orders}"
         while True:
             try:
                 self._store.wait([key], timedelta(seconds=IDLE_SECONDS))
-                name, given = pickle.loads(self._store.get(key))
+                name, learner, gone, given = pickle.loads(self._store.get(key))
                 break
             except dist.DistStoreError as error:
                 if "imeout" not in str(error) and "imed out" not in str(error):
@@ -127,7 +135,7 @@ class Ranks:
                 raise EOFError(str(error)) from None
         self._orders += 1
         self.note(name)
-        return name, self.broadcast(None) if given is None else given
+        return name, learner, gone, self.broadcast(None) if given is None else given
 
     def note(self, text: str) -> None:
         """Say what this rank does now."""
@@ -237,6 +245,7 @@ class Ranks:
     def close(self) -> None:
         """Of rank 0: send the others home."""
         global _current
+        atexit.unregister(self.close)
         if _current is self:
             _current = None
         if not self.broken:
@@ -247,8 +256,9 @@ class Ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.wait(10)
         self.kill()
-        with contextlib.suppress(RuntimeError):
-            dist.destroy_process_group()
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
 
 
 def _end_of(worker: subprocess.Popen[bytes]) -> str:

@@ -9,8 +9,10 @@ of `LocalLearner`: what differs is in `rounds.py` (who has which sequences), `sh
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +25,7 @@ from ..core.errors import BadCheckpoint, BadValue, SelfteachError
 from ..core.method import ModelRole, Update, WeightSpec
 from ..core.registry import quantities
 from ..core.serial import from_json, to_json
+from ..kernels.fast_paths import fast_paths
 from ..model import files, lora
 from ..model.base import Model
 from ..model.devices import resolve_device
@@ -47,6 +50,7 @@ class ShardedLearner(LocalLearner):
     """
 
     ranks: Ranks
+    number: int  # by which the other ranks know it
 
     def __init__(
         self,
@@ -83,6 +87,8 @@ class ShardedLearner(LocalLearner):
         s = settings or LearnerSettings()
         if s.optimiser != "adamw":
             raise BadValue(f"optimiser {s.optimiser}: not with --learner fsdp, whose moments are sharded; take adamw")
+        with fast_paths():  # kernels are built here, where no other rank waits, and found in the cache there
+            pass
         ranks = ranks_of(world_size(s.world), resolve_device(s.device), s.learner_seconds, files)
         own = {f.name: getattr(s, f.name) for f in fields(LearnerSettings)}
         shapes = None
@@ -91,8 +97,12 @@ class ShardedLearner(LocalLearner):
             shapes = lora.Adapter(adapter.lora, tensors)
         roles, specs = to_json(dict(models)), to_json(dict(weights))
         given = (specs, roles, skeleton(start), seed, own, shapes, sorted(frozen))
+        number, ranks.learners = ranks.learners, ranks.learners + 1
         make = lambda: cls(ranks, weights, models, start, seed, s, adapter, frozen)  # noqa: E731
-        return in_step(ranks, "new", given, make)
+        made = in_step(ranks, "new", number, given, make)
+        made.number = number
+        weakref.finalize(made, ranks.gone.append, number)
+        return made
 
     @classmethod
     def of_rank(
@@ -118,7 +128,7 @@ class ShardedLearner(LocalLearner):
         return work(*given)
 
     def _all(self, name: str, *given: Any) -> Any:
-        return in_step(self.ranks, name, given, lambda: self.carry_out(name, given))
+        return in_step(self.ranks, name, self.number, given, lambda: self.carry_out(name, given))
 
     def forward(self, batch: Batch, want: Sequence[str]) -> None:
         """As LocalLearner.forward."""
@@ -254,7 +264,8 @@ class ShardedLearner(LocalLearner):
 
     def _set_tensors(self, group: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
         for name, value in tensors:
-            in_step(self.ranks, "set", (group, name), lambda v=value, n=name: self._do_set(group, n, v))
+            work = partial(self._do_set, group, name, value)
+            in_step(self.ranks, "set", self.number, (group, name), work)
 
     @torch.no_grad()
     def _do_set(self, group: str, name: str, value: Tensor | None = None) -> None:
@@ -317,7 +328,8 @@ class ShardedLearner(LocalLearner):
                         key = f"{','.join(params)}|{name}|{part}"
                         value = shard.get_tensor(key)
                         about = (key, value.dtype, tuple(value.shape))
-                        in_step(self.ranks, "set_state", about, lambda a=about, v=value: self._do_set_state(*a, v))
+                        work = partial(self._do_set_state, *about, value)
+                        in_step(self.ranks, "set_state", self.number, about, work)
         self._all("resume", sorted(groups), state["steps"], min(state["tokens"], self.tokens))
 
     def _do_clear(self) -> None:
@@ -388,14 +400,17 @@ class GatheredTensors(Mapping[str, Tensor]):
         return len(self.names)
 
 
-def in_step(ranks: Ranks, name: str, given: Sequence[Any], work: Callable[[], T]) -> T:
-    """Order an operation of all ranks and do rank 0's part. Raises RankFailed where a rank is lost, which ends all."""
+def in_step(ranks: Ranks, name: str, number: int, given: Sequence[Any], work: Callable[[], T]) -> T:
+    """Order an operation of a learner on all ranks and do rank 0's part.
+
+    Raises RankFailed where a rank is lost, which ends all.
+    """
     if ranks.rank:
         raise RuntimeError("only rank 0 gives orders")
     if ranks.broken:
         raise RankFailed("learner: its ranks have ended; go on with --resume")
     try:
-        ranks.order(name, *given)
+        ranks.order(name, number, given)
         return work()
     except SelfteachError:
         raise

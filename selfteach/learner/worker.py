@@ -22,17 +22,18 @@ from .sharded import ShardedLearner
 def serve(ranks: Ranks) -> None:
     """Carry out orders until rank 0 ends, or what it asks fails here alone, which ends this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; rank 0 decides
-    learner: ShardedLearner | None = None
+    learners: dict[int, ShardedLearner] = {}
     while True:
         try:
-            name, given = ranks.next_order()
+            name, number, gone, given = ranks.next_order()
+            for other in gone:
+                learners.pop(other, None)
             if name == "end":
                 return
             if name == "new":
-                learner = ShardedLearner.of_rank(ranks, *given)
+                learners[number] = ShardedLearner.of_rank(ranks, *given)
             else:
-                assert learner is not None
-                learner.carry_out(name, given)
+                learners[number].carry_out(name, given)
         except SelfteachError:  # every rank raised it, rank 0 too
             continue
         except EOFError:
