@@ -277,6 +277,8 @@ def ranks_of(world: int, device: str, seconds: float, files: Sequence[str] = ())
     Raises BadValue where they cannot be started.
     """
     global _current
+    if _current is not None and any(w.poll() is not None for w in _current.workers):
+        _current.broken = True  # they die with the thread that started them
     if _current is not None and not _current.broken and (_current.world, _current.device) == (world, device):
         return _current
     if _current is not None:

@@ -142,7 +142,7 @@ class ShardedLearner(LocalLearner):
         return self._all("backward", batch, as_json(update))
 
     def _do_backward(self, batch: Batch, update: Any) -> Mapping[str, float]:
-        update = from_json(update)
+        update = self._update(update)
         heads = self._unread_heads(batch, update)
         before = [p.grad for p in heads]
         metrics = super().backward(batch, update)
@@ -155,7 +155,14 @@ class ShardedLearner(LocalLearner):
         return self._all("step", as_json(update), lr)
 
     def _do_step(self, update: Any, lr: float) -> Mapping[str, float]:
-        return super().step(from_json(update), lr)
+        return super().step(self._update(update), lr)
+
+    def _update(self, sent: Any) -> Update:
+        """An update that rank 0 sent. Raises RuntimeError, which ends this rank, where it does not know its terms."""
+        try:
+            return from_json(sent)
+        except SelfteachError as error:
+            raise RuntimeError(f"{error}; register it in a file that --use names") from error
 
     def logprob_mismatch(self, batch: Batch) -> dict[str, float]:
         """As LocalLearner.logprob_mismatch."""

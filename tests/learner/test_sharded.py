@@ -23,7 +23,7 @@ from support.sharded import learn_broken, learn_hungry, recording
 from support.short_run import short_job
 
 from selfteach import api
-from selfteach.core import BadValue, Term, Update, registry
+from selfteach.core import BadValue, NotFinite, Term, Update, registry
 from selfteach.learner import LearnerSettings, LocalLearner
 from selfteach.learner import ranks as ranks_module
 from selfteach.learner.errors import RankFailed
@@ -149,6 +149,30 @@ def test_adapters_recomputed_layers_and_bf16_are_sharded_too() -> None:
             assert two.fingerprint("policy") == files.fingerprint(merged.named_tensors())
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
+def test_models_of_transformers_are_sharded_too(kind: str, tmp_path: Path) -> None:
+    hf = pytest.importorskip("transformers", reason="transformers is not installed")
+    shape: dict[str, Any] = {"vocab_size": 13, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    if kind == "gpt2":
+        config = hf.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **shape)
+    else:
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+        more = {"num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2}
+        config = hf.MixtralConfig(max_position_embeddings=64, **sizes, **more, **shape)
+    torch.manual_seed(0)
+    hf.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    update = UPDATES["with a constant"]
+    batch = loss_weights(made(), update)
+    one, two = (make(start=files.load_model(tmp_path), adam_eps=1e-3) for make in (local, sharded))
+    for run in (one, two):
+        run.backward(batch, update)
+    assert distance(gradient_of(two, update), gradient_of(one, update)) < 1e-6
+    for run in (one, two):
+        run.step(update, 1e-2)
+    assert distance(dict(two.weights("policy")), dict(one.weights("policy"))) < 1e-6
+    assert distance(two.trunk("policy").named_tensors(), dict(one.weights("policy"))) < 1e-6
+
+
 def test_each_parameter_is_held_in_parts() -> None:
     run = sharded(2)
     for name, p in run.groups["policy"].named_parameters().items():
@@ -202,6 +226,25 @@ def test_what_a_term_raises_on_one_rank_is_raised_and_the_learner_goes_on() -> N
     fresh = sharded(2)
     fresh.backward(loss_weights(made(), UPDATES["token"]), UPDATES["token"])
     assert fresh.step(UPDATES["token"], 1e-2)["grad_norm"] > 0
+
+
+def test_a_gradient_that_is_not_finite_names_its_sequences_and_moves_nothing() -> None:
+    update = UPDATES["token"]
+    batch = loss_weights(made(), update)
+    old = np.array(batch.get("old_logp"))
+    old[3] = -np.inf
+    batch.put("old_logp", "token", old)
+    one, two = local(), sharded(2)
+    said = []
+    for run in (one, two):
+        before = dict(run.weights("policy"))
+        run.backward(batch, update)
+        with pytest.raises(NotFinite) as raised:
+            run.step(update, 1e-2)
+        said.append(str(raised.value))
+        after = dict(run.weights("policy"))
+        assert all(torch.equal(before[n], after[n]) for n in before)
+    assert said[0] == said[1] and "sample" in said[0]
 
 
 def test_shares_are_of_equal_tokens_and_split_no_unit() -> None:
