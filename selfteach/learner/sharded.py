@@ -254,7 +254,9 @@ class ShardedLearner(LocalLearner):
     def trunk(self, group: str) -> Model:
         """A copy of a group's transformer on the processor, gathered tensor by tensor."""
         model = skeleton(self.structure(group))
-        new = {id(p): nn.Parameter(self._all("whole", group, n, False), False) for n, p in model.named_parameters()}
+        new = {
+            id(p): nn.Parameter(self._all("whole", group, n, False), False) for n, p in model.named_tensors().items()
+        }
         for module in model.modules():
             for leaf, p in list(module.named_parameters(recurse=False)):
                 setattr(module, leaf, new.get(id(p), p))

@@ -148,8 +148,8 @@ def plan_memory(
                of a number in the engine's cache, and of all its copies of a weight
     ranks, here
                processes over which weights, gradients and moments are sharded, and how many of them are in this memory;
-               each holds its own activations and gathers embedding, head and two layers. A base is sharded once for
-               each group that is made of it
+               each holds its own activations and gathers embedding, head and two layers, and on a processor the run's
+               holds the start besides. A base is sharded once for each group that is made of it
     """
     every, linear = parameter_counts(c)
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -168,7 +168,7 @@ def plan_memory(
         sharded = 4 * copies * every + rank * adapter_width * 4 * len(models)
         moments = sum(8 * n for n in trainable)
         parts = {
-            "weights": sharded * here // ranks + 4 * every * start + gathered * here,
+            "weights": sharded * here // ranks + gathered * here + (0 if gpu else 4 * every),
             "gradients": 4 * max(trainable, default=0) * here // ranks,
             "moments": moments * here // ranks,
             "activations": activation_bytes(c, tokens, bf16, recompute) * here,
