@@ -77,28 +77,6 @@ def distance(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> fl
     return max(float((a[n].detach() - b[n].detach()).abs().max()) for n in b) / max(size, 1e-30)
 
 
-def test_the_gradient_of_every_method_is_that_of_one_process() -> None:
-    start, worst = toy().float(), {}
-
-    def on_two(*given: Any) -> Any:
-        return recording(*given[:4], replace(given[4], learner="fsdp", world=2, learner_seconds=60.0), None, (), FILES)
-
-    for name, entry in registry.methods.items():
-        if not entry.build.__module__.startswith("selfteach."):
-            continue
-        one = Study(entry(), groups_of(), 16, start, make=RecordingLearner)
-        two = Study(entry(), groups_of(), 16, start, make=on_two)
-        if not one.gradient:
-            assert not two.gradient, name
-            continue
-        worst[name] = distance(two.gradient, one.gradient)
-        assert one.metrics.keys() == two.metrics.keys(), name
-        for n, value in one.metrics.items():
-            if isinstance(value, float) and "/loss" in n:
-                np.testing.assert_allclose(two.metrics[n], value, rtol=1e-5, atol=1e-6, err_msg=f"{name} {n}")
-    assert len(worst) > 70 and max(worst.values()) < 1e-6, sorted(worst.items(), key=lambda w: -w[1])[:5]
-
-
 @pytest.mark.parametrize("tokens", [4096, 9])
 def test_updates_of_every_scope_step_to_the_same_weights(tokens: int) -> None:
     # Adam divides by the gradient's own size: with a small eps a gradient of rounding errors becomes a whole step.
@@ -261,6 +239,28 @@ def test_shares_are_of_equal_tokens_and_split_no_unit() -> None:
     assert split_by_tokens(batch, 99, "group") is None
 
 
+def test_the_gradient_of_every_method_is_that_of_one_process() -> None:
+    start, worst = toy().float(), {}
+
+    def on_two(*given: Any) -> Any:
+        return recording(*given[:4], replace(given[4], learner="fsdp", world=2, learner_seconds=60.0), None, (), FILES)
+
+    for name, entry in registry.methods.items():
+        if not entry.build.__module__.startswith("selfteach."):
+            continue
+        one = Study(entry(), groups_of(), 64, start, make=RecordingLearner)
+        two = Study(entry(), groups_of(), 64, start, make=on_two)
+        if not one.gradient:
+            assert not two.gradient, name
+            continue
+        worst[name] = distance(two.gradient, one.gradient)
+        assert one.metrics.keys() == two.metrics.keys(), name
+        for n, value in one.metrics.items():
+            if isinstance(value, float) and "/loss" in n:
+                np.testing.assert_allclose(two.metrics[n], value, rtol=1e-5, atol=1e-6, err_msg=f"{name} {n}")
+    assert len(worst) > 70 and max(worst.values()) < 1e-6, sorted(worst.items(), key=lambda w: -w[1])[:5]
+
+
 # ---- whole runs, and ranks that are lost
 
 
@@ -292,15 +292,15 @@ def test_a_killed_rank_ends_the_run_which_goes_on_to_the_same_bits(tmp_path: Pat
 
 def test_a_rank_that_hangs_is_named_after_the_deadline() -> None:
     ranks_module._current.close() if ranks_module._current else None  # type: ignore[func-returns-value]
-    s = LearnerSettings(learner="fsdp", world=2, learner_seconds=3.0)
+    s = LearnerSettings(learner="fsdp", world=2, learner_seconds=10.0)
     run = ShardedLearner.started(WEIGHTS, CAST, model(), 0, s, None, (), FILES)
     worker = run.ranks.workers[0].pid
     os.kill(worker, signal.SIGSTOP)
     update = UPDATES["token"]
     begun = time.monotonic()
-    with pytest.raises(RankFailed, match=r"no answer within 3 s \(rank 0: .*micro-batch.*rank 1: waits for work"):
+    with pytest.raises(RankFailed, match=r"no answer within 10 s \(rank 0: backward.*rank 1: waits for work"):
         run.backward(loss_weights(made(), update), update)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     with pytest.raises(RankFailed, match="its ranks have ended"):
         run.step(update, 0.1)
 
