@@ -30,7 +30,7 @@ from .errors import AgreedOutOfMemory, RankFailed
 T = TypeVar("T")
 NOTHING = "waits for work"
 START_SECONDS = 300.0  # for all ranks to appear: each imports torch, from a cold disk maybe
-IDLE_SECONDS = 60.0  # of one wait for work, after which a rank waits again
+IDLE_SECONDS = 3600.0  # of one wait for work, after which a rank waits again
 SMALL = 1 << 16  # bytes of an order that goes by the store itself
 KEPT_ORDERS = 1000  # of the last ones, of which some rank may not have read the newest
 GRACE_SECONDS = 3.0  # for what a lost rank left behind to arrive
@@ -87,7 +87,7 @@ class Ranks:
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
         self._store.set(f"here/{rank}", b"")
-        self._store.wait([f"here/{n}" for n in range(world)], timedelta(seconds=START_SECONDS))
+        self._meet([f"here/{n}" for n in range(world)])
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("ranks", store),
@@ -99,6 +99,15 @@ class Ranks:
 
         self.mesh = init_device_mesh(device.split(":")[0], (world,))
         self.note(NOTHING)
+
+    def _meet(self, keys: list[str]) -> None:
+        """Wait until all ranks are here. Raises RuntimeError where one that was started here ends, or none comes."""
+        until = time.monotonic() + START_SECONDS
+        while not self._store.check(keys):
+            if time.monotonic() > until or any(w.poll() is not None for w in self.workers):
+                missing = [k.removeprefix("here/") for k in keys if not self._store.check([k])]
+                raise RuntimeError(f"rank {', '.join(missing)} did not start")
+            time.sleep(0.05)
 
     # ---- orders
 
@@ -341,6 +350,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """A process that serves as a rank, on this machine."""
     more = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    more |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else a wait that is over is a warning on the run's terminal
     more |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": max(1, torch.get_num_threads() // world)}
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "selfteach.learner.worker", device, str(seconds), str(os.getpid()), *files]

@@ -52,11 +52,13 @@ def main(words: Sequence[str]) -> int:
         return 1
     for file in files:
         registry.load_file(file)
-    serve(join(device, float(seconds)))
+    ranks = join(device, float(seconds))
+    try:
+        serve(ranks)
+    except BaseException:  # left in the store by `serve`, for the one line that rank 0 says
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # without a tear-down of process groups whose other end is gone
+    os._exit(main(sys.argv[1:]))  # without a tear-down of process groups whose other end is gone
