@@ -248,7 +248,7 @@ async def _begin(
     out: Path,
 ) -> dict[str, Any]:
     """Open the session, say so, and measure before training: the figures."""
-    kernels = load_kernels(run_config.settings, session.model)
+    kernels = load_kernels(run_config.settings, session.structure)
     used = file_hashes([str(use_file(file, out)) for file in run_config.use])
     files_used = dict(zip(run_config.use, used.values(), strict=True))
     session.made_by = {"kernels": kernels, "files": files_used, "config": config}
@@ -260,7 +260,7 @@ async def _begin(
     if end is not None and given_more:  # the log was cut back to the checkpoint
         session.emit(**(end | {"when": "on the way"}))
     about = dict(start.about) | (
-        {"adapters": sum(t.numel() for t in lora.factors(session.model).values())} if session.adapted else {}
+        {"adapters": sum(t.numel() for t in lora.factors(session.structure).values())} if session.adapted else {}
     )
     session.observer(
         {
@@ -290,6 +290,28 @@ def extend(folder: Path, run_config: RunConfig, **ends: Any) -> RunConfig:
         (folder / FIGURES).unlink(missing_ok=True)  # of the run as it ended before
         write_whole(folder / "config.json", json.dumps(changed.to_json(), indent=1) + "\n")
     return changed
+
+
+def serve_other_ranks(run_config: RunConfig) -> None:
+    """Under torchrun: of rank 0 nothing; any other rank serves the learner of rank 0, and exits when that ends.
+
+    Raises BadValue where several processes were started, and the learner is of one.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return
+    settings, started = run_config.settings, int(os.environ["WORLD_SIZE"])
+    if settings.learner == "local":
+        if started > 1:
+            raise BadValue(f"learner: {started} processes were started, and the learner is local; give --learner fsdp")
+        return
+    if os.environ["RANK"] != "0":
+        from .learner.ranks import join, world_size
+        from .learner.worker import serve
+        from .model.devices import resolve_device
+
+        world_size(settings.world)
+        serve(join(resolve_device(settings.device), settings.learner_seconds))
+        raise SystemExit(0)
 
 
 async def start_model(run_config: RunConfig, source: TaskSource, observer: Observer) -> StartModel:
@@ -547,7 +569,7 @@ def evaluate(
         run_config = replace(run_config, settings=run_config.settings.full())
     source = within_context(run_config, source, start)
     session = make_session(run_config, source, start, None, observer)
-    observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.model, learns=False)})
+    observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.structure, learns=False)})
     return run_to_end(_evaluated(session, config or run_config.final_eval, decoder))
 
 

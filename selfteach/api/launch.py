@@ -59,8 +59,10 @@ def observing(
 ) -> Generator[Observer]:
     """An observer of a run, with its progress shown and given to trackers besides.
 
-    Raises, before any work, UnknownName and BadValue for a tracker that is none or whose package is missing.
+    Raises, before any work, UnknownName and BadValue for a tracker that is none or whose package is missing. Under
+    torchrun, a process that is not rank 0 works for that one here, and exits.
     """
+    training.serve_other_ranks(run_config)
     names = [log] if isinstance(log, str) or not isinstance(log, Sequence) else list(log)
     with ExitStack() as stack:
         shown = stack.enter_context(show_progress(panel=True)) if progress else warn_in_words

@@ -38,6 +38,7 @@ METHOD is a method's name (selfteach methods lists them) or path/to/file.py:name
 shows its hyper-parameters, which are options too. A fresh model is first warm-started on the task's demonstrations
 (once: the warm start is cached).
 """
+OF_RANKS = ("learner", "world", "learner_seconds")  # how a run is carried out, which may change on the way
 EXAMPLES = """examples:
   selfteach train ssrl
   selfteach train grpo --task chain_sum --set terms=2,3 --rollouts 16 --lr 1e-4 --steps 80 --seed 1
@@ -67,7 +68,7 @@ def parser(entry: Any = None) -> Parser:
     made.add_argument(
         "--resume",
         metavar="RUN",
-        help="continue a run; needs no METHOD, and takes no option but --log, --trust and --json",
+        help="continue a run; needs no METHOD, and takes no option but --log, --trust, --json, --learner and --world",
     )
     made.add_argument(
         "--config",
@@ -169,12 +170,20 @@ def _resume(words: Sequence[str], name: str | None) -> int:
 
     given = vars(parser().read(words, expect=[name] if name else ()))
     others = ([name] if name else []) + [
-        f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "log", "trust", "json")
+        f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "log", "trust", "json", *OF_RANKS)
     ]
     if others:
         raise BadValue(f"selfteach train: --resume takes the run's own configuration; leave out {', '.join(others)}")
     folder, trust = Path(given["resume"]), bool(given.get("trust"))
-    return _run_with_progress(lambda: run_config_of(folder, trust), folder, True, given)
+    ranks = {name: given[name] for name in OF_RANKS if name in given}
+
+    def planned() -> Any:
+        from ..training import extend
+
+        run_config = run_config_of(folder, trust)
+        return extend(folder, run_config, **ranks) if ranks else run_config
+
+    return _run_with_progress(planned, folder, True, given)
 
 
 def _run_with_progress(planned: Callable[[], Any], folder: Path, resume: bool, given: Mapping[str, Any]) -> int:

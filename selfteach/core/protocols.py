@@ -156,6 +156,10 @@ class Learner(Protocol):
         """The transformer of a weight group, with its current weights."""
         ...
 
+    def structure(self, group: str) -> Any:
+        """The transformer of a weight group for its shape alone: its weights may be absent."""
+        ...
+
     def copy(self, target: str, source: str, rate: float = 1.0) -> None:
         """Update a group towards another: target += rate * (source - target)."""
         ...

@@ -154,6 +154,11 @@ def load_file(path: str | Path, named_by: str | Path | None = None, trust: bool 
     return module
 
 
+def user_files() -> list[str]:
+    """The files of a user's own that were run here (`load_file`), in that order."""
+    return [str(m.__file__) for n, m in sys.modules.items() if n.startswith(user_module("")) and m.__file__]
+
+
 def user_module(file: str) -> str:
     """The name under which a user's file is imported, by the name of the file."""
     return f"selfteach_user_{Path(file).stem}"

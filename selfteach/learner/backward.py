@@ -17,9 +17,9 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.errors import BadValue
 from ..core.method import Update
-from .columns import compute_columns, is_trainable, live_column_name
-from .microbatch import plan_micro_batches
+from .columns import compute_columns, is_trainable, live_column_name, passes_of
 from .param_groups import ParamGroups
+from .rounds import alone, anchored, collect_columns, failed, in_round, micro_batches
 from .terms import MetricAccumulator, check_update, indivisible_unit, live_columns, term_labels, weighted_loss
 
 
@@ -41,11 +41,11 @@ def accumulate_gradients(groups: ParamGroups, batch: Batch, update: Update, toke
     if rows.any():
         _check_reached(groups, batch, update, want)
         with groups.trainable(update.params):
-            pieces = plan_micro_batches(batch, tokens, indivisible_unit(update), groups.shares_prefixes)
+            pieces = micro_batches(groups, batch, tokens, indivisible_unit(update))
             if pieces is not None:
                 _one_pass(groups, batch, update, want, pieces, accumulator)
             else:
-                pieces = plan_micro_batches(batch, tokens, shares_prefixes=groups.shares_prefixes) or []
+                pieces = micro_batches(groups, batch, tokens) or []
                 column_grads = cotangents(groups, batch, update, want, pieces, accumulator)
                 for _ in second_pass(groups, batch, column_grads, pieces):
                     pass
@@ -74,15 +74,22 @@ def _one_pass(
 ) -> None:
     needed = np.logical_or.reduce([*want.values(), np.zeros(len(batch.place), bool)])
     seq = batch.get("seq")
-    for piece in pieces:
+    passes, own = passes_of(groups, batch, want), MetricAccumulator()
+    for number, piece in enumerate(pieces):
         mine = np.isin(seq, piece)
-        if not (mine & needed).any():
+        if groups.ranks is None and not (mine & needed).any():
             continue
         part = batch.take(mine)
-        columns = compute_columns(groups, part, {c: r[mine] for c, r in want.items()})
-        loss = weighted_loss(update, groups, part, columns, accumulator)
-        if loss.requires_grad:
-            loss.backward()
+        with in_round(groups, passes, number, len(pieces)):
+            columns = compute_columns(groups, part, {c: r[mine] for c, r in want.items()})
+            loss = None
+            with alone(groups):
+                loss = None if failed(groups) else weighted_loss(update, groups, part, columns, own)
+            loss = anchored(groups, loss)
+            if loss is not None and loss.requires_grad:
+                loss.backward()
+    for counted in [own] if groups.ranks is None else groups.ranks.gather(own.on_cpu()):
+        accumulator.update(counted)
 
 
 def columns_by_parts(
@@ -95,14 +102,16 @@ def columns_by_parts(
     """Columns of all rows of a batch without a graph, by micro-batches: [N] or [N, D]; NaN on rows not in `want`."""
     seq = batch.get("seq")
     collected: dict[str, list[tuple[np.ndarray, Tensor]]] = {c: [] for c in want}
+    passes = passes_of(groups, batch, want, partial)
     with torch.no_grad():
-        for piece in pieces:
+        for number, piece in enumerate(pieces):
             mine = np.isin(seq, piece)
-            for column, values in compute_columns(
-                groups, batch.take(mine), {c: r[mine] for c, r in want.items()}, partial
-            ).items():
-                collected[column].append((np.flatnonzero(mine), values))
-        return {c: _join(parts) for c, parts in collected.items()}
+            with in_round(groups, passes, number, len(pieces)):
+                for column, values in compute_columns(
+                    groups, batch.take(mine), {c: r[mine] for c, r in want.items()}, partial
+                ).items():
+                    collected[column].append((np.flatnonzero(mine), values))
+        return {c: _join(parts) for c, parts in collect_columns(groups, collected).items()}
 
 
 def _join(parts: list[tuple[np.ndarray, Tensor]]) -> Tensor:
@@ -135,7 +144,12 @@ def cotangents(
             columns[c] = columns[c].detach().requires_grad_(True)
         loss = weighted_loss(update, groups, batch, columns, accumulator)
         grads = torch.autograd.grad(loss, [columns[c] for c in leaves], allow_unused=True) if loss.requires_grad else []
-    return {c: g for c, g in zip(leaves, grads, strict=False) if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
+    out = {c: g for c, g in zip(leaves, grads, strict=False) if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
+    if groups.ranks is None:
+        return out
+    # Rank 0's on every rank: of other machines the last bit might differ, and with it which rows are 0.
+    sent = groups.ranks.broadcast({c: g.cpu() for c, g in out.items()})
+    return {c: g.to(groups.device) for c, g in sent.items()}
 
 
 def second_pass(
@@ -146,14 +160,21 @@ def second_pass(
     Rows whose cotangents are all 0 (clipped, masked) are left out, which is exact.
     """
     seq = batch.get("seq")
-    for piece in pieces:
+    every = {c: (g != 0).reshape(len(g), -1).any(-1).cpu().numpy() for c, g in column_grads.items()}
+    passes = passes_of(groups, batch, {c: r for c, r in every.items() if r.any()})
+    for number, piece in enumerate(pieces):
         mine = np.isin(seq, piece)
         parts = {c: g[torch.from_numpy(mine).to(g.device)] for c, g in column_grads.items()}
-        rows = {c: (g != 0).reshape(len(g), -1).any(-1).cpu().numpy() for c, g in parts.items()}
-        if any(r.any() for r in rows.values()):
-            columns = compute_columns(groups, batch.take(mine), {c: r for c, r in rows.items() if r.any()})
-            pick = {c: torch.from_numpy(np.flatnonzero(rows[c])).to(v.device) for c, v in columns.items()}
-            loss = torch.stack([(parts[c][pick[c]] * v[pick[c]]).sum() for c, v in columns.items()]).sum()
-            if loss.requires_grad:
-                loss.backward()
+        rows = {c: r[mine] for c, r in every.items()}
+        with in_round(groups, passes, number, len(pieces)):
+            if passes or any(r.any() for r in rows.values()):
+                columns = compute_columns(groups, batch.take(mine), {c: r for c, r in rows.items() if r.any()})
+                loss = None
+                with alone(groups):
+                    if columns and not failed(groups):
+                        pick = {c: torch.from_numpy(np.flatnonzero(rows[c])).to(v.device) for c, v in columns.items()}
+                        loss = torch.stack([(parts[c][pick[c]] * v[pick[c]]).sum() for c, v in columns.items()]).sum()
+                loss = anchored(groups, loss)
+                if loss is not None and loss.requires_grad:
+                    loss.backward()
         yield piece

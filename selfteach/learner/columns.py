@@ -18,11 +18,12 @@ from ..core.quantity import HEADS, ColumnName, Quantity, parse
 from ..core.registry import quantities
 from ..kernels import overrides
 from ..kernels.matmul_bf16 import bf16_matmul
-from ..model.attention import soft_cap
+from ..model.attention import causal_attention, soft_cap
 from ..model.base import Model
 from ..model.quantities import compute, logprobs
-from .microbatch import flat_layout, padded_layout, take_rows, texts_of
+from .microbatch import Layout, flat_layout, padded_layout, take_rows, texts_of
 from .param_groups import ParamGroups, ResolvedModel
+from .rounds import Pass, alone, failed
 
 CHUNK_LOGITS = 1 << 20  # logits computed at a time: 4 MB of float32, which a CPU's cache holds
 ROW_MULTIPLE = 64  # rows of logits come in multiples of this, for the same reason as microbatch.TOKEN_MULTIPLE
@@ -78,32 +79,70 @@ def compute_columns(
     Raises BadValue for rows whose sampling cannot be replayed and a missing view, head or model.
     """
     parts_of: dict[str, list[tuple[np.ndarray, Tensor]]] = {column: [] for column in want}
-    for forward_pass in _passes(groups, batch, want, partial):
-        requests = [r for same_rows in forward_pass.requests.values() for r in same_rows]
-        rows = np.unique(np.concatenate([r.rows for r in requests]))
-        after = any(r.after for r in requests)
+    passes = {(p.trunk, p.view): p for p in _passes(groups, batch, want, partial)}
+    for key in passes if groups.round is None else groups.round.passes:
+        if (forward_pass := passes.get(key)) is None:
+            _anchor(groups, _empty_pass(groups, key[0]))
+            continue
         trunk = groups.trunk(forward_pass.trunk)
-        texts = texts_of(batch, rows, forward_pass.view, after)
-        longest = max(texts.ids, key=len)
-        if len(longest) > trunk.config.max_length:
-            raise BadValue(
-                f"learner: a sequence of {len(longest)} tokens does not fit the model's context of "
-                f"{trunk.config.max_length}"
-            )
-        layout = (flat_layout if trunk.supports_custom_attention else padded_layout)(texts, groups.device, after)
+        rows, layout = np.zeros(0, np.int64), None
+        with alone(groups):
+            rows, layout = _layout(groups, trunk, batch, forward_pass)
+        if layout is None:
+            _anchor(groups, _empty_pass(groups, key[0]))
+            continue
         if layout.token_hashes is not None:
             groups.set_dropout(forward_pass.trunk, layout.attend, layout.token_hashes)
         with torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"):
             hidden = trunk(layout.ids, layout.attend, layout.positions).flatten(0, 1)
-        for same_rows in forward_pass.requests.values():
-            at = torch.from_numpy(np.searchsorted(rows, same_rows[0].rows)).to(groups.device)
-            before_states = take_rows(hidden, layout.before[at])
-            after_states = take_rows(hidden, layout.after[at]) if layout.after is not None else None
-            for request, values in zip(
-                same_rows, _values(groups, trunk, batch, same_rows, before_states, after_states), strict=True
-            ):
-                parts_of[request.column].append((request.rows, values))
+        _anchor(groups, hidden)
+        with alone(groups):
+            for same_rows in forward_pass.requests.values():
+                at = torch.from_numpy(np.searchsorted(rows, same_rows[0].rows)).to(groups.device)
+                before_states = take_rows(hidden, layout.before[at])
+                after_states = take_rows(hidden, layout.after[at]) if layout.after is not None else None
+                for request, values in zip(
+                    same_rows, _values(groups, trunk, batch, same_rows, before_states, after_states), strict=True
+                ):
+                    parts_of[request.column].append((request.rows, values))
+    if failed(groups):
+        return {}
     return {column: _assemble(parts, len(batch.place), groups) for column, parts in parts_of.items()}
+
+
+def _layout(groups: ParamGroups, trunk: Model, batch: Batch, forward_pass: ForwardPass) -> tuple[np.ndarray, Layout]:
+    """The rows that a forward pass is for, i64[n], and the layout of their texts.
+
+    Raises BadValue for a text that does not fit the model's context.
+    """
+    requests = [r for same_rows in forward_pass.requests.values() for r in same_rows]
+    rows = np.unique(np.concatenate([r.rows for r in requests]))
+    after = any(r.after for r in requests)
+    texts = texts_of(batch, rows, forward_pass.view, after)
+    longest = max(texts.ids, key=len)
+    if len(longest) > trunk.config.max_length:
+        raise BadValue(
+            f"learner: a sequence of {len(longest)} tokens does not fit the model's context of "
+            f"{trunk.config.max_length}"
+        )
+    return rows, (flat_layout if trunk.supports_custom_attention else padded_layout)(texts, groups.device, after)
+
+
+def passes_of(groups: ParamGroups, batch: Batch, want: Mapping[str, np.ndarray], partial: bool = False) -> list[Pass]:
+    """The forward passes that columns need, by trunk and view: with ranks, those that all do in every round."""
+    return [] if groups.ranks is None else [(p.trunk, p.view) for p in _passes(groups, batch, want, partial)]
+
+
+def _empty_pass(groups: ParamGroups, name: str) -> Tensor:
+    """The hidden state of a single token, for the part of other ranks in it."""
+    ids = torch.zeros(1, 1, dtype=torch.int64, device=groups.device)
+    with torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"):
+        return groups.trunk(name)(ids, causal_attention)
+
+
+def _anchor(groups: ParamGroups, hidden: Tensor) -> None:
+    if groups.round is not None:
+        groups.round.anchors.append(0 * hidden.sum())
 
 
 def _passes(groups: ParamGroups, batch: Batch, want: Mapping[str, np.ndarray], partial: bool) -> list[ForwardPass]:

@@ -15,8 +15,8 @@ from ..core.registry import quantities
 from ..model.quantities import logprobs
 from .backward import columns_by_parts
 from .columns import chunk_rows
-from .microbatch import plan_micro_batches
 from .param_groups import ParamGroups
+from .rounds import micro_batches
 
 
 def is_group_column(column: str, groups: ParamGroups, batch: Batch) -> bool:
@@ -53,9 +53,7 @@ def _values(groups: ParamGroups, batch: Batch, name: ColumnName, tokens: int) ->
     q = quantities.get(name.quantity)
     state = "_".join(w for w in (name.model_role, "last_hidden", name.view) if w)
     every = {state: np.ones(len(batch.place), bool)}
-    hidden = columns_by_parts(
-        groups, batch, every, plan_micro_batches(batch, tokens, shares_prefixes=groups.shares_prefixes) or []
-    )[state]
+    hidden = columns_by_parts(groups, batch, every, micro_batches(groups, batch, tokens) or [])[state]
     trunk = groups.trunk(groups.models[name.model_role].trunk)
     ids = torch.from_numpy(batch.ids[batch.place].astype(np.int64)).to(hidden.device)
     temperature = _temperature(batch, name.quantity)
@@ -68,7 +66,7 @@ def _values(groups: ParamGroups, batch: Batch, name: ColumnName, tokens: int) ->
     columns = {
         c: torch.from_numpy(np.ascontiguousarray(batch.get(c, u))).to(hidden.device) for c, u in q.columns.items()
     }
-    with torch.no_grad():
+    with torch.no_grad(), groups.gathered_head(trunk):
         return q.fn(rows=rows, **columns)
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,12 +21,16 @@ from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.devices import keep_freed_memory, resolve_device, resolve_dtype
 from .backward import accumulate_gradients, columns_by_parts
+from .errors import AgreedOutOfMemory
 from .group_columns import group_column, is_group_column
-from .microbatch import plan_micro_batches
 from .non_finite import non_finite_report
 from .optimiser import Optimisers, named_parameters
 from .param_groups import ParamGroup, ParamGroups
+from .rounds import micro_batches
 from .settings import LearnerSettings
+
+if TYPE_CHECKING:
+    from .ranks import Ranks
 
 T = TypeVar("T")
 
@@ -59,6 +63,7 @@ class LocalLearner:
         adapter: lora.Adapter | None = None,
         frozen: Collection[str] = (),
         donate_start: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         s = settings or LearnerSettings()
         device = resolve_device(s.device)
@@ -70,7 +75,7 @@ class LocalLearner:
         if device == "cpu":
             keep_freed_memory()
         self.groups = ParamGroups(
-            weights, models, start, device, dtype, adapter, frozen, seed, donate_start, s.recompute
+            weights, models, start, device, dtype, adapter, frozen, seed, donate_start, s.recompute, ranks
         )
         self.optimisers = Optimisers(self.groups, self.settings)
         self.changed: set[str] = set()  # groups that differ from their source: those a checkpoint must hold
@@ -131,17 +136,18 @@ class LocalLearner:
         """
         self._check_groups(update)
         params = list(named_parameters(self.groups, update.params).values())
+        self._complete_gradients(params)
         grads = [p.grad for p in params if p.grad is not None]
         since, finite = self._pending, self._finite
         self._pending, self._finite = [], True
         try:
-            length = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
+            length = self._gradient_norm(grads)
             if not (finite and np.isfinite(length)):
                 for p in params:
                     p.grad = None
                 raise non_finite_report(self.groups, since)
             if length > self.settings.grad_clip:
-                torch.nn.utils.clip_grads_with_norm_(params, self.settings.grad_clip, torch.tensor(length))
+                self._clip(params, length)
             if grads:
                 self.optimisers.step(update.params, lr)
                 self.changed |= set(update.params)
@@ -150,6 +156,17 @@ class LocalLearner:
             for p in params:
                 p.grad = None
         return {"grad_norm": length, "lr": lr}
+
+    def _complete_gradients(self, params: Sequence[Tensor]) -> None:
+        """Add what other ranks have to gradients; here there are none."""
+
+    def _gradient_norm(self, grads: Sequence[Tensor]) -> float:
+        """The global norm of gradients; 0 where there are none."""
+        return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
+
+    def _clip(self, params: Sequence[Tensor], length: float) -> None:
+        """Scale a gradient of this norm down to `grad_clip`."""
+        torch.nn.utils.clip_grads_with_norm_(params, self.settings.grad_clip, torch.tensor(length))
 
     def logprob_mismatch(self, batch: Batch) -> dict[str, float]:
         """The log-prob mismatch of learner and engine: |logp - old_logp| over the rows that have both.
@@ -179,6 +196,10 @@ class LocalLearner:
 
     def trunk(self, group: str) -> Model:
         """The transformer of a parameter group, with its current weights."""
+        return self.groups.trunk(group)
+
+    def structure(self, group: str) -> Model:
+        """The transformer of a parameter group for its shape alone."""
         return self.groups.trunk(group)
 
     def fingerprint(self, group: str) -> str:
@@ -224,6 +245,9 @@ class LocalLearner:
             if tensors:
                 files.write_tensors(folder / f"{group}.safetensors", tensors)
         files.write_tensors(folder / "optimiser.safetensors", self.optimisers.tensors())
+        self._write_state(folder, skip)
+
+    def _write_state(self, folder: Path, skip: Collection[str]) -> None:
         state: dict[str, Any] = {
             "groups": sorted(self.changed),
             "skipped": sorted(set(skip) & self.changed),
@@ -238,25 +262,8 @@ class LocalLearner:
         Raises BadCheckpoint naming the file and what is wrong with it.
         """
         folder = Path(folder)
-        file = folder / "learner.json"
-        try:
-            state = json.loads(file.read_text(encoding="utf-8"))
-            groups, skipped = set(state["groups"]), set(state["skipped"])
-            state = {"steps": 0, "bases": {}, "tokens": self.tokens} | state
-        except FileNotFoundError:
-            raise BadCheckpoint(
-                f"{file}: missing; a learner's checkpoint holds learner.json and optimiser.safetensors"
-            ) from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadCheckpoint(f"{file}: not what a learner wrote ({type(error).__name__}: {error})") from None
-        if foreign := sorted(g for g in groups if g not in self.groups):
-            raise BadCheckpoint(f"{file}: it holds the weights {', '.join(foreign)}, which this method does not have")
-        for root in self._base_fingerprints():
-            peft_files.check_base(file, self.groups.base(root), root)
-        if stale := sorted(self.changed - groups - set(skip)):
-            raise BadCheckpoint(
-                f"{file}: it does not hold {', '.join(stale)}, which this learner has trained; load into a new learner"
-            )
+        state = self._read_state(folder, skip)
+        groups, skipped = set(state["groups"]), set(state["skipped"])
         moments = files.read_tensors(folder / "optimiser.safetensors")
         read = {
             g: files.read_tensors(folder / f"{g}.safetensors")
@@ -269,6 +276,33 @@ class LocalLearner:
         self.optimisers.fill(moments, folder / "optimiser.safetensors")
         self.changed, self.groups.steps, self.tokens = groups, state["steps"], min(state["tokens"], self.tokens)
         self._pending, self._finite = [], True
+
+    def _read_state(self, folder: Path, skip: Collection[str]) -> dict[str, Any]:
+        """What learner.json of a checkpoint says. Raises BadCheckpoint where it is not for this learner."""
+        file = folder / "learner.json"
+        try:
+            state = json.loads(file.read_text(encoding="utf-8"))
+            groups, _ = set(state["groups"]), set(state["skipped"])
+            state = {"steps": 0, "bases": {}, "tokens": self.tokens} | state
+        except FileNotFoundError:
+            raise BadCheckpoint(
+                f"{file}: missing; a learner's checkpoint holds learner.json and optimiser.safetensors"
+            ) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadCheckpoint(f"{file}: not what a learner wrote ({type(error).__name__}: {error})") from None
+        if foreign := sorted(g for g in groups if g not in self.groups):
+            raise BadCheckpoint(f"{file}: it holds the weights {', '.join(foreign)}, which this method does not have")
+        self._check_bases(state, file)
+        if stale := sorted(self.changed - groups - set(skip)):
+            raise BadCheckpoint(
+                f"{file}: it does not hold {', '.join(stale)}, which this learner has trained; load into a new learner"
+            )
+        return state
+
+    def _check_bases(self, state: Mapping[str, Any], file: Path) -> None:
+        """Raise BadCheckpoint where adapters of a checkpoint are over other bases than these."""
+        for root in self._base_fingerprints():
+            peft_files.check_base(file, self.groups.base(root), root)
 
     def _checkpoint_tensors(self, group: str, skip: Collection[str]) -> dict[str, Tensor]:
         """The tensors of a group that a checkpoint holds."""
@@ -293,7 +327,7 @@ class LocalLearner:
 
         def work(_: bool) -> dict[str, Tensor]:
             with fast_paths():
-                pieces = plan_micro_batches(batch, self.tokens, shares_prefixes=self.groups.shares_prefixes) or []
+                pieces = micro_batches(self.groups, batch, self.tokens) or []
                 columns = columns_by_parts(self.groups, batch, per_token, pieces, partial) if per_token else {}
                 return columns | {column: group_column(self.groups, batch, column, self.tokens) for column in per_group}
 
@@ -309,7 +343,7 @@ class LocalLearner:
             try:
                 return work(retry)
             except RuntimeError as error:
-                if not out_of_memory(error):
+                if not self._can_repeat(error):
                     raise
             longest = int(np.diff(batch.start).max())
             if self.tokens <= longest:  # a sequence alone
@@ -324,6 +358,10 @@ class LocalLearner:
             self.warn(
                 f"out of memory: micro-batches are of {self.tokens} tokens from here on; this computation is repeated"
             )
+
+    def _can_repeat(self, error: RuntimeError) -> bool:
+        """Whether a computation can be done again with less memory; with ranks, where all of them do."""
+        return out_of_memory(error) if self.groups.ranks is None else isinstance(error, AgreedOutOfMemory)
 
     def _group(self, name: str) -> ParamGroup:
         if name not in self.groups:

@@ -110,16 +110,7 @@ def plan_micro_batches(
     prefix of several sequences is computed once.
     """
     size = batch.size("seq")
-    seq = batch.get("seq")
-    at = batch.place - batch.start[seq]
-    first, last = _extremes(at, seq, size, np.minimum), _extremes(at, seq, size, np.maximum) + 1
-    family = _families(batch.ids, batch.start, first)
-    length = last.copy()
-    for prefixes in batch.prefixes.values():
-        length = np.maximum(length, last - first + [0 if p is None else len(p) for p in prefixes])
-    own = np.maximum(length - first, 0)
-    if not shares_prefixes:
-        own, first = length, np.zeros_like(first)
+    family, first, own, length = _token_counts(batch, shares_prefixes)
 
     def fits(seqs: np.ndarray) -> bool:
         """Whether flat tokens are within the budget and attention's padded ones within twice that: both take memory."""
@@ -145,6 +136,50 @@ def plan_micro_batches(
                 joined = part
             current = joined
     return [*out, current] if len(current) else out
+
+
+def split_by_tokens(
+    batch: Batch, parts: int, unit: Unit = "seq", shares_prefixes: bool = True
+) -> list[np.ndarray] | None:
+    """The sequences of a batch in `parts` shares of about as many tokens, greedily, the largest first.
+
+    What a `unit` holds together is not split, nor are sequences of one prefix unless they are more than a share.
+    Returns arrays of sequence indices; None where `unit` is coarser than a sequence and there are fewer than shares.
+    """
+    size = batch.size("seq")
+    family, first, own, _ = _token_counts(batch, shares_prefixes)
+    whole = unit not in ("token", "step", "seq")
+    atom = _unit_of_sequence(batch, unit) if whole else family.copy()
+    if whole and len(np.unique(atom)) < parts:
+        return None
+    cost = np.bincount(atom, own, minlength=size)
+    shared = np.unique(family, return_index=True)[1] if size else family
+    cost += np.bincount(atom[shared], first[shared], minlength=size)
+    if not whole:
+        large = cost[atom] > cost.sum() / parts
+        atom = np.where(large, size + np.arange(size), atom)
+        cost = np.concatenate([cost, own + first])
+    order = sorted(np.unique(atom).tolist(), key=lambda a: (-cost[a], a))
+    held, share_of = np.zeros(parts), dict[int, int]()
+    for a in order:
+        share_of[a] = int(held.argmin())
+        held[share_of[a]] += cost[a]
+    share = np.array([share_of[a] for a in atom.tolist()], np.int64)
+    return [np.flatnonzero(share == n) for n in range(parts)]
+
+
+def _token_counts(batch: Batch, shares_prefixes: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of each sequence, i64[S]: its family, tokens of the prefix that it shares, tokens of its own, tokens in all."""
+    size = batch.size("seq")
+    seq = batch.get("seq")
+    at = batch.place - batch.start[seq]
+    first, last = _extremes(at, seq, size, np.minimum), _extremes(at, seq, size, np.maximum) + 1
+    family = _families(batch.ids, batch.start, first)
+    length = last.copy()
+    for prefixes in batch.prefixes.values():
+        length = np.maximum(length, last - first + [0 if p is None else len(p) for p in prefixes])
+    own = np.maximum(length - first, 0)
+    return (family, first, own, length) if shares_prefixes else (family, np.zeros_like(first), length, length)
 
 
 def _extremes(values: np.ndarray, where: np.ndarray, size: int, which: np.ufunc) -> np.ndarray:

@@ -17,7 +17,8 @@ from ..core.method import Update
 from ..kernels.fast_paths import fast_paths
 from .backward import columns_by_parts, cotangents, second_pass
 from .optimiser import named_parameters
-from .param_groups import ParamGroups
+from .param_groups import ParamGroups, local
+from .rounds import micro_batches
 from .terms import MetricAccumulator, live_columns
 
 MAX_SHOWN = 5
@@ -31,7 +32,7 @@ def non_finite_report(groups: ParamGroups, since: Sequence[tuple[Batch, Update]]
     """
     for _, update in since:
         for name, p in named_parameters(groups, update.params).items():
-            if not torch.isfinite(p).all():
+            if not _all_finite(groups, [p]):
                 return NotFinite(
                     f"the loss or gradient is not finite: the weights are not ({name}); load an older checkpoint"
                 )
@@ -51,6 +52,8 @@ def non_finite_report(groups: ParamGroups, since: Sequence[tuple[Batch, Update]]
 def _batch_report(groups: ParamGroups, batch: Batch, update: Update) -> list[str]:
     """One line per sequence of a batch whose columns, derivatives or gradient are not finite."""
     single = [np.array([s]) for s in range(batch.size("seq"))]
+    if groups.ranks is not None:
+        single = micro_batches(groups, batch, 1) or []
     want = live_columns(update, groups, batch)
     columns = columns_by_parts(groups, batch, want, single)
     bad = {c: ~torch.isfinite(v) & _like(torch.from_numpy(want[c]), v) for c, v in columns.items()}
@@ -63,11 +66,18 @@ def _batch_report(groups: ParamGroups, batch: Batch, update: Update) -> list[str
         return lines
     params = list(named_parameters(groups, update.params).values())
     for piece in second_pass(groups, batch, grads, single):
-        if not all(torch.isfinite(p.grad).all() for p in params if p.grad is not None):
-            lines.append(f"sample {batch.names[int(piece[0])]}: its gradient")
+        together = [int(s) for p in ([piece] if groups.ranks is None else groups.ranks.gather(piece)) for s in p]
+        if not _all_finite(groups, [p.grad for p in params if p.grad is not None]):
+            lines.append(f"sample {' or '.join(batch.names[s] for s in together)}: its gradient")
         for p in params:
             p.grad = None
     return lines
+
+
+def _all_finite(groups: ParamGroups, tensors: Sequence[Tensor]) -> bool:
+    """Whether tensors are finite; of sharded ones on every rank."""
+    finite = all(bool(torch.isfinite(local(t)).all()) for t in tensors)
+    return finite if groups.ranks is None else all(groups.ranks.gather(finite))
 
 
 def _like(rows: Tensor, values: Tensor) -> Tensor:

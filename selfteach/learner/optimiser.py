@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from ..core.errors import BadCheckpoint, BadValue
-from .param_groups import ParamGroups
+from .param_groups import ParamGroups, local
 from .settings import LearnerSettings
 
 STATE_KEYS = frozenset({"exp_avg", "exp_avg_sq", "step"})
@@ -50,7 +50,8 @@ class AdamW:
     run.
 
     param_groups  each with `params`, `weight_decay` and `lr`
-    state         parameter -> its moments exp_avg and exp_avg_sq, and step, f32[]: steps done
+    state         parameter -> its moments exp_avg and exp_avg_sq, and step, f32[]: steps done; of a sharded parameter
+                  the moments of this rank's part
     """
 
     def __init__(self, param_groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float) -> None:
@@ -69,13 +70,13 @@ class AdamW:
                 if p not in self.state:
                     self.state[p] = {
                         "step": torch.zeros((), device=p.device),
-                        "exp_avg": torch.zeros_like(p),
-                        "exp_avg_sq": torch.zeros_like(p),
+                        "exp_avg": torch.zeros_like(local(p)),
+                        "exp_avg_sq": torch.zeros_like(local(p)),
                     }
             states = [self.state[p] for p in params]
             adamw(
-                params,
-                [p.grad for p in params],
+                [local(p) for p in params],
+                [local(p.grad) for p in params],
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
                 [],
@@ -145,13 +146,23 @@ class Optimisers:
 
         Raises BadCheckpoint for a tensor of no parameter here, or of one with another shape.
         """
+        made = self.checked(given, file)
+        self._optimisers.clear()
+        for params, states in made.items():
+            own = named_parameters(self.groups, params)
+            for name, state in states.items():
+                self[params].state[own[name]] = {
+                    part: self._state_value(part, t, own[name]) for part, t in state.items()
+                }
+
+    def checked(self, given: Mapping[str, Tensor], file: Path) -> dict[tuple[str, ...], dict[str, dict[str, Tensor]]]:
+        """A state as {groups: {parameter: {key: tensor}}}. Raises BadCheckpoint as `fill` does."""
         made: dict[tuple[str, ...], dict[str, dict[str, Tensor]]] = {}
         for key, tensor in given.items():
             params, name, part = (*key.split("|"), "", "")[:3]
             if part not in STATE_KEYS_8BIT | STATE_KEYS or not all(g in self.groups for g in params.split(",")):
                 raise BadCheckpoint(f"{file}: {key} is not a state of an optimiser here")
             made.setdefault(tuple(params.split(",")), {}).setdefault(name, {})[part] = tensor
-        self._optimisers.clear()
         param_groups, first = (
             ((STATE_KEYS_8BIT, STATE_KEYS_SMALL), "state1") if self.use_8bit else ((STATE_KEYS,), "exp_avg")
         )
@@ -166,9 +177,16 @@ class Optimisers:
                     raise BadCheckpoint(
                         f"{file}: the state of {name} does not fit the parameters of {', '.join(params)}"
                     )
-                self[params].state[own[name]] = {
-                    part: self._state_value(part, t, own[name]) for part, t in state.items()
-                }
+        return made
+
+    def set_state(self, params: tuple[str, ...], name: str, part: str, value: Tensor) -> None:
+        """Set one state of a parameter; of a sharded one that of this rank's part."""
+        p = named_parameters(self.groups, params)[name]
+        self[params].state.setdefault(p, {})[part] = self._state_value(part, value, p)
+
+    def clear(self) -> None:
+        """Drop all state."""
+        self._optimisers.clear()
 
     def _state_value(self, part: str, t: Tensor, p: Tensor) -> Any:
         """A tensor of a file as the optimiser keeps it: on its device; in 8 bits the step count is an int."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,10 @@ from ..model.attention import AttentionFn
 from ..model.base import Model
 from ..model.transformer import Transformer
 from .settings import Precision
+
+if TYPE_CHECKING:
+    from .ranks import Ranks
+    from .rounds import Round
 
 HEAD_ONLY = "new:head"
 M = TypeVar("M", bound=nn.Module)
@@ -50,6 +54,10 @@ class ParamGroup:
         )
         return {**own, **self._heads()}
 
+    def named_tensors(self) -> dict[str, Tensor]:
+        """All its tensors by name: of trunk, adapters and heads."""
+        return {**({} if self.trunk is None else self.trunk.named_tensors()), **self._heads()}
+
     def merged_weights(self) -> Mapping[str, Tensor]:
         """All its weights under the Hub's names, adapters merged in."""
         if self.trunk is not None and lora.factors(self.trunk):
@@ -76,6 +84,8 @@ class ParamGroups:
     models        model role -> ResolvedModel
     frozen        groups that nothing will write to; those of source "start" share the start's tensors
     donate_start  the start is not used elsewhere: its only group may take its tensors
+    ranks         over which trunks are sharded; all groups are then built at once, on rank 0 of the start's tensors,
+                  elsewhere of its shapes, and scalar heads are whole on every rank
 
     With an `adapter`, groups of one origin are adapters over one base, which is the start itself (or a path's model,
     loaded once); a group in `frozen` is the base. Scalar heads are trained in full in any case.
@@ -94,8 +104,11 @@ class ParamGroups:
         seed: int = 0,
         donate_start: bool = False,
         recompute: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         self.specs = dict(weights)
+        self.ranks = ranks
+        self.round: Round | None = None  # the micro-batch that all ranks work on now
         self._shared: set[str] = set()  # groups whose trunk is the start's tensors
         self.donate_start = donate_start
         self.start = start
@@ -106,8 +119,16 @@ class ParamGroups:
         self.steps = 0  # of the optimisers: the RNG key of dropout
         self._trainable: tuple[str, ...] = ()  # groups being trained
         self._bases: dict[str, Transformer] = {}
+        self.base_fingerprints: dict[str, str] = {}  # with ranks: of the base of adapters by origin
         self._built: dict[str, ParamGroup] = {}
         self.models = {name: self._resolve(name, model_role) for name, model_role in models.items()}
+        if ranks is not None:
+            from .sharding import skeleton
+
+            for name in self.specs:
+                self[name]
+            self.start = skeleton(start)
+            self._bases = {origin: skeleton(model) for origin, model in self._bases.items()}
 
     def __getitem__(self, name: str) -> ParamGroup:
         if name not in self._built:
@@ -164,6 +185,14 @@ class ParamGroups:
             for p in params:
                 p.requires_grad_(False)
 
+    def gathered_head(self, trunk: Model) -> AbstractContextManager[None]:
+        """The head of a trunk inside the `with`, outside of a forward pass; only ranks have to gather it."""
+        if self.ranks is None:
+            return nullcontext()
+        from .sharding import gathered_head
+
+        return gathered_head(trunk)
+
     def set_dropout(self, name: str, attend: AttentionFn, token_hashes: Tensor) -> None:
         """Set the dropout of a trunk's adapters for the forward pass with this `attend`, if they are being trained.
 
@@ -210,10 +239,11 @@ class ParamGroups:
                 raise BadValue(
                     f"weights {target}: {name} has shape {tuple(to[name].shape)}, in {source} {tuple(of[name].shape)}"
                 )
+            own, other = local(to[name]), local(of[name])
             if rate == 1.0:
-                to[name].copy_(of[name])
+                own.copy_(other)
             else:
-                to[name].lerp_(of[name], rate)
+                own.lerp_(other, rate)
 
     def _spec(self, name: str) -> WeightSpec:
         if name not in self.specs:
@@ -235,7 +265,10 @@ class ParamGroups:
 
     def _build(self, name: str) -> ParamGroup:
         origin = self.origin(name)
-        group = ParamGroup(None) if origin == HEAD_ONLY else self._trunk(name, origin)
+        if origin == HEAD_ONLY:
+            group = ParamGroup(None)
+        else:
+            group = self._trunk(name, origin) if self.ranks is None else self._sharded_trunk(name, origin, self.ranks)
         trunk = group.trunk
         if trunk is not None:
             trunk.recompute = self.recompute
@@ -246,7 +279,7 @@ class ParamGroups:
                         trunk if model.trunk == name and trunk is not None else self.trunk(model.trunk)
                     ).config.width
                     group.heads[head] = _zero_head(width, _dtype(self.start))
-        for module in (group.trunk, *group.heads.values()):
+        for module in (group.trunk if self.ranks is None else None, *group.heads.values()):
             if module is not None:
                 module.to(self.device).requires_grad_(False)
         return group
@@ -259,6 +292,39 @@ class ParamGroups:
         if name in self.frozen and not start_tensors:
             return ParamGroup(base, is_adapter_base=True)
         return ParamGroup(lora.adapt(base, self.adapter.lora, self.seed, start_tensors))
+
+    def _sharded_trunk(self, name: str, origin: str, ranks: Ranks) -> ParamGroup:
+        """A group with its trunk in parts over the ranks, and no heads yet."""
+        from .sharding import shard, skeleton
+
+        if origin == "start":
+            model = self.start
+        else:
+            model = self._bases.get(origin) or ranks.from_first(lambda: self._load_model(origin), skeleton)
+            self._bases[origin] = model  # type: ignore[assignment]
+        tensors = dict(model.named_parameters()) if ranks.rank == 0 else {}
+        short = self.device != "cpu" and self.dtype == "bfloat16"
+        if self.adapter is None:
+            return ParamGroup(shard(skeleton(model), tensors, ranks, short))
+        base, start_tensors = self.base(origin), self.adapter.tensors if origin == "start" else {}
+        if ranks.rank == 0 and origin not in self.base_fingerprints:
+            self.base_fingerprints[origin] = files.fingerprint(base.named_tensors())
+        if name in self.frozen and not start_tensors:
+            return ParamGroup(shard(skeleton(model), tensors, ranks, short), is_adapter_base=True)
+        if ranks.rank == 0:
+            tensors |= lora.factors(lora.adapt(base, self.adapter.lora, self.seed, start_tensors))
+        adapted = lora.adapt(skeleton(base), self.adapter.lora, self.seed, start_tensors)
+        return ParamGroup(shard(adapted, tensors, ranks, short))
+
+    def structure(self, name: str) -> Model:
+        """The transformer of a group for its shape: with ranks without weights."""
+        if self.ranks is None:
+            return self.trunk(name)
+        origin, group = self.origin(name), self[name]
+        model = self.start if origin == "start" else self._bases[origin]
+        if self.adapter is None or group.is_adapter_base:
+            return model
+        return lora.adapt(model, self.adapter.lora, self.seed)
 
     def _copy_of_start(self, name: str) -> Model:
         """A trunk equal to the start: with its tensors where the group is frozen or the start donated, else a copy."""
@@ -280,6 +346,8 @@ class ParamGroups:
                     f"{origin}: adapters need a model of selfteach's own families; this one runs through "
                     "transformers: train it in full"
                 )
+            if self.ranks is not None:
+                return model
             if keeps_half(self.device, self.dtype):
                 lora.halve(model)
             self._bases[origin] = model.to(self.device).requires_grad_(False)
@@ -298,6 +366,11 @@ class ParamGroups:
 def keeps_half(device: str, dtype: str) -> bool:
     """Whether the base of adapters is kept in bf16: on a GPU, since on a processor our kernels pack it themselves."""
     return device != "cpu" and dtype == "bfloat16"
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor, on the same memory; a tensor that is not sharded itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
 
 
 def shared_copy(model: M) -> M:

@@ -44,6 +44,13 @@ class LearnerSettings:
     micro_tokens: int = setting(
         4096, "tokens of a micro-batch: memory and speed, never the result; halved where memory runs out", least=1
     )
+    learner: Literal["local", "fsdp"] = setting(
+        "local", "local: one process; fsdp: weights, gradients and moments sharded over --world processes by PyTorch"
+    )
+    world: int = setting(0, "processes of --learner fsdp (default: those of torchrun, else 1)", least=0, most=4096)
+    learner_seconds: float = setting(
+        600.0, "seconds that a process of --learner fsdp may wait for the others within a step", above=0
+    )
     recompute: bool = setting(
         False, "activation checkpointing: layers are computed again in the backward; less memory, a third more work"
     )

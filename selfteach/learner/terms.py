@@ -50,6 +50,20 @@ class MetricAccumulator:
         """Add a number to the maximum `name`."""
         self.maxima[name] = torch.maximum(self.maxima[name], value) if name in self.maxima else value
 
+    def update(self, other: MetricAccumulator) -> None:
+        """Add what another has gathered."""
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, count in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+        for name, value in other.maxima.items():
+            self.maximum(name, value)
+
+    def on_cpu(self) -> MetricAccumulator:
+        """The same numbers on the processor."""
+        sums = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in self.sums.items()}
+        return MetricAccumulator(sums, self.counts, {n: v.cpu() for n, v in self.maxima.items()})
+
     def metrics(self) -> dict[str, float]:
         """Means, sums and maxima by name."""
         return {n: float(v) / max(1, self.counts.get(n, 1)) for n, v in self.sums.items()} | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..core import registry
 from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method
 from ..core.protocols import Engine
@@ -93,6 +95,8 @@ def memory(method: Method, start: StartModel, settings: RunSettings) -> str | No
         gpu=device != "cpu",
         rank=settings.lora_rank or (16 if settings.adapter else 0),  # for a stored adapter a usual rank: it is small
         engine_bytes=engine_bytes,
+        ranks=ranks_in(settings),
+        here=1 if device.startswith("cuda") else local_ranks(ranks_in(settings)),
         # On a CPU the engine keeps the weights in float32, and packed for its kernel besides.
         engine_weight_bytes=engine_bytes if device.startswith("cuda") else 4 + engine_bytes,
     )
@@ -127,16 +131,7 @@ def loop(
     fixed = frozen_groups(method)
     adapter = adapter_for(settings, start.model)
     never_written = fixed if trains else method.weights
-    learner = LocalLearner(
-        method.weights,
-        method.models,
-        start.model,
-        settings.seed,
-        settings,
-        adapter,
-        never_written,
-        donate_start and not start.mapped,
-    )
+    learner = learner_for(method, start, settings, adapter, never_written, donate_start and not start.mapped, trains)
     engine: Engine | None = None
     if with_engine and settings.engine != "builtin" and not all(stage.data for stage in method.stages):
         engine = remote_engine(method, learner, start, settings, folder, say)
@@ -184,6 +179,24 @@ def check_interruptible(start: StartModel, settings: RunSettings) -> None:
         )
 
 
+def learner_for(
+    method: Method,
+    start: StartModel,
+    settings: RunSettings,
+    adapter: lora.Adapter | None,
+    frozen: Collection[str],
+    donate_start: bool,
+    trains: bool = True,
+) -> LocalLearner:
+    """The learner of a run: in this process, or sharded over several where there is something to train."""
+    given = (method.weights, method.models, start.model, settings.seed, settings, adapter, frozen)
+    if settings.learner == "local" or not trains:
+        return LocalLearner(*given, donate_start)
+    from ..learner.sharded import ShardedLearner
+
+    return ShardedLearner.started(*given, registry.user_files())
+
+
 def engine_for(
     method: Method, learner: LocalLearner, start: StartModel, settings: RunSettings, frozen: Collection[str] = ()
 ) -> BuiltinEngine | EqualLengthEngine:
@@ -194,8 +207,9 @@ def engine_for(
     """
     resolved, named = learner.groups.models, named_model_roles(method)
     sampled = {name: resolved[name].trunk for name in engine_model_roles(method)}
-    trunks = {group: learner.groups[group].trunk for group in sorted(set(sampled.values()))}
-    models = {group: _engine_copy(trunk, group in frozen) for group, trunk in trunks.items() if trunk is not None}
+    trunks = {group: learner.trunk(group) for group in sorted(set(sampled.values()))}
+    shared = set(trunks) if learner.groups.ranks else set(frozen)  # what ranks hold in parts is a copy already
+    models = {group: _engine_copy(trunk, group in shared) for group, trunk in trunks.items()}
     device = devices.resolve_device(settings.device)
     model_heads = {name: dict(resolved[name].heads) for name in sampled if resolved[name].heads and name in named}
     head_groups = {g for own in model_heads.values() for g in own.values()} | {
@@ -216,6 +230,7 @@ def engine_for(
     dtype = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)]
     updated = {g for s in method.stages for u in s.updates for g in u.params}
     n_trained = sum(p.numel() for g in updated for p in learner.groups[g].named_parameters().values())
+    n_trained //= ranks_in(settings)
     return BuiltinEngine(
         models, sampled, start.tokenizer, device=device, dtype=dtype, reserve=TRAINING_BYTES * n_trained, **more
     )
@@ -261,6 +276,20 @@ def correction_of(method: Method, settings: RunSettings) -> MismatchCorrection |
     made = MismatchCorrection(settings.mismatch_correction, settings.mismatch_cap, settings.mismatch_floor)
     made.check(method)
     return made
+
+
+def ranks_in(settings: RunSettings) -> int:
+    """The number of processes over which a run's learner is sharded."""
+    if settings.learner == "local":
+        return 1
+    from ..learner.ranks import world_size
+
+    return world_size(settings.world)
+
+
+def local_ranks(ranks: int) -> int:
+    """How many of a learner's processes share this machine's memory."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if "RANK" in os.environ else ranks
 
 
 def context_of(settings: RunSettings, start: StartModel) -> int:

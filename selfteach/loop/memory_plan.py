@@ -131,6 +131,8 @@ def plan_memory(
     gpu: bool = False,
     engine_bytes: int = 4,
     engine_weight_bytes: int = 4,
+    ranks: int = 1,
+    here: int = 1,
 ) -> MemoryPlan:
     """The memory plan of a run.
 
@@ -144,6 +146,10 @@ def plan_memory(
                trained
     engine_bytes, engine_weight_bytes
                of a number in the engine's cache, and of all its copies of a weight
+    ranks, here
+               processes over which weights, gradients and moments are sharded, and how many of them are in this memory;
+               each holds its own activations and gathers embedding, head and two layers, and on a processor the run's
+               holds the start besides. A base is sharded once for each group that is made of it
     """
     every, linear = parameter_counts(c)
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -155,6 +161,21 @@ def plan_memory(
     tokens = max(tokens, min(length, c.max_length))
     cache = slots * math.ceil(length / PAGE) * PAGE * cache_bytes_per_token(c, engine_bytes)
     short = (linear * ((-2 if rank else 2 * len(models)) if gpu else 4 * (1 if rank else len(models)))) if bf16 else 0
+    if ranks > 1:
+        per_layer = linear // c.layers
+        gathered = 4 * (every - linear + 2 * per_layer) * 2  # weights, and their gradients before they are scattered
+        copies = len(models) + start
+        sharded = 4 * copies * every + rank * adapter_width * 4 * len(models)
+        moments = sum(8 * n for n in trainable)
+        parts = {
+            "weights": sharded * here // ranks + gathered * here + (0 if gpu else 4 * every),
+            "gradients": 4 * max(trainable, default=0) * here // ranks,
+            "moments": moments * here // ranks,
+            "activations": activation_bytes(c, tokens, bf16, recompute) * here,
+            "vocabulary": logits_bytes(c, tokens, bf16) * here,
+            "engine": len(sampled) * (every * engine_weight_bytes + cache),
+        }
+        return MemoryPlan(parts, tokens, slots, length)
     parts = {
         "weights": held * every * 4 + rank * adapter_width * 4 * len(models) + short,
         "gradients": 4 * max(trainable, default=0),

@@ -88,6 +88,11 @@ class Session:
         return engine is not None and engine.capabilities.remote
 
     @property
+    def structure(self) -> Model:
+        """The policy's trunk for its shape alone."""
+        return self.loop.learner.structure("policy")
+
+    @property
     def stopping(self) -> bool:
         """Whether a stop after the current step was requested."""
         return bool(self.stop.signal)
@@ -95,7 +100,7 @@ class Session:
     @property
     def adapted(self) -> bool:
         """Whether the policy is a base with adapters."""
-        return bool(lora.lora_layers(self.model))
+        return bool(lora.lora_layers(self.structure))
 
     def open(self) -> bool:
         """Load the folder's newest checkpoint; True where there was one."""
@@ -117,7 +122,7 @@ class Session:
                 adapter = at / "adapter"
                 self.loop.learner.put("policy", peft_files.read_factors(adapter), str(adapter / peft_files.WEIGHTS))
             else:
-                self.loop.learner.put("policy", files.load_weights(at, self.model), str(at / "model.safetensors"))
+                self.loop.learner.put("policy", files.load_weights(at, self.structure), str(at / "model.safetensors"))
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
             self.loop.restore_ahead(state.get("ahead", ()))
@@ -148,10 +153,12 @@ class Session:
 
         def fill(folder: Path) -> None:
             loop.tokenizer.save(folder)
+            model = self.model
             if self.adapted:
-                peft_files.save(folder / "adapter", self.model, self.base)
+                peft_files.save(folder / "adapter", model, self.base)
             if loop.done or not self.adapted:
-                files.save(folder, lora.merged_copy(self.model) if self.adapted else self.model, loop.tokenizer)
+                files.save(folder, lora.merged_copy(model) if self.adapted else model, loop.tokenizer)
+            del model
             loop.learner.save(folder, skip=("policy",))
 
         state = {**asdict(loop.state), "log": self.log.offset if self.log else 0, "made_by": dict(self.made_by)}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Generator, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,7 @@ from .transformer import Config, Transformer
 PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}  # others are quantised
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # bytes of weights in one file; more are saved in several
+STORED_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -235,14 +237,19 @@ def load_weights(folder: Path, like: Model) -> dict[str, Tensor]:
 
 def copy_tensors(target: Mapping[str, Tensor], given: Mapping[str, Any], file: Path | str) -> None:
     """Copy tensors by name. Raises BadCheckpoint for one that is missing, extra, or of another shape."""
-    _check_names(target, given, file)
-    for name, p in target.items():  # all before the first is copied, so that a refused file leaves the model unchanged
-        _check_shape(file, name, tuple(given[name].shape), tuple(p.shape))
+    check_tensors(target, given, file)  # all before the first is copied, so that a refused file changes nothing
     with torch.no_grad():
         for name, p in target.items():
             tensor = torch.as_tensor(given[name])
             if p.data_ptr() != tensor.data_ptr():  # else it is the same tensor
                 p.copy_(tensor)
+
+
+def check_tensors(target: Mapping[str, Any], given: Mapping[str, Any], file: Path | str) -> None:
+    """Raise BadCheckpoint where given tensors are not, by name and shape, those of `target`."""
+    _check_names(target, given, file)
+    for name, p in target.items():
+        _check_shape(file, name, tuple(given[name].shape), tuple(p.shape))
 
 
 def _check_names(target: Mapping[str, Any], given: Mapping[str, Any], file: Path | str) -> None:
@@ -272,6 +279,26 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
         seen.add(storage.data_ptr())
         out[name] = t if own else t.clone()
     save_file(out, str(file), metadata={"format": "pt"})
+
+
+def stream_tensors(
+    file: Path, shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], tensor: Callable[[str], Tensor]
+) -> None:
+    """Write a safetensors file of tensors that are made as they are written, one at a time."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in shapes.items():
+        begin, end = end, end + dtype.itemsize * math.prod(shape)
+        header[name] = {"dtype": STORED_DTYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for name, (dtype, shape) in shapes.items():
+            t = tensor(name).detach()
+            if t.dtype != dtype or tuple(t.shape) != shape:
+                raise BadCheckpoint(f"{file}: {name} is {t.dtype} {tuple(t.shape)}, not {dtype} {shape}")
+            out.write(memoryview(t.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensor], limit: int | None = None) -> None:

@@ -286,6 +286,13 @@ def test_memory_by_hand():
     assert thin.parts["weights"] == 4 * (1272 + 512) - 2 * 1152 and whole.parts["weights"] == 4 * 1272 + 2 * 1152
     long = memory_plan.plan_memory(c, ["policy"], [("policy",)], [], tokens=10, slots=1, length=40)
     assert long.tokens == 40  # a sequence is never cut
+    # Over two ranks of a GPU each: half of policy and ref; and whole, with gradients, 120 numbers that are in no linear
+    # layer and the 576 of each of two layers.
+    parts = memory_plan.plan_memory(
+        c, ["policy"], [("policy",)], [], tokens=100, slots=1, length=40, gpu=True, ranks=2
+    ).parts
+    assert parts["weights"] == 2 * 1272 * 4 // 2 + 2 * 4 * (120 + 2 * 576)
+    assert parts["moments"] == 8 * 1272 // 2 and parts["gradients"] == 4 * 1272 // 2
 
 
 @pytest.mark.parametrize(

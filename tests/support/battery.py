@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -151,17 +151,19 @@ class Study:
         model: torch.nn.Module | None = None,
         passes: bool = True,
         away: float = 0.05,
+        make: Callable[..., Any] = RecordingLearner,
     ):
         method = needed(method)
-        learner = RecordingLearner(
-            method.weights, method.models, model or start(), 0, LearnerSettings(micro_tokens=tokens)
-        )
+        learner = make(method.weights, method.models, model or start(), 0, LearnerSettings(micro_tokens=tokens))
         learner.passes = passes
         for name in method.weights:
             if name != "policy" and away:
                 gen = torch.Generator().manual_seed(len(name))
-                for p in learner.weights(name).values():
-                    p.add_(away * torch.randn(p.shape, generator=gen, dtype=p.dtype))
+                moved = {
+                    n: p + away * torch.randn(p.shape, generator=gen, dtype=p.dtype)
+                    for n, p in learner.weights(name).items()
+                }
+                learner.put(name, moved)
         stage = learning_stage(method)
         context = StepContext(None, Reserved, tuple(method.models), {}, Sampling(), {}, limits=EpisodeLimits())  # type: ignore[arg-type]
         context.trees.update({e.id: e.tree for g in groups for e in g.episodes})

@@ -1,0 +1,358 @@
+"""The processes of a sharded learner: how they start, what they tell each other, and what is said when one is lost.
+
+Rank 0 is the run itself; the others carry out what it asks. It starts them on this machine, or torchrun has (then all
+ranks run the same command, and ranks above 0 serve). Orders go by a key in a TCP store, on which an idle rank may wait
+for hours, and their contents by gloo; tensors go by gloo on processors and by NCCL on GPUs. Only inside an operation
+is there a deadline: each rank notes in the store what it does, and these notes are the error's text.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from ..core.errors import BadValue, SelfteachError, describe
+from .errors import AgreedOutOfMemory, RankFailed
+
+T = TypeVar("T")
+NOTHING = "waits for work"
+START_SECONDS = 300.0  # for all ranks to appear: each imports torch, from a cold disk maybe
+IDLE_SECONDS = 3600.0  # of one wait for work, after which a rank waits again
+SMALL = 1 << 16  # bytes of an order that goes by the store itself
+KEPT_ORDERS = 1000  # of the last ones, of which some rank may not have read the newest
+GRACE_SECONDS = 3.0  # for what a lost rank left behind to arrive
+
+
+def launched_ranks(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """(rank, world size) where torchrun or the like started this process; None where it runs by itself."""
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return None
+    return int(environment["RANK"]), int(environment["WORLD_SIZE"])
+
+
+def world_size(setting: int) -> int:
+    """The number of ranks: the setting, else that of torchrun, else 1.
+
+    Raises BadValue where torchrun started another number.
+    """
+    launched = launched_ranks()
+    if launched is None:
+        return setting or 1
+    if setting not in (0, launched[1]):
+        raise BadValue(
+            f"world: {setting} ranks are asked for, and torchrun started {launched[1]} processes; give --nproc-per-node"
+            f" {setting}, or leave --world out"
+        )
+    return launched[1]
+
+
+class Ranks:
+    """This process among the ranks of a learner.
+
+    rank, world  its number, and how many there are
+    device       of this rank: cpu, or cuda:N of its own
+    seconds      the deadline of an exchange inside an operation
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        device: str,
+        seconds: float,
+        store: dist.TCPStore,
+        workers: Sequence[subprocess.Popen[bytes]] = (),
+    ) -> None:
+        self.rank, self.world, self.device, self.seconds = rank, world, device, seconds
+        self.workers = list(workers)
+        self._store = dist.PrefixStore("selfteach", store)
+        self._orders = 0
+        self.learners = 0  # made so far
+        self.gone: list[int] = []  # of them, those that nobody has any more
+        self.broken = False
+        backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
+        self._store.set(f"here/{rank}", b"")
+        self._meet([f"here/{n}" for n in range(world)])
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("ranks", store),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=seconds),
+        )
+        from torch.distributed.device_mesh import init_device_mesh
+
+        self.mesh = init_device_mesh(device.split(":")[0], (world,))
+        self.note(NOTHING)
+
+    def _meet(self, keys: list[str]) -> None:
+        """Wait until all ranks are here. Raises RuntimeError where one that was started here ends, or none comes."""
+        until = time.monotonic() + START_SECONDS
+        while not self._store.check(keys):
+            if time.monotonic() > until or any(w.poll() is not None for w in self.workers):
+                missing = [k.removeprefix("here/") for k in keys if not self._store.check([k])]
+                raise RuntimeError(f"rank {', '.join(missing)} did not start")
+            time.sleep(0.05)
+
+    # ---- orders
+
+    def order(self, name: str, learner: int = -1, given: Sequence[Any] = ()) -> None:
+        """Of rank 0: have all other ranks carry out an operation of a learner, by its number."""
+        if self.world > 1:
+            gone = [self.gone.pop() for _ in range(len(self.gone))]
+            sent = pickle.dumps((name, learner, gone, given))
+            small = len(sent) <= SMALL
+            self._store.set(f"order/{self._orders}", sent if small else pickle.dumps((name, learner, gone, None)))
+            with contextlib.suppress(RuntimeError):
+                self._store.delete_key(f"order/{self._orders - KEPT_ORDERS}")
+            self._orders += 1
+            if not small:
+                self.broadcast(given)
+        self.note(name)
+
+    def next_order(self) -> tuple[str, int, list[int], Sequence[Any]]:
+        """Of the others: the next operation, the number of its learner, learners that are gone, and what it is given.
+
+        Waits for it; EOFError where rank 0 is gone.
+        """
+        self.note(NOTHING)
+        key = f"order/{self._orders}"
+        while True:
+            try:
+                self._store.wait([key], timedelta(seconds=IDLE_SECONDS))
+                name, learner, gone, given = pickle.loads(self._store.get(key))
+                break
+            except dist.DistStoreError as error:
+                if "imeout" not in str(error) and "imed out" not in str(error):
+                    raise EOFError(str(error)) from None
+            except dist.DistNetworkError as error:
+                raise EOFError(str(error)) from None
+        self._orders += 1
+        self.note(name)
+        return name, learner, gone, self.broadcast(None) if given is None else given
+
+    def note(self, text: str) -> None:
+        """Say what this rank does now."""
+        with contextlib.suppress(RuntimeError):  # the store is rank 0's, who may be gone
+            self._store.set(f"at/{self.rank}", f"{time.time():.1f} {text}")
+
+    def failed(self, error: BaseException) -> None:
+        """Leave behind why this rank ends."""
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"failed/{self.rank}", describe(error))
+
+    # ---- exchanges, in which every rank takes part
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        if self.world == 1:
+            return value
+        held = [value]
+        dist.broadcast_object_list(held, 0, device=torch.device("cpu"))
+        return held[0]
+
+    def from_first(self, make: Callable[[], T], shape: Callable[[T], Any]) -> T:
+        """What rank 0 makes; the others get the `shape` of it. Raises on every rank what rank 0 raises."""
+        made, error = None, None
+        if self.rank == 0:
+            try:
+                made = make()
+            except SelfteachError as raised:
+                error = raised
+        sent = self.broadcast((error, None if made is None else shape(made)))
+        if sent[0] is not None:
+            raise sent[0]
+        return sent[1] if made is None else made
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, on every rank."""
+        if self.world == 1:
+            return [value]
+        out: list[Any] = [None] * self.world
+        dist.all_gather_object(out, value)
+        return out
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of a tensor over ranks, in place."""
+        if self.world > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def agree(self, error: BaseException | None) -> None:
+        """Raise on every rank where one has failed in what it did alone: running out of memory as that, else the first
+        rank's error.
+        """
+        bad = self.sum(torch.tensor(int(error is not None)))
+        if not bad:
+            return
+        found = self.gather(None if error is None else (isinstance(error, SelfteachError), str(error), describe(error)))
+        texts = [(rank, *f) for rank, f in enumerate(found) if f is not None]
+        if any("can't allocate memory" in text or "OutOfMemoryError" in full for _, _, text, full in texts):
+            raise AgreedOutOfMemory(f"rank {texts[0][0]}: can't allocate memory")
+        if error is not None and all(f is None for f in found[: self.rank]):
+            raise error
+        rank, ours, text, full = texts[0]
+        raise RankFailed(text if ours else f"learner: rank {rank}: {full}")
+
+    # ---- the end
+
+    def explain(self, error: BaseException) -> RankFailed:
+        """What became of the ranks, after an exchange of rank 0 failed: who died or failed, else what each waits for.
+        The ranks are ended.
+        """
+        self.broken = True
+        until, dead, left = time.monotonic() + GRACE_SECONDS, list[str](), list[str]()
+        while time.monotonic() < until and not (dead or left):
+            dead = [f"rank {n} {_end_of(w)}" for n, w in enumerate(self.workers, 1) if w.poll() is not None]
+            left = [f"rank {n}: {t}" for n in range(1, self.world) if (t := self._read(f"failed/{n}"))]
+            time.sleep(0.05)
+        notes = "; ".join(f"rank {n}: {self._ago(self._read(f'at/{n}'))}" for n in range(self.world))
+        self.kill()
+        if left or dead:
+            return RankFailed(f"learner: {(left or dead)[0]} (at that time {notes}); go on with --resume")
+        return RankFailed(
+            f"learner: no answer within {self.seconds:g} s ({notes}): {describe(error, 120)}; raise --learner-seconds"
+            " if a step takes longer, then go on with --resume"
+        )
+
+    def _read(self, key: str) -> str:
+        with contextlib.suppress(RuntimeError):
+            if self._store.check([key]):
+                return self._store.get(key).decode()
+        return ""
+
+    @staticmethod
+    def _ago(note: str) -> str:
+        when, _, text = note.partition(" ")
+        return f"{text}, for {max(0.0, time.time() - float(when)):.0f} s" if when else "nothing"
+
+    def kill(self) -> None:
+        """End the ranks that this process started."""
+        for worker in self.workers:
+            with contextlib.suppress(OSError):
+                worker.kill()
+        for worker in self.workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(10)
+        self.workers.clear()
+
+    def close(self) -> None:
+        """Of rank 0: send the others home."""
+        global _current
+        atexit.unregister(self.close)
+        if _current is self:
+            _current = None
+        if not self.broken:
+            self.broken = True
+            with contextlib.suppress(RuntimeError):
+                self.order("end")
+        for worker in self.workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(10)
+        self.kill()
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
+
+
+def _end_of(worker: subprocess.Popen[bytes]) -> str:
+    code = worker.returncode
+    return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+
+
+_current: Ranks | None = None  # one process group a process
+
+
+def ranks_of(world: int, device: str, seconds: float, files: Sequence[str] = ()) -> Ranks:
+    """The ranks of this process's learners, of which it is rank 0: those there are, else new ones.
+
+    files  of a user's own that other ranks have to run, since they register what terms are made of
+
+    Raises BadValue where they cannot be started.
+    """
+    global _current
+    if _current is not None and any(w.poll() is not None for w in _current.workers):
+        _current.broken = True  # they die with the thread that started them
+    if _current is not None and not _current.broken and (_current.world, _current.device) == (world, device):
+        return _current
+    if _current is not None:
+        _current.close()
+    launched = launched_ranks()
+    if launched is not None:
+        _current = join(device, seconds)
+    else:
+        store = _store("127.0.0.1", 0, True)
+        workers = [_start(rank, world, device, seconds, store.port, files) for rank in range(1, world)]
+        try:
+            _current = Ranks(0, world, device_of(device, 0), seconds, store, workers)
+        except BaseException as error:
+            dead = [f"rank {n} {_end_of(w)}" for n, w in enumerate(workers, 1) if w.poll() is not None]
+            for worker in workers:
+                worker.kill()
+            if isinstance(error, RuntimeError) and not isinstance(error, SelfteachError):
+                raise RankFailed(f"learner: {', '.join(dead) or describe(error)} as the ranks started") from error
+            raise
+    atexit.register(_current.close)
+    return _current
+
+
+def join(device: str, seconds: float) -> Ranks:
+    """This process among the ranks that torchrun started. Raises BadValue where they cannot meet."""
+    launched = launched_ranks()
+    assert launched is not None
+    rank, world = launched
+    host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
+    hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    local = int(os.environ.get("LOCAL_RANK", rank))
+    return Ranks(rank, world, device_of(device, local), seconds, _store(host, port, hosts))
+
+
+def _store(host: str, port: int, hosts: bool) -> dist.TCPStore:
+    """The store at an address; raises BadValue for one that is taken, or where nobody answers."""
+    try:
+        return dist.TCPStore(
+            host, port, is_master=hosts, timeout=timedelta(seconds=START_SECONDS), wait_for_workers=False
+        )
+    except RuntimeError as error:
+        what = "the port is in use: give another MASTER_PORT" if "in use" in str(error) else describe(error, 160)
+        raise BadValue(f"learner: the ranks cannot meet at {host}:{port}; {what}") from None
+
+
+def device_of(device: str, local: int) -> str:
+    """The device of a rank, by its number on its machine. Raises BadValue where there are fewer GPUs than ranks."""
+    if not device.startswith("cuda"):
+        return device
+    if local >= torch.cuda.device_count():
+        raise BadValue(
+            f"world: rank {local} of this machine has no GPU of its own, there are {torch.cuda.device_count()}; ask for"
+            " as many ranks as GPUs, or --device cpu"
+        )
+    return f"cuda:{local}"
+
+
+def _start(
+    rank: int, world: int, device: str, seconds: float, port: int, files: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """A process that serves as a rank, on this machine."""
+    more = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    more |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else a wait that is over is a warning on the run's terminal
+    more |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": max(1, torch.get_num_threads() // world)}
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "selfteach.learner.worker", device, str(seconds), str(os.getpid()), *files]
+    environment = {**os.environ, **{k: str(v) for k, v in more.items()}, "PYTHONPATH": paths}
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
