@@ -73,7 +73,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         asked, left, load = list[str](), list(replies), model_text.load_model
 
         def loaded(given: Any, slots: int) -> Any:
-            model = load(given, slots)
+            model: Any = load(given, slots)
 
             async def generate(role: str, ids: Any, sampling: Any, key: int, on_tokens: Any = None) -> Completion:
                 asked.append(model.tokenizer.decode(ids))
