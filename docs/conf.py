@@ -38,7 +38,7 @@ def setup(app: object) -> None:
 
 
 def write_live_pages(folder: Path) -> None:
-    """Write the pages that stand by themselves: runs, of which docs/live holds what is shown; the ledger; the regimes."""
+    """Write the pages that stand by themselves: the runs of docs/live, the ledger, the regimes."""
     folder.mkdir(parents=True, exist_ok=True)
     for run in sorted((DOCS / "live").glob("*.json.gz")):
         write_page(read_answers(run), folder / f"{run.name.partition('.')[0]}.html")

@@ -12,7 +12,7 @@ from ..analysis.curves import curves_of, figure_of, png_of, run_title
 from ..analysis.health import RunWarning, warnings_of
 from ..analysis.learning_curve import curve
 from ..analysis.scaling_fit import ScalingFit, fit_scaling
-from ..configuration import run_config_of
+from ..configuration import RunConfig, run_config_of
 from ..core.errors import BadValue
 from ..loop import checkpoint
 from ..loop.log import logged_steps, read_events
@@ -137,18 +137,22 @@ class Run(Outcome):
         A learning rate that falls (`decay`) falls over the new number of steps. Raises BadValue for fewer steps than
         are done.
         """
+        run_config = self.ending(trust, steps=steps, budget=budget, max_seconds=max_seconds)
+        outcome = launch(run_config, self.folder, observer, True, progress, self.on_step(callbacks), log)
+        return Run(**vars(outcome))
+
+    def ending(self, trust: bool = False, **ends: Any) -> RunConfig:
+        """Its configuration, with other settings of when it ends (steps, budget, max_seconds) or of where its learner is
+        (learner, world; None: as they are), which its config.json then has. Raises BadValue for fewer steps than are done.
+        """
         run_config = run_config_of(self.folder, trust)
-        ends = {"steps": steps, "budget": budget, "max_seconds": max_seconds}
         ends = {n: v for n, v in ends.items() if v is not None and v != getattr(run_config.settings, n)}
-        if steps is not None and steps < self.steps_done:
+        if (steps := ends.get("steps")) is not None and steps < self.steps_done:
             raise BadValue(
                 f"resume: steps={steps}, and {self.folder} has {self.steps_done} behind it; give more to go on, or"
                 " train again in a new folder"
             )
-        if ends:
-            run_config = extend(self.folder, run_config, **ends)
-        outcome = launch(run_config, self.folder, observer, True, progress, self.on_step(callbacks), log)
-        return Run(**vars(outcome))
+        return extend(self.folder, run_config, **ends) if ends else run_config
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy to a new folder in the Hub's layout, which transformers, vLLM and `--model` read.

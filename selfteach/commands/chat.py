@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.disk import disk_errors
 from ..core.errors import BadValue, SelfteachError, Terminated
+from ..core.tagged_text import messages_as_text
 from ..core.task import Sampling
 from ..core.terminal_text import shown_on
 from ..core.threads import run_to_end
@@ -22,15 +23,22 @@ from .common import print_json, print_note
 from .model_text import (
     add_loading,
     add_sampling_options,
+    add_tools,
     load_model,
     note_without_template,
+    player_for,
     sampling_of,
+    shown_call,
 )
 
 if TYPE_CHECKING:
+    from ..serving.program_player import ProgramPlayer
     from ..serving.text_model import TextModel
 
 ABOUT = """Talk to a model: the newest checkpoint of a run, or any model that `train --model` takes.
+
+A run that was trained with tools or a search engine calls them, as in training (docs/tools.md); what they answer is
+shown on stderr.
 
 The answer is shown as it is drawn. Ctrl-C ends the answer, Ctrl-D the conversation. A line that begins with / is an
 order:
@@ -56,6 +64,7 @@ def parser() -> Parser:
     made.add_argument("model", metavar="RUN_OR_MODEL", help="a run's folder, a model's folder or name, a .gguf file")
     add_sampling_options(made, 1024)
     made.add_argument("--system", metavar="TEXT", help="the system message")
+    add_tools(made)
     add_loading(made)
     return made
 
@@ -71,7 +80,8 @@ def run(command: str, words: Sequence[str]) -> int:
             raise BadValue(f"selfteach chat: --system: {model.name} has no chat template; leave it out")
         note_without_template(model)
         seed = given.get("seed", secrets.randbits(32))
-        Talk(model, sampling, given.get("stop", ()), seed, given.get("system"), as_json).go()
+        player = player_for(given, model, command)
+        Talk(model, sampling, given.get("stop", ()), seed, given.get("system"), as_json, player).go()
     return 0
 
 
@@ -86,7 +96,9 @@ class Talk:
         seed: int,
         system: str | None,
         as_json: bool = False,
+        player: ProgramPlayer | None = None,
     ) -> None:
+        self.player = player
         self.model, self.sampling, self.stop, self.seed, self.as_json = model, sampling, stop, seed, as_json
         self.messages: list[dict[str, Any]] = []
         self.n_answers = 0
@@ -129,6 +141,9 @@ class Talk:
 
     def _answer(self, text: str) -> None:
         messages = [*self.messages, {"role": "user", "content": text}]
+        if self.player is not None:
+            self._answer_with_tools(self.player, messages)
+            return
         ids, said = self.model.prompt_ids(messages), list[str]()
         reason = "stopped"
         try:
@@ -145,6 +160,39 @@ class Talk:
             print_note("(cut: --max-tokens or the context is used up)")
         self.messages = [*messages, {"role": "assistant", "content": answer}]
         self.n_answers += 1
+
+    def _answer_with_tools(self, player: ProgramPlayer, messages: list[dict[str, Any]]) -> None:
+        """Answer by the program, whose calls and their answers stay in the conversation; one stopped leaves nothing."""
+        prompt = messages if self.model.has_chat_template else messages_as_text(messages)
+        try:
+            played = run_to_end(player.play(prompt, self.sampling, self.seed, (self.n_answers,), self._show))
+        except Terminated:
+            raise
+        except KeyboardInterrupt:
+            print_note("\n(stopped)")
+            return
+        calls = [{"tool": c.tool, "seconds": c.seconds, "error": c.error} for c in played.calls]
+        if self.as_json:
+            about = {"role": "assistant", "content": played.text, "finish_reason": played.reason, "calls": calls}
+            print_json({**about, "turns": [{"kind": kind, "text": text} for kind, text in played.turns]})
+        else:
+            print(flush=True)
+            for call in played.calls:
+                print_note(f"(called {shown_on(sys.stderr, shown_call(call))})")
+            if played.reason == "length":
+                print_note("(cut: --max-tokens or the context is used up)")
+        self.messages = [*messages, *map(dict, played.messages)]
+        self.n_answers += 1
+
+    def _show(self, kind: str, text: str) -> None:
+        """Show a part of an answer as it comes."""
+        if self.as_json:
+            return
+        if kind == "tool":
+            print(flush=True)
+            print_note("\n".join(f"> {line}" for line in shown_on(sys.stderr, text).splitlines()))
+        else:
+            print(shown_on(sys.stdout, text), end="", flush=True)
 
     async def _stream(self, ids: Any, said: list[str]) -> str:
         """Show an answer as it comes, and gather its pieces; returns why it ended."""

@@ -15,6 +15,8 @@ from .arguments import add_fields, add_typed
 from .common import add_trust, print_note
 
 if TYPE_CHECKING:
+    from ..core.tree import CallRecord
+    from ..serving.program_player import ProgramPlayer
     from ..serving.text_model import TextModel
 
 MAX_TOKENS = 256
@@ -35,6 +37,36 @@ def add_sampling_options(parser: Any, max_tokens: int = MAX_TOKENS) -> None:
     parser.add_argument("--stop", metavar="TEXT", nargs="+", action="extend", help=stop)
     seed = "the same seed, prompt and model give the same answer (default: another each time)"
     add_typed(parser, "seed", int, seed)
+
+
+def add_tools(parser: Any) -> None:
+    """Add the options by which tools are called."""
+    tools = "typed functions with docstrings that the model may call (docs/tools.md), in place of those of its run"
+    parser.add_argument("--tools", metavar="FILE.py:NAME", nargs="+", action="extend", help=tools)
+    add_typed(parser, "no_tools", bool, "call none: of a run that was trained with tools the model alone")
+
+
+def player_for(given: Mapping[str, Any], model: TextModel, command: str) -> ProgramPlayer | None:
+    """What plays the program of a run with tools, or one with --tools; None where there are none. Raises BadValue."""
+    if given.get("no_tools"):
+        if "tools" in given:
+            raise BadValue(f"selfteach {command}: --tools and --no-tools do not go together; leave one out")
+        return None
+    from ..serving.program_player import player_of
+
+    player = player_of(given["model"], model, bool(given.get("trust")), given.get("tools", ()))
+    if player is not None and given.get("stop"):
+        raise BadValue(
+            f"selfteach {command}: --stop: the program that calls the tools ends its turns itself; leave it out, or"
+            " give --no-tools"
+        )
+    return player
+
+
+def shown_call(call: CallRecord) -> str:
+    """A call of a tool in a line: which, how long it took, what it raised."""
+    took = f"{1000 * call.seconds:.0f} ms" if call.seconds < 1 else f"{call.seconds:.3g} s"
+    return f"{call.tool}, {took}" + (f", {call.error}" if call.error else "")
 
 
 def sampling_of(given: Mapping[str, Any]) -> Sampling:

@@ -47,11 +47,14 @@ EXAMPLES = """examples:
   selfteach train grpo --model smollm2-135m --lora-rank 16 --lr 1e-4   train adapters instead of all weights
   selfteach train m2po --method.budget 0.04 --run.budget 1e6           a name that the method and the run both have
   selfteach train --resume runs/ssrl-1                                 continue from the newest checkpoint
+  selfteach train --resume runs/ssrl-1 --steps 80                      give it more steps, 80 in all
   selfteach train --config runs/ssrl-1/config.json --seed 2            repeat a run with another seed
 
 what comes out: a folder (default: runs/METHOD-N) with last/model.safetensors (the newest checkpoint), config.json,
 figures.json, curves.png and log/ (every event, every rollout). Ctrl-C ends with a checkpoint. With --json the last
 line of stdout is {"folder": ..., "figures": {"before": ..., "after": ...}, "done": true}."""
+
+ENDS = ("steps", "budget", "max_seconds")  # settings that a run may be given as it is resumed
 
 
 def parser(entry: Any = None) -> Parser:
@@ -68,7 +71,8 @@ def parser(entry: Any = None) -> Parser:
     made.add_argument(
         "--resume",
         metavar="RUN",
-        help="continue a run; needs no METHOD, and takes no option but --log, --trust, --json, --learner and --world",
+        help="continue a run; needs no METHOD, and takes no option but --steps, --budget and --max-seconds, by which it"
+        " ends later, --learner and --world, --log, --trust and --json",
     )
     made.add_argument(
         "--config",
@@ -166,24 +170,17 @@ def _trackers(given: Mapping[str, Any]) -> list[str]:
 
 
 def _resume(words: Sequence[str], name: str | None) -> int:
-    from ..configuration import run_config_of
-
     given = vars(parser().read(words, expect=[name] if name else ()))
     others = ([name] if name else []) + [
-        f"--{k.replace('_', '-')}" for k in given if k not in ("resume", "log", "trust", "json", *OF_RANKS)
+        f"--{k.replace('_', '-')}" for k in given if k not in (*ENDS, *OF_RANKS, "resume", "log", "trust", "json")
     ]
     if others:
         raise BadValue(f"selfteach train: --resume takes the run's own configuration; leave out {', '.join(others)}")
+    from ..api.run import load
+
     folder, trust = Path(given["resume"]), bool(given.get("trust"))
-    ranks = {name: given[name] for name in OF_RANKS if name in given}
-
-    def planned() -> Any:
-        from ..training import extend
-
-        run_config = run_config_of(folder, trust)
-        return extend(folder, run_config, **ranks) if ranks else run_config
-
-    return _run_with_progress(planned, folder, True, given)
+    changes = {name: given.get(name) for name in (*ENDS, *OF_RANKS)}
+    return _run_with_progress(lambda: load(folder).ending(trust, **changes), folder, True, given)
 
 
 def _run_with_progress(planned: Callable[[], Any], folder: Path, resume: bool, given: Mapping[str, Any]) -> int:

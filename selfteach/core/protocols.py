@@ -141,7 +141,10 @@ class Learner(Protocol):
         ...
 
     def logprob_mismatch(self, batch: Batch) -> Mapping[str, float]:
-        """|logp - old_logp| over the rows that have both: mean, p99, max. Before the first step of an update."""
+        """|logp - old_logp| over the rows that have both: mean, p99, max. Before the first step of an update.
+
+        May add the column `logprob_gap` to the batch, old_logp - logp of each token.
+        """
         ...
 
     def weights(self, group: str) -> Mapping[str, Any]:

@@ -246,11 +246,24 @@ class Trajectory:
     before: tuple[Ref, ...] = ()
 
 
+class CallRecord(NamedTuple):
+    """A call of a tool: its name, the last node of the tree when it was called, seconds, and what it raised or "".
+
+    seconds: from the call to its end, waiting for a free place included; of a clock, so never the same twice.
+    """
+
+    tool: str
+    node: int
+    seconds: float
+    error: str = ""
+
+
 @dataclass(slots=True)
 class Episode:
     """One run of a program: its tree, the trajectories it closed, and what it returned.
 
-    status: done | limit | error; `why`: the error. cost: tokens sampled, scored, turns, calls.
+    status: done | limit | error; `why`: the error. cost: tokens sampled, scored, turns, calls. calls: of tools, for
+    people who read the log; nothing else may depend on their times.
     """
 
     id: str
@@ -260,6 +273,7 @@ class Episode:
     status: str = "done"
     why: str = ""
     cost: dict[str, float] = field(default_factory=dict)
+    calls: list[CallRecord] = field(default_factory=list[CallRecord])
 
 
 NUMBERS: Any = (bool, int, float, np.bool_, np.integer, np.floating)

@@ -171,15 +171,17 @@ class LocalLearner:
     def logprob_mismatch(self, batch: Batch) -> dict[str, float]:
         """The log-prob mismatch of learner and engine: |logp - old_logp| over the rows that have both.
 
-        Returns mean, p99 and max (NaN without rows), and the number of rows. Call it before the first step, under the
-        weights that sampled.
+        Returns mean, p99 and max (NaN without rows), and the number of rows; what it is of each token, old_logp - logp,
+        it adds to the batch as the column `logprob_gap`. Call it before the first step, under the weights that sampled.
         """
         old = np.asarray(batch.get("old_logp"), np.float64)
         rows = np.isfinite(old) & np.isfinite(batch.get("temperature"))
         if not rows.any():
             return {"mean": float("nan"), "p99": float("nan"), "max": float("nan"), "rows": 0}
         logp = self._columns(batch, {"logp": rows})["logp"].cpu().numpy()
-        mismatch = np.abs(logp[rows] - old[rows])
+        gap = np.where(rows, old - logp, np.nan)
+        batch.put("logprob_gap", "token", gap.astype(np.float32))
+        mismatch = np.abs(gap[rows])
         return {
             "mean": float(mismatch.mean()),
             "p99": float(np.quantile(mismatch, 0.99)),

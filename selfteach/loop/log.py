@@ -2,7 +2,8 @@
 reads it live.
 
 log/events.jsonl          {"event": "step", "step": 3, "reward": 0.41, ...}
-log/rollouts/000003.npz   tokens, nodes, trajectories, scores, advantages of that step's episodes; no pickle inside
+log/rollouts/000003.npz   of that step's episodes tokens, nodes, trajectories, scores, calls of tools, and of learned
+                          tokens the advantage and what else was computed (`learned_arrays`); no pickle inside
 """
 
 from __future__ import annotations
@@ -128,10 +129,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None, dropped: Mapping[s
         rows = [e.tree.recorded.get(name, np.full(len(e.tree), np.nan, np.float32))[: len(e.tree)] for _, e in episodes]
         arrays["recorded/" + name] = np.concatenate(rows)
     if batch is not None:
-        arrays["learned/length"] = batch.lengths()
-        for name in ("adv", "returns", "reward"):
-            if name in batch.columns:
-                arrays[f"learned/{name}"] = np.asarray(batch.get(name), np.float32)
+        arrays |= learned_arrays(batch)
     samplings = cache(to_json)  # those of a step are few, and every sampled node has one
     metadata = {
         "groups": [
@@ -144,6 +142,7 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None, dropped: Mapping[s
                 "why": e.why,
                 "answer": e.answer,
                 "cost": e.cost,
+                "calls": [list(c) for c in e.calls],
                 "trajectories": [to_json(t) for t in e.trajectories],
                 "spans": e.tree.spans,
                 "roles": e.tree.roles,
@@ -160,6 +159,32 @@ def pack(groups: Sequence[RolloutGroup], batch: Batch | None, dropped: Mapping[s
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, **arrays)
     return out.getvalue()
+
+
+def learned_arrays(batch: Batch) -> dict[str, np.ndarray]:
+    """What the log keeps of a batch's learned tokens, end to end; nothing is computed for it.
+
+    learned/length     i64[S]  tokens of each sequence
+    learned/adv ...    f32[N]  advantage, return, reward; entropy where the method reads it
+    learned/gap        f32[n]  the engine's minus the learner's log-probability of the tokens learned/gap_rows (i32[n]):
+                               all where the method reads the learner's, else those of which the mismatch is measured
+    learned/version    i64[1]  of the policy that learned
+    """
+    arrays: dict[str, np.ndarray] = {"learned/length": batch.lengths()}
+    for name in ("adv", "returns", "reward", "entropy"):
+        if name in batch.columns and np.ndim(batch.get(name)) == 1:
+            arrays[f"learned/{name}"] = np.asarray(batch.get(name), np.float32)
+    if "learner_version" in batch.columns:
+        arrays["learned/version"] = np.asarray(batch.get("learner_version", "batch"))
+    learner = next((n for n in ("logp", "prox_logp") if n in batch.columns), None)
+    if learner and "old_logp" in batch.columns:
+        gap = np.asarray(batch.get("old_logp"), np.float64) - np.asarray(batch.get(learner), np.float64)
+    elif "logprob_gap" in batch.columns:
+        gap = np.asarray(batch.get("logprob_gap"))
+    else:
+        return arrays
+    rows = np.flatnonzero(np.isfinite(gap))
+    return arrays | {"learned/gap_rows": rows.astype(np.int32), "learned/gap": gap[rows].astype(np.float32)}
 
 
 def _request(group: RolloutGroup) -> Any:
@@ -210,10 +235,24 @@ class Rollouts:
 
     def advantages(self) -> dict[str, np.ndarray]:
         """The advantages of the learned tokens of each example, by its name; empty where the step has none."""
-        if "learned/adv" not in self.arrays:
+        return self.learned("adv")
+
+    def learned(self, column: str) -> dict[str, np.ndarray]:
+        """A column of the learned tokens of each example (`learned_arrays`), by its name; empty where the log has it
+        not. `gap` is NaN where it is not known.
+        """
+        if "learned/" + column not in self.arrays:
             return {}
-        parts = np.split(self.arrays["learned/adv"], np.cumsum(self.arrays["learned/length"])[:-1])
-        return dict(zip(self.metadata["learned"], parts, strict=True))
+        lengths, values = self.arrays["learned/length"], self.arrays["learned/" + column]
+        if column == "gap":
+            known, values = values, np.full(int(lengths.sum()), np.nan, np.float32)
+            values[self.arrays["learned/gap_rows"]] = known
+        return dict(zip(self.metadata["learned"], np.split(values, np.cumsum(lengths)[:-1]), strict=True))
+
+    @property
+    def learner_version(self) -> int | None:
+        """The version of the policy that learned from the step; None where nothing did, or in an older log."""
+        return int(self.arrays["learned/version"][0]) if "learned/version" in self.arrays else None
 
     def tree(self, episode: str) -> Tree:
         """The tree of an episode, equal to the one that was written."""

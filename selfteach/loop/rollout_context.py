@@ -18,7 +18,7 @@ from ..core.protocols import Completion
 from ..core.task import Ref, RolloutRequest, Sampling
 from ..core.threads import call_user, end_fork
 from ..core.tool_calls import ToolText
-from ..core.tree import Episode, Trajectory, Tree, Turn
+from ..core.tree import CallRecord, Episode, Trajectory, Tree, Turn
 from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at, with_tools
 from .step_context import PathView, StepContext
 from .text_limit import cut, refuse_beyond
@@ -70,12 +70,20 @@ class EpisodeContext:
             if self._calls > self._step_context.limits.calls:
                 raise BadValue(f"tool {name}: more than {self._step_context.limits.calls} calls in one episode")
             deadline = self._step_context.limits.tool_seconds
+            node, begun, wrong = len(self._episode.tree.parent) - 1, time.monotonic(), ""
             try:
                 found = await call_user(tool, deadline, query)
             except TimeoutError as error:
+                wrong = f"no answer within {deadline:g} s"
                 if describe(error) != "TimeoutError":  # one with a message is the tool's own
+                    wrong = describe(error, 160)
                     raise
-                raise SelfteachError(f"tool {name}: no answer within {deadline:g} s") from None
+                raise SelfteachError(f"tool {name}: {wrong}") from None
+            except Exception as error:
+                wrong = describe(error, 160)
+                raise
+            finally:
+                self._episode.calls.append(CallRecord(name, node, round(time.monotonic() - begun, 4), wrong))
             for what, n in found.counts.items() if isinstance(found, ToolText) else ():
                 self._episode.cost[what] = self._episode.cost.get(what, 0) + n
             return found
@@ -143,6 +151,16 @@ class EpisodeContext:
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Tokens as text."""
         return self._step_context.tokenizer.decode(ids)
+
+    def messages_after_prompt(self, at: Ref) -> list[Mapping[str, Any]] | None:
+        """What was said from after the prompt to a place, as messages; None where the prompt was not messages."""
+        tree = self._episode.tree
+        conversation, begun = conversation_at(tree, at, self._conversations)
+        root = self._conversations.get(tree.path(at.node, at.offset)[0][0])
+        if conversation is None or root is None:
+            return None
+        last = {"role": "assistant", "content": self.decode(tree.id[tree.places(at.node, at.offset)][begun:])}
+        return [*conversation.messages[len(root.messages) :], last]
 
     def response_ids(self, at: Ref) -> np.ndarray:
         """i32[n]: the tokens from after the prompt to a place, of this episode or an earlier round's."""

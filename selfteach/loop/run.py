@@ -344,6 +344,7 @@ class Loop:
         if measured and self.mismatch_correction is not None:
             batch, figures = self.mismatch_correction.corrected(batch, self.learner, self.state.version)
             mismatch |= figures
+        batch.put("learner_version", "batch", np.array([self.state.version]))  # for the log
         measure = partial(step_auc, judges=step_judges(self.current_step[0]), tokenizer=self.tokenizer)
         return mismatch | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed, measure)
 
@@ -359,10 +360,14 @@ class Loop:
         now = np.setdiff1d(seq[~other], seq[other] if self.ahead.at_once else [])
         if not len(now):
             return {}
-        few = batch.take_sequences(now[: min(8, -(-len(now) // 16))])
+        few = batch.take(picked := np.isin(batch.get("seq"), now[: min(8, -(-len(now) // 16))]))
         mismatch = {
             f"policy/logprob_mismatch_{k}": v for k, v in self.learner.logprob_mismatch(few).items() if k != "rows"
         }
+        if "logprob_gap" in few:  # for the log
+            gaps = np.full(batch.size("token"), np.nan, np.float32)
+            gaps[picked] = few.get("logprob_gap")
+            batch.put("logprob_gap", "token", gaps)
         if (mean := mismatch["policy/logprob_mismatch_mean"]) > self.safety_limits.logprob_mismatch:
             raise EngineMismatch(
                 f"step {self.state.step}: engine and learner differ by {mean:.3g} nats a token on "

@@ -227,7 +227,7 @@ class TextModel:
         if not len(tokens):
             return []
         want = ("logp", "top_logprobs") if top else ("logp",)
-        found = await self._on_engine(self.engine.score("policy", ids, np.asarray(tokens, np.int32), want))
+        found = await self.on_engine(self.engine.score("policy", ids, np.asarray(tokens, np.int32), want))
         best = found["top_logprobs"] if top else np.zeros((len(tokens), 0), np.float32)
         k = best.shape[1] // 2
         return [
@@ -235,7 +235,8 @@ class TextModel:
             for logp, row in zip(found["logp"], best, strict=True)
         ]
 
-    async def _on_engine(self, work: Coroutine[Any, Any, T]) -> T:
+    async def on_engine(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a call of the engine, from any event loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 

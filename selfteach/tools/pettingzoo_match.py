@@ -5,7 +5,8 @@ from __future__ import annotations
 import pkgutil
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -259,10 +260,20 @@ class PettingZooMatch(TextMatch):
 
     def _begin(self, seed: int) -> None:
         self.random = PrivateRandom(key(seed, "pettingzoo"))
-        with self.random:
+        with self._alone():
             self.engine.reset(seed=seed % 2**31)
         self._first = self._number(self.engine.agent_selection)
         self._advance()
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """While it is entered, what the engine shares with others of this process is its own: the global generators,
+        and of Go the size of the board, which PettingZoo keeps in a module.
+        """
+        with self.random:
+            if (set_size := getattr(self.engine, "_overwrite_go_global_variables", None)) is not None:
+                set_size(board_size=self.engine._N)
+            yield
 
     def _number(self, agent: str) -> int:
         return self.engine.possible_agents.index(agent)
@@ -319,7 +330,7 @@ class PettingZooMatch(TextMatch):
             return self.forfeit(seat, "two moves in a row that are not allowed")
         self._illegal = action is None
         if action is not None:
-            with self.random:
+            with self._alone():
                 self.engine.step(action)
             self._advance()
 

@@ -30,6 +30,8 @@ SNIPPET_TOKENS, SNIPPET = 96, 180  # of a response in the list: tokens that are 
 KEPT_STEPS = 6  # in memory
 MOST_NODE_TEXT = 20_000  # characters of a node of a tree
 MOST_TOKENS = 50_000  # of a piece that are sent
+LEARNED = ("gap", "entropy")  # what a log may hold of a learned token beside its advantage
+CALL = ("tool", "node", "seconds", "error")
 ZERO = "its advantage is 0, so it has no gradient"
 NO_TOKENIZER = "the run has no checkpoint yet, and so no tokenizer: tokens are shown by their numbers"
 
@@ -53,6 +55,7 @@ class StepRollouts:
         self.stored = Rollouts(file)
         with as_written(file):
             self.learned = LearnedExamples(self.stored)
+            self.of_learned = {name: self.stored.learned(name) for name in LEARNED}
             self.episodes = self.stored.metadata["episodes"]
             self.group_of: list[dict[str, Any]] = []
             self.scores: dict[str, list[dict[str, Any]]] = {}
@@ -177,21 +180,25 @@ class StepRollouts:
                 "note": "" if self.tokenizer else NO_TOKENIZER,
                 "samplings": [plain_values(s) for s in e["samplings"]],
                 "holds": self._holds(tree),
+                "calls": [dict(zip(CALL, call, strict=True)) for call in e["calls"]] if "calls" in e else None,
                 "paths": [self._path(n, t, tree, by_token) for t in trajectories],
                 "tree": self._tree(tree, e, by_token),
             }
 
     def _holds(self, tree: Tree) -> dict[str, bool]:
         """What the log holds of tokens beside their log-probability."""
-        return {"advantage": bool(self.learned.advantages), **dict.fromkeys(tree.recorded, True)}
+        known = {name: bool(values) for name, values in self.of_learned.items()}
+        return {"advantage": bool(self.learned.advantages), **known, **dict.fromkeys(tree.recorded, True)}
 
     def _by_token(self, tree: Tree, n: int, trajectories: Sequence[Trajectory | None]) -> dict[str, np.ndarray]:
-        """Of every token of a tree: the advantage that it was learned with, NaN where unknown; whether it was learned.
+        """Of every token of a tree: advantage, gap, entropy and staleness that it was learned with, NaN where unknown;
+        whether it was learned.
 
-        The log holds the advantages of an example's learned tokens end to end. Which tokens these are follows from how
+        The log holds these of an example's learned tokens end to end. Which tokens these are follows from how
         many: those under the action mask, without those of the spans that are context only.
         """
-        advantage, learned = np.full(len(tree), np.nan), np.zeros(len(tree), bool)
+        learned = np.zeros(len(tree), bool)
+        columns = {c: np.full(len(tree), np.nan) for c in ("advantage", "staleness", *LEARNED)}
         for t in trajectories:
             name = (
                 self._fate(n, t, self._scores(self.episodes[n]["id"], tree, t.leaf.node, t.leaf.offset))[0]
@@ -201,12 +208,16 @@ class StepRollouts:
             if t is None or name is None:
                 continue
             places = _learned_places(tree, t, self.learned.tokens.get(name, 0))
-            values = self.learned.advantages.get(name)
-            if places is not None:
-                learned[places] = True
-                if values is not None and len(values) == len(places):
-                    advantage[places] = values
-        return {"advantage": advantage, "learned": learned}
+            if places is None:
+                continue
+            learned[places] = True
+            for column, known in (("advantage", self.learned.advantages), *self.of_learned.items()):
+                if (values := known.get(name)) is not None and len(values) == len(places):
+                    columns[column][places] = values
+            if (version := self.stored.learner_version) is not None:
+                drawn = tree.version[places]
+                columns["staleness"][places] = np.where(drawn >= 0, version - drawn, np.nan)
+        return {**columns, "learned": learned}
 
     def _path(self, n: int, t: Trajectory | None, tree: Tree, by_token: Mapping[str, np.ndarray]) -> dict[str, Any]:
         node, offset = (t.leaf.node, t.leaf.offset) if t else (len(tree.parent) - 1, -1)
@@ -257,16 +268,18 @@ class StepRollouts:
                     ("logp", tree.logp[places]),
                     ("advantage", by_token["advantage"][places]),
                     ("version", tree.version[places]),
+                    *((c, by_token[c][places]) for c in ("staleness", *LEARNED)),
                     *((c, v[places]) for c, v in tree.recorded.items()),
                 ):
                     if not np.all(np.isnan(values)):
-                        piece[column] = _short(values)
+                        piece[column] = _short(values, column == "gap")
                 joined = "".join(text)
                 said = joined if kind == "sampled" else said
                 found = find_tool_calls(joined)[1] if any(mark in joined for mark in MARKS) else []
                 piece["calls"] = [{"name": c.name or c.wrong, "arguments": json.dumps(c.arguments)} for c in found]
             elif kind == "context":
                 piece["call"] = _call_before(said)
+                piece["parent"] = tree.parent[k]
             yield piece
 
     @staticmethod
@@ -366,8 +379,10 @@ def _call_before(said: str) -> dict[str, str] | None:
     return {"name": tag, "arguments": text[opening + len(tag) + 2 : text.rfind("</")].strip()}
 
 
-def _short(values: np.ndarray) -> list[Any]:
-    unknown, out = np.isnan(values), np.round(values.astype(np.float64), 4).tolist()
+def _short(values: np.ndarray, tiny: bool = False) -> list[Any]:
+    """Numbers of four places, or where they may be tiny of three digits; None for what is not known."""
+    unknown, exact = np.isnan(values), values.astype(np.float64)
+    out = [float(f"{v:.3g}") for v in exact.tolist()] if tiny else np.round(exact, 4).tolist()
     return [None if u else v for u, v in zip(unknown.tolist(), out, strict=True)] if unknown.any() else out
 
 

@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -514,6 +515,17 @@ def test_what_was_trained_is_measured_and_resumed(trained):
     assert {"accuracy", "pass@2"} <= json.loads(result.stdout)["figures"].keys()
     again = selfteach(folder, "train", "--resume", "runs/grpo-1", "--json")
     assert again.returncode == 0 and json.loads(again.stdout)["done"] is True
+
+
+def test_a_run_is_given_more_steps_and_never_fewer(trained, tmp_path):
+    run = shutil.copytree(trained[0] / "runs" / "grpo-1", tmp_path / "run", symlinks=True)
+    fewer = selfteach(tmp_path, "train", "--resume", "run", "--steps", "1")
+    assert fewer.returncode == 2 and "steps=1, and run has 2 behind it; give more to go on" in fewer.stderr
+    assert "Traceback" not in fewer.stderr and json.loads((run / "config.json").read_text())["settings"]["steps"] == 2
+    more = selfteach(tmp_path, "train", "--resume", "run", "--steps", "3", "--json")
+    assert more.returncode == 0, more.stderr
+    assert json.loads(more.stdout.splitlines()[-1])["figures"]["steps"] == 3
+    assert (run / "log" / "events.jsonl").read_text().count('"event": "step"') == 3
 
 
 def test_a_folder_of_another_run_and_a_tool_that_is_not_there_are_refused(trained, out, monkeypatch):

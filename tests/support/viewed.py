@@ -24,16 +24,23 @@ HOSTILE = (
 
 
 class LearnedTokens:
-    """What the log keeps of a batch: names, lengths and advantages of its examples."""
+    """What the log keeps of a batch: names, lengths and advantages of its examples, learned by policy version 2; the
+    gap is that of the first example alone.
+    """
 
     def __init__(self, advantages: dict[str, Sequence[float]]) -> None:
         self.names, self._values = list(advantages), [list(v) for v in advantages.values()]
-        self.columns = {"adv": None}
+        self.columns = dict.fromkeys(("adv", "logprob_gap", "learner_version"))
 
     def lengths(self) -> np.ndarray:
         return np.array([len(v) for v in self._values])
 
-    def get(self, name: str) -> np.ndarray:
+    def get(self, name: str, unit: str = "token") -> np.ndarray:
+        if name == "learner_version":
+            return np.array([2])
+        if name == "logprob_gap":
+            rest = sum(map(len, self._values[1:]))
+            return np.concatenate([np.linspace(-1e-6, 2e-6, len(self._values[0])), np.full(rest, np.nan)])
         return np.concatenate([np.array(v, np.float32) for v in self._values])
 
 

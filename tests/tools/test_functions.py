@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.episodes import full_text, scripted_context, spans
 from support.templates import TOKENIZERS, user
@@ -18,6 +19,7 @@ from selfteach.configuration import run_config_of
 from selfteach.core import Episode, RolloutRequest, Sampling, Task
 from selfteach.core.errors import BadValue
 from selfteach.loop.episode import play
+from selfteach.loop.log import Rollouts
 from selfteach.loop.metrics_history import summary
 from selfteach.loop.step_context import EpisodeLimits
 from selfteach.methods import grpo, sft, ssrl
@@ -86,6 +88,9 @@ def test_a_wrong_call_costs_itself_and_is_answered(letters: Tokenizer, said: str
     first, second = spans(episode, letters, "tool_response").split("</tool_response>")[:2]
     assert first.startswith(f"<tool_response>{answered}") and "\n" not in first and second == "<tool_response>5"
     assert episode.status == "done" and episode.answer == "5" and episode.cost[count] == 1
+    *wrong, right = episode.calls  # what was no call of a tool took no time
+    assert (right.tool, right.error) == ("add", "") and len(wrong) == (count == "failed_tool_calls")
+    assert all(c.error in answered and (c.seconds >= 0.2) == (c.tool == "hang") for c in wrong)
 
 
 def test_wrong_calls_are_in_the_metrics_of_a_step(letters: Tokenizer) -> None:
@@ -170,6 +175,11 @@ def test_a_run_with_tools_from_python_is_found_again(tmp_path: Path) -> None:
     assert stored.method.tools["add"].args["function"].endswith("test_functions:add")
     episode = run.rollouts(step=0)[0]
     assert "add(a: int, b: int = 0)" in str(episode)
+    stored = Rollouts(run.folder / "log" / "rollouts" / "000000.npz")
+    gaps = np.concatenate(list(stored.learned("gap").values()))
+    measured = run.metrics[0]["policy/logprob_mismatch_max"]
+    assert np.nanmax(np.abs(gaps)) == pytest.approx(measured, abs=1e-9) and np.isnan(gaps).any()
+    assert stored.learner_version == 0 and stored.learned("entropy") == {}, "nothing is computed for the log"
 
 
 def test_tools_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

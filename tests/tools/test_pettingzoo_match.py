@@ -141,6 +141,17 @@ def test_chess_and_go_name_moves_as_players_do():
     assert played("go_v5", "A1 pass pass", board_size=5).turn is None
 
 
+def test_go_boards_of_two_sizes_do_not_disturb_each_other():
+    moves = ["A1", "E5", "A2", "E4", "pass"]
+    alone = played("go_v5", " ".join(moves), board_size=5)
+    small, large = begun("go_v5", board_size=5), begun("go_v5", board_size=9)
+    for move in moves:
+        large.move("[J9]" if move == "A1" else "[pass]" if move == "pass" else f"[{move}]")
+        small.move(f"[{move}]")
+    assert small.observation(1) == alone.observation(1) and small.moves(1) == alone.moves(1)
+    assert " 9 . . . . . . . . X" in large.observation(1) and "[H8]" in large.moves(1)
+
+
 def whole(id: str, config: str, beside: bool) -> list[str]:
     """What all seats are shown in some matches, played by random, alone or with others between their moves."""
     source = task_source("pettingzoo", {"id": id, "config": config})

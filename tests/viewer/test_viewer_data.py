@@ -26,6 +26,7 @@ from selfteach.analysis.statistics import probability_of_improvement
 from selfteach.cli import main
 from selfteach.core import BadValue, Episode, Ref, RolloutGroup, RolloutRequest, Sampling, Score, Task, Trajectory, Tree
 from selfteach.core.errors import BadCheckpoint
+from selfteach.core.tree import CallRecord
 from selfteach.loop.log import RunLog
 from selfteach.model.tokenizer import Tokenizer
 from selfteach.viewer.curve_data import curve_page
@@ -60,6 +61,36 @@ def test_a_row_for_each_trajectory_and_its_tokens_with_what_they_were(run: Path)
     assert path["scores"] == [
         {"column": "reward", "value": 0.0, "parts": {"answer": 0.0}, "why": "why 1", "error": None}
     ]
+
+
+def test_gap_and_staleness_of_a_token_and_what_an_older_log_lacks(
+    run: Path, tmp_path: Path, letters: Tokenizer
+) -> None:
+    step = RolloutReader().step(run, 2)
+    first, second = (step.episode(f"train/2/0/0/{i}")["paths"][0]["pieces"][1] for i in range(2))
+    assert first["gap"][0] == -1e-6 and first["gap"][-1] == 2e-6 and "gap" not in second, "small, and not rounded away"
+    assert first["staleness"] == [2.0] * len(first["text"]) and second["staleness"] == [2.0] and "entropy" not in first
+    old = write_run(tmp_path / "old", letters, steps=1)
+    file = old / "log" / "rollouts" / "000000.npz"
+    with np.load(file) as data:
+        arrays = {n: data[n] for n in data.files if n not in ("learned/gap", "learned/gap_rows", "learned/version")}
+    np.savez(file, **arrays)
+    piece = RolloutReader().step(old, 0).episode("train/0/0/0/0")["paths"][0]["pieces"][1]
+    assert piece["advantage"][0] == 0.5 and not {"gap", "staleness"} & piece.keys()
+
+
+def test_calls_of_tools_stand_with_their_time_and_error(tmp_path: Path, letters: Tokenizer) -> None:
+    episode = tree_episode(letters)
+    episode.calls = [CallRecord("search", 1, 0.25), CallRecord("search", 3, 30.0, "no answer within 30 s")]
+    group = RolloutGroup(RolloutRequest(Task("t", "ask")), [episode], {}, "g")
+    RunLog(tmp_path / "log").rollouts(0, [group], None)
+    (tmp_path / "last").mkdir()
+    letters.save(tmp_path / "last")
+    found = RolloutReader().step(tmp_path, 0).episode(episode.id)
+    assert found["calls"][0] == {"tool": "search", "node": 1, "seconds": 0.25, "error": ""}
+    assert found["calls"][1]["error"] == "no answer within 30 s"
+    asked, answered = found["paths"][0]["pieces"][1:3]
+    assert asked["node"] == 1 == answered["parent"] and answered["call"]["name"] == "search"
 
 
 def test_text_is_found_in_prompts_and_responses(run: Path) -> None:

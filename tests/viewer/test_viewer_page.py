@@ -170,9 +170,16 @@ def test_rollouts_are_filtered_sorted_linked_and_read(page: Page) -> None:
     assert "reward 0" in page.text(".scores") and "why" in page.text(".reading")
     at.select_option("select[aria-label='colour of tokens']", "advantage")
     page.until("[...document.querySelectorAll('.tokens span')].some(s => s.style.getPropertyValue('--bg'))")
-    for colouring, said in (("entropy", "no entropy of each token"), ("gap", "no log-probability of the learner")):
+    for colouring, said in (("entropy", "no entropy of each token"), ("gap", "of these tokens was not measured")):
         at.select_option("select[aria-label='colour of tokens']", colouring)
         page.until("t => document.querySelector('.reading').textContent.includes(t)", said)
+    page.show("rollouts?run=runs/grpo-0&step=3&episode=train/3/0/0/0&colour=gap", ".scale")
+    page.until("[...document.querySelectorAll('.tokens span')].some(s => s.style.getPropertyValue('--bg'))")
+    at.locator(".piece.sampled .tokens span").first.hover()
+    tip = page.text(".tip")
+    assert "gap -0.000001" in tip.replace("-1.00e-6", "-0.000001") and "learned by version 2, 2 later" in tip
+    at.select_option("select[aria-label='colour of tokens']", "staleness")
+    page.until("document.querySelector('.scale')?.textContent.includes('2')")
     again = page.context.new_page()
     again.goto(link)
     again.wait_for_selector(".tokens span")

@@ -173,7 +173,7 @@ export function rolloutsView({ runs, chosen }) {
         e.note ? h("p", { class: "note" }, visible(e.note)) : null,
         ["tokens", "group"].includes(show) ? h("div", { class: "actions" }, h("label", { class: "hint" }, "coloured by ", h("select", { "aria-label": "colour of tokens", onchange: (x) => go({ colour: x.target.value === "none" ? "" : x.target.value }) }, Object.entries(COLOURINGS).map(([k, text]) => h("option", { value: k, selected: k === colouring }, text)))), scaleOf(colouring, e.paths), lack ? h("span", { class: "hint" }, lack) : h("span", { class: "hint" }, e.paths.some((p) => p.pieces.some((x) => x.advantage?.includes(null))) ? "dotted: not learned" : "")) : null),
       body);
-    if (show === "tokens") body.append(...pathsView(s.at && e.paths[s.at] ? [e.paths[s.at]] : e.paths, colouring), ...(s.at && e.paths.length > 1 ? [h("button", { onclick: () => go({ at: "" }) }, `all ${e.paths.length} trajectories of the episode`)] : []));
+    if (show === "tokens") body.append(...pathsView(s.at && e.paths[s.at] ? [e.paths[s.at]] : e.paths, colouring, true, e.calls), ...(s.at && e.paths.length > 1 ? [h("button", { onclick: () => go({ at: "" }) }, `all ${e.paths.length} trajectories of the episode`)] : []));
     else if (show === "group") await readGroup(body, e, at, name, colouring, own);
     else if (show === "task") await readTask(body, e, name, own);
     else await readOther(body, e, at, name, others, own);
@@ -184,7 +184,7 @@ export function rolloutsView({ runs, chosen }) {
     const found = await Promise.all(members.slice(0, 24).map((episode) => ask("episode", { run: name, step: at, episode })));
     if (own !== reader) return;
     body.append(h("p", { class: "hint" }, `${members.length} episodes are compared with each other${members.length > 24 ? "; the first 24 of them" : ""}. The prompt stands above the first.`),
-      h("div", { class: "members" }, found.map((x, i) => h("div", {}, h("p", { class: "hint" }, h("a", { href: linkTo("rollouts", { ...state.at, episode: x.episode, at: "", show: "" }) }, x.episode === e.episode ? "this one" : `member ${i + 1}`)), pathsView(x.paths, colouring, i === 0)))));
+      h("div", { class: "members" }, found.map((x, i) => h("div", {}, h("p", { class: "hint" }, h("a", { href: linkTo("rollouts", { ...state.at, episode: x.episode, at: "", show: "" }) }, x.episode === e.episode ? "this one" : `member ${i + 1}`)), pathsView(x.paths, colouring, i === 0, x.calls)))));
   }
 
   async function readTask(body, e, name, own) {
@@ -226,7 +226,7 @@ export function rolloutsView({ runs, chosen }) {
     body.append(
       h("p", { class: "hint" }, `Step ${step} there${step === at ? "" : ", the nearest with this task"}. Words of this run alone are red, of the other alone green.`),
       h("div", { class: "path" }, h("div", { class: "piece" }, diffView(textOf(mine), textOf(theirs)))),
-      h("div", { class: "members" }, [[name, e], [other, found]].map(([title, x]) => h("div", {}, h("p", { class: "hint" }, visible(title)), pathsView([x.paths.at(-1)], "none", false)))));
+      h("div", { class: "members" }, [[name, e], [other, found]].map(([title, x]) => h("div", {}, h("p", { class: "hint" }, visible(title)), pathsView([x.paths.at(-1)], "none", false, x.calls)))));
   }
 
   async function changed() {
