@@ -142,8 +142,9 @@ class Run(Outcome):
         return Run(**vars(outcome))
 
     def ending(self, trust: bool = False, **ends: Any) -> RunConfig:
-        """Its configuration, with other settings of when it ends (steps, budget, max_seconds) or of where its learner is
-        (learner, world; None: as they are), which its config.json then has. Raises BadValue for fewer steps than are done.
+        """Its configuration, with other settings of when it ends (steps, budget, max_seconds) or of where its learner
+        is (learner, world; None: as they are), which its config.json then has. Raises BadValue for fewer steps than are
+        done.
         """
         run_config = run_config_of(self.folder, trust)
         ends = {n: v for n, v in ends.items() if v is not None and v != getattr(run_config.settings, n)}
