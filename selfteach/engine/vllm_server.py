@@ -62,7 +62,7 @@ class VllmServer:
     folder   the model, in the Hub's layout
     log      file that its output goes to
     start_seconds  that a launch may take to answer
-    say      is told how the start goes
+    say      is called with lines on how the start goes
     threads  of a processor that it may use; None: as vLLM decides
     """
 
@@ -149,12 +149,12 @@ class VllmServer:
 
     def _answers(self) -> bool:
         """Whether it answers in time. Raises EngineLost where it ends before."""
-        begun = told = time.monotonic()
+        begun = shown_at = time.monotonic()
         while (now := time.monotonic()) - begun < self.start_seconds:
             if (why := self.lost()) is not None:
                 raise EngineLost(f"engine: {why}")
-            if now - told > 10:
-                told = now
+            if now - shown_at > 10:
+                shown_at = now
                 self.say(f"vLLM {self.version} is starting, {now - begun:.0f} s so far ({self._last_words()})")
             try:
                 ask_now(self.url, "/health", timeout=5.0)
