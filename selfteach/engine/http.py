@@ -96,11 +96,11 @@ class HttpEngine:
         self.counts: Counter[str] = self.endpoints.counts
         self.stops = StopStrings(tokenizer.pieces, vocab)
         server = found[0].server
-        kinds = {self._logp_kind(e) for e in found}
+        given: set[LogpKind] = {self._logp_kind(e) for e in found}
         self.capabilities = EngineCapabilities(
             name=f"{name} ({server.kind})",
             keyed_samples=False,
-            logp=min(kinds, key=LEAST_FIRST.index),
+            logp=min(given, key=LEAST_FIRST.index),
             scores=SCORED if server.scores_tokens else frozenset(),
             records=frozenset(),
             scalar_heads=False,
