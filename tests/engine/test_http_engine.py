@@ -28,6 +28,8 @@ from support.engines import TOKENIZER, VOCAB, model
 
 from selfteach.engine import endpoints
 from selfteach.engine.http import HttpEngine
+from selfteach.engine.weight_files import FileDelivery
+from selfteach.model import files
 
 KINDS = ("vllm", "sglang", "llamacpp")
 CONTEXT = np.array([5, 80, 33, 7], np.int32)
@@ -51,8 +53,11 @@ def servers() -> Iterator[Any]:
     """A function that starts a server and gives it and its address."""
     with ExitStack() as stack:
 
-        def start(kind: str = "vllm", seed: int = 0, **more: Any) -> tuple[FakeServer, str]:
+        def start(
+            kind: str = "vllm", seed: int = 0, takes_weights: bool = False, **more: Any
+        ) -> tuple[FakeServer, str]:
             server = FakeServer(kind, reference(seed), **more)
+            server.takes_weights = takes_weights
             return server, stack.enter_context(server.at())
 
         yield start
@@ -304,3 +309,58 @@ def test_a_request_that_is_cancelled_leaves_its_place(servers: Any) -> None:
 
     assert len(run(engine, both()).ids)
     assert engine.endpoints.every[0].in_flight == 0
+
+
+def test_weights_are_delivered_to_every_server(servers: Any) -> None:
+    pairs = [servers(takes_weights=True), servers(takes_weights=True)]
+    engine, new = engine_at(*[url for _, url in pairs], delivery=FileDelivery), model("grouped", 1)
+    assert engine.capabilities.updates is True and engine.groups == ["w"]
+    assert engine.load("w", new.named_tensors(), 7) == files.fingerprint(new.named_tensors()) == engine.fingerprint("w")
+    for server, _ in pairs:
+        assert server.controls[1:] == ["pause", "collective_rpc", "reset_prefix_cache", "resume"]
+    right = reference(1)
+
+    async def many() -> list[Completion]:
+        calls = [engine.generate("policy", CONTEXT, Sampling(max_tokens=4), key) for key in range(8)]
+        return await asyncio.gather(*calls)
+
+    for key, done in enumerate(run(engine, many())):
+        same = asyncio.run(right.generate("policy", CONTEXT, Sampling(max_tokens=4), key))
+        assert (done.ids.tolist(), done.version) == (same.ids.tolist(), 7)
+    assert not list(engine.delivery.folder.parent.glob(engine.delivery.folder.name))  # type: ignore[union-attr]
+
+
+def test_a_server_that_missed_a_delivery_gets_it_before_it_is_asked_again(servers: Any) -> None:
+    (_, good), (late, url) = servers(takes_weights=True), servers(takes_weights=True)
+    engine, right = engine_at(good, url, delivery=FileDelivery, in_flight=1), reference(1)
+    late.load_faults = iter([status(500)])
+    engine.load("w", model("grouped", 1).named_tensors(), 2)
+    assert late.engine.fingerprint("w") != engine.fingerprint("w")
+
+    async def some() -> list[Completion]:
+        await asyncio.sleep(0.3)  # longer than it is left alone
+        calls = [engine.generate("policy", CONTEXT, Sampling(max_tokens=4), key) for key in range(12)]
+        return await asyncio.gather(*calls)
+
+    before = len(late.bodies)
+    for key, done in enumerate(run(engine, some())):
+        same = asyncio.run(right.generate("policy", CONTEXT, Sampling(max_tokens=4), key))
+        assert done.ids.tolist() == same.ids.tolist()
+    assert len(late.bodies) > before and late.engine.fingerprint("w") == engine.fingerprint("w")
+
+
+def test_a_server_that_holds_something_else_after_a_delivery_is_found_out(servers: Any) -> None:
+    server, url = servers(takes_weights=True)
+    engine, new = engine_at(url, delivery=FileDelivery), model("grouped", 1).named_tensors()
+    server.load_faults = iter([lambda answer: answer])  # it says what it holds, and loaded nothing
+    assert engine.load("w", new, 1) == server.engine.fingerprint("w") != files.fingerprint(new)
+    server.load_faults = iter([status(500)])
+    with pytest.raises(EngineMismatch, match=r"version 2: no server took them \(.*status 500"):
+        engine.load("w", new, 2)
+    assert server.controls[-1] == "resume"
+
+
+def test_a_server_without_the_workers_part_keeps_its_weights_and_says_how_it_would_not(servers: Any) -> None:
+    engine = engine_at(servers()[1], delivery=FileDelivery)
+    assert engine.groups == [] and "--worker-extension-cls" in str(engine.capabilities.updates)
+    assert "no new weights" in engine.about()

@@ -1,6 +1,7 @@
 """vLLM as an engine: conformance with the reference, weights that change while it runs, and its end.
 
-Where vLLM is in another environment, SELFTEACH_TEST_VLLM_PYTHON names its Python.
+Where vLLM is in another environment, SELFTEACH_TEST_VLLM_PYTHON names its Python; SELFTEACH_TEST_VLLM_URL names a
+server that runs already, of a model of this shape.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def reference(seed: int) -> ReferenceEngine:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launcher.VllmServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if url := os.environ.get("SELFTEACH_TEST_VLLM_URL"):
+        yield url
+        return
     try:
         launcher.installed(PYTHON)
     except BadValue as error:
@@ -71,14 +75,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launcher.VllmSe
         log=folder / "vllm.log",
         threads=1,
     )
-    made.start()
-    yield made
+    yield made.start()
     made.stop()
 
 
 @pytest.fixture
-def engine(server: launcher.VllmServer) -> Iterator[HttpEngine]:
-    made = HttpEngine([server.url], {"policy": "w"}, TOKENIZER, VOCAB, 160, in_flight=16, delivery=FileDelivery)
+def engine(server: str) -> Iterator[HttpEngine]:
+    made = HttpEngine([server], {"policy": "w"}, TOKENIZER, VOCAB, 160, in_flight=16, delivery=FileDelivery)
     made.load("w", model(0).named_tensors(), 0)
     yield made
     asyncio.run(made.close())
@@ -231,7 +234,7 @@ def _size(group: int) -> int:
 def test_a_server_that_ends_as_it_starts_is_said_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "installed", lambda python: "0")
+    monkeypatch.setattr(launcher, "installed", lambda python: ("0", "vllm"))
     bad = tmp_path / "python"
     bad.write_text("#!/bin/sh\necho 'ValueError: no such head' >&2\nexit 3\n")
     bad.chmod(0o755)

@@ -33,6 +33,10 @@ def another(kind: Any, value: Any) -> Any:
         return next(choice for choice in get_args(kind) if choice != value)
     if isinstance(value, bool):
         return not value
+    if value == ():
+        return ("one", "two")
+    if value is None and str in get_args(kind):
+        return "cpu"
     return (
         7 if value is None else "cpu" if isinstance(value, str) else (0.5, 0.75) if value == (0.9, 0.95) else value + 1
     )

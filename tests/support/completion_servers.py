@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from selfteach.core.task import Sampling
 from selfteach.engine import ReferenceEngine
+from selfteach.model import files
 from support.servers import answering
 
 Fault = Callable[[Mapping[str, Any]], Any]  # an answer -> what is answered instead: JSON, or a Response
@@ -27,6 +29,7 @@ class FakeServer:
 
     faults     taken one by one, a fault or None for each request that draws or scores
     most       requests that were at work at once, and `bodies` what they asked
+    takes_weights  it is a vLLM to which weights can be delivered; `load_faults` as `faults`, of deliveries
     """
 
     def __init__(self, kind: str, engine: ReferenceEngine, raw: bool = False, longest: int | None = None) -> None:
@@ -35,7 +38,9 @@ class FakeServer:
         self.bodies: list[dict[str, Any]] = []
         self.now = self.most = 0
         self.hold = 0.0
-        self.loaded: list[dict[str, Any]] = []
+        self.controls: list[str] = []
+        self.takes_weights = False
+        self.load_faults: Iterator[Fault | None] = iter(())
 
     def application(self) -> Any:
         paths = {"vllm": "/v1/completions", "sglang": "/generate", "llamacpp": "/completion"}
@@ -43,6 +48,7 @@ class FakeServer:
             routes=[
                 Route("/v1/models", self.models, methods=["GET"]),
                 Route(paths[self.kind], self.complete, methods=["POST"]),
+                *([Route("/{control}", self.control, methods=["POST"])] if self.takes_weights else []),
             ]
         )
 
@@ -78,6 +84,23 @@ class FakeServer:
             )
         finally:
             self.now -= 1
+
+    async def control(self, request: Request) -> Response:
+        """What vLLM's developers' mode and the workers' extension answer."""
+        self.controls.append(name := request.path_params["control"])
+        if name != "collective_rpc":
+            return JSONResponse({"success": True})
+        body = await request.json()
+        if body["method"] == "selfteach_about":
+            return JSONResponse({"results": [{"selfteach": 1, "dtype": "torch.float32"}]})
+        tensors = load_file(body["args"][0])
+        fault = next(self.load_faults, None)
+        if fault is None:
+            self.engine.load("w", tensors, 0)
+        held = {"held": self.engine.fingerprint("w"), "arrived": files.fingerprint(tensors)}
+        answer = {"results": [held | {"dtype": "torch.float32", "seconds": 0.0}]}
+        answer = answer if fault is None else fault(answer)
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
 
     async def drawn(self, ids: list[int], sampling: Sampling, seed: int) -> tuple[list[int], list[float], str]:
         done = await self.engine.generate("policy", np.array(ids), sampling.replace(record=("logp", "raw_logp")), seed)
