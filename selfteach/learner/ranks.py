@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from ..core.errors import BadValue, SelfteachError, describe
 from .errors import AgreedOutOfMemory, RankFailed
