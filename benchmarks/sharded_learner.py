@@ -64,7 +64,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    batch, update = batch_of(given.sequences, 64, 128), Update("policy", (Term(clipped_ratio(), ("main",)),))
+    batch, update = batch_of(given.sequences, 64, 128), Update(("policy",), (Term(clipped_ratio(), ("main",)),))
     roles: tuple[Any, Any] = {"policy": WeightSpec()}, {"policy": ModelRole(("policy",))}
     start = Transformer(SHAPE).initialise(0)
     one = LocalLearner(*roles, start, 0, LearnerSettings(micro_tokens=given.micro_tokens))

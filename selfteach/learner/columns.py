@@ -85,7 +85,8 @@ def compute_columns(
             _anchor(groups, _empty_pass(groups, key[0]))
             continue
         trunk = groups.trunk(forward_pass.trunk)
-        rows, layout = np.zeros(0, np.int64), None
+        rows: np.ndarray = np.zeros(0, np.int64)
+        layout: Layout | None = None
         with alone(groups):
             rows, layout = _layout(groups, trunk, batch, forward_pass)
         if layout is None:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from ..core.errors import BadValue, SelfteachError, describe
 from .errors import AgreedOutOfMemory, RankFailed
@@ -73,12 +74,12 @@ class Ranks:
         world: int,
         device: str,
         seconds: float,
-        store: dist.TCPStore,
+        store: Any,
         workers: Sequence[subprocess.Popen[bytes]] = (),
     ) -> None:
         self.rank, self.world, self.device, self.seconds = rank, world, device, seconds
         self.workers = list(workers)
-        self._store = dist.PrefixStore("selfteach", store)
+        self._store: Any = PrefixStore("selfteach", store)
         self._orders = 0
         self.learners = 0  # made so far
         self.gone: list[int] = []  # of them, those that nobody has any more
@@ -90,7 +91,7 @@ class Ranks:
         self._meet([f"here/{n}" for n in range(world)])
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore("ranks", store),
+            store=PrefixStore("ranks", store),
             rank=rank,
             world_size=world,
             timeout=timedelta(seconds=seconds),
@@ -322,12 +323,10 @@ def join(device: str, seconds: float) -> Ranks:
     return Ranks(rank, world, device_of(device, local), seconds, _store(host, port, hosts))
 
 
-def _store(host: str, port: int, hosts: bool) -> dist.TCPStore:
+def _store(host: str, port: int, hosts: bool) -> Any:
     """The store at an address; raises BadValue for one that is taken, or where nobody answers."""
     try:
-        return dist.TCPStore(
-            host, port, is_master=hosts, timeout=timedelta(seconds=START_SECONDS), wait_for_workers=False
-        )
+        return TCPStore(host, port, is_master=hosts, timeout=timedelta(seconds=START_SECONDS), wait_for_workers=False)
     except RuntimeError as error:
         what = "the port is in use: give another MASTER_PORT" if "in use" in str(error) else describe(error, 160)
         raise BadValue(f"learner: the ranks cannot meet at {host}:{port}; {what}") from None

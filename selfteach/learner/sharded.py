@@ -117,7 +117,8 @@ class ShardedLearner(LocalLearner):
         frozen: Collection[str],
     ) -> ShardedLearner:
         """The learner of a rank above 0, of what rank 0 sent."""
-        own = LearnerSettings(**{**settings, "device": ranks.device})
+        given: dict[str, Any] = {**settings, "device": ranks.device}
+        own = LearnerSettings(**given)
         return cls(ranks, from_json(weights), from_json(models), start, seed, own, adapter, frozen)
 
     # ---- operations: ordered on rank 0, carried out by all

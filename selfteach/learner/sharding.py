@@ -102,7 +102,7 @@ def _fill(
 @torch.no_grad()
 def whole(tensor: Tensor) -> Tensor:
     """A tensor of which every rank has a part, on every rank."""
-    return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def like(part: Tensor, p: Tensor) -> Tensor:

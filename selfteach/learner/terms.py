@@ -61,7 +61,7 @@ class MetricAccumulator:
 
     def on_cpu(self) -> MetricAccumulator:
         """The same numbers on the processor."""
-        sums = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in self.sums.items()}
+        sums: dict[str, Tensor | float] = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in self.sums.items()}
         return MetricAccumulator(sums, self.counts, {n: v.cpu() for n, v in self.maxima.items()})
 
     def metrics(self) -> dict[str, float]:

@@ -298,7 +298,7 @@ def stream_tensors(
             t = tensor(name).detach()
             if t.dtype != dtype or tuple(t.shape) != shape:
                 raise BadCheckpoint(f"{file}: {name} is {t.dtype} {tuple(t.shape)}, not {dtype} {shape}")
-            out.write(memoryview(t.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+            out.write(t.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensor], limit: int | None = None) -> None:

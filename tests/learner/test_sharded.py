@@ -106,12 +106,13 @@ def test_updates_of_every_scope_step_to_the_same_weights(tokens: int) -> None:
 def test_adapters_recomputed_layers_and_bf16_are_sharded_too() -> None:
     update = UPDATES["with a constant"]
     batch = loss_weights(made(), update)
-    for given, near in (
+    cases: tuple[tuple[dict[str, Any], float], ...] = (
         ({"adapter": Adapter(LoraConfig(2, dropout=0.2), {})}, 1e-6),
         ({"recompute": True}, 1e-6),
         ({"dtype": "bfloat16", "recompute": True}, 0.05),
-    ):
-        given = {"start": model(double=False), "adam_eps": 1e-3, **given}
+    )
+    for case, near in cases:
+        given: dict[str, Any] = {"start": model(double=False), "adam_eps": 1e-3, **case}
         runs = [local(**given), sharded(**given)]
         for run in runs:
             for _ in range(2):
@@ -185,8 +186,8 @@ def test_a_checkpoint_is_the_same_for_any_number_of_ranks(tmp_path: Path) -> Non
 
 
 def test_memory_that_runs_out_on_one_rank_halves_the_micro_batches_of_all() -> None:
-    update = Update("policy", (Term(learn_hungry(rows_at_most=99), BOTH),))
-    hungry = Update("policy", (Term(learn_hungry(rows_at_most=9), BOTH),))
+    update = Update(("policy",), (Term(learn_hungry(rows_at_most=99), BOTH),))
+    hungry = Update(("policy",), (Term(learn_hungry(rows_at_most=9), BOTH),))
     batch = loss_weights(made(), update)
     want, run, warned = sharded(2), sharded(2), list[str]()
     want.backward(batch, update)
@@ -197,7 +198,7 @@ def test_memory_that_runs_out_on_one_rank_halves_the_micro_batches_of_all() -> N
 
 
 def test_what_a_term_raises_on_one_rank_is_raised_and_the_learner_goes_on() -> None:
-    run, broken = sharded(2), Update("policy", (Term(learn_broken(), BOTH),))
+    run, broken = sharded(2), Update(("policy",), (Term(learn_broken(), BOTH),))
     batch = loss_weights(made(), broken)
     with pytest.raises(Exception, match="ZeroDivisionError"):
         run.backward(batch, broken)

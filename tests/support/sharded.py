@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from selfteach.core import Batch, Update, block
+from selfteach.core import Batch, Token, Update, block
 from selfteach.learner.sharded import ShardedLearner
 
 
 @block
-def learn_hungry(*, logp, rows_at_most=6):
+def learn_hungry(*, logp: Token, rows_at_most: int = 6) -> Token:
     """Memory runs out on the last rank where it gets more than some rows at once."""
     if len(logp) > rows_at_most and dist.get_rank() == dist.get_world_size() - 1:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -21,7 +21,7 @@ def learn_hungry(*, logp, rows_at_most=6):
 
 
 @block
-def learn_broken(*, logp):
+def learn_broken(*, logp: Token) -> Token:
     """A term that raises on the last rank."""
     if dist.get_rank() == dist.get_world_size() - 1:
         raise ZeroDivisionError("no")
