@@ -207,7 +207,7 @@ def read_metadata(file: Path) -> dict[str, Any]:
     return _read(file, (METADATA,))[1]
 
 
-def _read(file: Path, names: Sequence[str] | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _read(file: Path | BinaryIO, names: Sequence[str] | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         with np.load(file, allow_pickle=False) as data:
             arrays = {n: data[n] for n in names or data.files}
@@ -219,7 +219,7 @@ def _read(file: Path, names: Sequence[str] | None = None) -> tuple[dict[str, np.
 class Rollouts:
     """The episodes of one step, read back."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path | BinaryIO) -> None:
         """Raises BadCheckpoint for a file that is not a rollout file."""
         self.arrays, self.metadata = _read(file)
         self.index = {e["id"]: n for n, e in enumerate(self.metadata["episodes"])}
