@@ -102,10 +102,10 @@ def main() -> None:
     drawing.add_argument("--picture", type=Path, required=True)
     given = parser.parse_args()
     if given.command == "draw":
-        draw(json.loads(given.results.read_text()), given.picture)
+        draw(json.loads(given.results.read_text(encoding="utf-8")), given.picture)
         return
     for arm in given.arms:
-        results = json.loads(given.out.read_text()) if given.out.exists() else {"arms": {}}
+        results = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"arms": {}}
         if arm in results["arms"]:
             continue
         results |= {
@@ -114,7 +114,7 @@ def main() -> None:
             "steps": given.steps,
         }
         results["arms"][arm] = run(arm, given.steps, given.seed, given.model)
-        given.out.write_text(json.dumps(results, indent=1) + "\n")
+        given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         print(arm, json.dumps(results["arms"][arm]["median"]), flush=True)
 
 

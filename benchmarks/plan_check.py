@@ -108,7 +108,7 @@ def main() -> None:
         "mean_length": float(lengths.mean()),
         "steps": rows,
     }
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))
 
 

@@ -25,6 +25,7 @@ from ..loop.rollout_context import EpisodeContext
 from ..loop.rollout_records import token_writers
 from ..loop.step_context import EpisodeLimits, StepContext, Tool
 from ..loop.text_limit import CHARACTERS_PER_TOKEN
+from ..model import outside_files
 from ..model.tokenizer import Tokenizer
 from ..rollout.functions import call_functions
 from ..tools.functions import function_tools
@@ -123,12 +124,14 @@ def player_of(word: str, model: TextModel, trust: bool = False, tools: Sequence[
 
 
 def has_tools(run: Path) -> bool:
-    """Whether the method of a run calls tools, read of its config.json as data."""
-    try:
-        method = json.loads((run / "config.json").read_text(encoding="utf-8"))["method"]
-        return bool(method.get("tools")) or '"search_agent"' in json.dumps(method["stages"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    """Whether the method of a run calls tools, read of its config.json as data; a model's has no method.
+
+    Raises BadCheckpoint for a file that is no JSON.
+    """
+    method = outside_files.read_json(run / "config.json").get("method")
+    if not isinstance(method, Mapping):
         return False
+    return bool(method.get("tools")) or '"search_agent"' in json.dumps(method.get("stages"))
 
 
 class _StreamingEngine:

@@ -182,7 +182,8 @@ def test_a_checkpoint_is_the_same_for_any_number_of_ranks(tmp_path: Path) -> Non
     for group in ("policy", "value_head"):
         first, second = dict(two.weights(group)), dict(again.weights(group))
         assert all(torch.equal(first[n], second[n]) for n in first)  # the same number of ranks: the same bits
-        assert distance(dict(one.weights(group)), first) < 1e-12
+        # AdamW divides by the root of the second moment, and where that is smallest rounding shows
+        assert distance(dict(one.weights(group)), first) < 1e-8
 
 
 def test_memory_that_runs_out_on_one_rank_halves_the_micro_batches_of_all() -> None:
@@ -295,7 +296,9 @@ def test_a_rank_that_hangs_is_named_after_the_deadline() -> None:
     ranks_module._current.close() if ranks_module._current else None  # type: ignore[func-returns-value]
     s = LearnerSettings(learner="fsdp", world=2, learner_seconds=10.0)
     run = ShardedLearner.started(WEIGHTS, CAST, model(), 0, s, None, (), FILES)
-    worker = run.ranks.workers[0].pid
+    worker, begun = run.ranks.workers[0].pid, time.monotonic()
+    while ranks_module.NOTHING not in run.ranks._read("at/1") and time.monotonic() - begun < 30:
+        time.sleep(0.02)  # it is still on its way out of the last order
     os.kill(worker, signal.SIGSTOP)
     update = UPDATES["token"]
     begun = time.monotonic()
