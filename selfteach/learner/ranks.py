@@ -13,10 +13,11 @@ import contextlib
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ START_SECONDS = 300.0  # for all ranks to appear: each imports torch, from a col
 IDLE_SECONDS = 3600.0  # of one wait for work, after which a rank waits again
 SMALL = 1 << 16  # bytes of an order that goes by the store itself
 KEPT_ORDERS = 1000  # of the last ones, of which some rank may not have read the newest
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 GRACE_SECONDS = 3.0  # for what a lost rank left behind to arrive
 
 
@@ -300,7 +302,8 @@ def ranks_of(world: int, device: str, seconds: float, files: Sequence[str] = ())
         store = _store("127.0.0.1", 0, True)
         workers = [_start(rank, world, device, seconds, store.port, files) for rank in range(1, world)]
         try:
-            _current = Ranks(0, world, device_of(device, 0), seconds, store, workers)
+            with _gloo_on_loopback():
+                _current = Ranks(0, world, device_of(device, 0), seconds, store, workers)
         except BaseException as error:
             dead = [f"rank {n} {_end_of(w)}" for n, w in enumerate(workers, 1) if w.poll() is not None]
             for worker in workers:
@@ -323,10 +326,40 @@ def join(device: str, seconds: float) -> Ranks:
     return Ranks(rank, world, device_of(device, local), seconds, _store(host, port, hosts))
 
 
-def _store(host: str, port: int, hosts: bool) -> Any:
-    """The store at an address; raises BadValue for one that is taken, or where nobody answers."""
+@contextlib.contextmanager
+def _gloo_on_loopback() -> Generator[None]:
+    """Let gloo listen where this machine alone reaches it: what ranks send is unpickled."""
+    before = os.environ.get(GLOO_INTERFACE)
+    if sys.platform == "linux" and before is None:
+        os.environ[GLOO_INTERFACE] = "lo"
     try:
-        return TCPStore(host, port, is_master=hosts, timeout=timedelta(seconds=START_SECONDS), wait_for_workers=False)
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(GLOO_INTERFACE, None)
+
+
+def _store(host: str, port: int, hosts: bool) -> Any:
+    """The store at an address, on this machine's own one out of reach of others; raises BadValue for one that is taken,
+    or where nobody answers.
+    """
+    listening = None
+    try:
+        if hosts and host == "127.0.0.1":  # by itself it listens at every address
+            with socket.socket() as made:
+                made.bind((host, port))
+                made.listen(128)
+                port, listening = made.getsockname()[1], made.detach()
+        return TCPStore(
+            host,
+            port,
+            is_master=hosts,
+            timeout=timedelta(seconds=START_SECONDS),
+            wait_for_workers=False,
+            master_listen_fd=listening,
+        )
+    except OSError as error:
+        raise BadValue(f"learner: the ranks cannot meet at {host}:{port}; {describe(error, 160)}") from None
     except RuntimeError as error:
         what = "the port is in use: give another MASTER_PORT" if "in use" in str(error) else describe(error, 160)
         raise BadValue(f"learner: the ranks cannot meet at {host}:{port}; {what}") from None
@@ -350,6 +383,7 @@ def _start(
     """A process that serves as a rank, on this machine."""
     more = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     more |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else a wait that is over is a warning on the run's terminal
+    more |= {GLOO_INTERFACE: "lo"} if sys.platform == "linux" and GLOO_INTERFACE not in os.environ else {}
     more |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": max(1, torch.get_num_threads() // world)}
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "selfteach.learner.worker", device, str(seconds), str(os.getpid()), *files]

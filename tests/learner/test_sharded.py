@@ -4,9 +4,11 @@ across numbers of ranks, and what is said when a rank is lost. One pair of proce
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -290,6 +292,19 @@ def test_a_killed_rank_ends_the_run_which_goes_on_to_the_same_bits(tmp_path: Pat
     one = api.train(job(small_start, 2).override(learner="local", world=0), tmp_path / "local")
     near = files.read_tensors(one.model / "model.safetensors")
     assert distance(near, want) < 1e-4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/net/tcp")
+def test_ranks_of_one_machine_listen_to_this_machine_alone() -> None:
+    ranks = sharded(2).ranks
+    inodes = set[str]()
+    for pid in (os.getpid(), *(w.pid for w in ranks.workers)):
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(fd).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="utf-8").splitlines()[1:]]
+    listening = {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+    assert listening == {"0100007F"}, "what ranks send is unpickled, so nobody else may send it"
 
 
 def test_a_rank_that_hangs_is_named_after_the_deadline() -> None:
