@@ -377,6 +377,7 @@ def check_start(run_config: RunConfig, source: TaskSource, start: StartModel, tr
     assemble.adapter_for(settings, start.model)
     length = assemble.context_of(settings, start)
     assemble.check_interruptible(start, settings)
+    assemble.correction_of(run_config.method, settings)
     check_remote(run_config.method, start, settings, length, trains)
     if not (start.fresh and run_config.warm.steps > 0 and source.demos is not None):
         return None

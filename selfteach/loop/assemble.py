@@ -275,6 +275,11 @@ def correction_of(method: Method, settings: RunSettings) -> MismatchCorrection |
         return None
     made = MismatchCorrection(settings.mismatch_correction, settings.mismatch_cap, settings.mismatch_floor)
     made.check(method)
+    if any(s.staleness if settings.staleness is None else settings.staleness for s in method.stages if not s.data):
+        raise BadValue(
+            "mismatch_correction: samples that are older than the learner's weights differ from it for that reason, so"
+            " that nothing is left to correct by; take --staleness 0, or a method that weighs by who sampled (areal)"
+        )
     return made
 
 

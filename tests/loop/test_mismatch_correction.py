@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from support.loops import advance, bandit, equal, loop_of, weights_of
 from selfteach.core.errors import BadValue
 from selfteach.core.protocols import Completion
 from selfteach.core.registry import methods
+from selfteach.loop.assemble import correction_of
 from selfteach.loop.mismatch_correction import PER_SEQUENCE, WEIGHT, MismatchCorrection
+from selfteach.loop.settings import RunSettings
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,15 @@ def test_a_masked_step_moves_nothing_and_a_corrected_one_less_than_it_would(lett
     far = step(letters, 1.0, "token_mask")  # e > 2: all is masked
     loop = loop_of(bandit(), letters)
     assert far[1]["policy/mismatch_clipped_fraction"] == 1 and equal(far[0], weights_of(loop))
+
+
+def test_samples_of_older_weights_are_not_corrected_for_that() -> None:
+    settings = RunSettings(mismatch_correction="token_truncate")
+    with pytest.raises(BadValue, match="older than the learner's weights"):
+        correction_of(methods.get("areal")(), settings)
+    assert correction_of(methods.get("areal")(), replace(settings, staleness=0)) is not None
+    with pytest.raises(BadValue, match="older than the learner's weights"):
+        correction_of(methods.get("grpo")(), replace(settings, staleness=1))
 
 
 def test_a_method_of_pairs_has_no_such_weights() -> None:
