@@ -23,18 +23,41 @@ from typing import Any
 import numpy as np
 
 BATCHES, TOKENS = (1, 4, 16, 32, 64), 48
+GROUPS, ROLLOUTS = 8, 8
 
 
-def decode_seconds(model: str, slots: int) -> dict[int, float]:
-    """Seconds of a step of decoding by the number of sequences, median of three, for a model's folder."""
+def score(text: str) -> float:
+    """A reward that differs between answers of a model that was never trained."""
+    return (sum(map(ord, text)) % 7) / 7
+
+
+def a_model(folder: Path, width: int, layers: int) -> Path:
+    """A model that was not trained, large enough for its work to be in C++: in a small one the interpreter, which both
+    sides share, is what takes time.
+    """
+    from selfteach.configuration import task_source
+    from selfteach.model import files
+    from selfteach.model.catalog import build
+    from selfteach.model.transformer import Config, Transformer
+
+    tokenizer = build("tiny-s", task_source("digit_sum", {}), 0).tokenizer
+    heads = width // 64
+    shape = Config(len(tokenizer), width, layers, heads, heads, 64, width * 8 // 3 // 8 * 8, max_length=1024)
+    folder.mkdir()
+    files.save(folder, Transformer(shape).initialise(0), tokenizer)
+    return folder
+
+
+def decode_seconds(model: Path, slots: int) -> dict[int, float]:
+    """Seconds of a step of decoding by the number of sequences, median of three."""
     from selfteach.core.task import Sampling
     from selfteach.loop.assemble import engine_of
     from selfteach.loop.settings import RunSettings
     from selfteach.model.catalog import StartModel
     from selfteach.model.files import load
 
-    shape, tokenizer = load(Path(model))
-    engine = engine_of(StartModel(shape, tokenizer, False, {}), RunSettings(slots=slots, threads=1))
+    made, tokenizer = load(model)
+    engine = engine_of(StartModel(made, tokenizer, False, {}), RunSettings(slots=slots, threads=1))
     prompt = tokenizer.encode("question: add 2 9 4 1 ")
     sampling = Sampling(max_tokens=TOKENS, stop=())
 
@@ -47,26 +70,23 @@ def decode_seconds(model: str, slots: int) -> dict[int, float]:
     return {n: statistics.median(asyncio.run(once(n)) for _ in range(3)) for n in BATCHES}
 
 
-def carry_out(staleness: int, threads: int, steps: int, interrupt: bool = False) -> tuple[Any, list[dict[str, Any]]]:
-    """A run of GRPO in the regime `skill`, and the events of its usual steps."""
+def carry_out(model: Path, staleness: int, steps: int, threads: int = 1) -> tuple[Any, list[dict[str, Any]]]:
+    """A run of GRPO, and the events of its usual steps."""
     from selfteach import train
-    from selfteach.core import registry
     from selfteach.loop.log import read_events
 
-    regime = registry.regimes.get("skill")
-    settings = {**regime.settings, "steps": steps, "staleness": staleness, "interrupt": interrupt, "threads": threads}
-    settings |= {"eval_every": 0, "final_eval_tasks": 0, "final_eval_k": 0, "device": "cpu"}
+    settings = {"steps": steps, "staleness": staleness, "threads": threads, "max_tokens": TOKENS, "warm_steps": 0}
+    settings |= {"eval_every": 0, "final_eval_tasks": 0, "final_eval_k": 0, "device": "cpu", "lr": 1e-5}
     made = train(
         "grpo",
-        task=regime.task,
-        task_options=regime.task_options,
-        model=regime.model,
-        args={**regime.args, "minibatches": 1},
+        task="digit_sum",
+        model=str(model),
+        reward=score,
+        args={"groups": GROUPS, "rollouts": ROLLOUTS},
         settings=settings,
-        out=Path(tempfile.mkdtemp()) / "run",
+        out=model.parent / f"run-{staleness}-{threads}",
     )
-    done = [e for e in read_events(made.folder / "log") if e["event"] == "step"]
-    return made, done[len(done) // 6 :]
+    return made, [e for e in read_events(made.folder / "log") if e["event"] == "step"][2:]
 
 
 def main() -> None:
@@ -77,36 +97,38 @@ def main() -> None:
     from selfteach.analysis.throughput import Timing, Workload, simulate
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    run, steps = carry_out(0, 1, given.steps)
+    model = a_model(Path(tempfile.mkdtemp()) / "model", given.width, given.layers)
+    costs = decode_seconds(model, 64)
+    run, steps = carry_out(model, 0, given.steps)
     lengths, prompt = recorded_lengths(run.folder)
-    costs = decode_seconds(str(run.folder / "last"), 64)
     per_token = statistics.median(e["time/learn_s"] / e["tokens/sampled"] for e in steps)
     timing = Timing(
         lambda active, context: float(np.interp(active, list(costs), list(costs.values()))),
         lambda tokens: costs[1],  # a prompt is a step of its own
         lambda tokens: per_token * tokens,
     )
-    work = Workload(16, 8, prompt, lengths, np.zeros(len(lengths)))
-    measured = {"0": statistics.median(e["time/step_s"] for e in steps)}
-    for staleness, interrupt in ((1, False), (4, True)):
-        _, ahead = carry_out(staleness, 1, given.steps, interrupt)
-        measured[f"{staleness}{' interrupt' * interrupt}"] = statistics.median(e["time/step_s"] for e in ahead)
-    rows = {}
-    for name, seconds in measured.items():
-        foretold = simulate(work, timing, 1, 64, int(name.split()[0]), steps=24)
-        rows[name] = {"foretold_s": foretold.step_seconds, "measured_s": seconds}
-        rows[name]["ratio"] = rows[name]["foretold_s"] / seconds
+    work = Workload(GROUPS, ROLLOUTS, prompt, lengths, np.zeros(len(lengths)))
+    rows: dict[str, dict[str, float]] = {}
+    for staleness, usual in ((0, steps), (1, carry_out(model, 1, given.steps)[1])):
+        measured = statistics.median(e["time/step_s"] for e in usual)
+        foretold = simulate(work, timing, 1, 64, staleness, steps=12).step_seconds
+        rows[str(staleness)] = {"measured_s": measured, "foretold_s": foretold, "ratio": foretold / measured}
+    both = statistics.median(e["time/step_s"] for e in carry_out(model, 0, given.steps, threads=2)[1])
     found = {
         "machine": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
+        "model": {"width": given.width, "layers": given.layers},
         "decode_s": costs,
         "learn_s_per_token": per_token,
         "mean_length": float(lengths.mean()),
         "steps": rows,
+        "synchronous_on_both_cores_s": both,
     }
     given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))

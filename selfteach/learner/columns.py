@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,13 +85,11 @@ def compute_columns(
             _anchor(groups, _empty_pass(groups, key[0]))
             continue
         trunk = groups.trunk(forward_pass.trunk)
-        rows: np.ndarray = np.zeros(0, np.int64)
-        layout = cast("Layout | None", None)  # where it fails on this rank alone
-        with alone(groups):
-            rows, layout = _layout(groups, trunk, batch, forward_pass)
-        if layout is None:
+        found = _layout_alone(groups, trunk, batch, forward_pass)
+        if found is None:
             _anchor(groups, _empty_pass(groups, key[0]))
             continue
+        rows, layout = found
         if layout.token_hashes is not None:
             groups.set_dropout(forward_pass.trunk, layout.attend, layout.token_hashes)
         with torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"):
@@ -109,6 +107,15 @@ def compute_columns(
     if failed(groups):
         return {}
     return {column: _assemble(parts, len(batch.place), groups) for column, parts in parts_of.items()}
+
+
+def _layout_alone(
+    groups: ParamGroups, trunk: Model, batch: Batch, forward_pass: ForwardPass
+) -> tuple[np.ndarray, Layout] | None:
+    """As `_layout`; None where it fails on this rank alone."""
+    with alone(groups):
+        return _layout(groups, trunk, batch, forward_pass)
+    return None
 
 
 def _layout(groups: ParamGroups, trunk: Model, batch: Batch, forward_pass: ForwardPass) -> tuple[np.ndarray, Layout]:
