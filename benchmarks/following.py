@@ -53,7 +53,7 @@ while True:
 @contextmanager
 def process(*words: str) -> Generator[tuple[subprocess.Popen[str], str]]:
     """A process with the first line that it prints; ended afterwards."""
-    made = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
+    made = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, encoding="utf-8")
     assert made.stdout is not None
     try:
         yield made, made.stdout.readline()
