@@ -358,9 +358,7 @@ def _store(host: str, port: int, hosts: bool) -> Any:
             wait_for_workers=False,
             master_listen_fd=listening,
         )
-    except OSError as error:
-        raise BadValue(f"learner: the ranks cannot meet at {host}:{port}; {describe(error, 160)}") from None
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
         what = "the port is in use: give another MASTER_PORT" if "in use" in str(error) else describe(error, 160)
         raise BadValue(f"learner: the ranks cannot meet at {host}:{port}; {what}") from None
 

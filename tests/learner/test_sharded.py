@@ -5,6 +5,7 @@ across numbers of ranks, and what is said when a rank is lost. One pair of proce
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import signal
 import socket
@@ -244,7 +245,7 @@ def test_shares_are_of_equal_tokens_and_split_no_unit() -> None:
 
 
 def test_the_gradient_of_every_method_is_that_of_one_process() -> None:
-    start, worst = toy().float(), {}
+    start, worst = copy.deepcopy(toy()).float(), {}  # a copy: it is shared by all tests
 
     def on_two(*given: Any) -> Any:
         return recording(*given[:4], replace(given[4], learner="fsdp", world=2, learner_seconds=60.0), None, (), FILES)
