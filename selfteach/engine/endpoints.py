@@ -18,23 +18,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from ..core.errors import BadValue, EngineLost, EngineMismatch, describe
 from ..core.extras import optional
 from ..core.random_keys import key, uniform_at
+from ..core.web import AGAIN, is_address
 from .completion_servers import CompletionServer, Request, WrongAnswer
 
 T = TypeVar("T")
-PAUSE, LONGEST_PAUSE = (
-    0.5,
-    30.0,
-)  # seconds that a server is left alone after its first failure, doubled for each; at most
+PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds that a server is left alone after its first failure, then doubled; at most
 FAILURES = 3  # in a row, of requests that reached it, after which a server is left alone
 TRIES = 6  # of one request
 LARGEST = 256 << 20  # bytes of an answer
 CONNECT = 5.0  # seconds that a connection may take
-AGAIN = (408, 425, 429, 500, 502, 503, 504)  # statuses after which another try may be answered
 KEY = "SELFTEACH_ENGINE_KEY"  # environment variable of the servers' API key
 
 
@@ -250,12 +246,8 @@ def headers() -> dict[str, str]:
 
 def check_url(url: str) -> str:
     """A server's address without a path that only repeats the interface's. Raises BadValue for what is none."""
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0):
-            return url.rstrip("/").removesuffix("/v1")
-    except ValueError:
-        pass
+    if is_address(url):
+        return url.rstrip("/").removesuffix("/v1")
     raise BadValue(f"url {url!r}: is no address; give one such as http://127.0.0.1:8000")
 
 

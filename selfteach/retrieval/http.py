@@ -26,6 +26,7 @@ from ..core.cache import cache_folder
 from ..core.errors import BadValue, SelfteachError, describe
 from ..core.extras import optional
 from ..core.random_keys import key, uniform_at
+from ..core.web import AGAIN, is_address
 from .bm25 import LONGEST
 from .corpus_files import title_and_text, valid_text
 from .engine import Answer, Hit, NoAnswer, Reading
@@ -35,7 +36,6 @@ Protocol = Literal["http", "searxng"]
 PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 LARGEST = 8 << 20  # bytes of an answer
 PAUSE, LONGEST_PAUSE = 0.2, 5.0  # seconds before the second try, doubled for each further one; at most
-AGAIN = (408, 425, 429, 500, 502, 503, 504)  # statuses after which another try may be answered
 REDIRECTIONS = 3  # of a web page that are followed
 PROBE = "history of a city, its people and a river"  # tells corpora apart
 REMEMBERED = 4096  # pages that were found, for reading, where the server has no pages to open
@@ -51,10 +51,8 @@ class _Failed(Exception):
 
 def check_url(url: str) -> str:
     """A server's address. Raises BadValue for what is none."""
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0):
-            return url
+    if is_address(url):
+        return url
     raise BadValue(f"search url {url!r}: is no address; give one such as http://127.0.0.1:8000/retrieve")
 
 
