@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import BadValue, unknown
 from .arguments import Parser, add_typed
@@ -24,65 +24,79 @@ EXAMPLES = """examples:
 
 what comes out: a table of splits, the fastest first, and what the fastest one waits for; with --json all of it as one
 line."""
-LIMITS = {"gpus": 16384, "groups": 4096, "rollouts": 1024, "micro_tokens": 1 << 22}
 MOST_ANSWERS = 65536
 LISTED = 8
+
+
+class Option(NamedTuple):
+    """An option: its kind, default and help, and the smallest and largest number that it takes."""
+
+    kind: Any
+    default: Any
+    help: str
+    least: int = 1
+    most: int = 1 << 24
+
+
+OPTIONS = {
+    "gpus": Option(int, 8, "how many devices", most=16384),
+    "gpu": Option(str, "h100", "a100, h100, h200, b200 or l40s"),
+    "model": Option(str, "7B", "0.5B, 1.5B, 3B, 7B, 14B, 32B or 72B (Qwen2.5's shapes), or a model's folder"),
+    "groups": Option(int, 64, "groups of a step", most=4096),
+    "rollouts": Option(int, 8, "answers of a group", most=1024),
+    "prompt": Option(int, 300, "tokens of a prompt"),
+    "answer": Option(int, 2000, "mean tokens of an answer"),
+    "spread": Option(float, 0.8, "standard deviation of the logarithm of their lengths", least=0, most=3),
+    "max_tokens": Option(int, 8192, "the longest answer"),
+    "wait": Option(float, 0.0, "seconds from an answer to its reward, each", least=0, most=3600),
+    "staleness": Option(
+        tuple[int, ...], (0, 1, 4), "updates that an answer may be old; several to compare", least=0, most=64
+    ),
+    "epochs": Option(int, 1, "epochs over a batch", most=64),
+    "micro_tokens": Option(int, 16384, "tokens of a micro-batch on a device", most=1 << 22),
+    "recompute": Option(bool, True, "activations are computed twice"),
+    "reference": Option(bool, False, "a reference model is computed too"),
+}
 
 
 def parser() -> Parser:
     """The options of `plan`."""
     made = Parser("plan", usage="selfteach plan --gpus N --model SIZE [options]", description=ABOUT, epilog=EXAMPLES)
-    add_typed(made, "gpus", int, "how many devices", 8)
-    add_typed(made, "gpu", str, "a100, h100, h200, b200 or l40s", "h100")
-    add_typed(made, "model", str, "0.5B, 1.5B, 3B, 7B, 14B, 32B or 72B (Qwen2.5's shapes), or a model's folder", "7B")
-    add_typed(made, "groups", int, "groups of a step", 64)
-    add_typed(made, "rollouts", int, "answers of a group", 8)
-    add_typed(made, "prompt", int, "tokens of a prompt", 300)
-    add_typed(made, "answer", int, "mean tokens of an answer", 2000)
-    add_typed(made, "spread", float, "standard deviation of the logarithm of their lengths", 0.8)
-    add_typed(made, "max_tokens", int, "the longest answer", 8192)
+    for name, option in OPTIONS.items():
+        add_typed(made, name, option.kind, option.help, option.default)
     made.add_argument("--lengths", metavar="RUN", help="lengths of prompts and answers as a run's log has them")
-    add_typed(made, "wait", float, "seconds from an answer to its reward, each", 0.0)
-    add_typed(made, "staleness", tuple[int, ...], "updates that an answer may be old; several to compare", (0, 1, 4))
-    add_typed(made, "epochs", int, "epochs over a batch", 1)
-    add_typed(made, "micro_tokens", int, "tokens of a micro-batch on a device", 16384)
-    add_typed(made, "recompute", bool, "activations are computed twice", True)
-    add_typed(made, "reference", bool, "a reference model is computed too", False)
     made.add_argument("--assume", metavar="NAME=X", nargs="+", action="extend", help="other assumptions")
     return made
 
 
 def run(command: str, words: Sequence[str]) -> int:
     """Carry out `selfteach plan`; returns the exit code."""
-    given = vars(parser().read(words))
-    _check(given)
+    typed = vars(parser().read(words))
+    given = {name: option.default for name, option in OPTIONS.items()} | typed
+    _check(given, typed)
     from ..analysis import cluster_plan
     from ..analysis.throughput import Workload
-
-    device = cluster_plan.ACCELERATORS.get(given.get("gpu", "h100"))
-    if device is None:
-        raise unknown("kind of GPU", given["gpu"], cluster_plan.ACCELERATORS)
-    shape = _shape(given.get("model", "7B"))
-    at = _assumptions(given.get("assume", ()))
-    longest = given.get("max_tokens", 8192)
-    if "lengths" in given:
-        lengths, prompt = cluster_plan.recorded_lengths(Path(given["lengths"]))
-        longest = max(longest if "max_tokens" in given else 1, int(lengths.max()))
-    else:
-        lengths = cluster_plan.expected_lengths(given.get("answer", 2000), given.get("spread", 0.8), longest)
-        prompt = given.get("prompt", 300)
-    waits = lengths * 0.0 + given.get("wait", 0.0)
-    work = Workload(given.get("groups", 64), given.get("rollouts", 8), prompt, lengths, waits)
-    learning = cluster_plan.Learning(**{name: given[name] for name in cluster_plan.Learning._fields if name in given})
-    staleness = tuple(dict.fromkeys(given.get("staleness", (0, 1, 4))))
     from ..progress import view_on
 
+    device = cluster_plan.ACCELERATORS.get(given["gpu"])
+    if device is None:
+        raise unknown("kind of GPU", given["gpu"], cluster_plan.ACCELERATORS)
+    shape, at = _shape(given["model"]), _assumptions(given.get("assume", ()))
+    longest, prompt = given["max_tokens"], given["prompt"]
+    if "lengths" in given:
+        lengths, prompt = cluster_plan.recorded_lengths(Path(given["lengths"]))
+        longest = max(typed.get("max_tokens", 1), int(lengths.max()))
+    else:
+        lengths = cluster_plan.expected_lengths(given["answer"], given["spread"], longest)
+    work = Workload(given["groups"], given["rollouts"], prompt, lengths, lengths * 0.0 + given["wait"])
+    learning = cluster_plan.Learning(**{name: given[name] for name in cluster_plan.Learning._fields})
+    staleness = tuple(dict.fromkeys(given["staleness"]))
     view = view_on(sys.stderr, panel=False)
     try:
         found = cluster_plan.splits(
             shape,
             device,
-            given.get("gpus", 8),
+            given["gpus"],
             work,
             prompt + longest,
             staleness,
@@ -99,23 +113,20 @@ def run(command: str, words: Sequence[str]) -> int:
     return 0
 
 
-def _check(given: Mapping[str, Any]) -> None:
-    """Raise BadValue for a number out of range, by its option."""
-    for name, value in given.items():
-        for number in value if name == "staleness" else (value,):
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                continue
-            least, most = (0 if name in ("spread", "wait", "staleness") else 1), LIMITS.get(name, 1 << 24)
-            most = {"spread": 3, "wait": 3600, "staleness": 64, "epochs": 64}.get(name, most)
+def _check(given: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
+    """Raise BadValue for a number out of range, by its option, and for options that do not go together."""
+    for name, (kind, _, _, least, most) in OPTIONS.items():
+        if kind in (str, bool):
+            continue
+        for number in given[name] if name == "staleness" else (given[name],):
             if not least <= number <= most:
                 option = name.replace("_", "-")
                 raise BadValue(f"selfteach plan: --{option} must be between {least} and {most}, not {number}")
-    if not given.get("staleness", (0,)):
+    if not given["staleness"]:
         raise BadValue("selfteach plan: --staleness is empty; give numbers, such as 0,1,4")
-    answers = given.get("groups", 64) * given.get("rollouts", 8)
-    if answers > MOST_ANSWERS:
+    if (answers := given["groups"] * given["rollouts"]) > MOST_ANSWERS:
         raise BadValue(f"selfteach plan: {answers:,} answers a step; at most {MOST_ANSWERS:,} are simulated")
-    if "lengths" in given and {"answer", "spread", "prompt"} & given.keys():
+    if "lengths" in typed and {"answer", "spread", "prompt"} & typed.keys():
         raise BadValue("selfteach plan: --lengths has prompts and answers; leave --answer, --spread and --prompt out")
 
 
