@@ -51,10 +51,10 @@ class FileDelivery:
     def put(self, weights: Mapping[str, Any], version: int) -> None:
         """Write weights to a file, in place of the last one. Raises BadValue where they do not fit."""
         tensors = {n: torch.as_tensor(w).detach().contiguous().cpu() for n, w in weights.items()}
-        size, free = sum(t.numel() * t.element_size() for t in tensors.values()), shutil.disk_usage(self.folder).free
         if self._file is not None:
             self._file.unlink(missing_ok=True)
-        if size > shutil.disk_usage(self.folder).free:
+        size, free = sum(t.numel() * t.element_size() for t in tensors.values()), shutil.disk_usage(self.folder).free
+        if size > free:
             raise BadValue(
                 f"{self.folder}: {size >> 20} MiB of weights do not fit, {free >> 20} MiB are free; give another folder"
                 " by --weights-folder"

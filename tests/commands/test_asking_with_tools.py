@@ -129,6 +129,28 @@ def test_errors_are_answered_as_in_training(
     assert [c["error"] for c in answer["calls"]] == ([error] if error else [])
 
 
+def test_a_run_that_searches_a_corpus_asks_it(
+    tmp_path: Path, scripted: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's own engine answers, as in training; a query that finds nothing is answered too."""
+    pytest.importorskip("tantivy")
+    monkeypatch.setenv("SELFTEACH_CACHE", str(tmp_path / "cache"))
+    towns = [{"id": str(i), "contents": f'"Town {i}"\nThe mayor of Town {i} is person {i}.'} for i in range(9)]
+    asked = [{"question": f"who is the mayor of Town {i}", "golden_answers": [f"person {i}"]} for i in range(9)]
+    for name, rows in (("towns", towns), ("rows", asked)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ["--data", str(tmp_path / "rows.jsonl"), "--corpus", str(tmp_path / "towns.jsonl"), "--model", "tiny-s"]
+    words += ["--steps", "1", "--warm-steps", "0", "--final-eval-tasks", "0", "--eval-every", "0", "--max-tokens", "4"]
+    words += ["--groups", "2", "--rollouts", "2", "--threads", "1", "--out", str(tmp_path / "run")]
+    assert main(["train", "search_r1", *words]) == 0
+    given = scripted("<search>mayor of Town 7</search>", "<search>zzz</search>", "<answer>person 7</answer>")
+    answer = generated(capsys, str(tmp_path / "run"), "who is the mayor of Town 7?")
+    assert [t["kind"] for t in answer["turns"]] == ["model", "tool", "model", "tool", "model"]
+    assert "The mayor of Town 7 is person 7." in answer["turns"][1]["text"] and "person" not in answer["turns"][3]["text"]
+    assert [(c["tool"], c["error"]) for c in answer["calls"]] == [("search", "")] * 2
+    assert answer["text"] == "<answer>person 7</answer>" and "person 7" in given[1]
+
+
 def test_the_model_alone_and_what_does_not_go_together(run: Path, capsys: Any) -> None:
     answer = generated(capsys, str(run), "2 + 3 = ", "--no-tools", "--max-tokens", "4")
     assert "turns" not in answer and answer["tokens"] <= 4
