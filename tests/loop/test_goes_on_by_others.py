@@ -142,11 +142,13 @@ def with_value(data: Any, at: tuple[Any, ...], value: Any, drop: bool) -> Any:
 
 
 def test_an_edited_configuration_is_read_or_refused_in_one_line(run: Path, tmp_path: Path) -> None:
-    """Every value of config.json in turn left out or replaced by others of every kind."""
+    """Every value of config.json in turn left out, and replaced by some of every kind."""
     data, file = json.loads((run / "config.json").read_text()), tmp_path / "config.json"
     tried = refused = 0
-    for at in places(data):
+    for place, at in enumerate(places(data)):
         for n, value in enumerate([*WILD, "left out"]):
+            if (place + n) % 3 and n < len(WILD):
+                continue
             file.write_text(json.dumps(with_value(data, at, value, drop=n == len(WILD))))
             tried += 1
             try:

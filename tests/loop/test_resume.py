@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, mini_folder: Path) -> tuple[
     return run_config, out
 
 
-def test_killed_at_ten_random_moments_and_resumed(whole: tuple[RunConfig, Path], tmp_path: Path):
+def test_killed_at_random_moments_and_resumed(whole: tuple[RunConfig, Path], tmp_path: Path):
     run_config, undisturbed = whole
     out, text = tmp_path / "run", json.dumps(run_config.to_json())
     clock = [e["seconds"] for e in read_events(undisturbed / "log") if e["event"] == "step"]
@@ -69,7 +69,7 @@ def test_killed_at_ten_random_moments_and_resumed(whole: tuple[RunConfig, Path],
         return True
 
     kills, places = 0, list[str]()
-    for n in range(10):
+    for n in range(6):
         process, ours = run()
         # Before the first checkpoint, while measuring, and then anywhere in a step and a half.
         if hear(ours, ("source", "start", "measuring")[n] if n < 3 else ("start", "step")[n % 2]):
@@ -81,7 +81,7 @@ def test_killed_at_ten_random_moments_and_resumed(whole: tuple[RunConfig, Path],
     process, ours = run()
     assert hear(ours, "DONE")
     process.join(30)
-    assert kills >= 8 and len(set(places)) >= 3, f"killed {kills} times, at {places}"
+    assert kills >= 5 and len(set(places)) >= 3, f"killed {kills} times, at {places}"
     same_run(undisturbed, out)
     assert not [p.name for p in (out / "checkpoints").iterdir() if p.name.startswith(".")], (
         "what a kill cut off is cleared away"

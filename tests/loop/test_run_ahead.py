@@ -174,7 +174,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_learned_twice(whole, tmp_pa
     run_config, undisturbed = whole
     run_config = replace(run_config, settings=replace(run_config.settings, interrupt=interrupt, checkpoint_every=2))
     out, killed = tmp_path / "run", 0
-    for n in range(4):
+    for n in range(3):
         with carried_on(run_config, out) as (process, ours):
             heard = (word for word in words(ours) if word in ("phase", "step"))
             for _ in range(4 + int(9 * float(uniform(key("kill", n), 0)))):
