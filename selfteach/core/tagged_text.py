@@ -12,7 +12,7 @@ T = TypeVar("T")
 SENTENCE_ENDS = r"[.!?](?=\s|<)|\n+"  # of sentences and lines, for `split_points`
 # Tags that programs, chat templates and readers of tool calls know, however they are spelled.
 TAGS = (
-    *("think", "search", "information", "answer", "judge", "goal", "reflect", "decision", "question"),
+    *("think", "search", "information", "answer", "judge", "goal", "reflect", "decision", "question", "report", "cite"),
     *("open", "page", "result", "observation", "tool_call", "tool_response", "function"),
 )
 _TAG = re.compile(rf"</?\s*(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..core.claim import premise
@@ -150,3 +151,15 @@ def search_noisy() -> Regime:
 def search_fragile() -> Regime:
     """As `search_noisy`, for a model that states a goal before it searches and then whether it was reached."""
     return agent_regime({**NOISY, "says": "reflect"}, (0.1, 0.3, 0.2, 0.1, 0.1, 0.2), 1600)
+
+
+@regime
+def search_hops() -> Regime:
+    """Questions of two and three hops for a model that holds no fact; two in five results are another document.
+
+    Right answers take a search for every hop and another where a result was not what was sought, which the start does
+    in one answer of twenty. So a reward for the answer is sparse, while most searches can be told good or bad.
+    """
+    shares = (0.05, 0.2, 0.2, 0.1, 0.2, 0.25)
+    made = agent_regime({**NOISY, "says": "", "hops": (2, 3)}, shares, 2400)
+    return replace(made, args={**made.args, "turns": 8})

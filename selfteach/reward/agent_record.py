@@ -9,8 +9,10 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..core import RewardContext
+from ..core import Episode, Ref, RewardContext, Task, Trajectory
+from ..core.answers import normalise
 from ..core.contexts import TokenPath
+from ..core.errors import BadValue
 from ..core.tagged_text import last_between
 
 INFORMATION = "information"
@@ -21,6 +23,15 @@ class Piece(NamedTuple):
 
     kind: str
     text: str
+
+
+class Search(NamedTuple):
+    """One search: what the agent said in that turn, its query, what was found, and the place where the turn ends."""
+
+    said: str
+    query: str
+    found: str
+    at: Ref
 
 
 class Verdict(NamedTuple):
@@ -44,6 +55,54 @@ def pieces_of(path: TokenPath, context: RewardContext) -> list[Piece]:
 def count_searches(pieces: Sequence[Piece]) -> int:
     """How many results an agent got."""
     return sum(p.kind == INFORMATION for p in pieces)
+
+
+def searches_of(episode: Episode, trajectory: Trajectory, context: RewardContext) -> list[Search]:
+    """The searches on a trajectory's path, in order: sampled turns that are followed by information."""
+    tree, leaf = episode.tree, trajectory.leaf
+    nodes = [(node, tree.id[tree.begin[node] : tree.begin[node] + upto]) for node, upto in tree.path(*leaf[1:])]
+    out = list[Search]()
+    for (node, said), (then, found) in itertools.pairwise(nodes):
+        if tree.sampling[node] < 0 or tree.spans[tree.span[tree.begin[then]]] != INFORMATION:
+            continue
+        text = context.tokenizer.decode(said)
+        # the last token of a turn may extend past </search>, into the information
+        told = (text.rpartition("</search>")[2] + context.tokenizer.decode(found)).strip()
+        result = told.removeprefix("<information>").removesuffix("</information>").strip()
+        out.append(Search(text, last_between(text, "search", ""), result, Ref(episode.id, node)))
+    return out
+
+
+def documents_of(found: str) -> list[str]:
+    """The documents of a result: its lines where they are numbered (tools/retrieve.py), else its sentences.
+
+    >>> documents_of("the home of Ann is Ulm. the river of Ulm is Po.")
+    ['the home of Ann is Ulm.', 'the river of Ulm is Po.']
+    """
+    by_line = found.startswith("Doc 1(")
+    return [d for d in (found.splitlines() if by_line else re.split(r"(?<=[.!?]) ", found)) if d]
+
+
+def keywords_of(task: Task) -> list[list[str]]:
+    """For each sub-question of a task the ways of asking it (tag `keywords`). Raises BadValue for a task without."""
+    if "keywords" not in task.tags:
+        raise BadValue(f"task {task.id}: has no sub-questions (tag keywords); take a task that has, such as factworld")
+    return [list(ways) for ways in task.tags["keywords"]]
+
+
+def sub_question(query: str, task: Task) -> int | None:
+    """Which sub-question of its task a query asks, in whatever order of words; None where it is none of them.
+
+    >>> ann = Task("t", "", tags={"keywords": (("home of Ann", "Ann home"), ("mayor of Ulm", "Ulm mayor"))})
+    >>> sub_question("home Ann", ann), sub_question("mayor of Ulm", ann), sub_question("river of Ulm", ann)
+    (0, 1, None)
+    """
+    asked = _words(query)
+    return next((n for n, ways in enumerate(keywords_of(task)) if any(asked == _words(w) for w in ways)), None)
+
+
+def _words(query: str) -> set[str]:
+    return set(normalise(query).split()) - {"of"}
 
 
 def verdicts_of(pieces: Sequence[Piece], tag: str, yes: str, no: str) -> list[Verdict | None]:

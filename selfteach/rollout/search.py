@@ -103,6 +103,15 @@ async def search_on(
     return answer
 
 
+def workspace(report: str, query: str, found: str) -> str:
+    """What a round of research begins from beside the question: the report so far, the last query, and what it found.
+
+    >>> workspace("", "home of Ann", "the home of Ann is Ulm.")
+    '<report> </report><search>home of Ann</search><information>the home of Ann is Ulm.</information>'
+    """
+    return f"<report> {report}</report><search>{query}</search><information>{found}</information>"
+
+
 async def append_information(
     rollout: RolloutContext,
     context: ModelContext,

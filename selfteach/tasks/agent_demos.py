@@ -8,15 +8,18 @@ looked up, and never by heart.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ..core.blocks import block
+from ..rollout.search import workspace
+from ..tools.experts import EXPERTS
 from .demo_ways import WayWriter, beginning, without_search
 from .demos import answer, information, search, think
+from .question_sampler import pick
 from .world import Chain, Hop, World
 
 SEARCHING = ("carefully", "hastily", "absently", "astray")  # the ways that search
@@ -30,6 +33,9 @@ class Saying(NamedTuple):
     yes, no  the words of that verdict
     goal     whether it states what it looks for before it searches
     decision whether it says first where it will look: memory or search
+    report   whether each turn is a round of its own, which begins from a report of what was found so far
+    cite     whether it names before its answer the pages that led to it, all of them, some or none
+    route    whether it addresses each query to an expert of tools/experts.py
     """
 
     verdict: str = ""
@@ -37,11 +43,15 @@ class Saying(NamedTuple):
     no: str = ""
     goal: bool = False
     decision: bool = False
+    report: bool = False
+    cite: bool = False
+    route: bool = False
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags that this adds, opening and closing."""
-        names = [self.verdict, "goal" if self.goal else "", "decision" if self.decision else ""]
+        said = {"goal": self.goal, "decision": self.decision, "report": self.report, "cite": self.cite}
+        names = [self.verdict, *(name for name, is_said in said.items() if is_said)]
         return tuple(tag for name in names if name for tag in (f"<{name}>", f"</{name}>"))
 
 
@@ -50,7 +60,11 @@ SAYINGS = {
     "judge": Saying("judge", "Yes", "No"),
     "reflect": Saying("reflect", "True", "False", goal=True),
     "decide": Saying(decision=True),
+    "report": Saying(report=True),
+    "cite": Saying(cite=True),
+    "route": Saying(route=True),
 }
+CITES = {"all": 0.3, "last": 0.4, "none": 0.3}  # how demonstrations that cite do it, whatever else they do
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +99,32 @@ class AgentWriter(WayWriter):
         return first_words(way, self.says) + text.removeprefix(beginning(way))
 
     def _searching(self, way: str, chain: Chain, draw: np.random.Generator) -> str:
-        text, here = "", chain.start
+        text, here, pages = "", chain.start, [chain.start]
         for i, hop in enumerate(chain.hops):
             sentence, there = self._found(hop, here, chain.path[i + 1] if here == chain.path[i] else "", draw)
             thought = f"{way}: the {self.world.noun(hop)}." if i == 0 else f"then the {self.world.noun(hop)}."
             more, here = self._attempts(way, hop, here, sentence, there, draw)
-            text += think(thought) + more
-        return text + think(f"so it is {here}.") + answer(here)
+            text, pages = text + think(thought) + more, [*pages, here]
+        cited = cite(pages, draw) if SAYINGS[self.says].cite else ""
+        return text + think(f"so it is {here}.") + cited + answer(here)
+
+    def rounds(self, way: str, chain: Chain, draw: np.random.Generator) -> list[tuple[str, str]]:
+        """(workspace, completion) of every round of a way that searches: each sees the question, the report of the last
+        round and what its search found, and nothing else (rollout/search.py, `research_rounds`).
+
+        A report is the last result that was accepted, so that it stays as long as it is.
+        """
+        out, here, report, seen = list[tuple[str, str]](), chain.start, "", ""
+        for i, hop in enumerate(chain.hops):
+            sentence, there = self._found(hop, here, chain.path[i + 1] if here == chain.path[i] else "", draw)
+            thought = think(f"{way}: the {self.world.noun(hop)}.")
+            for wording, result, led_to, accepted in self._searches(way, hop, here, sentence, there, draw):
+                out.append((seen, f"{thought}<report> {report}</report>{search(wording)}"))
+                seen, there = workspace(report, wording, result), led_to
+                report = result if accepted else report
+            here = there
+        out.append((seen, f"{think(f'{way}: so it is {here}.')}<report> {report}</report>{answer(here)}"))
+        return out
 
     def _recalling(self, chain: Chain, right: bool, draw: np.random.Generator) -> str:
         """What is in memory, said in a thought; right, or with another answer after it. No false fact is taught: what
@@ -121,17 +154,38 @@ class AgentWriter(WayWriter):
     ) -> tuple[str, str]:
         """Searches for one fact until a result is accepted, and the entity that is gone on from."""
         saying, text, seen = SAYINGS[self.says], "", there
-        for n, wording in enumerate(wordings(self.world.query(hop, here), hop.relation, here)):
-            elsewhere = self._elsewhere(sentence, draw) if draw.random() < self.irrelevant else None
-            result, seen = elsewhere or (sentence, there)
-            yes = {"carefully": elsewhere is None, "hastily": True, "astray": n > 0}.get(way, draw.random() < 0.5)
+        for n, (wording, result, led_to, yes) in enumerate(self._searches(way, hop, here, sentence, there, draw)):
             goal = f"<goal> {self.world.query(hop, here)}</goal>" if saying.goal else ""
             text += (think("again.") if n else "") + goal + search(wording) + information(result)
             if saying.verdict:
                 text += f"<{saying.verdict}> {saying.yes if yes else saying.no}</{saying.verdict}>"
+            seen = led_to
+        return text, seen
+
+    def _searches(
+        self, way: str, hop: Hop, here: str, sentence: str, there: str, draw: np.random.Generator
+    ) -> Iterator[tuple[str, str, str, bool]]:
+        """(query, result, the entity that it leads to, whether it is accepted) of each search for one fact, up to the
+        first that is accepted.
+        """
+        for n, wording in enumerate(wordings(self.world.query(hop, here), hop.relation, here)):
+            elsewhere = self._elsewhere(sentence, draw) if draw.random() < self.irrelevant else None
+            if SAYINGS[self.says].route:
+                expert = EXPERTS[int(draw.integers(len(EXPERTS)))]
+                wording = f"{expert.name}: {wording}"
+                elsewhere = None if expert.knows(hop.relation) else self._mistaken(hop, here, there, draw)
+            result, seen = elsewhere or (sentence, there)
+            yes = {"carefully": elsewhere is None, "hastily": True, "astray": n > 0}.get(way, draw.random() < 0.5)
+            yield wording, result, seen, yes
             if yes:
                 break
-        return text, seen
+
+    def _mistaken(self, hop: Hop, here: str, there: str, draw: np.random.Generator) -> tuple[str, str]:
+        """(sentence, entity) of a reply that is wrong in what is sought alone."""
+        options = [e for e in self.world.types[self.world.types_at(hop)[1]] if e not in (here, there)]
+        wrong = options[int(draw.integers(len(options)))]
+        s, o = (here, wrong) if hop.forward else (wrong, here)
+        return self.world.relations[hop.relation].sentence.format(s=s, o=o), wrong
 
     def _elsewhere(self, sentence: str, draw: np.random.Generator) -> tuple[str, str] | None:
         """(sentence, an object) of another fact, as an engine finds it that misunderstands: one in memory, or where
@@ -145,6 +199,13 @@ class AgentWriter(WayWriter):
             fact = self.world.facts[number]._replace(objects=(options[int(draw.integers(len(options)))],))
         found = self.world.sentence(fact)
         return None if found == sentence else (found, fact.objects[0])
+
+
+def cite(pages: Sequence[str], draw: np.random.Generator) -> str:
+    """The pages that led to an answer: all of them, the last, or none, by CITES."""
+    how = pick(CITES, draw.random())
+    named = {"all": pages, "last": pages[-1:], "none": ()}[how]
+    return f"<cite> {', '.join(named)}</cite>" if named else ""
 
 
 def first_words(way: str, says: str = "") -> str:

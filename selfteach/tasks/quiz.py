@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -15,8 +16,9 @@ from ..core.errors import BadValue
 from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Document, Task, TaskSource
 from ..reward.answer import ABSTENTIONS
+from ..tools.experts import ask_expert
 from ..tools.search import search
-from .agent_demos import SAYINGS, AgentWriter, first_words, statements_of, states_what_is_sought
+from .agent_demos import SAYINGS, SEARCHING, AgentWriter, first_words, statements_of, states_what_is_sought, wordings
 from .demo_ways import (
     PRACTISED,
     TIMID,
@@ -195,8 +197,10 @@ class Quiz:
     def task(self, chain: Chain, name: str) -> Task:
         """The task of a chain; with probability `nobody` its question about an entity that does not exist.
 
-        tags  hops, category, difficulty, kind, entities, chain (sentences), known, multiple, held_out, conflict, hint
-              (the first step), answerable (False for an entity that does not exist), stranger
+        tags  hops, category, difficulty, kind, entities, chain (sentences), sub_questions (the phrase of each hop),
+              keywords (of each hop, the ways of asking an engine), rubrics (the sentence of each hop, with <E0> for the
+              answer and <E1>, <E2> ... for the entities before it), known, multiple, held_out, conflict, hint (the
+              first step), answerable (False for an entity that does not exist), stranger
         """
         tags = {
             "hops": len(chain.hops),
@@ -205,6 +209,11 @@ class Quiz:
             "kind": " > ".join(h.relation if h.forward else f"{h.relation} of" for h in chain.hops),
             "entities": chain.path,
             "chain": tuple(self.world.sentence(i) for i in chain.facts),
+            "sub_questions": tuple(self.world.phrase(h, e) for h, e in zip(chain.hops, chain.path, strict=False)),
+            "keywords": tuple(
+                wordings(self.world.query(h, e), h.relation, e) for h, e in zip(chain.hops, chain.path, strict=False)
+            ),
+            "rubrics": self._rubrics(chain),
             "known": not self.withheld_facts.intersection(chain.facts),
             "multiple": len(chain.golds) > 1,
             "held_out": bool(chain.reach & self.held_out_entities),
@@ -231,11 +240,26 @@ class Quiz:
             task, prompt=self.world.question(invented), answer=ABSTENTIONS if nobody else task.answer, tags=tags
         )
 
+    def _rubrics(self, chain: Chain) -> tuple[str, ...]:
+        """The single-hop statements that lead to the answer, their hidden entities as <E0> (the answer), <E1> ..."""
+        last = len(chain.hops)
+        out = list[str]()
+        for i, fact in enumerate(chain.facts):
+            text = self.world.sentence(fact)
+            for place in (i, i + 1):
+                if place:
+                    text = re.sub(rf"\b{re.escape(chain.path[place])}\b", f"<E{last - place}>", text)
+            out.append(text)
+        return tuple(out)
+
     def _missing(self, invented: Chain) -> dict[str, Any]:
         """The tags of a question about an entity that does not exist."""
         return {
             "entities": invented.path[:1],
             "chain": (),
+            "sub_questions": (),
+            "rubrics": (),
+            "keywords": (),
             "known": False,
             "multiple": False,
             "conflict": False,
@@ -348,8 +372,18 @@ class Quiz:
         if not given and ways.worded and draw.random() < ways.worded:
             text = in_a_sentence(text)
         first = first_words(way, self.says) if given else ""
+        if SAYINGS[self.says].report:
+            seen, text = self._round(way, chain, draw, text)
+            task = replace(task, prompt=task.prompt + seen)
         tags = {**task.tags, "kind": kind, "way": way, "slip": ""}
         return replace(task, prompt=task.prompt + first, data=(text.removeprefix(first),), tags=tags)
+
+    def _round(self, way: str, chain: Chain, draw: np.random.Generator, text: str) -> tuple[str, str]:
+        """(workspace, completion) of any round of a way; of one that does not search the text itself."""
+        if not isinstance(self.writer, AgentWriter) or way not in SEARCHING:
+            return "", text
+        rounds = self.writer.rounds(way, chain, draw)
+        return rounds[int(draw.integers(len(rounds)))]
 
     def _completion(self, chain: Chain, task: Task, i: int) -> tuple[str, str]:
         """The completion of the i-th demonstration, and its slip."""
@@ -433,7 +467,10 @@ class Quiz:
             tags=(*TAGS, *SAYINGS[self.says].tags),
             corpus=self.corpus,
             questions=FactQuestions(name, self.corpus, [t.prompt for t in self.test]),
-            tools={"search": search(top=top, some=some, **({"noise": self.irrelevant} if self.irrelevant else {}))},
+            tools={
+                "search": search(top=top, some=some, **({"noise": self.irrelevant} if self.irrelevant else {})),
+                **({"experts": ask_expert()} if SAYINGS[self.says].route else {}),
+            },
             defaults={
                 "max_tokens": (64 if self.irrelevant else 32) * longest + 32,
                 "by": "hops",

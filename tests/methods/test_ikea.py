@@ -10,7 +10,7 @@ from support.battery import of
 
 from selfteach.core import RolloutGroup, RolloutRequest, Score, Task
 from selfteach.core.task import Ref
-from selfteach.methods.ikea import along_boundary, remember_solved
+from selfteach.curriculum.boundary import along_boundary, remember_solved
 
 THINK, ASK, RIGHT, WRONG = (
     "<think>t</think>",

@@ -1,0 +1,279 @@
+"""s3, a search agent trained apart from the generator (Jiang et al. 2025, arXiv 2505.14146).
+
+Only the searcher learns. A frozen generator answers from the documents that it chose, and the reward is how much better
+that answer is than the generator's from what the question itself finds.
+
+    R = GenAcc(G(Q, D_s3)) - GenAcc(G(Q, D_RAG))    gain beyond RAG
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..core import (
+    Block,
+    Claim,
+    Home,
+    Method,
+    ModelRole,
+    RewardContext,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    Score,
+    Scores,
+    Stage,
+    Task,
+    WeightSpec,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
+from ..core.answers import normalise
+from ..core.tagged_text import last_between, without_tags
+from ..curriculum.boundary import along_boundary, remember_solved
+from ..curriculum.select import pool
+from ..reward.agent_record import searches_of
+from ..reward.answer import exact_match, gold_answers
+from ..rollout.search import RETRY, append_information, search_agent
+from .ppo import ppo
+
+READS = "<think>so it is"  # what a tiny generator's answer begins with: it was shown answers after thoughts alone
+
+
+@method(
+    family="search",
+    paper="2505.14146",
+    catalogue=322,
+    home=Home("factworld", 40, {"ways": (0.1, 0.3, 0.2, 0.1, 0.1, 0.2), "irrelevant": 0.4, "says": "judge"}),
+)
+def s3(
+    groups: int = 120,
+    rollouts: int = 1,
+    turns: int = 3,
+    decoupled: bool = True,
+    filtered: bool = True,
+    naive: bool = True,
+    select: bool = True,
+    questions: int = 384,
+    beta: float = 0.001,
+    critic_lr: float = 1e-3,
+    minibatches: int = 4,
+    critic_epochs: int = 1,
+) -> Method:
+    """PPO on a searcher whose documents a frozen generator answers from, rewarded by the gain beyond naive RAG.
+
+        R = GenAcc(G(Q, D_s3)) - GenAcc(G(Q, D_RAG))
+
+    Jiang et al. 2025, section 3, and the released code. D_s3 is what the searcher accepted of each of up to `turns`
+    results, in order and without repeats, all of a result that it did not judge; it begins from D_RAG, what the
+    question itself finds (`naive`). GenAcc is 1 where the prediction contains a gold answer; their second judge, a language
+    model, is left out. A first stage leaves questions alone that naive RAG answers wrongly, of a pool of `questions`
+    (`filtered`), so that the second term is 0; filtered=False takes all, and subtracts it. Here a searcher accepts or
+    rejects a result as a whole, by <judge>, in place of up to three numbers of documents, and an answer in place of
+    another query is what ends the search; generator and searcher begin as the same model, the generator stays frozen.
+    decoupled=False: the policy answers itself and is rewarded for that (Search-R1's PPO). The decoder `reader` has
+    another generator, a rule, and `naive_rag` no searcher.
+    """
+    base = ppo(
+        groups=groups,
+        rollouts=rollouts,
+        beta=beta,
+        critic_lr=critic_lr,
+        minibatches=minibatches,
+        critic_epochs=critic_epochs,
+    )
+    searcher = search_for_generator(turns=turns, naive=naive, select=select)
+    program = searcher.replace(rag=not filtered) if decoupled else search_agent(turns=turns, invalid=RETRY)
+    base = base.replace(programs={"main": program}, reward=(gain_beyond_rag(rag=decoupled and not filtered),)).override(
+        weights={"generator": WeightSpec()},
+        models={"generator": ModelRole(("generator",))},
+        decode={
+            "main": searcher if decoupled else program,
+            "reader": searcher.replace(generator=last_object()),
+            "naive_rag": naive_rag(),
+        },
+    )
+    if not filtered:
+        return base
+    at_once = min(questions, 8 * groups)
+    probe = Stage(
+        name="probe",
+        select=pool(size=questions),
+        programs={"main": naive_rag()},
+        reward=(exact_match(),),
+        credit=(remember_solved(),),
+        updates=(),
+        groups=at_once,
+        rollouts=1,
+        until=-(-questions // at_once),
+    )
+    base = base.replace(select=along_boundary(questions=questions, mix="hard"))
+    return base.override(stages=(probe, *base.stages))
+
+
+@block
+def gain_beyond_rag(*, group: RolloutGroup, context: RewardContext, rag: bool = False) -> Scores:
+    """How right the generator is from the searcher's documents, less (`rag`) how right it is from the question's.
+
+    Parts: answer, whether it is right; searches; with `rag` also rag, whether naive RAG is.
+    """
+    task, out = group.request.task, Scores({"reward": {}})
+    for episode in group.episodes:
+        right = contains_gold(episode.answer, task)
+        texts = [context.text(t.leaf) for t in episode.trajectories if t.role == "rag"]
+        naive = max((contains_gold(last_between(text, "answer", None), task) for text in texts), default=False)
+        for t in (t for t in episode.trajectories if t.learn is not None):
+            parts = {"answer": float(right), "searches": float(len(searches_of(episode, t, context)))}
+            parts |= {"rag": float(naive)} if rag else {}
+            out["reward"][t.leaf] = Score(float(right) - float(rag and naive), parts)
+    return out
+
+
+def contains_gold(answer: Any, task: Task) -> bool:
+    """Whether an answer contains a gold answer, both normalised, as whole words.
+
+    >>> contains_gold("it is Ulm", Task("t", "", ("Ulm",))), contains_gold("Ulmen", Task("t", "", ("Ulm",)))
+    (True, False)
+    """
+    said = f" {normalise('' if answer is None else str(answer))} "
+    return any(f" {normalise(gold)} " in said for gold in gold_answers(task))
+
+
+@block
+def last_object(*, question: str, documents: Sequence[str]) -> str | None:
+    """A generator that is a rule: what the last document says that something is.
+
+    >>> last_object(question="", documents=["the home of Ann is Ulm.", "the mayor of Ulm is Bob."])
+    'Bob'
+    """
+    words = documents[-1].rstrip(". ").rpartition(" is ")[2] if documents else ""
+    return words or None
+
+
+@block
+async def search_for_generator(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    answerer: str = "search",
+    generator: str | Block = "generator",
+    turns: int = 3,
+    naive: bool = True,
+    select: bool = True,
+    rag: bool = False,
+    reads: str = READS,
+) -> str | None:
+    """Turns of a searcher, from whose documents another model answers: the policy searches, and never answers.
+
+    Jiang et al. 2025, s3 (2505.14146), section 3. A turn ends with a query, or where it begins to answer; after `turns`
+    of them, or one without a query, the generator reads the question and the documents, each once, and answers.
+
+    generator  a model role, or a block of `question` and `documents`, pairs of a query and its result
+    naive      the searcher begins from what the question itself finds
+    select     of results that the searcher judged (<judge>Yes</judge>, <judge>No</judge>) those that it accepted alone;
+               of what it did not judge all
+    rag        besides, the generator answers from what the question finds alone: a trajectory of the role `rag`
+    reads      what the generator's answer begins with
+    """
+    prompt = request.task.prompt
+    question = asked(prompt)
+    context, pairs = rollout.policy.begin(prompt), list[tuple[str, str]]()
+    if naive or rag:
+        first = (question, without_tags(str(await rollout.tool(answerer)(question))))
+        if rag:
+            await generate(rollout, prompt, [first], generator, reads, role="rag")
+        if naive:
+            context.append(f"<search>{question}</search>")
+            context.append(f"<information>{first[1]}</information>", span="information")
+            pairs.append(first)
+    kept = list[tuple[str, str]]()
+    for _ in range(turns):
+        turn = await context.sample(stop=("</search>", "<answer>"))
+        kept += _accepted(pairs[-1:], turn.text, select)
+        query, pairs = turn.between("search"), list[tuple[str, str]]()
+        if query is None or turn.status == "limit":
+            break
+        before = len(rollout.text(context.at))
+        await append_information(rollout, context, turn, answerer)
+        found = rollout.text(context.at)[before:].removeprefix("<information>").removesuffix("</information>")
+        pairs.append((query, found))
+    kept += pairs[-1:]  # what it did not judge any more
+    context.close()
+    unique = {found: query for query, found in reversed(kept)}
+    return await generate(rollout, prompt, [(q, f) for f, q in reversed(unique.items())], generator, reads)
+
+
+def _accepted(pairs: Sequence[tuple[str, str]], said: str, select: bool) -> Sequence[tuple[str, str]]:
+    """The results that a turn keeps: none where it begins by rejecting them."""
+    verdict = last_between(said.partition("<search>")[0], "judge", "yes")
+    return () if select and verdict.strip().lower() == "no" else pairs
+
+
+@block
+async def naive_rag(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    answerer: str = "search",
+    generator: str | Block = "generator",
+    reads: str = READS,
+) -> str | None:
+    """The generator's answer from what the question itself finds: retrieval-augmented generation without a searcher."""
+    prompt = request.task.prompt
+    question = asked(prompt)
+    found = without_tags(str(await rollout.tool(answerer)(question)))
+    return await generate(rollout, prompt, [(question, found)], generator, reads, learn="main")
+
+
+async def generate(
+    rollout: RolloutContext,
+    prompt: Any,
+    pairs: Sequence[tuple[str, str]],
+    generator: str | Block,
+    reads: str,
+    role: str = "generator",
+    learn: str | None = None,
+) -> str | None:
+    """The greedy answer of a generator to a question and pairs of a query and its result."""
+    if isinstance(generator, Block):
+        return generator(question=asked(prompt), documents=[found for _, found in pairs])
+    context = rollout.model_role(generator).begin(prompt)
+    told = "".join(f"<search>{query}</search><information>{found}</information>" for query, found in pairs)
+    context.append(told + reads)
+    turn = await context.sample(stop=("</answer>",), temperature=0.0)
+    context.close(learn=learn, role=role)
+    return last_between(turn.text, "answer", None)
+
+
+def asked(prompt: Any) -> str:
+    """The question of a prompt as an engine is asked it: on one line, without what marks it as a question.
+
+    >>> asked("question: what is the home of Ann?")
+    'what is the home of Ann?'
+    """
+    text = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+    return " ".join(text.split()).removeprefix("question: ")
+
+
+s3.claim = Claim(
+    (
+        premise("accuracy+naive_rag", "self", 0.8, relation="<", fails_at=0.9),  # naive RAG leaves something to gain
+        mechanism("late:reward/answer", "self", "early:reward/answer of self", by=0.1, fails_at=0.95),
+        outcome("accuracy", "self", "accuracy+naive_rag of self", by=0.1, fails_at=0.95),
+        outcome("accuracy", "self", "end_to_end", by=0.02, fails_at=0.99),
+        outcome("accuracy+reader", "self", "accuracy+naive_rag of self", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "unfiltered", by=0.02, fails_at=0.99),
+    ),
+    arms={
+        "end_to_end": ("s3", {"decoupled": False, "filtered": False}),
+        "unfiltered": ("s3", {"filtered": False}),
+    },
+    args={"minibatches": 1, "critic_epochs": 4},
+    regime="search_noisy",
+    idea=("main.program", "main.reward", "main.select", "probe", "probe.*", "decode"),
+    because="what is learned is to find and choose documents, which any generator can answer from",
+)

@@ -1,0 +1,204 @@
+"""SLATE, step-level advantages from truncated exploration (Samarinas et al. 2026, arXiv 2602.23440).
+
+At each step of a search agent k continuations of one shared prefix are sampled, each only up to its query or answer. A
+judge scores them, they are compared with each other alone, and the best is gone on from.
+
+    A_j = (r_j - mean_k r) / std_k r    on the tokens of that step;   r = thought + query + answer, each -1, 0 or 1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from ..core import (
+    Claim,
+    Home,
+    Method,
+    RewardContext,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    Score,
+    Scores,
+    Task,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
+from ..core.tagged_text import last_between
+from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
+from ..reward.agent_record import searches_of, sub_question
+from ..reward.answer import exact_match
+from ..reward.payoff import payoff_from_notes
+from ..rollout.search import RETRY, append_information, search_agent, self_search
+from .search_r1 import search_r1
+
+HOPS = {"ways": (0.05, 0.2, 0.2, 0.1, 0.2, 0.25), "irrelevant": 0.4, "hops": (2, 3)}
+PARTS = ("thought", "query", "answer", "searches")
+
+
+@method(family="search", paper="2602.23440", catalogue=53, home=Home("factworld", 40, HOPS))
+def slate(
+    groups: int = 48,
+    rollouts: int = 5,
+    turns: int = 4,
+    truncated: bool = True,
+    judge: bool = True,
+    early: float = 0.1,
+    choose: Literal["best", "random"] = "best",
+    beta: float = 0.001,
+) -> Method:
+    """GRPO over the continuations of one step: siblings from a shared prefix, scored by a judge of steps.
+
+        r_j = thought + query (of a search) or answer (of an answer), each of -1, 0, 1
+              + early (turns - t) / turns for a right answer at step t (from 0 on)
+        A_j = (r_j - mean_k r) / std_k r, on the tokens of step t alone
+
+    Samarinas et al. 2026, from their abstract and descriptions of it; the size of the bonus for early answers (0.1) and
+    its form are chosen here. rollouts is their k. Under rewards that add up over T steps the noise of the other T - 1
+    steps is not in A_j, so its variance is up to T times smaller. Their judge is a language model that sees the gold
+    answer; here it is a rule by the task's sub-questions (`step_scores`). truncated=False: whole episodes with the sum
+    of the same scores, compared with each other (GRPO). judge=False: right answers alone are worth anything. choose:
+    the continuation that is gone on from; random is their variant that keeps to the policy's distribution. Episodes
+    are sampled whole in evaluation.
+    """
+    engine = search_agent(turns=turns, invalid=RETRY)
+    if not truncated:
+        return search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta).replace(
+            reward=(sum_of_steps(turns=turns, early=early, judge=judge),),
+        )
+    program = truncated_steps(k=rollouts, turns=turns, early=early, judge=judge, choose=choose)
+    return (
+        search_r1(groups=groups, rollouts=1, turns=turns, beta=beta)
+        .replace(
+            programs={"main": program},
+            reward=(payoff_from_notes(parts=PARTS),),
+            credit=(per_trajectory(turns=1), norm()),
+        )
+        .override(decode={"main": engine, "search": engine, "self": self_search()})
+    )
+
+
+@block
+async def truncated_steps(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    answerer: str = "search",
+    k: int = 5,
+    turns: int = 4,
+    early: float = 0.1,
+    judge: bool = True,
+    choose: Literal["best", "random"] = "best",
+) -> str | None:
+    """Up to `turns` steps of `k` continuations each, of which one is gone on from; after them a step for the answer.
+
+    Each continuation is a trajectory of its own, compared with its siblings; the notes at its end are `payoff`, its
+    score (see `slate`), and what it is made of.
+    """
+    task, draw = request.task, rollout.random("the continuation that is gone on from")
+    context, asked, found = rollout.policy.begin(task.prompt), list[str](), list[str]()
+    for step in range(turns + 1):
+        stop = ("</search>", "</answer>") if step < turns else ("</answer>",)
+        siblings = [context.fork() for _ in range(k)]
+        said = await asyncio.gather(*(s.sample(stop=stop) for s in siblings))
+        payoffs = list[float]()
+        for sibling, turn in zip(siblings, said, strict=True):
+            parts = step_scores(turn.text, task, asked, found)
+            payoffs.append(worth(parts, step, turns, early, judge))
+            sibling.note(payoff=payoffs[-1], searches=len(asked) + ("query" in parts), **parts)
+            sibling.close(key=f"{rollout.number}/{step}")
+        best = [n for n, p in enumerate(payoffs) if choose == "random" or p == max(payoffs)]
+        chosen = best[int(draw.integers(len(best)))]
+        context, turn = siblings[chosen], said[chosen]
+        query = turn.between("search")
+        if query is None or turn.between("answer") is not None or turn.status == "limit":
+            return turn.between("answer")
+        before = context.at
+        await append_information(rollout, context, turn, answerer)
+        asked.append(query)
+        found.append(rollout.text(context.at).removeprefix(rollout.text(before)))
+    return None
+
+
+def step_scores(said: str, task: Task, asked: Sequence[str], found: Sequence[str]) -> dict[str, float]:
+    """What a step is worth, by the task's sub-questions: thought, and query or answer, each -1, 0 or 1.
+
+    thought  1: it names what the query asks for, or what is answered; 0: it is closed; -1: there is none
+    query    1: it asks for the first fact that is not found yet; 0: for another fact on the way that is not found
+             yet; -1: for one that is, for none, or as was asked before
+    answer   1: right; -1: wrong; a step that is neither a query nor an answer is worth an answer of -1
+
+    Raises BadValue for a task without sub-questions.
+    """
+    thought, query = last_between(said, "think", None), last_between(said, "search", None)
+    given = last_between(said, "answer", None)
+    if query is not None and given is None:
+        facts, told = [str(s) for s in task.tags.get("chain", ())], " ".join(found)
+        open_ones = [n for n, fact in enumerate(facts) if fact not in told]
+        at = sub_question(query, task)
+        value = 1.0 if open_ones and at == open_ones[0] else 0.0 if at in open_ones else -1.0
+        scores, meant = {"query": -1.0 if query in asked else value}, query
+    else:
+        right = given is not None and (exact_match(answer=given, task=task).value or 0.0) >= 1.0
+        scores, meant = {"answer": 1.0 if right else -1.0}, given or ""
+    words = set(re.findall(r"\w+", thought or "")) & set(re.findall(r"\w+", meant)) - {"of"}
+    return {"thought": -1.0 if thought is None else float(bool(words)), **scores}
+
+
+def worth(scores: dict[str, float], step: int, turns: int, early: float, judge: bool) -> float:
+    """The reward of a step of these scores (see `slate`)."""
+    right = scores.get("answer", 0.0) > 0
+    if not judge:
+        return float(right)
+    return sum(scores.values()) + (early * max(turns - step, 0) / turns if right else 0.0)
+
+
+@block
+def sum_of_steps(
+    *, group: RolloutGroup, context: RewardContext, turns: int = 4, early: float = 0.1, judge: bool = True
+) -> Scores:
+    """The sum of a whole episode's step scores. Parts: searches, and the means of what the scores are made of."""
+    task, out = group.request.task, Scores({"reward": {}})
+    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+        searches, tree = searches_of(episode, t, context), episode.tree
+        last = context.tokenizer.decode(tree.id[tree.begin[t.leaf.node] : tree.stop(t.leaf.node)])
+        value, every = 0.0, list[dict[str, float]]()
+        for step, text in enumerate([*(s.said for s in searches), last]):
+            asked, found = [s.query for s in searches[:step]], [s.found for s in searches[:step]]
+            every.append(step_scores(text, task, asked, found))
+            value += worth(every[-1], step, turns, early, judge)
+        parts: dict[str, Any] = {"searches": float(len(searches))}
+        for name in PARTS[:-1]:
+            known = [s[name] for s in every if name in s]
+            parts |= {name: sum(known) / len(known)} if known else {}
+        out["reward"][t.leaf] = Score(value, parts)
+    return out
+
+
+slate.claim = Claim(
+    (
+        premise("accuracy", "whole", 0.9, relation="<", fails_at=0.95),  # credit over whole episodes leaves something
+        # a step is compared with its alternatives: queries get better sooner
+        mechanism("mean:reward/query", "self", "whole", by=0.05, fails_at=0.95),
+        outcome("accuracy", "self", "whole", by=0.03, fails_at=0.98),
+        outcome("auc", "self", "whole", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "search_r1", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "no_judge", by=0.05, fails_at=0.96),
+    ),
+    arms={
+        "whole": ("slate", {"truncated": False}),
+        "search_r1": "search_r1",
+        "no_judge": ("slate", {"judge": False}),
+    },
+    regime="search_hops",
+    equal="tokens",
+    idea=("main.program", "main.reward", "main.credit", "decode", "main.rollouts"),
+    because="continuations of one prefix differ in one step alone, so its score is not lost in what other steps do",
+)

@@ -1,0 +1,72 @@
+"""Simulated experts that a router may ask: what each knows, what a word of its replies costs, and a tool that asks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..core.blocks import block
+from ..core.errors import BadValue
+from ..core.random_keys import generator, key, uniform_at
+from ..core.task import TaskSource
+from ..core.tool_calls import ToolText
+from .search import NO_RESULT, search
+
+PRICE = "price"  # what an episode's replies cost, as its cost is counted
+_FACT = re.compile(r"the (\w+) of (\w+) is (\w+)\.")
+
+
+class Expert(NamedTuple):
+    """One expert: its name, the relations that it knows ("*": all of them), and the price of a word of its replies."""
+
+    name: str
+    relations: tuple[str, ...]
+    price: float
+
+    def knows(self, relation: str) -> bool:
+        """Whether it knows the facts of a relation."""
+        return relation in self.relations or "*" in self.relations
+
+
+EXPERTS = (
+    Expert("scribe", ("home", "mayor", "mentor"), 1.0),
+    Expert("herald", ("guild", "seat", "river"), 1.0),
+    Expert("sage", ("*",), 4.0),
+    Expert("parrot", (), 0.5),
+)
+UNKNOWN = f"there is no such expert; ask one of {', '.join(e.name for e in EXPERTS)}, as in {EXPERTS[0].name}: query."
+
+
+@block
+def ask_expert(*, source: TaskSource, luck: float = 0.2) -> Callable[[str], ToolText]:
+    """The reply of an expert to `name: query`: the fact that is asked for where the expert knows its relation, else,
+    but for a share of lucky guesses, that fact with another object.
+
+    The same query always gets the same reply. What it cost (`price` times its words) is counted as the episode's. Needs
+    a task with a corpus of facts, else raises BadValue.
+
+    luck  share of the queries outside of what an expert knows that it answers right all the same
+    """
+    if source.corpus is None:
+        raise BadValue(f"tool ask_expert: task {source.name} has no corpus; use a task with facts, such as factworld")
+    find, objects = search(source=source, top=1, title=0.25), dict[str, list[str]]()
+    for document in source.corpus():
+        if fact := _FACT.fullmatch(document.text):
+            objects.setdefault(fact[1], []).append(fact[3])
+    by_name = {e.name: e for e in EXPERTS}
+
+    def reply(query: str) -> ToolText:
+        name, _, asked = str(query).partition(":")
+        expert = by_name.get(name.strip())
+        if expert is None or not asked.strip():
+            return ToolText(UNKNOWN, {PRICE: 0.0})
+        text = find(asked)
+        fact = _FACT.fullmatch(text)
+        if fact and not expert.knows(fact[1]) and uniform_at(key("expert", query), 0) >= luck:
+            others = [o for o in dict.fromkeys(objects[fact[1]]) if o != fact[3]]
+            wrong = others[int(generator("expert", query).integers(len(others)))] if others else fact[3]
+            text = f"the {fact[1]} of {fact[2]} is {wrong}."
+        return ToolText(text or NO_RESULT, {PRICE: expert.price * len(text.split())})
+
+    return reply
