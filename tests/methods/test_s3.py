@@ -1,0 +1,90 @@
+"""s3 by hand: which documents reach the generator, and what the searcher is paid for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.agents import ANN, ULM, played
+from support.battery import of
+
+from selfteach.core import RolloutRequest, Task
+from selfteach.core.scoring import score
+from selfteach.methods.s3 import contains_gold, last_object, search_for_generator
+
+ASK, AGAIN, DONE = "<search>home of Ann</search>", "<search>Ann home</search>", "<answer>"
+YES, NO = "<judge> Yes</judge>", "<judge> No</judge>"
+NOISE = "the river of Bob is Po."
+
+
+def documents(tags, replies, found, **args):
+    """The documents that reach a generator which repeats them."""
+    results = iter(found)
+    program = search_for_generator(generator=last_object(), **args)
+    read: list[list[str]] = []
+    program = program.replace(generator=all_of(read))
+    played(program, replies, tags, lambda query: next(results))
+    return read[-1]
+
+
+def all_of(read):
+    def keep(*, question, documents):
+        read.append(list(documents))
+        return "Ulm"
+
+    made = last_object()
+    return made.__class__(keep, {})
+
+
+@pytest.mark.parametrize(
+    "replies,found,args,kept",
+    [
+        ([DONE], [ULM], {}, [ULM]),  # what the question found, unjudged
+        ([NO + ASK, YES + DONE], [NOISE, ULM], {}, [ULM]),  # rejected, then accepted
+        ([NO + ASK, YES + DONE], [NOISE, ULM], {"select": False}, [NOISE, ULM]),
+        ([ASK, YES + DONE], [NOISE, ULM], {}, [NOISE, ULM]),  # of what was not judged all
+        ([NO + ASK, NO + DONE], [NOISE, ULM], {}, []),
+        ([YES + ASK, YES + DONE], [ULM, ULM], {}, [ULM]),  # each once
+        ([ASK, DONE], [ULM], {"naive": False}, [ULM]),
+        ([NO + ASK, NO + AGAIN], [NOISE, NOISE + " it is.", ULM], {"turns": 2}, [ULM]),  # turns are over: unjudged
+    ],
+)
+def test_which_documents_reach_the_generator(tags, replies, found, args, kept):
+    assert documents(tags, replies, found, **args) == kept
+
+
+@pytest.mark.parametrize(
+    "rag,generated,value",
+    [
+        (False, [" Ulm.</think><answer> it is Ulm</answer>"], 1.0),  # it contains the gold answer
+        (False, [" Po.</think><answer> Po</answer>"], 0.0),
+        (
+            True,
+            [" x.</think><answer> x</answer>", " Ulm.</think><answer> Ulm</answer>"],
+            1.0,
+        ),  # right where RAG is wrong
+        (True, [" Ulm.</think><answer> Ulm</answer>"] * 2, 0.0),  # as right as RAG
+        (True, [" Ulm.</think><answer> Ulm</answer>", " x.</think><answer> x</answer>"], -1.0),  # made it worse
+    ],
+)
+def test_the_reward_is_the_gain_beyond_naive_rag(tags, rag, generated, value):
+    stage, roles = of("s3", filtered=not rag).stages[-1], ("policy", "generator")
+    before, after = (generated[:1], generated[1:]) if rag else ([], generated)
+    replies = [*before, YES + ASK, YES + DONE, *after]
+    request = RolloutRequest(ANN, key="t")
+    context, group = played(stage.programs["main"], replies, tags, request=request, model_roles=roles)
+    found = asyncio.run(score(stage.reward[0], [group], context))["reward"]
+    (end,) = found.values()  # the generator's own texts are not rewarded
+    assert end.value == value and end.parts["searches"] == 1.0
+    assert sum(t.learn is not None for t in group.episodes[0].trajectories) == 1
+
+
+def test_questions_that_naive_rag_answers_are_left_out():
+    made = of("s3")
+    assert [s.name for s in made.stages] == ["probe", "main"] and made.stages[1].select.args["mix"] == "hard"
+    assert [s.name for s in of("s3", filtered=False).stages] == ["main"]
+
+
+def test_a_gold_answer_is_contained_as_whole_words():
+    task = Task("t", "", ("Ulm", "the Danube"))
+    assert [contains_gold(a, task) for a in ("Ulm.", "in Ulm it is", "Ulmen", "Danube", None)] == [1, 1, 0, 1, 0]

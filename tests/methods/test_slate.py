@@ -1,0 +1,100 @@
+"""SLATE by hand: steps are scored, siblings are compared with each other alone, and the best is gone on from."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from support.agents import played, scored
+from support.battery import of
+
+from selfteach.core import RolloutRequest, Task
+from selfteach.core.scoring import score
+from selfteach.methods.slate import step_scores, worth
+
+HOME, MAYOR = "the home of Ann is Ulm.", "the mayor of Ulm is Bob."
+TASK = Task(
+    "t",
+    "question: what is the mayor of the home of Ann?\n",
+    ("Bob",),
+    tags={"chain": (HOME, MAYOR), "keywords": (("home of Ann", "Ann home"), ("mayor of Ulm", "Ulm mayor"))},
+)
+THINK = "<think>the home.</think>"
+FIRST, AGAIN, LATER = (f"<search>{q}</search>" for q in ("home of Ann", "Ann home", "mayor of Ulm"))
+RIGHT, WRONG = "<think>so Bob.</think><answer> Bob</answer>", "<answer>x</answer>"
+
+
+@pytest.mark.parametrize(
+    "said,asked,found,scores",
+    [
+        (THINK + FIRST, [], [], {"thought": 1, "query": 1}),
+        ("<think>hm.</think>" + FIRST, [], [], {"thought": 0, "query": 1}),
+        (FIRST, [], [], {"thought": -1, "query": 1}),
+        (LATER, [], [], {"thought": -1, "query": 0}),  # on the way, and not yet
+        (
+            AGAIN,
+            ["home of Ann"],
+            ["nothing"],
+            {"thought": -1, "query": 1},
+        ),  # not found: in other words
+        (FIRST, ["home of Ann"], ["nothing"], {"thought": -1, "query": -1}),  # in the same words
+        (AGAIN, ["home of Ann"], [HOME], {"thought": -1, "query": -1}),  # what was found
+        (LATER, ["home of Ann"], [HOME], {"thought": -1, "query": 1}),
+        ("<search>sea of Cid</search>", [], [], {"thought": -1, "query": -1}),
+        (RIGHT, [], [], {"thought": 1, "answer": 1}),
+        (WRONG, [], [], {"thought": -1, "answer": -1}),
+        ("nothing at all", [], [], {"thought": -1, "answer": -1}),
+    ],
+)
+def test_steps_are_scored(said, asked, found, scores):
+    assert step_scores(said, TASK, asked, found) == scores
+
+
+def test_a_right_answer_is_worth_more_the_earlier_it_is():
+    right = {"thought": 1.0, "answer": 1.0}
+    assert [worth(right, step, 4, 0.1, True) for step in (0, 2, 4)] == pytest.approx([2.1, 2.05, 2.0])
+    assert worth({"thought": 0.0, "query": 1.0}, 1, 4, 0.1, True) == 1.0
+    assert [worth(s, 0, 4, 0.1, False) for s in (right, {"query": 1.0})] == [1.0, 0.0]
+
+
+def two_steps(tags):
+    """Two siblings at each of two steps: a good query beside a guess, then a right answer beside a wrong one."""
+    stage = of("slate", rollouts=2, turns=2, beta=0.0).stage
+    replies = [THINK + FIRST, WRONG, RIGHT, WRONG]
+    context, group = played(
+        stage.programs["main"], replies, tags, lambda query: HOME, request=RolloutRequest(TASK, key="t")
+    )
+    return stage, context, group
+
+
+def test_the_best_of_each_step_is_gone_on_from(tags):
+    stage, context, group = two_steps(tags)
+    assert group.episodes[0].answer == "Bob" and group.episodes[0].cost["calls"] == 1
+    found = asyncio.run(score(stage.reward[0], [group], context))["reward"]
+    # a step with the query: 1 + 1; a guess: -1 - 1; the answer at step 1 of 2: 1 + 1 + 0.1 / 2
+    assert [s.value for s in found.values()] == pytest.approx([2.0, -2.0, 2.05, -2.0])
+
+
+def test_siblings_are_compared_with_each_other_and_learn_their_own_step_alone(tags):
+    stage, context, group = two_steps(tags)
+    group.scores.update(asyncio.run(score(stage.reward[0], [group], context)))
+    examples = stage.credit[0](groups=[group])
+    keys = [e.key for e in examples]
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    index = np.array([0, 0, 1, 1])
+    rewards = [float(e.given["reward"][1]) for e in examples]
+    adv = stage.credit[1](reward=rewards, group=index)["adv"].values
+    # (2 - 0) / std(2, -2) with n - 1: 2 / 2.828; the second pair differs by 0.05 more, and is as far apart in its own
+    assert adv == pytest.approx([0.7071, -0.7071, 0.7071, -0.7071], abs=1e-3)
+    tree = group.episodes[0].tree
+    ids = [[tree.id[tree.begin[s.source[1]] :][s.start : s.stop] for s in e.segments if s.learn] for e in examples]
+    learned = ["".join(context.tokenizer.decode(run) for run in runs) for runs in ids]
+    assert learned == [THINK + FIRST, WRONG, RIGHT, WRONG]
+
+
+def test_whole_episodes_have_the_sum_of_the_same_scores(tags):
+    stage = of("slate", truncated=False, turns=2, beta=0.0).stage
+    got = scored(stage.reward[0], stage.programs["main"], [THINK + FIRST, RIGHT], tags, TASK, engine=lambda query: HOME)
+    assert got.value == pytest.approx(2.0 + 2.05)
+    assert got.parts == {"searches": 1.0, "thought": 1.0, "query": 1.0, "answer": 1.0}
