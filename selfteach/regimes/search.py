@@ -163,3 +163,31 @@ def search_hops() -> Regime:
     shares = (0.05, 0.2, 0.2, 0.1, 0.2, 0.25)
     made = agent_regime({**NOISY, "says": "", "hops": (2, 3)}, shares, 2400)
     return replace(made, args={**made.args, "turns": 8})
+
+
+@regime
+def search_rounds() -> Regime:
+    """As `search_hops`, for a model that begins each round anew from a report of what it found so far."""
+    shares = (0.2, 0.1, 0.2, 0.2, 0.1, 0.2)
+    made = agent_regime({**NOISY, "says": "report", "hops": (2, 3)}, shares, 2400)
+    return replace(made, args={**BATCH, "turns": 8}, baseline="iter_research")
+
+
+@regime
+def search_experts() -> Regime:
+    """Questions of one hop for a model that holds no fact and may ask four experts by name, and asks any of them.
+
+    Each of two knows one half of the relations, a dear one all of them, a cheap one none: which it asked is all that
+    its answer depends on.
+    """
+    shares = (0.0, 0.6, 0.0, 0.0, 0.2, 0.2)
+    made = agent_regime({**NOISY, "irrelevant": 0.0, "says": "route"}, shares, 1600)
+    return replace(made, baseline="router_r1")
+
+
+@regime
+def search_cited() -> Regime:
+    """Questions of two hops for a model that holds no fact and cites, before its answer, all pages, one, or none."""
+    shares = (0.2, 0.3, 0.1, 0.1, 0.1, 0.2)
+    made = agent_regime({**NOISY, "irrelevant": 0.2, "says": "cite", "hops": (2,)}, shares, 2400)
+    return replace(made, args={**made.args, "turns": 5})

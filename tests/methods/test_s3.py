@@ -62,7 +62,7 @@ def test_which_documents_reach_the_generator(tags, replies, found, args, kept):
             True,
             [" x.</think><answer> x</answer>", " Ulm.</think><answer> Ulm</answer>"],
             1.0,
-        ),  # right where RAG is wrong
+        ),  # RAG is wrong
         (True, [" Ulm.</think><answer> Ulm</answer>"] * 2, 0.0),  # as right as RAG
         (True, [" Ulm.</think><answer> Ulm</answer>", " x.</think><answer> x</answer>"], -1.0),  # made it worse
     ],

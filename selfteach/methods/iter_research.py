@@ -1,0 +1,148 @@
+"""IterResearch, long research as a Markov decision process (Chen et al. 2025, arXiv 2511.07327).
+
+The agent's context is rebuilt each round from the question, a report that it keeps, its last query and what that found,
+so that a round costs the same however long an episode is. Each round is learned by itself, and the outcome is
+discounted back over rounds, so that what leads to an answer sooner is worth more (EAPO).
+
+    s_t = (q, M_t, a_{t-1}, o_{t-1}),   d_t = (think, M_{t+1}, a_t)
+    r_t = gamma^(T - t) R_T,            A = (r - mean) / std over all rounds of a group
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..core import (
+    Claim,
+    Example,
+    Home,
+    Method,
+    ModelContext,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    Score,
+    Scores,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+    random_keys,
+)
+from ..core.tagged_text import last_between, without_tags
+from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
+from ..reward.answer import exact_match
+from ..rollout.search import workspace
+from .gspo import gspo
+
+ROUNDS = {"ways": (0.2, 0.1, 0.2, 0.2, 0.1, 0.2), "irrelevant": 0.4, "hops": (2, 3), "says": "report"}
+
+
+@method(family="search", paper="2511.07327", catalogue=77, home=Home("factworld", 40, ROUNDS))
+def iter_research(
+    groups: int = 16, rollouts: int = 16, turns: int = 8, gamma: float = 0.995, divisor: int = 8
+) -> Method:
+    """GSPO on rounds that each begin from a report, with the outcome discounted by the rounds that were still to come.
+
+        r_t = gamma^(T - t) R_T for round t of T;   A = (r - mean r) / std r over all rounds of a group's episodes
+
+    Chen et al. 2025, section 3, from second-hand descriptions. R_T is exact match. The pool of a step's rounds is cut
+    at random to a multiple of `divisor` (their adaptive downsampling, to what divides among workers). gamma=1: every
+    round of an episode has its outcome. Clip bounds are those of `gspo`. Over a few rounds 0.995 tells them hardly
+    apart; 0.9 does there what 0.995 does over a hundred.
+    """
+    return gspo(groups=groups, rollouts=rollouts).replace(
+        programs={"main": research_rounds(turns=turns)},
+        reward=(discounted_outcome(gamma=gamma),),
+        credit=(rounds_to_learn(divisor=divisor), norm()),
+    )
+
+
+@block
+def discounted_outcome(*, group: RolloutGroup, gamma: float = 0.995) -> Scores:
+    """The outcome of an episode at the end of each of its rounds, discounted by the rounds after it.
+
+    Parts: answer, rounds (how many the episode had).
+    """
+    out = Scores({"reward": {}})
+    for episode in group.episodes:
+        right = exact_match(answer=episode.answer, task=group.request.task).value or 0.0
+        for t in (t for t in episode.trajectories if t.learn is not None):
+            at, rounds = (episode.tree.number(t.leaf.node, name) or 1.0 for name in ("round", "rounds"))
+            out["reward"][t.leaf] = Score(right * gamma ** (rounds - at), {"answer": right, "rounds": rounds})
+    return out
+
+
+@block
+def rounds_to_learn(*, groups: Sequence[RolloutGroup], divisor: int = 8) -> list[Example]:
+    """One example per round; of all of them as many as `divisor` divides, the others left out at random.
+
+    All are kept where there are fewer than `divisor`.
+    """
+    examples = per_trajectory(groups=groups)
+    over = len(examples) % divisor if len(examples) >= divisor else 0
+    if not over:
+        return examples
+    order = random_keys.generator("rounds to learn", examples[0].name, len(examples)).permutation(len(examples))
+    return [examples[i] for i in sorted(int(i) for i in order[over:])]
+
+
+@block
+async def research_rounds(
+    *, request: RolloutRequest, rollout: RolloutContext, tool: str = "search", turns: int = 8, prefix: str = ""
+) -> str | None:
+    """Rounds of a constant size: each begins anew from the question, the last report, the last query and its result.
+
+        s_t = (question, M_t, a_{t-1}, o_{t-1});   d_t = think, <report>M_{t+1}</report>, a query or an answer
+
+    Chen et al. 2025, IterResearch (2511.07327), section 3. Nothing older is seen, so a round costs the same whether it
+    is the second or the two hundredth. Each round is a trajectory of its own with the notes `round` and `rounds` (how
+    many the episode had). A round without a query or an answer ends the episode. What comes from outside says no tag.
+
+    turns   rounds at most; prefix: what each begins with, not sampled
+    """
+    report, seen, answer, rounds = "", "", None, list[ModelContext]()
+    while answer is None and len(rounds) < turns:
+        context = rollout.policy.begin(_with_workspace(request.task.prompt, seen))
+        context.append(prefix)
+        turn = await context.sample(stop=("</search>", "</answer>"))
+        if turn.status == "limit":
+            break
+        rounds.append(context)
+        text = prefix + turn.text
+        query, answer = last_between(text, "search", None), last_between(text, "answer", None)
+        if query is None:
+            break
+        report = last_between(text, "report", report)
+        seen = workspace(report, query, without_tags(str(await rollout.tool(tool)(query))))
+    for n, context in enumerate(rounds, 1):
+        context.note(round=n, rounds=len(rounds))
+        context.close()
+    return answer
+
+
+def _with_workspace(prompt: Any, seen: str) -> Any:
+    """A prompt, text or messages, with a workspace after the question."""
+    if isinstance(prompt, str) or not seen:
+        return prompt + seen if seen else prompt
+    *before, last = prompt
+    return [*before, {**last, "content": f"{last['content']}\n{seen}"}]
+
+
+iter_research.claim = Claim(
+    (
+        premise("late:reward/rounds", "undiscounted", 2.5, fails_at=2.0),  # episodes have rounds to save
+        mechanism("late:reward/rounds", "self", "undiscounted", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+        outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
+        outcome("accuracy", "self", "undiscounted", by=0.03, relation=">=", fails_at=1.0),
+        outcome("calls", "self", "undiscounted", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+    ),
+    arms={"undiscounted": ("iter_research", {"gamma": 1.0})},
+    args={"gamma": 0.9},
+    regime="search_rounds",
+    idea=("main.reward",),
+    because="of two ways to the same answer the one with fewer rounds is worth more in every round that they share",
+)

@@ -1,0 +1,88 @@
+"""IterResearch by hand: what a round sees, what it is worth, and how many rounds are learned."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.agents import ANN, played
+from support.battery import of
+from support.episodes import full_text
+
+from selfteach.core import RolloutRequest, Task
+from selfteach.core.scoring import score
+from selfteach.methods.iter_research import research_rounds, rounds_to_learn
+
+CHAIN = Task("t", "question: what is the mayor of the home of Ann?\n", ("Bob",))
+FOUND = {"home of Ann": "the home of Ann is Ulm.", "mayor of Ulm": "the mayor of Ulm is Bob."}
+REPLIES = [
+    "<think>a.</think><report> </report><search>home of Ann</search>",
+    "<think>b.</think><report> the home of Ann is Ulm.</report><search>mayor of Ulm</search>",
+    "<think>c.</think><report> the mayor of Ulm is Bob.</report><answer> Bob</answer>",
+]
+
+
+def episode(tags, replies, task=CHAIN, **args):
+    stage = of("iter_research", **args).stage
+    context, group = played(
+        stage.programs["main"], replies, tags, lambda query: FOUND[query], RolloutRequest(task, key="t")
+    )
+    return stage, context, group
+
+
+def test_a_round_sees_the_question_the_last_report_and_the_last_result(tags):
+    _, _, group = episode(tags, REPLIES)
+    texts = [full_text(group.episodes[0], tags, n) for n in range(3)]
+    seen = [text.removesuffix(reply) for text, reply in zip(texts, REPLIES, strict=True)]
+    assert seen[0] == CHAIN.prompt
+    first = "<report> </report><search>home of Ann</search><information>the home of Ann is Ulm.</information>"
+    assert seen[1] == CHAIN.prompt + first
+    assert seen[2] == (  # of the first round nothing is left but what the second reported
+        f"{CHAIN.prompt}<report> the home of Ann is Ulm.</report><search>mayor of Ulm</search>"
+        "<information>the mayor of Ulm is Bob.</information>"
+    )
+    assert group.episodes[0].answer == "Bob"
+
+
+def test_a_round_costs_the_same_however_late_it_is(tags):
+    program = research_rounds(turns=40)
+    again = "<think>a.</think><report> nothing yet.</report><search>home of Ann</search>"
+    context, group = played(program, [again] * 40, tags, lambda query: FOUND[query], limits=limits(40))
+    lengths = [len(context.path(t.leaf).ids) for t in group.episodes[0].trajectories]
+    assert len(lengths) == 40 and len(set(lengths[2:])) == 1
+
+
+def limits(turns):
+    from selfteach.loop.step_context import EpisodeLimits
+
+    return EpisodeLimits(turns=turns, tokens=100_000)
+
+
+def test_the_outcome_is_discounted_by_the_rounds_that_were_still_to_come(tags):
+    stage, context, group = episode(tags, REPLIES, gamma=0.5)
+    found = asyncio.run(score(stage.reward[0], [group], context))["reward"]
+    assert [s.value for s in found.values()] == [0.25, 0.5, 1.0]  # 1/2^2, 1/2, 1
+    assert [s.parts["rounds"] for s in found.values()] == [3.0] * 3
+    stage, context, group = episode(tags, REPLIES[:2] + ["<answer> x</answer>"], gamma=0.5)
+    assert [s.value for s in asyncio.run(score(stage.reward[0], [group], context))["reward"].values()] == [0.0] * 3
+
+
+def test_as_many_rounds_are_learned_as_the_divisor_divides(tags):
+    stage, context, group = episode(tags, REPLIES)
+    group.scores.update(asyncio.run(score(stage.reward[0], [group], context)))
+    kept = rounds_to_learn(groups=[group], divisor=2)
+    assert len(kept) == 2 and len({e.name for e in kept}) == 2
+    assert [e.name for e in kept] == [e.name for e in rounds_to_learn(groups=[group], divisor=2)]
+    assert len(rounds_to_learn(groups=[group], divisor=8)) == 3  # fewer than it are all kept
+    assert len({e.key for e in kept}) == 1  # and compared with each other, whichever round they are
+
+
+@pytest.mark.parametrize("reply", ["no tags", "<report> x</report>"])
+def test_a_round_without_a_query_or_an_answer_ends_it(tags, reply):
+    _, _, group = episode(tags, [reply], ANN)
+    assert group.episodes[0].answer is None and len(group.episodes[0].trajectories) == 1
+
+
+def test_rounds_end_where_turns_do(tags):
+    _, _, group = episode(tags, REPLIES, turns=2)
+    assert group.episodes[0].answer is None and len(group.episodes[0].trajectories) == 2
