@@ -1,7 +1,7 @@
 """CaRR, citation-aware rubric rewards, and C-GRPO (Zhang et al. 2026, arXiv 2601.06021).
 
-A right answer earns more where what it cites supports the single-hop statements (rubrics) that lead to it, linked entity
-by entity to the answer.
+A right answer earns more where what it cites supports the single-hop statements (rubrics) that lead to it, linked
+entity by entity to the answer.
 
     R_r = supported rubrics that are connected to the answer / rubrics
     R_i = (1 - alpha) R_o,i + alpha R_o,i R_r,i / max_j R_r,j

@@ -29,6 +29,7 @@ from ..core import (
     premise,
     stateful,
 )
+from ..core.tool_calls import SEARCH
 from ..reward.agent_record import fault, own_text, pieces_of
 from ..reward.answer import exact_match
 from ..rollout.search import search_agent
@@ -93,7 +94,7 @@ def routed(
     """
     costs, out = [float(c) for c in state["costs"]], Scores({"reward": {}})
     for group, episode in ((g, e) for g in groups for e in g.episodes):
-        price = float(episode.cost.get("price", 0.0))
+        price = float(episode.cost.get(f"{SEARCH}price", 0.0))
         costs = [*costs, price**0.5][-window:]
         cheap = cheapness(costs)
         for t in (t for t in episode.trajectories if t.learn is not None):
@@ -114,7 +115,7 @@ def routed(
 def cheapness(costs: Sequence[float]) -> float:
     """How cheap the last of some costs is among them: 1 at their 5 % quantile or below, 0 at their 95 % or above.
 
-    >>> cheapness([0.0, 1.0, 0.5]), cheapness([2.0, 2.0])
+    >>> round(cheapness([0.0, 1.0, 0.5]), 4), cheapness([2.0, 2.0])
     (0.5, 0.5)
     """
     low, high = np.percentile(costs, [5, 95])
@@ -138,5 +139,5 @@ router_r1.claim = Claim(
     args={"alpha": 0.5, "minibatches": 1, "critic_epochs": 4},
     regime="search_experts",
     idea=("main.reward",),
-    because="an expert that knows as much for less is worth more, and what counts as cheap follows what is asked of late",
+    because="an expert that knows as much for less is worth more, and what is cheap follows what is asked of late",
 )

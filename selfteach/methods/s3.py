@@ -72,9 +72,9 @@ def s3(
     results, in order and without repeats, all of a result that it did not judge; it begins from D_RAG, what the
     question itself finds (`naive`). GenAcc is 1 where the prediction contains a gold answer; their second judge, a
     language model, is left out. A first stage leaves questions alone that naive RAG answers wrongly, of a pool of
-    `questions` (`filtered`), so that the second term is 0; filtered=False takes all, and subtracts it. Here a searcher accepts or
-    rejects a result as a whole, by <judge>, in place of up to three numbers of documents, and an answer in place of
-    another query is what ends the search; generator and searcher begin as the same model, the generator stays frozen.
+    `questions` (`filtered`), so that the second term is 0; filtered=False takes all, and subtracts it. Here a searcher
+    accepts or rejects a result as a whole, by <judge>, in place of up to three numbers of documents, and an answer in
+    place of another query ends the search; generator and searcher begin as the same model, the generator stays frozen.
     decoupled=False: the policy answers itself and is rewarded for that (Search-R1's PPO). The decoder `reader` has
     another generator, a rule, and `naive_rag` no searcher.
     """

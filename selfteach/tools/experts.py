@@ -10,10 +10,10 @@ from ..core.blocks import block
 from ..core.errors import BadValue
 from ..core.random_keys import generator, key, uniform_at
 from ..core.task import TaskSource
-from ..core.tool_calls import ToolText
+from ..core.tool_calls import SEARCH, ToolText
 from .search import NO_RESULT, search
 
-PRICE = "price"  # what an episode's replies cost, as its cost is counted
+PRICE = f"{SEARCH}price"  # what an episode's replies cost, as its cost is counted
 _FACT = re.compile(r"the (\w+) of (\w+) is (\w+)\.")
 
 
