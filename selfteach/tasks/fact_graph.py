@@ -1,0 +1,181 @@
+"""Questions of many shapes over a fictional world, synthesised from its graph of facts and checked against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import BadValue
+from ..core.random_keys import generator
+from ..core.registry import task
+from ..core.task import Document, Task, TaskSource
+from ..tools.search import search
+from .agent_demos import statements_of, states_what_is_sought
+from .demos import TAGS, answer, information, think
+from .demos import search as searched
+from .factworld import fiction
+from .options import check_at_least, check_number, check_share
+from .question_graphs import GraphQuestion, Term, grow, question_of
+from .question_sampler import MAX_DRAWS, QuestionSampler
+from .world import World
+
+WAYS = ("carefully", "hastily", "directly")
+
+
+@task
+def fact_graph(
+    entities: int = 200,
+    relations: int = 8,
+    hops: tuple[int, ...] = (2, 3),
+    joints: int = 0,
+    parts: int = 1,
+    dispersion: float = 0.0,
+    ways: tuple[float, ...] = (0.4, 0.3, 0.3),
+    top: int = 1,
+    n_test: int = 400,
+    seed: int = 0,
+) -> TaskSource:
+    """Questions grown from their answers over the world of `factworld`, each with one answer that documents lead to.
+
+    Tags as those of `factworld`: hops, kind, entities (the answers), chain (the sentences it needs), sub_questions,
+    keywords, rubrics; and topology (facts + joints), dispersion.
+
+    entities    of the world, as in factworld; relations: kinds of fact
+    hops        numbers of facts that lead to a part of the answer, 1 to 6; what is named is one fact away from what
+                it hides, so a further hop obfuscates it
+    joints      intersections in a part (`the person whose home is Ulm and whose guild is ...`), at most 2; the search
+                tool finds them with `top` of 3 or more
+    parts       answers that are asked for together, which have nothing to do with each other: 1 to 3
+    dispersion  least share of the facts that stand on pages of their own
+    ways        shares of the demonstrations that look for every fact, for the first alone, and that answer at once
+    top         documents in an answer of the search tool
+    n_test      test questions
+    seed        of every random draw; the world is that of factworld's
+    """
+    given = dict(locals())
+    check_share("fact_graph", "dispersion", dispersion)
+    for name in ("n_test", "top", "parts"):
+        check_at_least("fact_graph", name, given[name], 1)
+    if not 0 <= check_number("fact_graph", "joints", joints) <= 2 or parts > 3:
+        raise BadValue("task fact_graph: joints must be 0 to 2, and parts 1 to 3")
+    if not hops or any(not 1 <= h <= 6 or h < 2 * joints for h in hops):
+        raise BadValue(f"task fact_graph: hops must be from {max(1, 2 * joints)} to 6, not {hops!r}")
+    if len(ways) != len(WAYS) or abs(sum(check_share("fact_graph", "ways", w) for w in ways) - 1) > 1e-6:
+        raise BadValue(f"task fact_graph: ways must be 3 shares that sum to 1 ({', '.join(WAYS)}), not {ways!r}")
+    quiz = GraphQuiz(fiction(entities, relations, seed), seed, joints, parts, dispersion, tuple(ways))
+    sampler = QuestionSampler[GraphQuestion](
+        "fact_graph", tuple(hops), quiz.draw, lambda q: q.text, quiz.task, "hop", n_test, seed
+    )
+    return TaskSource(
+        name="fact_graph",
+        train=sampler.train,
+        test=sampler.test,
+        demos=lambda i: quiz.demo(sampler.sample("demo", i), i),
+        words=lambda: quiz.words(sampler),
+        tags=TAGS,
+        corpus=quiz.corpus,
+        tools={"search": search(top=top)},
+        defaults={
+            "max_tokens": 40 * max(hops) * parts + 32,
+            "by": "hops",
+            "lr": 2e-4,
+            "warm_steps": 1500,
+            "warm_batch": 16,
+            "warm_lr": 2e-3,
+        },
+        task_options=given,
+        about={"entities": len(quiz.world.entities), "facts": len(quiz.world.facts)},
+        columns=("chain", "keywords", "rubrics", "sub_questions"),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class GraphQuiz:
+    """Draws questions of a world, and writes demonstrations of how they are answered."""
+
+    world: World
+    seed: int
+    joints: int
+    parts: int
+    dispersion: float
+    ways: tuple[float, ...]
+
+    @cached_property
+    def statements(self) -> dict[str, str]:
+        """Phrase of a hop -> the sentence of its fact."""
+        return statements_of(self.world)
+
+    def draw(self, draw: np.random.Generator, hops: int) -> GraphQuestion:
+        """A random question of so many facts to each part. Raises BadValue where none is found."""
+        world, documented = self.world, range(len(self.world.facts))
+        for _ in range(MAX_DRAWS):
+            terms = list[Term]()
+            for _ in range(self.parts):
+                answer = world.entities[int(draw.integers(len(world.entities)))]
+                term = grow(world, answer, hops, self.joints, draw)
+                terms += [] if term is None else [term]
+            made = question_of(world, terms, documented) if len(terms) == self.parts else None
+            if made is not None and made.dispersion >= self.dispersion:
+                return made
+        raise BadValue(
+            f"task fact_graph: no question of {hops} hops, {self.joints} joints and dispersion {self.dispersion} was"
+            " found; make the world larger, or ask for less"
+        )
+
+    def task(self, question: GraphQuestion, name: str) -> Task:
+        """The task of a question."""
+        hops = len(question.facts) // self.parts
+        tags: dict[str, Any] = {
+            "hops": hops,
+            "category": f"{hops} hops",
+            "difficulty": len(question.facts),
+            "kind": f"{self.parts} x {hops} facts, {self.joints} joints",
+            "entities": question.golds,
+            "chain": tuple(self.world.sentence(n) for n in question.facts),
+            "sub_questions": question.sub_questions,
+            "keywords": question.keywords,
+            "rubrics": question.rubrics,
+            "topology": len(question.facts) + self.joints * self.parts,
+            "dispersion": question.dispersion,
+        }
+        judges = {"states": states_what_is_sought(statements=self.statements)}
+        return Task(
+            name, f"question: what is {question.text}?\n", (" and ".join(question.golds),), tags=tags, judges=judges
+        )
+
+    def demo(self, question: GraphQuestion, i: int) -> Task:
+        """A demonstration that goes one of WAYS: all facts are looked for, the first alone, or none."""
+        draw, task = generator(self.seed, "way", i), self.task(question, f"demo/{i}")
+        way = str(draw.choice(WAYS, p=self.ways))
+        looked_for = {"carefully": len(question.facts), "hastily": 1, "directly": 0}[way]
+        text = ""
+        for n in range(looked_for):
+            text += think(f"{way}." if n == 0 else "then.") + searched(question.keywords[n][0])
+            text += information(self.world.sentence(question.facts[n]))
+        given = question.golds if looked_for == len(question.facts) else self._guessed(question, draw)
+        said = " and ".join(given)
+        text += think(f"so it is {said}.") if looked_for else ""
+        return Task(
+            task.id, task.prompt, task.answer, (text + answer(said),), {**task.tags, "kind": "demo", "way": way}
+        )
+
+    def _guessed(self, question: GraphQuestion, draw: np.random.Generator) -> list[str]:
+        """Entities of the answers' types, at random."""
+        out = list[str]()
+        for gold in question.golds:
+            options = next(es for es in self.world.types.values() if gold in es)
+            out.append(options[int(draw.integers(len(options)))])
+        return out
+
+    def words(self, sampler: QuestionSampler[GraphQuestion]) -> Iterator[str]:
+        """Text for the tokenizer."""
+        sentences = [self.world.sentence(n) for n in range(len(self.world.facts))]
+        return sampler.words(lambda i: self.demo(sampler.sample("demo", i), i), sentences)
+
+    def corpus(self) -> list[Document]:
+        """A document per fact, under its subject."""
+        return [Document(f.subject, self.world.sentence(f)) for f in self.world.facts]

@@ -1,0 +1,204 @@
+"""Questions synthesised from a graph of facts: terms that name an entity by others, their answers, facts and wording.
+
+A question is a term grown backwards from its answer: an entity is hidden behind a fact that leads to it (a chain, and
+where it was named, an obfuscation), or behind two facts that it alone has (an intersection). What a term means is
+computed from the whole graph, so that a question is kept only where it has one answer, and every fact that it needs has
+a document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from .agent_demos import wordings
+from .world import Hop, World
+
+
+class Along(NamedTuple):
+    """What a hop leads to from what a term means: `the home of ...`, `the town whose mayor is ...`."""
+
+    hop: Hop
+    of: Term
+
+
+class Meeting(NamedTuple):
+    """What has some relations to what some terms mean: `the person whose home is Ulm and whose guild is Kraft`."""
+
+    kind: str
+    sides: tuple[tuple[str, Term], ...]
+
+
+Term = str | Along | Meeting  # a name, or one of these
+
+
+def meant(world: World, term: Term) -> set[str]:
+    """All entities that a term means, over the whole graph."""
+    if isinstance(term, str):
+        return {term}
+    if isinstance(term, Along):
+        numbers = [world.fact_at(e, term.hop) for e in meant(world, term.of)]
+        return {there for n in numbers if n is not None for there in world.targets(n, term.hop)}
+    out: set[str] | None = None
+    for relation, of in term.sides:
+        objects = meant(world, of)
+        having = {f.subject for f in world.facts if f.relation == relation and objects.intersection(f.objects)}
+        out = having if out is None else out & having
+    return {e for e in out or set() if world.type_of.get(e) == term.kind}
+
+
+def needed(world: World, term: Term) -> list[tuple[int, Hop, str]]:
+    """(fact, hop, entity that it is taken from) of each fact that a term with one meaning is found by, in the order in
+    which an agent can look for them: what is named first.
+    """
+    if isinstance(term, str):
+        return []
+    if isinstance(term, Along):
+        (here,) = meant(world, term.of)
+        number = world.fact_at(here, term.hop)
+        return [*needed(world, term.of), *([(number, term.hop, here)] if number is not None else [])]
+    (subject,) = meant(world, term)
+    out = [row for _, of in term.sides for row in needed(world, of)]
+    for relation, of in term.sides:
+        (there,) = meant(world, of)
+        out.append((world.fact_of_subject[subject, relation], Hop(relation, False), there))
+    return out
+
+
+def phrase(world: World, term: Term) -> str:
+    """A term in words; an intersection within another stands in brackets, so that it is seen where it ends."""
+    if isinstance(term, str):
+        return term
+    if isinstance(term, Along):
+        return world.phrase(term.hop, phrase(world, term.of))
+    within = [f"({text})" if " and " in text else text for text in (phrase(world, of) for _, of in term.sides)]
+    sides = zip(term.sides, within, strict=True)
+    return f"the {term.kind} " + " and ".join(f"whose {relation} is {text}" for (relation, _), text in sides)
+
+
+def names(term: Term) -> list[str]:
+    """The entities that a term names."""
+    if isinstance(term, str):
+        return [term]
+    return names(term.of) if isinstance(term, Along) else [name for _, of in term.sides for name in names(of)]
+
+
+class GraphQuestion(NamedTuple):
+    """A question made of terms, asked for together.
+
+    terms   what is asked for: one, or several that have nothing to do with each other
+    golds   the one entity that each means
+    facts   numbers of the facts that it needs, in the order in which they can be looked for
+    sub_questions, keywords, rubrics  of each of these facts: its question, ways of asking an engine for it, and what it
+            states, with <E0> for the (first) answer and <E1>, <E2> ... for what is neither an answer nor named
+    """
+
+    terms: tuple[Term, ...]
+    golds: tuple[str, ...]
+    text: str
+    facts: tuple[int, ...]
+    sub_questions: tuple[str, ...]
+    keywords: tuple[tuple[str, ...], ...]
+    rubrics: tuple[str, ...]
+    hidden: int
+    dispersion: float
+
+
+def question_of(world: World, terms: Sequence[Term], documented: Collection[int]) -> GraphQuestion | None:
+    """The question of some terms; None where it is not solvable and unambiguous.
+
+    Each term means one entity, and so does every term within it; each fact that is needed is needed once, and is
+    `documented`; no answer is named. dispersion is the share of needed facts that stand on pages of their own subject.
+    """
+    meanings = [meant(world, term) for term in terms]
+    if any(len(m) != 1 for m in meanings) or not all(_is_clear(world, term) for term in terms):
+        return None
+    golds = tuple(next(iter(m)) for m in meanings)
+    rows = [row for term in terms for row in needed(world, term)]
+    facts = tuple(number for number, _, _ in rows)
+    named = {name for term in terms for name in names(term)}
+    if len(set(facts)) < len(facts) or not facts or not set(facts) <= set(documented) or named.intersection(golds):
+        return None
+    entities = dict.fromkeys(e for n in facts for e in (world.facts[n].subject, *world.facts[n].objects))
+    hidden = [*golds, *(e for e in reversed(list(entities)) if e not in named and e not in golds)]
+    text = ", and ".join(phrase(world, term) for term in terms)
+    return GraphQuestion(
+        tuple(terms),
+        golds,
+        text,
+        facts,
+        tuple(_sub_question(world, hop, here) for _, hop, here in rows),
+        tuple(wordings(_query(world, hop, here), hop.relation, here) for _, hop, here in rows),
+        tuple(_rubric(world.sentence(n), hidden) for n in facts),
+        len(hidden) - len(golds),
+        len({world.facts[n].subject for n in facts}) / len(facts),
+    )
+
+
+def _is_clear(world: World, term: Term) -> bool:
+    """Whether every term within a term means one entity."""
+    if isinstance(term, str):
+        return True
+    within = [term.of] if isinstance(term, Along) else [of for _, of in term.sides]
+    return len(meant(world, term)) == 1 and all(_is_clear(world, of) for of in within)
+
+
+def _sub_question(world: World, hop: Hop, here: str) -> str:
+    r = world.relations[hop.relation]
+    asked = r.phrase.format(s=here) if hop.forward else r.inverse.format(o=here) if r.inverse else ""
+    return asked or f"the {r.subject} whose {hop.relation} is {here}"
+
+
+def _query(world: World, hop: Hop, here: str) -> str:
+    return _sub_question(world, hop, here).removeprefix("the ").removeprefix("a ")
+
+
+def _rubric(sentence: str, hidden: Sequence[str]) -> str:
+    for n, entity in enumerate(hidden):
+        sentence = re.sub(rf"\b{re.escape(entity)}\b", f"<E{n}>", sentence)
+    return sentence
+
+
+def grow(world: World, answer: str, hops: int, joints: int, draw: np.random.Generator) -> Term | None:
+    """A random term that means an entity, which needs `hops` facts, with `joints` intersections; None: none was found.
+
+    An intersection counts as two facts.
+    """
+    if hops <= 0:
+        return answer if not joints and hops == 0 else None
+    if joints and (meeting := _meeting(world, answer, hops, joints, draw)) is not None:
+        return meeting
+    if hops <= 2 * joints:
+        return None
+    leading = [(Hop(f.relation), f.subject) for f in world.facts if f.objects == (answer,)]
+    leading += [
+        (Hop(r, False), o)
+        for (o, r), n in world.fact_of_object.items()
+        if world.facts[n].subject == answer and world.facts[n].objects == (o,)
+    ]
+    for i in draw.permutation(len(leading))[:4]:
+        hop, before = leading[int(i)]
+        if (of := grow(world, before, hops - 1, joints, draw)) is not None:
+            return Along(hop, of)
+    return None
+
+
+def _meeting(world: World, answer: str, hops: int, joints: int, draw: np.random.Generator) -> Meeting | None:
+    """An intersection of two facts that no other entity has both of."""
+    own = [f for f in world.facts if f.subject == answer and len(f.objects) == 1]
+    pairs = list(combinations(own, 2))
+    for i in draw.permutation(len(pairs))[:4]:
+        one, other = pairs[int(i)]
+        more = int(draw.integers(0, hops - 1)) if hops > 2 else 0
+        first = grow(world, one.objects[0], more, 0, draw)
+        second = grow(world, other.objects[0], hops - 2 - more, joints - 1, draw)
+        if first is None or second is None:
+            continue
+        term = Meeting(world.type_of[answer], ((one.relation, first), (other.relation, second)))
+        if meant(world, term) == {answer}:
+            return term
+    return None

@@ -1,0 +1,122 @@
+"""Questions grown from a graph of facts: what terms mean, what they need, and which are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from selfteach.core.errors import BadValue
+from selfteach.core.random_keys import generator
+from selfteach.tasks.fact_graph import fact_graph
+from selfteach.tasks.factworld import RELATIONS, fiction
+from selfteach.tasks.question_graphs import Along, Meeting, grow, meant, needed, phrase, question_of
+from selfteach.tasks.world import Fact, Hop, World
+
+# Ann and Bea live in Ulm, Ann and Cid are in Kraft; Dan is Ulm's mayor and mentors Ann.
+WORLD = World(
+    {name: RELATIONS[name] for name in ("home", "mayor", "mentor", "guild")},
+    (
+        Fact("Ann", "home", ("Ulm",)),
+        Fact("Bea", "home", ("Ulm",)),
+        Fact("Cid", "home", ("Rom",)),
+        Fact("Ulm", "mayor", ("Dan",)),
+        Fact("Ann", "mentor", ("Dan",)),
+        Fact("Cid", "mentor", ("Bea",)),
+        Fact("Ann", "guild", ("Kraft",)),
+        Fact("Cid", "guild", ("Kraft",)),
+    ),
+)
+EVERY = range(len(WORLD.facts))
+HOME_OF_ANN, MAYOR = Along(Hop("home"), "Ann"), Hop("mayor")
+BOTH = Meeting("person", (("home", "Ulm"), ("guild", "Kraft")))
+
+
+def test_a_term_means_what_the_whole_graph_says():
+    assert meant(WORLD, Along(MAYOR, HOME_OF_ANN)) == {"Dan"}
+    assert meant(WORLD, Along(Hop("mayor", False), "Dan")) == {"Ulm"}
+    assert meant(WORLD, BOTH) == {"Ann"}
+    assert meant(WORLD, Meeting("person", (("home", "Ulm"),))) == {"Ann", "Bea"}
+    assert meant(WORLD, Along(Hop("home"), "Dan")) == set()
+
+
+def test_facts_are_in_the_order_in_which_they_can_be_looked_for():
+    assert [WORLD.sentence(n) for n, _, _ in needed(WORLD, Along(MAYOR, HOME_OF_ANN))] == [
+        "the home of Ann is Ulm.",
+        "the mayor of Ulm is Dan.",
+    ]
+    nested = Meeting("person", (("home", Along(Hop("mayor", False), "Dan")), ("guild", "Kraft")))
+    assert [WORLD.facts[n].relation for n, _, _ in needed(WORLD, nested)] == ["mayor", "home", "guild"]
+
+
+def test_a_question_has_annotations_for_every_fact():
+    made = question_of(WORLD, [Along(MAYOR, HOME_OF_ANN)], EVERY)
+    assert made is not None and made.golds == ("Dan",) and made.text == "the mayor of the home of Ann"
+    assert made.sub_questions == ("the home of Ann", "the mayor of Ulm")
+    assert made.keywords[1] == ("mayor of Ulm", "Ulm mayor", "mayor Ulm")
+    assert made.rubrics == ("the home of Ann is <E1>.", "the mayor of <E1> is <E0>.")
+    assert made.hidden == 1 and made.dispersion == 1.0  # Ann's page and Ulm's
+    met = question_of(WORLD, [BOTH], EVERY)
+    assert met is not None and met.dispersion == 0.5  # both facts stand on Ann's page
+    assert met.rubrics == ("the home of <E0> is Ulm.", "the guild of <E0> is Kraft.")
+
+
+@pytest.mark.parametrize(
+    "terms,documented,why",
+    [
+        ([Meeting("person", (("home", "Ulm"),))], EVERY, "two people live there"),
+        ([Along(MAYOR, Along(Hop("home"), Meeting("person", (("home", "Ulm"),))))], EVERY, "of two people, one home"),
+        ([Along(MAYOR, HOME_OF_ANN)], [0], "a fact without a document"),
+        ([Along(Hop("home"), "Dan")], EVERY, "no fact"),
+        ([HOME_OF_ANN, HOME_OF_ANN], EVERY, "a fact twice"),
+        ([Along(Hop("mayor"), "Ulm"), Along(Hop("mayor", False), "Dan")], EVERY, "an answer that is named"),
+        (["Ann"], EVERY, "nothing to find"),
+    ],
+)
+def test_what_is_not_solvable_or_not_clear_is_left_out(terms, documented, why):
+    assert question_of(WORLD, terms, documented) is None, why
+
+
+def test_an_intersection_within_another_is_seen_to_end():
+    inner = Meeting("person", (("home", "Rom"), ("guild", "Kraft")))
+    outer = Meeting("person", (("mentor", inner), ("home", "Ulm")))
+    assert phrase(WORLD, outer) == (
+        "the person whose mentor is (the person whose home is Rom and whose guild is Kraft) and whose home is Ulm"
+    )
+
+
+@pytest.mark.parametrize("hops,joints", [(1, 0), (3, 0), (2, 1), (4, 1)])
+def test_what_is_grown_means_its_answer_and_needs_so_many_facts(hops, joints):
+    world, found = fiction(120, 6, 0), 0
+    for i in range(40):
+        draw = generator(0, "grow", i)
+        answer = world.entities[int(draw.integers(len(world.entities)))]
+        if (term := grow(world, answer, hops, joints, draw)) is not None and meant(world, term) == {answer}:
+            assert len(needed(world, term)) == hops
+            found += 1
+    assert found > 5
+
+
+def test_every_question_of_the_task_is_answered_by_its_own_documents():
+    source = fact_graph(entities=120, relations=6, hops=(2, 3), parts=2, dispersion=0.7, n_test=20)
+    texts, tests = {d.text for d in source.corpus()}, {t.prompt for t in source.test}
+    for task in (*source.test, *(source.train(i) for i in range(20))):
+        assert set(task.tags["chain"]) <= texts and task.tags["dispersion"] >= 0.7
+        first, second = task.answer[0].split(" and ")
+        assert first in " ".join(task.tags["chain"]) and second in " ".join(task.tags["chain"])
+    assert not tests & {source.train(i).prompt for i in range(200)}
+    demos = [source.demos(i) for i in range(60)]
+    careful = [d for d in demos if d.tags["way"] == "carefully"]
+    assert careful and all(f"<answer> {d.answer[0]}</answer>" in d.data[0] for d in careful)
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"hops": (1,), "joints": 1}, "hops must be from 2 to 6"),
+        ({"parts": 4}, "parts 1 to 3"),
+        ({"ways": (1.0, 0.5, 0.0)}, "3 shares that sum to 1"),
+        ({"dispersion": 2.0}, "share from 0 to 1"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(BadValue, match=message):
+        fact_graph(**options)
