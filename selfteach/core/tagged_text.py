@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+SPLIT = " ## "  # between queries that are asked at once, and between their results
 SENTENCE_ENDS = r"[.!?](?=\s|<)|\n+"  # of sentences and lines, for `split_points`
 # Tags that programs, chat templates and readers of tool calls know, however they are spelled.
 TAGS = (

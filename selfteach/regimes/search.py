@@ -191,3 +191,19 @@ def search_cited() -> Regime:
     shares = (0.2, 0.3, 0.1, 0.1, 0.1, 0.2)
     made = agent_regime({**NOISY, "irrelevant": 0.2, "says": "cite", "hops": (2,)}, shares, 2400)
     return replace(made, args={**made.args, "turns": 5})
+
+
+@regime
+def search_parts() -> Regime:
+    """Two facts are asked for together, which have nothing to do with each other: one search may ask for both."""
+    ways = ("carefully", "together", "hastily", "directly")
+    return Regime(
+        task="fact_graph",
+        task_options={"entities": 120, "relations": 6, "hops": (1,), "parts": 2, "ways": (0.1, 0.1, 0.4, 0.4)},
+        model="tiny-s",
+        settings={**WARM, "warm_practice_steps": 1600, **RUN, "steps": 60},
+        args={**BATCH, "beta": 0.0},
+        baseline="search_r1",
+        ways={way: beginning(way) for way in ways},
+        search=SEARCH,
+    )

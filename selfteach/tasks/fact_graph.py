@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,9 +12,11 @@ import numpy as np
 from ..core.errors import BadValue
 from ..core.random_keys import generator
 from ..core.registry import task
+from ..core.tagged_text import SPLIT
 from ..core.task import Document, Task, TaskSource
 from ..tools.search import search
 from .agent_demos import statements_of, states_what_is_sought
+from .demo_ways import beginning
 from .demos import TAGS, answer, information, think
 from .demos import search as searched
 from .factworld import fiction
@@ -23,7 +25,9 @@ from .question_graphs import GraphQuestion, Term, grow, question_of
 from .question_sampler import MAX_DRAWS, QuestionSampler
 from .world import World
 
-WAYS = ("carefully", "hastily", "directly")
+WAYS = ("carefully", "together", "hastily", "directly")
+EVENLY = (0.25, 0.25, 0.25, 0.25)
+PRACTISED = ("carefully", "together", "directly")  # those in which there is something to get right
 
 
 @task
@@ -34,7 +38,8 @@ def fact_graph(
     joints: int = 0,
     parts: int = 1,
     dispersion: float = 0.0,
-    ways: tuple[float, ...] = (0.4, 0.3, 0.3),
+    ways: tuple[float, ...] = (0.4, 0.0, 0.3, 0.3),
+    practised: float = 0.3,
     top: int = 1,
     n_test: int = 400,
     seed: int = 0,
@@ -51,13 +56,16 @@ def fact_graph(
                 tool finds them with `top` of 3 or more
     parts       answers that are asked for together, which have nothing to do with each other: 1 to 3
     dispersion  least share of the facts that stand on pages of their own
-    ways        shares of the demonstrations that look for every fact, for the first alone, and that answer at once
+    ways        shares of the demonstrations that look for every fact in turn; for those of all parts at once, in one
+                search whose queries `##` divides; for the first fact alone; and that answer at once
+    practised   share of the demonstrations whose way is given with the question
     top         documents in an answer of the search tool
     n_test      test questions
     seed        of every random draw; the world is that of factworld's
     """
     given = dict(locals())
-    check_share("fact_graph", "dispersion", dispersion)
+    for name in ("dispersion", "practised"):
+        check_share("fact_graph", name, given[name])
     for name in ("n_test", "top", "parts"):
         check_at_least("fact_graph", name, given[name], 1)
     if not 0 <= check_number("fact_graph", "joints", joints) <= 2 or parts > 3:
@@ -65,8 +73,8 @@ def fact_graph(
     if not hops or any(not 1 <= h <= 6 or h < 2 * joints for h in hops):
         raise BadValue(f"task fact_graph: hops must be from {max(1, 2 * joints)} to 6, not {hops!r}")
     if len(ways) != len(WAYS) or abs(sum(check_share("fact_graph", "ways", w) for w in ways) - 1) > 1e-6:
-        raise BadValue(f"task fact_graph: ways must be 3 shares that sum to 1 ({', '.join(WAYS)}), not {ways!r}")
-    quiz = GraphQuiz(fiction(entities, relations, seed), seed, joints, parts, dispersion, tuple(ways))
+        raise BadValue(f"task fact_graph: ways must be 4 shares that sum to 1 ({', '.join(WAYS)}), not {ways!r}")
+    quiz = GraphQuiz(fiction(entities, relations, seed), seed, joints, parts, dispersion, tuple(ways), practised)
     sampler = QuestionSampler[GraphQuestion](
         "fact_graph", tuple(hops), quiz.draw, lambda q: q.text, quiz.task, "hop", n_test, seed
     )
@@ -75,6 +83,7 @@ def fact_graph(
         train=sampler.train,
         test=sampler.test,
         demos=lambda i: quiz.demo(sampler.sample("demo", i), i),
+        practice=lambda i: replace(quiz, ways=EVENLY, practised=1.0).demo(sampler.sample("practice", i), i),
         words=lambda: quiz.words(sampler),
         tags=TAGS,
         corpus=quiz.corpus,
@@ -103,6 +112,7 @@ class GraphQuiz:
     parts: int
     dispersion: float
     ways: tuple[float, ...]
+    practised: float = 0.0
 
     @cached_property
     def statements(self) -> dict[str, str]:
@@ -148,20 +158,30 @@ class GraphQuiz:
         )
 
     def demo(self, question: GraphQuestion, i: int) -> Task:
-        """A demonstration that goes one of WAYS: all facts are looked for, the first alone, or none."""
+        """A demonstration that goes one of WAYS, which the prompt of some gives."""
         draw, task = generator(self.seed, "way", i), self.task(question, f"demo/{i}")
-        way = str(draw.choice(WAYS, p=self.ways))
-        looked_for = {"carefully": len(question.facts), "hastily": 1, "directly": 0}[way]
+        given = draw.random() < self.practised
+        way = str(draw.choice(PRACTISED)) if given else str(draw.choice(WAYS, p=self.ways))
+        rounds = self._rounds(way, question)
+        found = sum(len(facts) for facts in rounds)
         text = ""
-        for n in range(looked_for):
-            text += think(f"{way}." if n == 0 else "then.") + searched(question.keywords[n][0])
-            text += information(self.world.sentence(question.facts[n]))
-        given = question.golds if looked_for == len(question.facts) else self._guessed(question, draw)
-        said = " and ".join(given)
-        text += think(f"so it is {said}.") if looked_for else ""
-        return Task(
-            task.id, task.prompt, task.answer, (text + answer(said),), {**task.tags, "kind": "demo", "way": way}
-        )
+        for n, facts in enumerate(rounds):
+            queries = SPLIT.join(question.keywords[k][0] for k in facts)
+            sentences = SPLIT.join(self.world.sentence(question.facts[k]) for k in facts)
+            text += think(f"{way}." if n == 0 else "then.") + searched(queries) + information(sentences)
+        said = " and ".join(question.golds if found == len(question.facts) else self._guessed(question, draw))
+        text += (think(f"so it is {said}.") if rounds else "") + answer(said)
+        first = beginning(way) if given else ""
+        tags = {**task.tags, "kind": "demo", "way": way}
+        return Task(task.id, task.prompt + first, task.answer, (text.removeprefix(first),), tags)
+
+    def _rounds(self, way: str, question: GraphQuestion) -> list[list[int]]:
+        """The facts that each search of a way looks for, by their numbers in the question."""
+        count = len(question.facts)
+        if way == "together":
+            each = count // self.parts
+            return [[part * each + n for part in range(self.parts)] for n in range(each)]
+        return [[n] for n in range({"carefully": count, "hastily": 1}.get(way, 0))]
 
     def _guessed(self, question: GraphQuestion, draw: np.random.Generator) -> list[str]:
         """Entities of the answers' types, at random."""

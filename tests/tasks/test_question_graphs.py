@@ -108,12 +108,21 @@ def test_every_question_of_the_task_is_answered_by_its_own_documents():
     assert careful and all(f"<answer> {d.answer[0]}</answer>" in d.data[0] for d in careful)
 
 
+def test_queries_of_all_parts_can_be_asked_at_once():
+    source = fact_graph(entities=120, relations=6, hops=(2,), parts=2, ways=(0, 1, 0, 0), practised=0.0, n_test=5)
+    demo = source.demos(0)
+    (text,) = demo.data
+    asked, found = [ways[0] for ways in demo.tags["keywords"]], demo.tags["chain"]
+    assert f"<search>{asked[0]} ## {asked[2]}</search><information>{found[0]} ## {found[2]}</information>" in text
+    assert f"<search>{asked[1]} ## {asked[3]}</search><information>{found[1]} ## {found[3]}</information>" in text
+
+
 @pytest.mark.parametrize(
     "options,message",
     [
         ({"hops": (1,), "joints": 1}, "hops must be from 2 to 6"),
         ({"parts": 4}, "parts 1 to 3"),
-        ({"ways": (1.0, 0.5, 0.0)}, "3 shares that sum to 1"),
+        ({"ways": (1.0, 0.5, 0.0, 0.0)}, "4 shares that sum to 1"),
         ({"dispersion": 2.0}, "share from 0 to 1"),
     ],
 )
