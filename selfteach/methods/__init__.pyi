@@ -9,6 +9,7 @@ from .arena_rl import arena_rl as arena_rl
 from .bapo import bapo as bapo
 from .bingo import bingo as bingo
 from .c3po import c3po as c3po
+from .carr import carr as carr
 from .chord import chord as chord
 from .chord import chord_mu as chord_mu
 from .cispo import cispo as cispo
@@ -33,6 +34,7 @@ from .gspo import gspo as gspo
 from .guide import guide as guide
 from .hicra import hicra as hicra
 from .ikea import ikea as ikea
+from .iter_research import iter_research as iter_research
 from .kdrl import kdrl as kdrl
 from .knapsack import knapsack as knapsack
 from .laser import laser as laser
@@ -48,6 +50,7 @@ from .pcl import pcl as pcl
 from .per_step_dpo import per_step_dpo as per_step_dpo
 from .pipo import pipo as pipo
 from .ppo import ppo as ppo
+from .ppr import ppr as ppr
 from .prime import prime as prime
 from .prioritized_kl import prioritized_kl as prioritized_kl
 from .r1_searcher import r1_searcher as r1_searcher
@@ -63,7 +66,9 @@ from .rloo import rloo as rloo
 from .rlpr import rlpr as rlpr
 from .rlsc import rlsc as rlsc
 from .rorecomp import rorecomp as rorecomp
+from .router_r1 import router_r1 as router_r1
 from .rover import rover as rover
+from .s3 import s3 as s3
 from .sar import sar as sar
 from .scale_rl import scale_rl as scale_rl
 from .score import score as score
@@ -73,6 +78,7 @@ from .seele import seele as seele
 from .self_certainty import self_certainty as self_certainty
 from .sft import sft as sft
 from .shiq import shiq as shiq
+from .slate import slate as slate
 from .spec_rl import spec_rl as spec_rl
 from .spiral import spiral as spiral
 from .spo import iterated_rm as iterated_rm
@@ -82,6 +88,8 @@ from .ssp import ssp as ssp
 from .ssrl import answer_only as answer_only
 from .ssrl import ssrl as ssrl
 from .ssrl import think_then_answer as think_then_answer
+from .step_search import step_search as step_search
+from .subsearch import subsearch as subsearch
 from .tango import tango as tango
 from .tempo import tempo as tempo
 from .thr import thr as thr
