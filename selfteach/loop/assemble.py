@@ -150,7 +150,11 @@ def loop(
         seed=settings.seed,
         max_tokens=settings.max_tokens or source.defaults.get("max_tokens", MAX_TOKENS),
         limits=EpisodeLimits(
-            tool_seconds=settings.tool_seconds, characters=CHARACTERS_PER_TOKEN * context_of(settings, start)
+            tokens=settings.episode_tokens,
+            turns=settings.episode_turns,
+            calls=settings.episode_turns,
+            tool_seconds=settings.tool_seconds,
+            characters=CHARACTERS_PER_TOKEN * context_of(settings, start),
         ),
         safety_limits=SafetyLimits(
             settings.max_unscored, settings.max_logprob_mismatch, settings.reward_seconds, settings.max_idle_steps

@@ -108,6 +108,8 @@ class RunSettings(LearnerSettings):
     mismatch_cap: float = setting(2.0, "largest importance weight of mismatch_correction", least=1)
     mismatch_floor: float = setting(0.5, "smallest ratio that a mask of mismatch_correction keeps", least=0)
     tool_seconds: float = setting(30.0, "seconds that a tool call may take", above=0)
+    episode_turns: int = setting(64, "turns that an episode may sample, and calls of tools that it may make", least=1)
+    episode_tokens: int = setting(4096, "tokens that an episode may sample", least=1)
     reward_seconds: float = setting(60.0, "seconds that a reward may take", above=0)
     lora_rank: int | None = setting(None, "train adapters of this rank (LoRA) instead of all weights", least=1)
     lora_alpha: float | None = setting(

@@ -131,7 +131,9 @@ def factworld(
     irrelevant  share of the engine's results that are another document; with `ways`, demonstrations have such results
                too, and the careful way searches again, in other words
     says       with `ways`, what demonstrations say besides: judge (whether what was found is what was sought), reflect
-               (a goal before, the same after), decide (first of all, whether to search or to answer from memory)
+               (a goal before, the same after), decide (first of all, whether to search or to answer from memory),
+               report (each turn is a round of its own, which begins from what the last one reported), cite (the pages
+               that led to the answer), route (which expert a query is for; adds the tool `experts`)
     top        documents in an answer of the search tool
     some       an answer of the search tool has 1 to `top` documents, as its query says (SSRL's tests: the first 1 to 3)
     n_test     test questions

@@ -25,7 +25,10 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "games": {"n_test": 8},
     "digit_sum": {"n_test": 8},
     "hidden_rule": {"n_test": 8},
+    "fact_graph": {"entities": 60, "relations": 4, "hops": (1,), "parts": 2, "n_test": 8},
 }
+# of methods whose tools a task has with some options only
+OPTIONS_OF = {"router_r1": {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"}}
 TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.
@@ -53,9 +56,10 @@ def task_of(name: str) -> tuple[str, dict[str, Any]]:
         return TASK_OF[name], SMALL_TASKS[TASK_OF[name]]
     for task in [home_of(entry).task, "chain_sum", "factworld"]:
         task = STAND_IN.get(task, task)
+        options = SMALL_TASKS.get(task, {}) | OPTIONS_OF.get(name, {})
         try:
-            check(entry(), task_source(task, SMALL_TASKS.get(task, {})))
-            return task, SMALL_TASKS.get(task, {})
+            check(entry(), task_source(task, options))
+            return task, options
         except SelfteachError:
             continue
     raise AssertionError(f"{name} runs on no task here")

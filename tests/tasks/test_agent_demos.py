@@ -14,6 +14,7 @@ from selfteach.tasks.agent_demos import AgentWriter, first_words, statements_of,
 from selfteach.tasks.demos import TAGS
 from selfteach.tasks.factworld import factworld
 from selfteach.tasks.world import Chain, Fact, Hop, Relation, World
+from selfteach.tools.experts import EXPERTS
 
 EVEN = (0.2, 0.2, 0.1, 0.1, 0.2, 0.2)
 HELD = {"relations": 4, "withheld": 0.0, "unheld": ("home", "guild"), "looked_up": 0.5}
@@ -151,3 +152,66 @@ def test_other_tags_are_kept_whole_where_they_are_said():
 def test_options_that_cannot_be(options, error, message):
     with pytest.raises(error, match=message):
         world(**options)
+
+
+def test_a_round_of_research_begins_where_the_one_before_it_left_off():
+    source = factworld(**AGENT_OF_ROUNDS)
+    demos = [source.demos(i) for i in range(200)]
+    rounds = [d for d in demos if "<report>" in d.data[0]]
+    assert len(rounds) > 50
+    for demo in rounds:
+        workspace, reply = demo.prompt.partition("\n")[2], demo.data[0]
+        told = re.findall(r"<information>(.*?)</information>", workspace)
+        reported = re.findall(r"<report> (.*?)</report>", workspace + reply)
+        # what is reported was reported before, or is what the last search found
+        assert reported[-1] in ("", *reported[:-1], *told)
+        assert reply.endswith(("</search>", "</answer>"))
+
+
+AGENT_OF_ROUNDS = {
+    "entities": 60,
+    "relations": 4,
+    "hops": (2,),
+    "withheld": 0.3,
+    "ways": (0.4, 0.2, 0.2, 0.2, 0.0, 0.0),
+    "irrelevant": 0.3,
+    "says": "report",
+    "practised": 0.0,
+}
+
+
+def test_citations_are_of_all_pages_the_last_or_none():
+    source = factworld(**{**AGENT_OF_ROUNDS, "says": "cite"})
+    seen = set[str]()
+    for demo in (source.demos(i) for i in range(300)):
+        if demo.tags["kind"] != "demo" or "carefully" not in demo.data[0]:
+            continue
+        cited = re.findall(r"<cite> (.*?)</cite>", demo.data[0])
+        pages = cited[0].split(", ") if cited else []
+        answer = re.findall(r"<answer> (.*?)</answer>", demo.data[0])[0]
+        assert len(pages) in (0, 1, 3) and (not pages or pages[-1] == answer)
+        seen.add(str(len(pages)))
+    assert seen == {"0", "1", "3"}
+
+
+def test_queries_are_for_experts_who_are_right_about_what_they_know():
+    source = factworld(
+        **{**AGENT_OF_ROUNDS, "says": "route", "irrelevant": 0.0, "ways": (0.0, 1.0, 0.0, 0.0, 0.0, 0.0)}
+    )
+    assert "experts" in source.tools and "experts" not in factworld(**AGENT_OF_ROUNDS).tools
+    asked = [
+        call
+        for i in range(100)
+        for call in re.findall(r"<search>(\w+): \w+ of (\w+)</search>", source.demos(i).data[0])
+    ]
+    assert {name for name, _ in asked} == {e.name for e in EXPERTS}
+
+
+@pytest.mark.parametrize("options", [{}, {"says": "judge", "ways": (0.5, 0.1, 0.1, 0.1, 0.1, 0.1), "irrelevant": 0.3}])
+def test_questions_say_what_supports_their_answers(options):
+    task = factworld(entities=60, relations=4, hops=(2,), **options).train(0)
+    first, second = task.tags["sub_questions"]
+    start, middle, end = task.tags["entities"]
+    assert start in first and middle in second and end == task.answer[0]
+    assert len(task.tags["keywords"]) == 2 and middle in task.tags["keywords"][1][0]
+    assert "<E1>" in task.tags["rubrics"][0] and {"<E0>", "<E1>"} == set(re.findall(r"<E\d>", task.tags["rubrics"][1]))
