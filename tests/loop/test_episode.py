@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.episodes import full_text, scripted_context, spans
+from support.loops import bandit, loop_of
 
 from selfteach.core import BadValue, Block, Ref, RolloutRequest, Sampling, Task, UnknownName
 from selfteach.core.random_keys import generator
@@ -605,3 +606,8 @@ def test_a_document_does_not_repeat_what_the_last_token_ran_on_into(written: str
         request,
     )
     assert full_text(e, merged) == "Q<search>q</search> <information>d</information> <answer>a</answer>"
+
+
+def test_how_long_an_episode_may_be_is_a_setting(letters):
+    limits = loop_of(bandit(), letters, episode_turns=200, episode_tokens=20_000).limits
+    assert (limits.turns, limits.calls, limits.tokens) == (200, 200, 20_000)
