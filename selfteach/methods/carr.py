@@ -33,7 +33,7 @@ from ..reward.agent_record import documents_of, fault, own_text, pieces_of, sear
 from ..reward.answer import exact_match
 from .search_r1 import search_r1
 
-CITED = {"ways": (0.2, 0.3, 0.1, 0.1, 0.1, 0.2), "irrelevant": 0.2, "hops": (2,), "says": "cite"}
+CITED = {"ways": (0.4, 0.0, 0.1, 0.1, 0.2, 0.2), "hops": (2,), "says": "cite"}
 
 
 @method(family="search", paper="2601.06021", catalogue=63, home=Home("factworld", 40, CITED))

@@ -38,7 +38,7 @@ from ..reward.answer import exact_match
 from ..rollout.search import workspace
 from .gspo import gspo
 
-ROUNDS = {"ways": (0.2, 0.1, 0.2, 0.2, 0.1, 0.2), "irrelevant": 0.4, "hops": (2, 3), "says": "report"}
+ROUNDS = {"ways": (0.1, 0.0, 0.3, 0.3, 0.1, 0.2), "hops": (2, 3), "says": "report"}
 
 
 @method(family="search", paper="2511.07327", catalogue=77, home=Home("factworld", 40, ROUNDS))

@@ -42,7 +42,7 @@ from ..reward.answer import exact_match
 from ..rollout.search import RETRY, search_agent, self_search
 from .ppo import ppo
 
-HOPS = {"ways": (0.05, 0.2, 0.2, 0.1, 0.2, 0.25), "irrelevant": 0.4, "hops": (2, 3)}
+HOPS = {"ways": (0.1, 0.0, 0.15, 0.15, 0.25, 0.35), "hops": (2, 3)}
 Hybrid = Literal["renorm", "sum", "outcome"]
 
 

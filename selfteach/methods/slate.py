@@ -39,7 +39,7 @@ from ..reward.payoff import payoff_from_notes
 from ..rollout.search import RETRY, append_information, search_agent, self_search
 from .search_r1 import search_r1
 
-HOPS = {"ways": (0.05, 0.2, 0.2, 0.1, 0.2, 0.25), "irrelevant": 0.4, "hops": (2, 3)}
+HOPS = {"ways": (0.1, 0.0, 0.15, 0.15, 0.25, 0.35), "hops": (2, 3)}
 PARTS = ("thought", "query", "answer", "searches")
 
 

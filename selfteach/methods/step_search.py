@@ -46,7 +46,7 @@ from ..reward.overlap import f1, word_f1
 from ..rollout.search import RETRY, search_agent, self_search
 from .ppo import ppo
 
-HOPS = {"ways": (0.05, 0.2, 0.2, 0.1, 0.2, 0.25), "irrelevant": 0.4, "hops": (2, 3)}
+HOPS = {"ways": (0.1, 0.0, 0.15, 0.15, 0.25, 0.35), "hops": (2, 3)}
 
 
 @method(family="search", paper="2505.15107", catalogue=216, home=Home("factworld", 40, HOPS))
