@@ -148,6 +148,8 @@ def hybrid_rewards(
     return {"token_reward": Column("token", np.nan_to_num(steps, nan=0.0) + at_last_token(reward, seq))}
 
 
+WHOLE = {"minibatches": 1, "critic_epochs": 4}  # one update of the policy to a batch, as in all regimes
+
 ppr.claim = Claim(
     (
         # scores that add up are farmed: more searches than the outcome alone teaches
@@ -159,10 +161,10 @@ ppr.claim = Claim(
         outcome("auc", "self", "outcome", by=0.02, fails_at=0.99),
     ),
     arms={
-        "sum": ("ppr", {"hybrid": "sum"}),
-        "outcome": ("ppr", {"hybrid": "outcome"}),
+        "sum": ("ppr", {"hybrid": "sum", **WHOLE}),
+        "outcome": ("ppr", {"hybrid": "outcome", **WHOLE}),
     },
-    args={"minibatches": 1, "critic_epochs": 4},
+    args=WHOLE,
     regime="search_hops",
     idea=("main.credit",),
     because="a turn's score is tied to what came of it, so that turns which only look good are not worth more of them",

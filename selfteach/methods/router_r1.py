@@ -124,6 +124,8 @@ def cheapness(costs: Sequence[float]) -> float:
     return 1.0 - float(np.clip((costs[-1] - low) / (high - low), 0.0, 1.0))
 
 
+WHOLE = {"minibatches": 1, "critic_epochs": 4}  # one update of the policy to a batch, as in all regimes
+
 router_r1.claim = Claim(
     (
         premise("late:reward/price", "free", 5.0, fails_at=0.0),  # without a price the dear expert is asked
@@ -133,10 +135,10 @@ router_r1.claim = Claim(
         outcome("accuracy", "self", "free", by=0.05, relation=">=", fails_at=1.0),
     ),
     arms={
-        "free": ("router_r1", {"alpha": 0.0}),
-        "dear": ("router_r1", {"alpha": 0.9}),
+        "free": ("router_r1", {"alpha": 0.0, **WHOLE}),
+        "dear": ("router_r1", {"alpha": 0.9, **WHOLE}),
     },
-    args={"alpha": 0.5, "minibatches": 1, "critic_epochs": 4},
+    args={"alpha": 0.5, **WHOLE},
     regime="search_experts",
     idea=("main.reward",),
     because="an expert that knows as much for less is worth more, and what is cheap follows what is asked of late",

@@ -259,6 +259,8 @@ def asked(prompt: Any) -> str:
     return " ".join(text.split()).removeprefix("question: ")
 
 
+WHOLE = {"minibatches": 1, "critic_epochs": 4}  # one update of the policy to a batch, as in all regimes
+
 s3.claim = Claim(
     (
         premise("accuracy+naive_rag", "self", 0.8, relation="<", fails_at=0.9),  # naive RAG leaves something to gain
@@ -269,10 +271,10 @@ s3.claim = Claim(
         outcome("accuracy", "self", "unfiltered", by=0.02, fails_at=0.99),
     ),
     arms={
-        "end_to_end": ("s3", {"decoupled": False, "filtered": False}),
-        "unfiltered": ("s3", {"filtered": False}),
+        "end_to_end": ("s3", {"decoupled": False, "filtered": False, **WHOLE}),
+        "unfiltered": ("s3", {"filtered": False, **WHOLE}),
     },
-    args={"minibatches": 1, "critic_epochs": 4},
+    args=WHOLE,
     regime="search_noisy",
     idea=("main.program", "main.reward", "main.select", "probe", "probe.*", "decode"),
     because="what is learned is to find and choose documents, which any generator can answer from",

@@ -225,6 +225,8 @@ def key_score(queries: Sequence[str], keywords: Sequence[Sequence[str]]) -> floa
     return sum(best) / max(len(best), 1)
 
 
+WHOLE = {"minibatches": 1, "critic_epochs": 4}  # one update of the policy to a batch, as in all regimes
+
 step_search.claim = Claim(
     (
         premise("early:reward/answer", "outcome", 0.3, relation="<", fails_at=0.5),  # the answer's reward is sparse
@@ -236,11 +238,11 @@ step_search.claim = Claim(
         outcome("accuracy", "self", "no_keys", by=0.02, fails_at=0.99),
     ),
     arms={
-        "outcome": ("step_search", {"gain": False, "redundancy": 0.0, "key": 0.0}),
-        "no_redundancy": ("step_search", {"redundancy": 0.0}),
-        "no_keys": ("step_search", {"key": 0.0}),
+        "outcome": ("step_search", {"gain": False, "redundancy": 0.0, "key": 0.0, **WHOLE}),
+        "no_redundancy": ("step_search", {"redundancy": 0.0, **WHOLE}),
+        "no_keys": ("step_search", {"key": 0.0, **WHOLE}),
     },
-    args={"minibatches": 1, "critic_epochs": 4},
+    args=WHOLE,
     regime="search_hops",
     idea=("main.reward",),
     because="a search that found what supports the answer is paid where it ends, whether the answer is right or not",
