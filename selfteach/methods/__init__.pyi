@@ -21,6 +21,7 @@ from .cooper import rule_only as rule_only
 from .copg import copg as copg
 from .dapo import dapo as dapo
 from .decs import decs as decs
+from .deepdive import deepdive as deepdive
 from .demystify import demystify as demystify
 from .dpo import dpo as dpo
 from .dr_grpo import dr_grpo as dr_grpo
