@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,6 +188,7 @@ async def evaluate(
                 right += next(v.right for a, v in known if canonical(a) == best)
             for episode, (_, value) in zip(group.episodes, scores, strict=True):
                 cost.update(episode.cost)
+                cost.update(_searched(episode, group.request.task, context))
                 played += 1
                 if value is not None:
                     tokens[value.right].append(episode.cost.get("tokens", 0))
@@ -196,13 +198,33 @@ async def evaluate(
             on_progress(min(at + wave, len(tasks)), len(tasks))
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
     result.length_right, result.length_wrong = (float(np.mean(t or [np.nan])) for t in (tokens[True], tokens[False]))
-    result.searches = {w: n / max(1, played) for w, n in sorted(cost.items()) if w.startswith(SEARCH)}
+    shown = {w: n / max(1, played) for w, n in sorted(cost.items()) if w.startswith(SEARCH)}
+    result.searches = shown if cost["calls"] else {}  # of a program that never asks there is nothing to say
     result.wrong_calls = cost["wrong_tool_calls"] / max(1, played)
     result.re_rendered = sum(re_render_counts([cost]).values()) / max(1, played)
     result.cut_text = cost[CUT]
     result.score = float(np.mean(values)) if values else float("nan")
     result.majority, result.distinct = right / max(1, judged), distinct / max(1, judged)
     return result
+
+
+def _searched(episode: Episode, task: Task, context: StepContext) -> dict[str, float]:
+    """What an episode's searches were worth, where its task says what the model holds (tag `known`) and which sentences
+    support the answer (tag `chain`).
+
+    search/needless  calls for a question that memory answers
+    search/missed    1 where nothing was asked although memory does not
+    search/recall    the share of the supporting sentences that were found
+    """
+    calls, out = episode.cost.get("calls", 0.0), dict[str, float]()
+    if "known" in task.tags:
+        known = bool(task.tags["known"])
+        out |= {f"{SEARCH}needless": calls * known, f"{SEARCH}missed": float(not known and not calls)}
+    if task.tags.get("chain"):
+        told = " ".join(context.whole_text(t.leaf) for t in episode.trajectories) if calls else ""
+        found = " ".join(re.findall(r"<information>(.*?)</information>", told, re.DOTALL))
+        out[f"{SEARCH}recall"] = sum(s in found for s in task.tags["chain"]) / len(task.tags["chain"])
+    return out
 
 
 async def _scores(

@@ -192,7 +192,11 @@ FIGURES: Mapping[str, Metric] = {
     "length_wrong": Metric("the same of wrong answers", "tokens", "not far above those of right ones"),
     "calls": Metric("calls of tools per answer", "calls"),
     "wrong_calls": Metric("calls of typed functions per answer that did not fit", "calls", "absent, or near 0"),
-    "search/<what>": Metric("searches per answer that were failed, cached ... (rollout/search/...)", "searches"),
+    "search/<what>": Metric(
+        "searches per answer that were failed, cached ... (rollout/search/...); where the task says what the model holds"
+        " and what supports an answer, also needless ones, answers that missed one, and the recall of that support",
+        "searches",
+    ),
     "failed": Metric("episodes that raised", "episodes", "0"),
     "unscored": Metric("other answers without a score", "answers", "0"),
     "re_rendered": Metric("times that a chat template re-rendered a conversation, per answer", "times", "absent"),

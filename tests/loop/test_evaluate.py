@@ -24,6 +24,7 @@ from selfteach.core.errors import ScoringFailed
 from selfteach.loop.evaluate import Result, evaluate
 from selfteach.loop.log import read_events
 from selfteach.model.tokenizer import train_tokenizer
+from selfteach.rollout.search import search_agent
 
 TASKS = [Task(str(n), str(n), "a") for n in range(10)]
 LETTERS = train_tokenizer(["ab"], TAGS, 256 + len(TAGS) + 1)
@@ -151,3 +152,20 @@ def test_a_run_stops_where_an_evaluation_cannot_be_believed_and_goes_on_once_it_
     assert [(e["step"], e["failed"], e["unscored"]) for e in events if e["event"] == "eval"] == [(2, 0, 0)]
     figures = json.loads((tmp_path / "run" / "figures.json").read_text())
     assert figures["after"]["failed"] == figures["after"]["unscored"] == 0
+
+
+@pytest.mark.parametrize(
+    "known,asks,found,expected",
+    [
+        (True, True, "it is a.", {"search/needless": 1.0, "search/missed": 0.0, "search/recall": 1.0}),
+        (False, True, "no.", {"search/needless": 0.0, "search/missed": 0.0, "search/recall": 0.0}),
+        (False, False, "", {}),  # nobody asked anything
+    ],
+)
+def test_what_searches_were_worth(known: bool, asks: bool, found: str, expected: dict[str, float]) -> None:
+    tasks = [Task(str(n), "q", "a", tags={"known": known, "chain": ("it is a.",)}) for n in range(2)]
+    replies = ["<search>x</search>", "<answer>a</answer>"] * 2 if asks else ["<answer>a</answer>"] * 2
+    context = scripted_context(
+        search_agent(), replies, LETTERS, tools={"search": lambda query: found}, max_concurrent=1
+    )
+    assert asyncio.run(evaluate(context, tasks, Block(right))).searches == expected
