@@ -193,8 +193,8 @@ FIGURES: Mapping[str, Metric] = {
     "calls": Metric("calls of tools per answer", "calls"),
     "wrong_calls": Metric("calls of typed functions per answer that did not fit", "calls", "absent, or near 0"),
     "search/<what>": Metric(
-        "searches per answer that were failed, cached ... (rollout/search/...); where the task says what a model holds and"
-        " what supports an answer, also needless ones, answers that missed one, and the recall of that support",
+        "searches per answer that were failed, cached ... (rollout/search/...); where the task says what a model holds"
+        " and what supports an answer, also needless ones, answers that missed one, and the recall of that support",
         "searches",
     ),
     "failed": Metric("episodes that raised", "episodes", "0"),
