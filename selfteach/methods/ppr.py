@@ -154,7 +154,6 @@ ppr.claim = Claim(
     (
         # scores that add up are farmed: more searches than the outcome alone teaches
         premise("late:reward/searches", "sum", "late:reward/searches of outcome", by=0.3, fails_at=0.0),
-        premise("early:reward/process", "outcome", 0.95, relation="<", fails_at=0.97),
         mechanism("late:reward/searches", "self", "sum", by=0.3, relation="<", fails_at=0.0),
         outcome("accuracy", "self", "sum", by=0.05, fails_at=0.96),
         outcome("accuracy", "self", "outcome", by=0.03, fails_at=0.98),

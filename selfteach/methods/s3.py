@@ -203,8 +203,10 @@ async def search_for_generator(
         pairs.append((query, found))
     kept += pairs[-1:]  # what it did not judge any more
     context.close()
-    unique = {found: query for query, found in reversed(kept)}
-    return await generate(rollout, prompt, [(q, f) for f, q in reversed(unique.items())], generator, reads)
+    unique = dict[str, str]()
+    for query, found in kept:
+        unique.setdefault(found, query)
+    return await generate(rollout, prompt, [(q, f) for f, q in unique.items()], generator, reads)
 
 
 def _accepted(pairs: Sequence[tuple[str, str]], said: str, select: bool) -> Sequence[tuple[str, str]]:

@@ -45,6 +45,7 @@ def all_of(read):
         ([ASK, YES + DONE], [NOISE, ULM], {}, [NOISE, ULM]),  # of what was not judged all
         ([NO + ASK, NO + DONE], [NOISE, ULM], {}, []),
         ([YES + ASK, YES + DONE], [ULM, ULM], {}, [ULM]),  # each once
+        ([YES + ASK, YES + AGAIN, YES + DONE], [ULM, NOISE, ULM], {}, [ULM, NOISE]),  # where it was found first
         ([ASK, DONE], [ULM], {"naive": False}, [ULM]),
         ([NO + ASK, NO + AGAIN], [NOISE, NOISE + " it is.", ULM], {"turns": 2}, [ULM]),  # turns are over: unjudged
     ],
