@@ -43,16 +43,17 @@ ROUNDS = {"ways": (0.1, 0.0, 0.3, 0.3, 0.1, 0.2), "hops": (2, 3), "says": "repor
 
 @method(family="search", paper="2511.07327", catalogue=77, home=Home("factworld", 40, ROUNDS))
 def iter_research(
-    groups: int = 16, rollouts: int = 16, turns: int = 8, gamma: float = 0.995, divisor: int = 8
+    groups: int = 16, rollouts: int = 16, turns: int = 8, gamma: float = 0.995, divisor: int = 1
 ) -> Method:
     """GSPO on rounds that each begin from a report, with the outcome discounted by the rounds that were still to come.
 
         r_t = gamma^(T - t) R_T for round t of T;   A = (r - mean r) / std r over all rounds of a group's episodes
 
-    Chen et al. 2025, section 3, from second-hand descriptions. R_T is exact match. The pool of a step's rounds is cut
-    at random to a multiple of `divisor` (their adaptive downsampling, to what divides among workers). gamma=1: every
-    round of an episode has its outcome. Clip bounds are those of `gspo`. Over a few rounds 0.995 tells them hardly
-    apart; 0.9 does there what 0.995 does over a hundred.
+    Chen et al. 2025, section 3, from second-hand descriptions. R_T is exact match. Their adaptive downsampling cuts the
+    pool of a step's rounds at random to a multiple of `divisor`, so that it divides among workers; a learner here takes
+    any number, so it is 1 (above that, which are left out depends on their order). gamma=1: every round of an episode
+    has its outcome. Clip bounds are those of `gspo`. Over a few rounds 0.995 tells them hardly apart; 0.9 does there
+    what 0.995 does over a hundred.
     """
     return gspo(groups=groups, rollouts=rollouts).replace(
         programs={"main": research_rounds(turns=turns)},
@@ -77,7 +78,7 @@ def discounted_outcome(*, group: RolloutGroup, gamma: float = 0.995) -> Scores:
 
 
 @block
-def rounds_to_learn(*, groups: Sequence[RolloutGroup], divisor: int = 8) -> list[Example]:
+def rounds_to_learn(*, groups: Sequence[RolloutGroup], divisor: int = 1) -> list[Example]:
     """One example per round; of all of them as many as `divisor` divides, the others left out at random.
 
     All are kept where there are fewer than `divisor`.

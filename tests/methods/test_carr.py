@@ -83,6 +83,10 @@ def test_right_answers_are_worth_more_with_what_supports_them(tags, args, expect
     assert [s.parts["guessed"] for s in got] == [0.0, 1.0, 0.0]
 
 
+def test_how_much_rubrics_count_is_a_hyper_parameter(tags):
+    assert [s.value for s in values(tags, [FULL, BARE], alpha=0.1)] == pytest.approx([1.0, 0.9])
+
+
 def test_rubrics_count_relative_to_the_best_of_the_group(tags):
     half = "<cite> Ann, Ulm, Cid</cite><answer> Bob</answer>"  # <E1> is read in second place, so both are supported
     assert [s.parts["rubrics"] for s in values(tags, [half, BARE])] == [1.0, 0.0]

@@ -54,6 +54,13 @@ def test_which_documents_reach_the_generator(tags, replies, found, args, kept):
     assert documents(tags, replies, found, **args) == kept
 
 
+def test_where_the_searcher_begins_and_whether_it_chooses_are_hyper_parameters(tags):
+    program = of("s3", naive=False, select=False, filtered=False).stages[-1].programs["main"]
+    read: list[list[str]] = []
+    played(program.replace(generator=all_of(read)), [ASK, NO + DONE], tags, lambda query: NOISE)
+    assert read == [[NOISE], [NOISE]]  # of naive RAG, and the one result, which was rejected
+
+
 @pytest.mark.parametrize(
     "rag,generated,value",
     [

@@ -93,6 +93,16 @@ def test_siblings_are_compared_with_each_other_and_learn_their_own_step_alone(ta
     assert learned == [THINK + FIRST, WRONG, RIGHT, WRONG]
 
 
+def test_without_the_judge_a_right_answer_alone_is_worth_anything(tags):
+    program = of("slate", rollouts=2, turns=2, judge=False, early=0.5, choose="random").stage.programs["main"]
+    assert program.args["choose"] == "random" and program.args["early"] == 0.5
+    replies = [THINK + FIRST] * 2 + [RIGHT, WRONG]
+    _, group = played(program, replies, tags, lambda query: HOME, request=RolloutRequest(TASK, key="t"))
+    tree = group.episodes[0].tree
+    assert [tree.number(t.leaf.node, "payoff") for t in group.episodes[0].trajectories] == [0.0, 0.0, 1.0, 0.0]
+    assert worth({"answer": 1.0}, 0, 2, 0.5, True) == 1.5
+
+
 def test_whole_episodes_have_the_sum_of_the_same_scores(tags):
     stage = of("slate", truncated=False, turns=2, beta=0.0).stage
     got = scored(stage.reward[0], stage.programs["main"], [THINK + FIRST, RIGHT], tags, TASK, engine=lambda query: HOME)

@@ -56,6 +56,13 @@ def test_the_outcome_minds_form_and_what_was_found(tags, replies, outcome):
     assert value(tags, replies, split=0.0, answerable=0.0)[0].value == pytest.approx(outcome)
 
 
+def test_what_form_and_finding_are_worth_are_hyper_parameters(tags):
+    given = {"split": 0.0, "answerable": 0.0}
+    assert value(tags, [BOTH, RIGHT], structure=0.3, **given)[0].value == pytest.approx(0.7)
+    assert value(tags, [THINK + BOTH, WRONG], retrieved=0.4, **given)[0].value == pytest.approx(0.6)
+    assert value(tags, [BOTH, WRONG], unformed=0.05, **given)[0].value == pytest.approx(0.05)
+
+
 def test_dividing_well_covers_the_question_without_saying_things_twice():
     question = "home of ann guild of bob"  # of counts 2, home ann guild bob 1: norm sqrt(8)
     # the mean of the two: of 2, the others 1 (over sqrt 3): the same direction; the two share `of`: 1/3
