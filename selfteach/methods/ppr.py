@@ -64,10 +64,11 @@ def ppr(
 
     Xu et al. 2025, from second-hand descriptions. A good search before a right answer is worth 1, a good one before a
     wrong answer or a bad one before a right answer 0, a bad one before a wrong answer -1; the sum pays for every good
-    search whatever comes of it. r_p is the share of the principles that apply to a search which it keeps; theirs are
-    weighed by a model of 8B parameters, here each is a rule that knows no gold answer (`principles`): that it has a
-    thought and a query of one line, that its words come from the question or from what was found, that it was not asked
-    before, and, after the first, that it goes on from what was found. The outcome is exact match.
+    search whatever comes of it. (In a right answer every further good search still pays, so that it is no bound on
+    their number.) r_p is the share of the principles that apply to a search which it keeps; theirs are weighed by a
+    model of 8B parameters, here each is a rule that knows no gold answer (`principles`): that it has a thought and a
+    query of one line, that its words come from the question or from what was found, that it was not asked before, and,
+    after the first, that it goes on from what was found. The outcome is exact match.
     """
     engine = search_agent(turns=turns, invalid=RETRY)
     base = ppo(
