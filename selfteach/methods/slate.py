@@ -185,8 +185,8 @@ def sum_of_steps(
 slate.claim = Claim(
     (
         premise("accuracy", "whole", 0.9, relation="<", fails_at=0.95),  # credit over whole episodes leaves something
-        # a step is compared with its alternatives: queries get better sooner
-        mechanism("mean:reward/query", "self", "whole", by=0.05, fails_at=0.95),
+        # queries get better: of siblings, in which those that are not gone on from count too
+        mechanism("late:reward/query", "self", "early:reward/query of self", by=0.1, fails_at=0.9),
         outcome("accuracy", "self", "whole", by=0.03, fails_at=0.98),
         outcome("auc", "self", "whole", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "search_r1", by=0.05, fails_at=0.96),
