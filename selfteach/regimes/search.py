@@ -153,8 +153,8 @@ def search_fragile() -> Regime:
     return agent_regime({**NOISY, "says": "reflect"}, (0.1, 0.3, 0.2, 0.1, 0.1, 0.2), 1600)
 
 
-# Several hops, and every result is what was asked for; what varies is whether it is asked for, and how often.
-HOPS: dict[str, Any] = {**NOISY, "irrelevant": 0.0, "says": "", "hops": (2, 3)}
+# Several hops, and every result is what was asked for; what varies is whether it is asked for, how often, in what form.
+HOPS: dict[str, Any] = {**NOISY, "irrelevant": 0.0, "malformed": 0.2, "says": "", "hops": (2, 3)}
 
 
 @regime
