@@ -159,11 +159,11 @@ def splittability(question: str, queries: Sequence[str]) -> float:
     (0.667, 1.0)
     """
     bags = [_bag(q) for q in queries]
-    mean = Counter[str]()
+    mean = dict[str, float]()
     for bag in bags:
         norm = math.sqrt(sum(n * n for n in bag.values())) or 1.0
         for word, n in bag.items():
-            mean[word] += n / norm
+            mean[word] = mean.get(word, 0.0) + n / norm
     pairs = [_cosine(a, b) for a, b in combinations(bags, 2)]
     return _cosine(_bag(question), mean) - (sum(pairs) / len(pairs) if pairs else 0.0)
 
@@ -183,7 +183,7 @@ def _bag(text: str) -> dict[str, float]:
     return {word: float(n) for word, n in Counter(normalise(text).split()).items()}
 
 
-def _cosine(a: dict[str, float] | Counter[str], b: dict[str, float] | Counter[str]) -> float:
+def _cosine(a: dict[str, float], b: dict[str, float]) -> float:
     shared = sum(n * b.get(word, 0.0) for word, n in a.items())
     return shared / (math.hypot(*a.values()) * math.hypot(*b.values())) if shared else 0.0
 
