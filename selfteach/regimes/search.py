@@ -163,14 +163,14 @@ def search_hops() -> Regime:
 
     The start searches in two answers of five, loses its way in some of these, and asks for most things more than once.
     """
-    made = agent_regime(HOPS, (0.1, 0.0, 0.15, 0.15, 0.25, 0.35), 1600)
+    made = agent_regime(HOPS, (0.1, 0.0, 0.15, 0.15, 0.25, 0.35), 2400)
     return replace(made, args={**made.args, "turns": 8})
 
 
 @regime
 def search_rounds() -> Regime:
     """As `search_hops`, for a model that begins each round anew from a report of what it found so far."""
-    made = agent_regime({**HOPS, "says": "report"}, (0.1, 0.0, 0.3, 0.3, 0.1, 0.2), 1600)
+    made = agent_regime({**HOPS, "says": "report"}, (0.1, 0.0, 0.3, 0.3, 0.1, 0.2), 2400)
     return replace(made, args={**BATCH, "turns": 8}, baseline="iter_research")
 
 
@@ -189,7 +189,7 @@ def search_experts() -> Regime:
 @regime
 def search_cited() -> Regime:
     """Questions of two hops for a model that holds no fact and cites, before its answer, all pages, one, or none."""
-    made = agent_regime({**HOPS, "says": "cite", "hops": (2,)}, (0.4, 0.0, 0.1, 0.1, 0.2, 0.2), 1600)
+    made = agent_regime({**HOPS, "says": "cite", "hops": (2,)}, (0.4, 0.0, 0.1, 0.1, 0.2, 0.2), 2400)
     return replace(made, args={**made.args, "turns": 5})
 
 
@@ -201,7 +201,7 @@ def search_parts() -> Regime:
         task="fact_graph",
         task_options={"entities": 120, "relations": 6, "hops": (1,), "parts": 2, "ways": (0.1, 0.1, 0.4, 0.4)},
         model="tiny-s",
-        settings={**WARM, "warm_practice_steps": 1600, **RUN, "steps": 60},
+        settings={**WARM, "warm_practice_steps": 2400, **RUN, "steps": 60},
         args={**BATCH, "beta": 0.0},
         baseline="search_r1",
         ways={way: beginning(way) for way in ways},
