@@ -61,6 +61,7 @@ class Update:
     where    a filter of rows, a block of columns -> bool per token; applied before the loss weights are computed
     when     a block of the history -> bool, whether it is done in this step: warm-up, phase, coin flip
     lr       its learning rate; None: the run's
+    reset    its optimiser begins anew in every step: moments and step counts are dropped
     """
 
     params: tuple[str, ...]
@@ -71,6 +72,7 @@ class Update:
     minibatches: int = 1
     lr: float | Block | None = None
     when: Block | None = None
+    reset: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.params, str):
@@ -257,9 +259,9 @@ def _rows(stage: Stage, full: bool = False) -> list[tuple[str, str]]:
             on = "" if term.on == ("main",) else f" on {', '.join(term.on)}"
             kept = "" if term.denominator == "planned" else " over the kept rows"
             rows.append((f"{at}.term.{t}", f"{coef}{term.fn}{on} by {term.loss_weights or 'its mean'}{kept}"))
-        for name in ("assign", "where", "epochs", "minibatches", "lr", "when"):
+        for name in ("assign", "where", "epochs", "minibatches", "lr", "when", "reset"):
             value = getattr(update, name)
-            if value not in ((), None, 1):
+            if value is True or value not in ((), None, 1, False):
                 rows.append((f"{at}.{name}", _text(value)))
     for name in ("groups", "rollouts", "sampling", "staleness", "sync", "until", "data", "enter", "reset"):
         value = getattr(stage, name)
