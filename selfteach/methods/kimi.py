@@ -19,7 +19,6 @@ from ..core import (
     BadValue,
     Claim,
     Example,
-    History,
     Method,
     Ref,
     RewardContext,
@@ -101,11 +100,16 @@ def kimi(
         minibatches=minibatches,
     )
     main: Block = carried_on(part=partial) if partial else single()
-    return base.replace(
+    plain = replace(
+        base.stage,
         programs={"main": main, "guess": guess()} if guesses else {"main": main},
-        reward=(with_brevity(judge=exact_match(), after=plain_steps),) if length else (exact_match(),),
         updates=tuple(replace(u, reset=reset) for u in base.stage.updates),
-    ).override(decode={"main": single()} if partial else {})
+    )
+    stages = (plain,)
+    if length:
+        brief = replace(plain, reward=(with_brevity(judge=exact_match()),))
+        stages = (replace(plain, name="plain", until=plain_steps), brief) if plain_steps else (brief,)
+    return replace(base, stages=stages).override(decode={"main": single()} if partial else {})
 
 
 @method(family="efficiency", paper="2501.12599", catalogue=280)
@@ -145,8 +149,8 @@ def kimi_long2short(
     first = replace(plain, name="long", until=long_steps)
     weights: dict[str, WeightSpec] = {}
     if recipe == "rl":
-        brief = with_brevity(judge=exact_match(), after=0)
-        second = replace(plain, name="short", reward=(brief,), sampling=Sampling(max_tokens=limit))
+        paid = with_brevity(judge=exact_match())
+        second = replace(plain, name="short", reward=(paid,), sampling=Sampling(max_tokens=limit))
     elif recipe == "rejection":
         learn = Update(("policy",), (Term(nll(), loss_weights=token_mean()),))
         second = replace(plain, name="short", credit=(shortest_right(),), updates=(learn,))
@@ -166,7 +170,7 @@ def kimi_long2short(
 
 
 @block
-@stateful(lambda: {"set": None, "left_out": 0, "rate": {}, "open": []})
+@stateful(lambda: {"set": None, "left_out": 0, "rate": {}, "open": []}, shared="questions")
 def from_easy_to_failed(
     *,
     n: int,
@@ -333,12 +337,10 @@ async def with_brevity(
     group: RolloutGroup,
     context: RewardContext,
     deadline: float,
-    history: History,
     judge: Block | None = None,
     weight: float = 1.0,
-    after: int = 0,
 ) -> Scores:
-    """A judge's reward, and from step `after` on the length reward (section 2.3.3).
+    """A judge's reward and the length reward (section 2.3.3).
 
     judge: right from 1 on; None: exact_match. Parts: those of the judge, right, brevity. Unknown rewards stay unknown.
     """
@@ -347,8 +349,6 @@ async def with_brevity(
     known = [at for at in verdicts if verdicts[at].value is not None]
     right = [(verdicts[at].value or 0.0) >= 1.0 for at in known]
     added = length_rewards([ends[at] for at in known], right)
-    if history.step < after:
-        added = [0.0] * len(known)
     out = dict(verdicts)
     for at, is_right, extra in zip(known, right, added, strict=True):
         have = verdicts[at]
@@ -434,7 +434,7 @@ kimi.claim = Claim(
         "grpo": ("grpo", {"minibatches": 4}),
     },
     regime="verbose",
-    idea=("main.*",),
+    idea=("main.*", "plain.*"),
     because="regression on the centred reward needs no critic, and length and failures say what to practise",
 )
 kimi_long2short.claim = Claim(

@@ -14,7 +14,6 @@ from support.episodes import full_text, scripted_context, single_turn_group, spa
 from selfteach.core import (
     BadValue,
     Episode,
-    History,
     RolloutGroup,
     RolloutRequest,
     Sampling,
@@ -36,7 +35,7 @@ from selfteach.methods.kimi import (
     with_brevity,
 )
 
-SELECT: dict[str, Any] = {"questions": 6, "easy_steps": 3, "guesses": 0}
+SELECT: dict[str, Any] = dict(questions=6, easy_steps=3, guesses=0)  # noqa: C408 (read by the battery)
 
 
 def select(state: Any = None, rounds: Any = (), step: int = 0, n: int = 2, **more: Any) -> Any:
@@ -59,18 +58,17 @@ def in_turn(verdicts: Any) -> Any:
     return judge()
 
 
-def test_brevity_is_paid_from_a_step_on_and_unknown_rewards_stay_unknown():
-    group = single_turn_group([(5,), (5, 6, 7), (5, 6)], [1.0, 0.0, None])
-    group = group._replace(scores={})
-    verdicts = iter([Score(1.0), Score(0.0), Score(None)] * 2)
+def test_brevity_is_paid_beside_the_answer_and_unknown_rewards_stay_unknown():
+    group = single_turn_group([(5,), (5, 6, 7), (5, 6)], [1.0, 0.0, None])._replace(scores={})
+    part = with_brevity(judge=in_turn(iter([Score(1.0), Score(0.0), Score(None)])), weight=0.5)
+    scores = asyncio.run(part(group=group, context=None, deadline=1.0))["reward"].values()
+    assert [s.value for s in scores] == [1.25, -0.25, None]  # 1 and 3 tokens: 1/2 and -1/2, half of it
 
-    def paid(step: int) -> list[float | None]:
-        part = with_brevity(judge=in_turn(verdicts), after=2)
-        given = {"group": group, "context": None, "deadline": 1.0, "history": History(step=step)}
-        return [s.value for s in asyncio.run(part(**given))["reward"].values()]
 
-    assert paid(1) == [1.0, 0.0, None]
-    assert paid(2) == [1.5, -0.5, None]  # 1 and 3 tokens: 1/2 and -1/2
+def test_the_length_reward_begins_after_the_plain_steps():
+    plain, brief = kimi(plain_steps=3).stages
+    assert plain.until == 3 and "with_brevity" not in str(plain.reward) and "with_brevity" in str(brief.reward)
+    assert len(kimi(plain_steps=0).stages) == 1 and len(kimi(length=False).stages) == 1
 
 
 def test_the_gradient_is_that_of_the_mirror_descent_by_hand():
