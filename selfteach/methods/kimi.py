@@ -417,25 +417,23 @@ def _shortest(answers: Sequence[Answer]) -> Answer | None:
 
 kimi.claim = Claim(
     (
-        # right answers are longer than one that works each addition out once
-        premise("length_right", "no_length", 30.0, by=0.0, fails_at=29.0),
+        premise("accuracy", "uniform", "start", by=0.2, fails_at=0.9),  # there is something to be learned
         # what is drawn fails more often than what comes in turn
         mechanism("late:select/success", "self", "uniform", by=0.03, relation="<", fails_at=0.02),
-        mechanism("length_right", "self", "no_length", by=0.1, relation="<", scale="ratio", fails_at=28.0),
-        outcome("accuracy", "no_length", "grpo", by=0.03, relation=">=", fails_at=1.0),
-        outcome("accuracy", "self", "no_length", by=0.02, relation=">=", fails_at=1.0),
-        outcome("length", "self", "no_length", by=0.25, relation="<", scale="ratio", fails_at=28.0),
+        outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
+        outcome("accuracy", "self", "kept", by=0.03, relation=">=", fails_at=1.0),
         outcome("auc", "self", "uniform", by=0.02, fails_at=0.99),
     ),
-    args={"guesses": 0},  # of ten digits one is right, so that half of all questions would be guessed in eight tries
+    # length is `kimi_long2short`'s matter; of ten digits one is right, so half of all questions would be guessed
+    args={"length": False, "guesses": 0},
     arms={
-        "no_length": ("kimi", {"length": False, "guesses": 0}),
-        "uniform": ("kimi", {"prioritised": False, "easy_steps": 0, "guesses": 0}),
+        "uniform": ("kimi", {"length": False, "guesses": 0, "prioritised": False, "easy_steps": 0}),
+        "kept": ("kimi", {"length": False, "guesses": 0, "reset": False}),
         "grpo": ("grpo", {"minibatches": 4}),
     },
-    regime="verbose",
-    idea=("main.*", "plain.*"),
-    because="regression on the centred reward needs no critic, and length and failures say what to practise",
+    regime="ladder",
+    idea=("main.*",),
+    because="regression on the centred reward needs no critic, and what fails says what to practise",
 )
 kimi_long2short.claim = Claim(
     (
@@ -448,7 +446,7 @@ kimi_long2short.claim = Claim(
         outcome("accuracy", "self", "merge", by=0.03, relation=">=", fails_at=1.0),
     ),
     arms={name: ("kimi_long2short", {"recipe": name}) for name in ("rejection", "dpo", "merge")},
-    regime="verbose",
+    regime="overlong",
     idea=("short.*", "weights.*", "models.*"),
     because="RL with a length reward and a limit pays for every token that is saved",
 )
