@@ -63,6 +63,7 @@ def kimi(
     groups: int = 16,
     rollouts: int = 8,
     tau: float = 0.1,
+    epochs: int = 1,
     minibatches: int = 4,
     reset: bool = True,
     length: bool = True,
@@ -97,6 +98,7 @@ def kimi(
         term=Term(advantage_regression(beta=tau).reading(ref_logp="old_logp"), coef=1 / (2 * tau)),
         groups=groups,
         rollouts=rollouts,
+        epochs=epochs,
         minibatches=minibatches,
     )
     main: Block = carried_on(part=partial) if partial else single()
@@ -429,9 +431,9 @@ kimi.claim = Claim(
     arms={
         "uniform": ("kimi", {"length": False, "guesses": 0, "prioritised": False, "easy_steps": 0}),
         "kept": ("kimi", {"length": False, "guesses": 0, "reset": False}),
-        "grpo": ("grpo", {"minibatches": 4}),
+        "grpo": "grpo",
     },
-    regime="ladder",
+    regime="reused",  # sixteen updates a batch, over which the penalty acts
     idea=("main.*",),
     because="regression on the centred reward needs no critic, and what fails says what to practise",
 )
