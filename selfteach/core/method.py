@@ -61,6 +61,7 @@ class Update:
     where    a filter of rows, a block of columns -> bool per token; applied before the loss weights are computed
     when     a block of the history -> bool, whether it is done in this step: warm-up, phase, coin flip
     lr       its learning rate; None: the run's
+    reset    its optimiser begins anew in every step: moments and step counts are dropped
     """
 
     params: tuple[str, ...]
@@ -71,6 +72,7 @@ class Update:
     minibatches: int = 1
     lr: float | Block | None = None
     when: Block | None = None
+    reset: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.params, str):
@@ -92,6 +94,7 @@ class Stage:
              off-policy
     data     True: its programs only read data, so no engine is built and no reward is called
     enter    weight groups copied as it begins: {"ref": "policy"}
+    reset    weight groups whose optimisers begin anew as it begins: their moments and step counts are dropped
     """
 
     select: Block
@@ -108,8 +111,11 @@ class Stage:
     until: int | Block | None = None
     data: bool = False
     enter: Mapping[str, str] = field(default_factory=dict[str, str])
+    reset: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.reset, str):
+            object.__setattr__(self, "reset", (self.reset,))
         if self.sync < 1:
             raise BadValue(f"stage {self.name}: sync must be at least 1 update between deliveries, not {self.sync}")
         if self.staleness < 0:
@@ -253,13 +259,13 @@ def _rows(stage: Stage, full: bool = False) -> list[tuple[str, str]]:
             on = "" if term.on == ("main",) else f" on {', '.join(term.on)}"
             kept = "" if term.denominator == "planned" else " over the kept rows"
             rows.append((f"{at}.term.{t}", f"{coef}{term.fn}{on} by {term.loss_weights or 'its mean'}{kept}"))
-        for name in ("assign", "where", "epochs", "minibatches", "lr", "when"):
+        for name in ("assign", "where", "epochs", "minibatches", "lr", "when", "reset"):
             value = getattr(update, name)
-            if value not in ((), None, 1):
+            if value is True or value not in ((), None, 1, False):
                 rows.append((f"{at}.{name}", _text(value)))
-    for name in ("groups", "rollouts", "sampling", "staleness", "sync", "until", "data", "enter"):
+    for name in ("groups", "rollouts", "sampling", "staleness", "sync", "until", "data", "enter", "reset"):
         value = getattr(stage, name)
-        if value not in (None, {}, 0, False) and (name, value) != ("sync", 1):
+        if value not in (None, {}, (), 0, False) and (name, value) != ("sync", 1):
             rows.append((name, _text(value)))
     return rows
 

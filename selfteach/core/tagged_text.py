@@ -30,6 +30,15 @@ def last_between(text: str, tag: str, otherwise: T) -> str | T:
     return found[-1] if found else otherwise
 
 
+def ends_in_part_of(stop: Sequence[str], text: str) -> bool:
+    """Whether a text ends in the beginning of a stop string, which an engine would miss on continuing from there.
+
+    >>> ends_in_part_of(("</answer>",), "4</ans"), ends_in_part_of(("</answer>",), "4</answer>")
+    (True, False)
+    """
+    return any(text.endswith(s[:n]) for s in stop for n in range(1, len(s)))
+
+
 def without_tags(text: str, by: str = "") -> str:
     """A text from outside, which may not speak for a policy: without tags, also those that come of leaving others out.
 

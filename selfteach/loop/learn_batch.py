@@ -104,6 +104,8 @@ def learn_batch(
     for number, update in enumerate(stage.updates):
         if update.when is not None and not state.call(f"{stage.name}/when.{number}", update.when, {}):
             continue
+        if update.reset:
+            learner.reset_optimisers(update.params)
         prepared = _prepared(batch, update, learner, state, f"{stage.name}/update.{number}")
         if (area := credit_auc(prepared)) is not None:
             metrics[f"{prefixes[number]}/step_auc"] = area

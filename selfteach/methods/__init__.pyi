@@ -37,6 +37,8 @@ from .hicra import hicra as hicra
 from .ikea import ikea as ikea
 from .iter_research import iter_research as iter_research
 from .kdrl import kdrl as kdrl
+from .kimi import kimi as kimi
+from .kimi import kimi_long2short as kimi_long2short
 from .knapsack import knapsack as knapsack
 from .laser import laser as laser
 from .laser_d import laser_d as laser_d
@@ -54,6 +56,7 @@ from .ppo import ppo as ppo
 from .ppr import ppr as ppr
 from .prime import prime as prime
 from .prioritized_kl import prioritized_kl as prioritized_kl
+from .prorl import prorl as prorl
 from .r1_searcher import r1_searcher as r1_searcher
 from .r1_searcher_pp import r1_searcher_pp as r1_searcher_pp
 from .re_searcher import re_searcher as re_searcher

@@ -108,7 +108,10 @@ def slots(method: Method) -> dict[str, Any]:
         out |= {f"{i}.reward.{k}": p for k, p in enumerate(s.reward)}
         out |= {f"{i}.credit.{k}": p for k, p in enumerate(s.credit)}
         for j, u in enumerate(s.updates):
-            out |= {f"{i}.{j}.{n}": getattr(u, n) for n in ("params", "where", "epochs", "minibatches", "lr", "when")}
+            out |= {
+                f"{i}.{j}.{n}": getattr(u, n)
+                for n in ("params", "where", "epochs", "minibatches", "lr", "when", "reset")
+            }
             out |= {f"{i}.{j}.assign.{k}": p for k, p in enumerate(u.assign)}
             for t, term in enumerate(u.terms):
                 out |= {
