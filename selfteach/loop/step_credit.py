@@ -1,4 +1,7 @@
-"""How well credit within an answer tells its right steps from its wrong ones, by the task's own judge of steps."""
+"""How well credit within an episode tells its right steps from its wrong ones.
+
+What is right says the task's judge of steps, or, of turns in an environment, the progress that it noted.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from ..core.blocks import Block
 from ..core.ranking import auc
 from ..core.tagged_text import split_points
 from ..core.tree import RolloutGroup
+from ..credit.segments import mean
 from ..model.tokenizer import Tokenizer
 
 ENDS = r"[.!?](?=\s|<)|\n+"  # of a step: a sentence or a line
@@ -48,6 +52,19 @@ def step_auc(batch: Batch, judges: Mapping[str, Block], tokenizer: Tokenizer) ->
             if verdict is not None:
                 credit[bool(verdict)].append(float(adv[rows[a:z]].mean()))
         area = auc(credit[True], credit[False])
+        if area is not None:
+            found.append(area)
+    return float(np.mean(found)) if found else None
+
+
+def _turn_auc(batch: Batch) -> float | None:
+    """`step_auc` of turns, by the column `progress`; NaN where it is not known."""
+    credit = mean(batch.get("adv"), batch.get("step"), batch.size("step"))
+    progress, seq = batch.get("progress", "step"), batch.get("seq", "step")
+    found: list[float] = []
+    for s in range(batch.size("seq")):
+        of, known = credit[seq == s], progress[seq == s]
+        area = auc(of[known > 0], of[known <= 0])
         if area is not None:
             found.append(area)
     return float(np.mean(found)) if found else None

@@ -9,7 +9,7 @@ from .digits import BATCH, RUN, SEARCH
 
 TURNS: dict[str, Any] = {
     "model": "tiny-s",
-    "settings": {**RUN, "warm_steps": 1500, "warm_batch": 32, "warm_lr": 2e-3, "steps": 60},
+    "settings": {**RUN, "warm_practice_steps": 1500, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3, "steps": 60},
     "args": BATCH,
     "search": SEARCH,
 }

@@ -17,7 +17,7 @@ from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Task
 
 ROOMS = ("kitchen", "bath", "hall")
-CONTAINERS = ("drawer", "box", "chest", "shelf")
+CONTAINERS = ("drawer", "box", "chest")
 THINGS = ("cup", "fork", "apple", "sock", "coin", "book")
 TREATMENTS = {"heat": "kitchen", "wash": "bath", "dry": "hall"}  # and the room in which it can be done
 THOUGHTS = ("plan", "explore", "reflect", "monitor")  # what a turn may begin with: the kind of thought behind it
@@ -56,8 +56,7 @@ class World:
         inside[source].append(thing)
         inside[str(draw.choice(others))].append(KEY)
         rest = [x for x in THINGS if x != thing]
-        for x in draw.permutation(rest)[:2].tolist():
-            inside[str(draw.choice(CONTAINERS))].append(x)
+        inside[str(draw.choice(CONTAINERS))].append(str(draw.choice(rest)))
         room = {c: str(draw.choice(ROOMS)) for c in CONTAINERS}
         contents = {c: tuple(sorted(inside[c])) for c in CONTAINERS}
         return World(thing, treatment, target, room, contents, lock, str(draw.choice(ROOMS)))
