@@ -170,8 +170,8 @@ def mix_by_thought(
     array([0.8536, 0.1464, 0.45  ])
     """
     kind = np.nan_to_num(np.asarray(thought, np.float64), nan=-1.0).astype(np.int64)
-    key = np.asarray(group) * (len(THOUGHTS) + 1) + kind + 1 if over == "group" else kind + 1
-    _, same = np.unique(key, return_inverse=True)
+    within = np.asarray(group) if over == "group" else np.zeros_like(kind)
+    _, same = np.unique(np.stack([within, kind]), axis=1, return_inverse=True)
     rule = norm(reward=np.nan_to_num(np.asarray(rule_reward, np.float64)), group=same.ravel(), eps=eps)["adv"].values
     rule = np.where(kind < 0, -format_penalty, rule)
     of_turn = alpha * np.asarray(adv, np.float64)[np.asarray(seq)] + (1 - alpha) * rule
