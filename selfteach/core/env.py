@@ -48,7 +48,7 @@ class Env:
         """Give back what the episode holds; called once, after its last step."""
 
     def notes(self) -> Mapping[str, float]:
-        """Numbers about the last step that stand with its turn. The ones of these names are columns, per turn:
+        """Numbers about the last step, which stand with its turn. Those of these names are columns.
 
         executable  1 where the action could be carried out, else 0
         repeated    1 where it was said before in this episode, else 0

@@ -33,8 +33,13 @@ def step_auc(batch: Batch, judges: Mapping[str, Block], tokenizer: Tokenizer) ->
     A step is a sentence or a line of an answer's learned tokens, its credit the mean advantage of these, its verdict
     that of the task's judge (None: no step). Mean over the answers that have both, equals counting one half: 1/2 where
     all tokens of an answer have one advantage. None where advantages are no finer than answers, or none has both.
+    Where the batch has a column `progress`, steps are turns, and right is one of a progress above 0.
     """
-    if "adv" not in batch or batch.columns["adv"].unit != "token" or "task" not in batch or not judges:
+    if "adv" not in batch or batch.columns["adv"].unit not in ("token", "step"):
+        return None
+    if "progress" in batch and batch.columns["progress"].unit == "step":
+        return _turn_auc(batch)
+    if "task" not in batch or not judges:
         return None
     seq, adv = batch.get("seq"), np.asarray(batch.get("adv"), np.float64)
     task, ids = batch.get("task", "seq"), batch.ids[batch.place]

@@ -134,6 +134,6 @@ aem.claim = Claim(
     },
     regime="turns",
     idea=("main.credit",),
-    because="a turn of which the policy is sure moves the entropy down where it did well and up where it did not, so that"
-    " it explores while it fails and settles once it succeeds",
+    because="a turn of which the policy is sure moves the entropy down where it did well and up where it did not, so"
+    " that it explores while it fails and settles once it succeeds",
 )

@@ -1,4 +1,4 @@
-"""ArCHer (2402.19446): an agent with a critic of whole turns, learned off-policy, and a policy gradient inside of a turn.
+"""ArCHer (2402.19446): an agent with a critic of whole turns, learned off-policy, and a policy gradient in each turn.
 
 Over turns, values are learned by temporal differences from a replay buffer, with two critics and their slowly following
 targets. Within a turn every token has the turn's advantage.
@@ -120,12 +120,16 @@ def after_turn(value: torch.Tensor, seq: torch.Tensor) -> torch.Tensor:
     return torch.where(follows, torch.cat([value[1:], value[:1]]), 0.0)
 
 
-def q_right(*, critic_scalar_after: torch.Tensor, step: torch.Tensor, reward: torch.Tensor, seq: torch.Tensor):
+def q_right(
+    *, critic_scalar_after: torch.Tensor, step: torch.Tensor, reward: torch.Tensor, seq: torch.Tensor
+) -> torch.Tensor:
     """Q of the turns of episodes with a reward above 1/2."""
     return critic_scalar_after[ends(step) & (reward[seq] > 0.5)]
 
 
-def q_wrong(*, critic_scalar_after: torch.Tensor, step: torch.Tensor, reward: torch.Tensor, seq: torch.Tensor):
+def q_wrong(
+    *, critic_scalar_after: torch.Tensor, step: torch.Tensor, reward: torch.Tensor, seq: torch.Tensor
+) -> torch.Tensor:
     """Q of the turns of all other episodes."""
     return critic_scalar_after[ends(step) & (reward[seq] <= 0.5)]
 
@@ -199,6 +203,6 @@ archer.claim = Claim(
     arms={"grpo": "grpo", "fresh": ("archer", {"replayed": 0})},
     regime="turns",
     idea=("main.credit", "main.update.*", "models.*", "weights.*"),
-    because="a critic of whole turns that learns from old episodes too says what a turn was worth, where the return of an"
-    " episode of ten turns does not",
+    because="a critic of whole turns that learns from old episodes too says what a turn was worth, where the return of"
+    " an episode of ten turns does not",
 )

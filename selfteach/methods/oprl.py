@@ -59,8 +59,8 @@ def oprl(
 
     Wang et al. 2025. The reference of the model is the policy that sampled the episodes, of which the log-probabilities
     are at hand. Each step trains the model first and then scores the same episodes with it. Pairs are all of a group
-    whose returns differ; beta 0.05 and alpha 1 are the paper's, where both learning rates are equal (here the model's is
-    that of the regimes' policies). Known from a description of the paper, not from its code. alpha = 0 is GRPO.
+    whose returns differ; beta 0.05 and alpha 1 are the paper's, where both learning rates are equal (here the model's
+    is that of the regimes' policies). Known from a description of the paper, not from its code. alpha = 0 is GRPO.
     """
     base = policy_method(
         credit=(episode_pairs(), norm()),
@@ -121,7 +121,9 @@ def add_implicit_steps(
     """
     ratios = np.asarray(prm_logp, np.float64) - np.asarray(old_logp, np.float64)
     reward = beta * seg.total(ratios, step, len(seq))
-    of_turn = np.asarray(adv, np.float64)[np.asarray(seq)] + alpha * norm(reward=reward, group=group, eps=eps)["adv"].values
+    of_turn = (
+        np.asarray(adv, np.float64)[np.asarray(seq)] + alpha * norm(reward=reward, group=group, eps=eps)["adv"].values
+    )
     return {"adv": Column("token", of_turn[np.asarray(step)])}
 
 
@@ -137,6 +139,6 @@ oprl.claim = Claim(
     arms={"grpo": "grpo"},
     regime="turns",
     idea=("main.credit", "main.update.*", "models.prm", "weights.prm"),
-    because="a model that prefers successful episodes makes their decisive turns likelier, which says what of an episode"
-    " was good",
+    because="a model that prefers successful episodes makes their decisive turns likelier, which says what was good in"
+    " an episode",
 )

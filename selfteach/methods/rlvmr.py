@@ -159,8 +159,8 @@ def mix_by_thought(
         A_k = alpha A + (1 - alpha) (r_k - mean r) / (std r + eps);   -format_penalty in place of the second part where
                                                                       a turn says no kind
 
-    Args: adv f64[S]; rule_reward, thought (NaN: none), seq, group f64, i64[K] of each turn; step i64[N]; batch, named so
-    that the batch is not split. Returns: adv f64[N]. Scope: batch.
+    Args: adv f64[S]; rule_reward, thought (NaN: none), seq, group, f64 and i64[K] of each turn; step i64[N]; batch,
+    named so that the batch is not split. Returns: adv f64[N]. Scope: batch.
 
     Of two explorations one holds: 0.7071 standard deviations from the mean each; a turn without a kind gets -0.1.
 
@@ -192,6 +192,6 @@ rlvmr.claim = Claim(
     args={"beta": 0.01},
     regime="turns",
     idea=("main.credit", "main.reward*"),
-    because="rules say of a turn whether it was a plan that came true, a step to something new, or an answer to a failure,"
-    " which the return of the whole episode does not",
+    because="rules say of a turn whether it was a plan that came true, a step to something new, or an answer to a"
+    " failure, which the return of the whole episode does not",
 )

@@ -1,7 +1,7 @@
 """SPA-RL (2505.20732): an episode's return is attributed to its turns by a model whose turns sum to it.
 
-A progress estimator gives every turn a number, trained so that the numbers of an episode sum to its return. These, and a
-bonus for actions that could be carried out, are the rewards of the turns in PPO.
+A progress estimator gives every turn a number, trained so that the numbers of an episode sum to its return. These, and
+a bonus for actions that could be carried out, are the rewards of the turns in PPO.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def spa(
         r_k       = alpha c_k + grounding g_k,   g_k = 1 where the action could be carried out
         PPO with r_k at the last token of turn k
 
-    Wang et al. 2025, equations 2 to 5; alpha 1 and a bonus of 0.5 (the released data are made with it). The estimator is
-    a model of its own, trained for the first `estimator_steps` steps on episodes of the starting policy, several epochs
-    of 8 minibatches each, and not after that. Chosen here: its head is on the hidden state where the released code has
-    a linear map of the logits; the KL of the paper's PPO is `beta`, off in the regimes; gamma and lam are usual values
-    (the paper's are not known to us). The script that the authors released for one environment puts the return, less
-    the mean of the task's other episodes, in place of the c_k; here it is the c_k, as in the paper.
+    Wang et al. 2025, equations 2 to 5; alpha 1 and a bonus of 0.5 (the released data are made with it). The estimator
+    is a model of its own, trained for the first `estimator_steps` steps on episodes of the starting policy, several
+    epochs of 8 minibatches each, and not after that. Chosen here: its head is on the hidden state where the released
+    code has a linear map of the logits; the KL of the paper's PPO is `beta`, off in the regimes; gamma and lam are
+    usual values (the paper's are not known to us). The script that the authors released for one environment puts the
+    return, less the mean of the task's other episodes, in place of the c_k; here it is the c_k, as in the paper.
     """
     base = ppo(
         groups=groups,

@@ -19,7 +19,22 @@ TURNS: dict[str, Any] = {
 def turns() -> Regime:
     """A household, where a thing is to be found, treated and brought somewhere in twelve turns.
 
-    At each turn the start may do what leads on, wander, repeat what has just failed, or give up. It gets to the end of
-    a fifth of its episodes; half of those of the test ask for a thing with a treatment that training never has.
+    At each turn the start may do what leads on, wander, repeat what has just failed, or give up. Half of the episodes
+    of the test ask for a thing with a treatment that training never has.
     """
-    return Regime(task="household", **TURNS)
+    return Regime(task="household", task_options={"ways": (0.5, 0.25, 0.21, 0.04)}, **TURNS)
+
+
+@regime
+def turns_noisy() -> Regime:
+    """`turns`, where every eighth action fails although it could be done, and to repeat it is then right."""
+    return Regime(task="household", task_options={"ways": (0.5, 0.25, 0.21, 0.04), "slips": 0.125}, **TURNS)
+
+
+@regime
+def twenty_questions() -> Regime:
+    """Twenty questions over objects known by heart, where the start asks at random, asks again, or guesses too early.
+
+    The table of objects is learned before RL begins, which learns to ask for what splits the objects that are left.
+    """
+    return Regime(task="twenty_questions", task_options={"ways": (0.4, 0.25, 0.2, 0.15)}, **TURNS)

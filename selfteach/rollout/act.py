@@ -26,8 +26,9 @@ async def act(
     turn has in its last <answer>...</answer>, else the whole turn (with `whole_turn` always). stop: strings that end a
     turn outside a conversation.
 
-    Notes: `turn_reward` and what the environment notes (`Env.notes`) at each turn; `episode_return` (their sum), `success` (the environment's verdict; 0 where it
-    was not done) and `turns` at the end. Returns success or failure.
+    Notes: `turn_reward` and what the environment notes (`Env.notes`) at each turn; `episode_return` (the sum of the
+    rewards), `success` (the environment's verdict; 0 where it was not done) and `turns` at the end. Returns success or
+    failure.
     """
     play = rollout.tool(tool)
     name = str(request.task.tags.get("environment", tool))

@@ -96,7 +96,10 @@ def hidden_rule(
     seed       of every random draw
     """
     task_options = dict(locals())
-    rights, shares = check_shares("hidden_rule", "right", right, RULES), check_shares("hidden_rule", "shown", shown, RULES)
+    rights, shares = (
+        check_shares("hidden_rule", "right", right, RULES),
+        check_shares("hidden_rule", "shown", shown, RULES),
+    )
     if not 4 <= check_at_least("hidden_rule", "terms", terms, 4) <= 12:
         raise BadValue(f"task hidden_rule: terms must be from 4 to 12, not {terms}")
     check_range("hidden_rule", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)

@@ -1,4 +1,4 @@
-"""Tasks in a household of rooms, containers and a key (`tools/household.py`), and demonstrations that go several ways."""
+"""Tasks of a household of rooms, containers and a key (`tools/household.py`), demonstrated in several ways."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class HouseholdEpisodes:
 
 @task
 def household(
-    ways: tuple[float, ...] = (0.6, 0.2, 0.17, 0.03),
+    ways: tuple[float, ...] = (0.5, 0.25, 0.21, 0.04),
     change: float = 0.5,
     thoughts: bool = True,
     unthought: float = 0.0,

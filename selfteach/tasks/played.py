@@ -78,9 +78,10 @@ class PlayedTasks(Generic[World]):
         return Task(task.id, prompt, task.answer, tuple(pieces), tags)
 
     def words(self) -> Iterator[str]:
-        """Text for the tokenizer: demonstrations."""
+        """Text for the tokenizer: episodes in which all ways are gone equally often, so that it depends on no share."""
+        shares = dict.fromkeys(self.ways, 1 / len(self.ways))
         for i in range(TOKENIZER_EPISODES):
-            item = self.practice(i) if i % 2 else self.demo(i)
+            item = self.played("words", i, {"expert": 1.0} if i % 2 else shares)
             yield item.prompt + "".join(item.data)
 
     def source(self, name: str, task_options: Mapping[str, Any], about: Mapping[str, Any]) -> TaskSource:

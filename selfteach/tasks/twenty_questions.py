@@ -1,4 +1,4 @@
-"""Twenty questions over a table of objects (`tools/twenty_questions.py`), and demonstrations that ask in several ways."""
+"""Twenty questions over a table of objects (`tools/twenty_questions.py`), with demonstrations that ask in many ways."""
 
 from __future__ import annotations
 

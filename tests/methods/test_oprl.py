@@ -34,7 +34,9 @@ def test_a_turn_that_the_model_makes_likelier_gets_more_credit():
 def test_turns_are_compared_within_their_group():
     turns = {"step": np.arange(4), "seq": np.arange(4), "group": np.array([0, 0, 1, 1])}
     given = {"prm_logp": [1.0, 0.0, 9.0, 9.0], "old_logp": [0.0] * 4, **turns, "eps": 0.0}
-    assert add_implicit_steps(adv=[0.0] * 4, **given)["adv"].values == pytest.approx([0.70711, -0.70711, 0, 0], rel=1e-4)
+    assert add_implicit_steps(adv=[0.0] * 4, **given)["adv"].values == pytest.approx(
+        [0.70711, -0.70711, 0, 0], rel=1e-4
+    )
 
 
 def test_the_gradient_of_the_reward_model_by_hand():
