@@ -38,7 +38,12 @@ from .base import policy_method
 CRITICS = ("critic", "critic2")
 
 
-@method(family="credit", paper="2402.19446", catalogue=29)
+@method(
+    family="credit",
+    paper="2402.19446",
+    catalogue=29,
+    ignores_reward="its advantages are those of critics, which know nothing before they have learned",
+)
 def archer(
     groups: int = 16,
     rollouts: int = 8,

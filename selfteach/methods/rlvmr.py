@@ -91,8 +91,8 @@ def thought_rules(
 ) -> Scores:
     """Scores of each turn in an environment: `thought`, the number of its kind, and `rule_reward` (see `rlvmr`).
 
-    The kind is the turn's first word, what follows is its action. Reads the notes `executable` of turns and `success`
-    of episodes. A turn that says no kind has neither score.
+    The kind is the turn's first word (-1: it says none), what follows is its action. Reads the notes `executable` of
+    turns and `success` of episodes.
     """
     rules, kinds = dict[Ref, Score](), dict[Ref, Score]()
     for episode in group.episodes:
@@ -103,10 +103,9 @@ def thought_rules(
             could = [bool(tree.number(n, "executable")) for n in turns]
             success = bool(tree.number(t.leaf.node, "success"))
             for node, (kind, right) in zip(turns, judged(texts, could, success), strict=True):
-                if kind:
-                    at = Ref(episode.id, node)
-                    kinds[at] = Score(float(THOUGHTS.index(kind)))
-                    rules[at] = Score(float(right and kind in rewarded))
+                at = Ref(episode.id, node)
+                kinds[at] = Score(float(THOUGHTS.index(kind)) if kind else -1.0)
+                rules[at] = Score(float(right and kind in rewarded))
     return {"rule_reward": rules, "thought": kinds}
 
 
@@ -159,8 +158,8 @@ def mix_by_thought(
         A_k = alpha A + (1 - alpha) (r_k - mean r) / (std r + eps);   -format_penalty in place of the second part where
                                                                       a turn says no kind
 
-    Args: adv f64[S]; rule_reward, thought (NaN: none), seq, group, f64 and i64[K] of each turn; step i64[N]; batch,
-    named so that the batch is not split. Returns: adv f64[N]. Scope: batch.
+    Args: adv f64[S]; of each turn rule_reward, thought (-1 or NaN: none) f64[K] and seq, group i64[K]; step i64[N];
+    batch, named so that the batch is not split. Returns: adv f64[N]. Scope: batch.
 
     Of two explorations one holds: 0.7071 standard deviations from the mean each; a turn without a kind gets -0.1.
 

@@ -6,6 +6,8 @@ a bonus for actions that could be carried out, are the rewards of the turns in P
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..core import (
@@ -14,7 +16,6 @@ from ..core import (
     Method,
     ModelRole,
     Seq,
-    Stage,
     Step,
     Term,
     Token,
@@ -33,10 +34,8 @@ from ..credit import segments as seg
 from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
 from ..credit.returns import gae_shaped
-from ..curriculum.select import uniform
+from ..objective.schedules import after, before
 from ..objective.segments import seq_sum
-from ..reward.answer import exact_match
-from ..rollout.single import single
 from .ppo import ppo
 
 
@@ -65,10 +64,11 @@ def spa(
 
     Wang et al. 2025, equations 2 to 5; alpha 1 and a bonus of 0.5 (the released data are made with it). The estimator
     is a model of its own, trained for the first `estimator_steps` steps on episodes of the starting policy, several
-    epochs of 8 minibatches each, and not after that. Chosen here: its head is on the hidden state where the released
-    code has a linear map of the logits; the KL of the paper's PPO is `beta`, off in the regimes; gamma and lam are
-    usual values (the paper's are not known to us). The script that the authors released for one environment puts the
-    return, less the mean of the task's other episodes, in place of the c_k; here it is the c_k, as in the paper.
+    epochs of 8 minibatches each; then it is left as it is, and PPO begins. Chosen here: its head is on the hidden state
+    where the released code has a linear map of the logits; the KL of the paper's PPO is `beta`, off in the regimes;
+    gamma and lam are usual values (the paper's are not known to us). The script that the authors released for one
+    environment puts the return, less the mean of the task's other episodes, in place of the c_k; here it is the c_k, as
+    in the paper.
     """
     base = ppo(
         groups=groups,
@@ -80,34 +80,27 @@ def spa(
         minibatches=minibatches,
         critic_epochs=critic_epochs,
     )
-    main = base.replace(
+    estimate = Update(
+        ("estimator",),
+        (Term(decomposed_return()),),
+        epochs=estimator_epochs,
+        minibatches=8,
+        lr=estimator_lr,
+        when=before(step=estimator_steps),
+    )
+    learn = tuple(replace(u, when=after(step=estimator_steps)) for u in base.stage.updates)
+    return base.replace(
         credit=(
             per_trajectory(steps=("executable",)),
             attributed(alpha=alpha, grounding=grounding),
             *((with_kl(beta=beta),) if beta else ()),
             gae_shaped(gamma=gamma, lam=lam),
             whiten(),
-        )
-    )
-    estimate = Stage(
-        name="estimator",
-        select=uniform(),
-        programs={"main": single()},
-        reward=(exact_match(),),
-        credit=(per_trajectory(),),
-        updates=(
-            Update(
-                ("estimator",), (Term(decomposed_return()),), epochs=estimator_epochs, minibatches=8, lr=estimator_lr
-            ),
         ),
-        groups=groups,
-        rollouts=rollouts,
-        until=estimator_steps,
-    )
-    stages = (estimate, *main.stages) if estimator_steps else main.stages
-    return main.override(
+        updates=(estimate, *learn),
+    ).override(
         weights={"estimator": WeightSpec("start")}, models={"estimator": ModelRole(("estimator",), heads=("scalar",))}
-    ).override(stages=stages)
+    )
 
 
 def turn_ends(step: torch.Tensor) -> torch.Tensor:

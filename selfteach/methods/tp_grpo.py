@@ -70,7 +70,6 @@ def tp_grpo(
     base = policy_method(
         credit=(
             per_trajectory(tokens=("taken_back", "repeated_later")),
-            norm(),
             of_thoughts(alpha=alpha, adaptive=adaptive, merge=merge),
         ),
         term=Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),
@@ -149,7 +148,6 @@ def own_verdicts(*, group: RolloutGroup, context: RewardContext) -> Scores:
 @block
 def of_thoughts(
     *,
-    adv: Seq,
     reward: Seq,
     taken_back: Token,
     repeated_later: Token,
@@ -162,19 +160,19 @@ def of_thoughts(
 ) -> dict[str, Column]:
     """The advantage of each token by the thought that it is in; see `tp_grpo`.
 
-    Args: adv, reward f64[S], right above `bound`; taken_back, repeated_later f64[N], at the last token of each step,
+    Args: reward f64[S], right above `bound`; taken_back, repeated_later f64[N], at the last token of each step,
     else NaN; seq i64[N]; group i64[S]. Returns: adv f64[N]. Scope: group.
 
-    Of a right answer in a group half right, the step of the first two tokens was taken back: 0.7 - 0.5 * 0.5
+    Of a right answer in a group half right, the step of the first two tokens was taken back: 0.7071 - 0.5 * 0.5
 
     >>> steps = {"taken_back": [np.nan, 1.0, 0.0], "repeated_later": [np.nan, 0.0, 1.0]}
-    >>> of_thoughts(adv=[0.7, -0.7], reward=[1, 0], **steps, seq=[0, 0, 0], group=np.zeros(2, int))["adv"].values
-    array([0.45, 0.45, 0.7 ])
+    >>> of_thoughts(reward=[1, 0], **steps, seq=[0, 0, 0], group=np.zeros(2, int))["adv"].values.round(3)
+    array([0.457, 0.457, 0.707])
     """
     seq, group, reward = np.asarray(seq), np.asarray(group), np.asarray(reward, np.float64)
     right = (reward > bound).astype(np.float64)
     strength = alpha * (seg.mean(right, group, seg.count(group))[group] if adaptive else np.ones(len(right)))
-    whole, is_right = np.asarray(adv, np.float64)[seq], right[seq] > 0
+    whole, is_right = norm(reward=reward, group=group)["adv"].values[seq], right[seq] > 0
     at_end = np.asarray(taken_back, np.float64)
     wrong, led = seg.next_known(at_end, seq), seg.next_known(repeated_later, seq)
     if merge:

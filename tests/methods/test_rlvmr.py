@@ -48,10 +48,10 @@ def test_turns_of_a_played_episode_are_judged(tags):
     task = Task("t", "play.", ("success",), tags={"seed": 0, "thing": "cup", "treatment": "", "target": "box"})
     (group,) = asyncio.run(play(context, [RolloutRequest(task, 1)]))
     found = asyncio.run(score(thought_rules(), [group], context))
-    assert [s.value for s in found["thought"].values()] == [0, 2, 1]  # plan, reflect, explore; the last says none
-    assert [s.value for s in found["rule_reward"].values()] == [0, 1, 0]
+    assert [s.value for s in found["thought"].values()] == [0, 2, 1, -1]  # plan, reflect, explore; the last says none
+    assert [s.value for s in found["rule_reward"].values()] == [0, 1, 0, 0]
     only = asyncio.run(score(thought_rules(rewarded=("plan",)), [group], context))
-    assert [s.value for s in only["rule_reward"].values()] == [0, 0, 0]
+    assert [s.value for s in only["rule_reward"].values()] == [0, 0, 0, 0]
 
 
 def test_turns_of_one_kind_are_compared_with_each_other():

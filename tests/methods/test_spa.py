@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from support.battery import of
-from support.by_hand import token_gradient
-from support.episodes import single_turn_group
 
+from selfteach.core import History
 from selfteach.methods.spa import attributed, decomposed_return, with_kl
 
 NAN = float("nan")
@@ -24,14 +23,11 @@ def test_the_numbers_of_an_episode_are_to_sum_to_its_return():
     assert c.grad is not None and c.grad.tolist() == [0.0, -0.5, -0.5, 1.0]  # 2 (sum - R), nothing inside a turn
 
 
-def test_the_gradient_of_the_estimator_by_hand():
-    # The mean over two episodes of (R - c)^2 with c at their last tokens: 2 (0.25 - 1) / 2 and 2 (0.5 - 0) / 2.
-    group = single_turn_group([(5, 6), (7,)], [1.0, 0.0])
-    stage = of("spa").stages[0]
-    got = token_gradient(
-        of("spa").__class__((stage,)), [group], [0.0, 0.25, 0.5], name="estimator_scalar_after", update=0
-    )
-    assert got == pytest.approx([0.0, -0.75, 0.5])
+def test_the_estimator_learns_first_and_the_policy_after_it():
+    stage = of("spa", estimator_steps=2).stage
+    assert [u.params for u in stage.updates] == [("estimator",), ("critic",), ("policy",)]
+    now = [[bool(u.when(history=History(step=step))) for u in stage.updates if u.when] for step in (1, 2)]
+    assert now == [[True, False, False], [False, True, True]]
 
 
 def test_a_turn_is_paid_at_its_end_for_its_share_and_for_being_possible():

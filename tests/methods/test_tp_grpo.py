@@ -14,7 +14,7 @@ from selfteach.core.scoring import score
 from selfteach.credit.composers import per_trajectory
 from selfteach.methods.tp_grpo import of_thoughts, own_verdicts, verdicts
 
-NAN = float("nan")
+NAN, A = float("nan"), 2**-0.5
 
 
 def test_what_is_taken_back_and_what_depends_on_it():
@@ -34,11 +34,11 @@ def test_an_estimate_that_the_solution_repeats_is_the_same_step():
 
 
 # Two answers, the first right: three steps of two tokens, of which the first was taken back; a solution of one token.
-# The second is wrong: two steps, of which its solution repeats the second, and a solution of one token. A = 0.8, -0.6.
+# The second is wrong: two steps, of which its solution repeats the second, and a solution of one token. Of rewards 1 and
+# 0 the advantages are 0.7071 and -0.7071.
 BACK = [NAN, 1.0, NAN, 0.0, NAN, 0.0, NAN, NAN, 0.0, NAN, 0.0, NAN]
 AGAIN = [NAN, 0.0, NAN, 1.0, NAN, 1.0, NAN, NAN, 0.0, NAN, 1.0, NAN]
 GIVEN = {
-    "adv": [0.8, -0.6],
     "reward": [1.0, 0.0],
     "taken_back": BACK,
     "repeated_later": AGAIN,
@@ -50,15 +50,15 @@ GIVEN = {
 @pytest.mark.parametrize(
     ("options", "right", "wrong"),
     [
-        ({}, [0.55] * 2 + [0.8] * 5, [0, 0, -0.6, -0.6, -0.6]),  # r_c = 0.5 * 0.5
-        ({"alpha": 1.0}, [0.3] * 2 + [0.8] * 5, [0, 0, -0.6, -0.6, -0.6]),
-        ({"adaptive": False}, [0.3] * 2 + [0.8] * 5, [0, 0, -0.6, -0.6, -0.6]),  # r_c = 0.5
+        ({}, [A - 0.25] * 2 + [A] * 5, [0, 0, -A, -A, -A]),  # r_c = 0.5 * 0.5
+        ({"alpha": 1.0}, [A - 0.5] * 2 + [A] * 5, [0, 0, -A, -A, -A]),
+        ({"adaptive": False}, [A - 0.5] * 2 + [A] * 5, [0, 0, -A, -A, -A]),  # r_c = 0.5
         # every step rewarded: sums of later ones are -1 + 1 + 1, 2, 1, and 0 in the solution
-        ({"merge": False}, [1.05] * 2 + [1.3] * 2 + [1.05] * 2 + [0.8], [0, 0, -0.6, -0.6, -0.6]),
+        ({"merge": False}, [A + 0.25] * 2 + [A + 0.5] * 2 + [A + 0.25] * 2 + [A], [0, 0, -A, -A, -A]),
     ],
 )
 def test_the_four_advantages(options: dict[str, object], right: list[float], wrong: list[float]):
-    assert of_thoughts(**GIVEN, **options)["adv"].values == pytest.approx([*right, *wrong])
+    assert of_thoughts(**GIVEN, **options)["adv"].values == pytest.approx([*right, *wrong], rel=1e-4)
 
 
 def test_verdicts_fall_on_the_steps_of_sampled_answers(tags):

@@ -14,6 +14,7 @@ from selfteach.core.errors import SelfteachError
 from selfteach.core.regime import home_of
 from selfteach.core.scoring import whole_step
 from selfteach.loop.assemble import check
+from selfteach.loop.method_on_task import for_task
 from selfteach.reward.combine import weighted
 
 SMALL_TASKS = {  # options that make a task small; a claim's task without an entry runs as it is
@@ -25,11 +26,15 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "games": {"n_test": 8},
     "digit_sum": {"n_test": 8},
     "hidden_rule": {"n_test": 8},
+    "household": {"n_test": 8, "max_turns": 4},
+    "mended_sums": {"n_test": 8},
 }
 TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.
-SMALL = {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "teacher_steps": 1, "tokens": 8}
+SMALL = {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "teacher_steps": 1, "tokens": 8} | dict.fromkeys(
+    ("critic_warmup", "estimator_steps"), 1
+)
 
 
 def short_job(name: str, start: Callable[..., Path]) -> RunConfig:
@@ -54,7 +59,8 @@ def task_of(name: str) -> tuple[str, dict[str, Any]]:
     for task in [home_of(entry).task, "chain_sum", "factworld"]:
         task = STAND_IN.get(task, task)
         try:
-            check(entry(), task_source(task, SMALL_TASKS.get(task, {})))
+            source = task_source(task, SMALL_TASKS.get(task, {}))
+            check(for_task(entry(), source, source.defaults.get("judge")), source)
             return task, SMALL_TASKS.get(task, {})
         except SelfteachError:
             continue
