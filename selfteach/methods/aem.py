@@ -121,8 +121,8 @@ def entropy_factors(
 aem.claim = Claim(
     (
         premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),  # outcomes can be learned from
-        # while most episodes fail the entropy is kept up, and once they succeed it falls
-        mechanism("early:policy/entropy", "self", "grpo", by=0.0, fails_at=1.0),
+        # while most episodes fail the entropy is kept up
+        mechanism("early:policy/entropy_estimate", "self", "grpo", by=0.0, fails_at=5.0),
         outcome("accuracy", "self", "grpo", by=0.02, fails_at=0.99),
         outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
         outcome("auc", "self", "unsure", by=0.02, fails_at=0.99),

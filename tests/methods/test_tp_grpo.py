@@ -34,8 +34,8 @@ def test_an_estimate_that_the_solution_repeats_is_the_same_step():
 
 
 # Two answers, the first right: three steps of two tokens, of which the first was taken back; a solution of one token.
-# The second is wrong: two steps, of which its solution repeats the second, and a solution of one token. Of rewards 1 and
-# 0 the advantages are 0.7071 and -0.7071.
+# The second is wrong: two steps, of which its solution repeats the second, and a solution of one token. Of rewards 1
+# and 0 the advantages are 0.7071 and -0.7071.
 BACK = [NAN, 1.0, NAN, 0.0, NAN, 0.0, NAN, NAN, 0.0, NAN, 0.0, NAN]
 AGAIN = [NAN, 0.0, NAN, 1.0, NAN, 1.0, NAN, NAN, 0.0, NAN, 1.0, NAN]
 GIVEN = {
