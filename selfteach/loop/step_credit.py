@@ -15,7 +15,6 @@ from ..core.blocks import Block
 from ..core.ranking import auc
 from ..core.tagged_text import split_points
 from ..core.tree import RolloutGroup
-from ..credit.segments import mean
 from ..model.tokenizer import Tokenizer
 
 ENDS = r"[.!?](?=\s|<)|\n+"  # of a step: a sentence or a line
@@ -64,7 +63,10 @@ def step_auc(batch: Batch, judges: Mapping[str, Block], tokenizer: Tokenizer) ->
 
 def _turn_auc(batch: Batch) -> float | None:
     """`step_auc` of turns, by the column `progress`; NaN where it is not known."""
-    credit = mean(batch.get("adv"), batch.get("step"), batch.size("step"))
+    step, n = batch.get("step"), batch.size("step")
+    credit = np.bincount(step, np.asarray(batch.get("adv"), np.float64), n) / np.maximum(
+        np.bincount(step, minlength=n), 1
+    )
     progress, seq = batch.get("progress", "step"), batch.get("seq", "step")
     found: list[float] = []
     for s in range(batch.size("seq")):

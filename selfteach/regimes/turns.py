@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.regime import Regime, regime
-from .digits import BATCH, RUN, SEARCH
+from .digits import BATCH, RUN
 
 TURNS: dict[str, Any] = {
     "model": "tiny-s",
-    "settings": {**RUN, "warm_practice_steps": 1500, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3, "steps": 60},
+    "settings": {
+        **RUN,
+        "warm_practice_steps": 1500,
+        "warm_steps": 300,
+        "warm_batch": 32,
+        "warm_lr": 2e-3,
+        "steps": 80,
+        "eval_every": 8,
+    },
     "args": BATCH,
-    "search": SEARCH,
+    "search": {"lr": (1e-4, 3e-4, 6e-4)},
 }
 
 
