@@ -29,7 +29,7 @@ from ..core.lazy import torch
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
 from ..credit.replay import replay
-from ..objective.loss_weights import sequence_sum
+from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
 from ..objective.schedules import after
 from ..objective.segments import seq_mean
@@ -62,7 +62,7 @@ def archer(
         Q(s, u):  (Q - r - gamma Vbar(s'))^2,    Vbar 0 after the last turn
         V(s):     (V - Qbar(s, u))^2
         A(s, u) = min(Q1, Q2) - min(V1, V2)
-        policy:   -A(s, u) sum_h log pi(u_h | s, u_<h), by PPO's clip
+        policy:   -A(s, u) log pi(u_h | s, u_<h) for each token u_h of a turn, by PPO's clip
 
     Zhou et al. 2024, section 3 and the released code. A critic is a copy of the start model: V is its head before a
     turn's first token, Q one after its last; bars are target networks, which move by the share `tau` of the way to
@@ -99,7 +99,7 @@ def archer(
     )
     learn_policy = Update(
         ("policy",),
-        (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_sum()),),
+        (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),),
         assign=(turn_advantage(),),
         when=after(step=critic_warmup),
     )

@@ -186,7 +186,7 @@ spa.claim = Claim(
     },
     args=PPO,
     regime="turns",
-    idea=("*",),
+    idea=("main.credit*", "main.update.*", "models.*", "weights.*"),
     because="what each turn adds to the return is known to a model that had to say it turn by turn, where a critic of"
     " sparse returns has to find it by itself",
 )
