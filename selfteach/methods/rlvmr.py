@@ -181,7 +181,7 @@ rlvmr.claim = Claim(
     (
         premise("mean:reward/repeated", "grpo", 0.1, fails_at=0.05),  # agents do repeat themselves
         # what leads on gets more credit than what does not, within one episode
-        mechanism("mean:policy/step_auc", "self", 0.5, by=0.05, fails_at=0.5),
+        mechanism("early:policy/step_auc", "self", 0.5, by=0.05, fails_at=0.5),
         mechanism("late:reward/executable", "self", "grpo", by=0.0, fails_at=1.0),
         outcome("accuracy", "self", "grpo", by=0.03, fails_at=0.98),
         outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
