@@ -45,4 +45,4 @@ def twenty_questions() -> Regime:
 
     The table of objects is learned before RL begins, which learns to ask for what splits the objects that are left.
     """
-    return Regime(task="twenty_questions", task_options={"ways": (0.4, 0.25, 0.2, 0.15)}, **TURNS)
+    return Regime(task="twenty_questions", task_options={"ways": (0.45, 0.27, 0.22, 0.06)}, **TURNS)

@@ -26,7 +26,7 @@ def say(way: str, world: TwentyQuestions, observation: str, draw: np.random.Gene
 
 @task
 def twenty_questions(
-    ways: tuple[float, ...] = (0.45, 0.25, 0.2, 0.1),
+    ways: tuple[float, ...] = (0.45, 0.27, 0.22, 0.06),
     change: float = 0.5,
     held_out: float = 0.25,
     max_turns: int = 8,

@@ -30,10 +30,13 @@ def table(seed: int = 0) -> Mapping[str, frozenset[str]]:
 
 @cache
 def turns_needed(left: frozenset[str], asked: frozenset[str], seed: int = 0) -> int:
-    """The fewest turns that are sure to name an object out of `left`, asking for what is not in `asked`."""
+    """The fewest turns that are sure to name an object out of `left`, asking for what is not in `asked`.
+
+    As many as there are objects where nothing is sure to.
+    """
     if len(left) <= 1:
         return len(left)
-    of, best = table(seed), len(left)  # to name one after another
+    of, best = table(seed), len(OBJECTS)
     for p in PROPERTIES:
         yes = frozenset(x for x in left if p in of[x])
         if p not in asked and 0 < len(yes) < len(left):
@@ -43,9 +46,9 @@ def turns_needed(left: frozenset[str], asked: frozenset[str], seed: int = 0) -> 
 
 
 class TwentyQuestions(Env):
-    """One episode: `ask PROPERTY` is answered by yes, no, or, for one property, maybe; `guess OBJECT` ends if right.
+    """One episode: `ask PROPERTY` is answered by yes, no, or, for one property, maybe; `guess OBJECT` ends it.
 
-    The reward is 1 at the right guess. Tags of a task: object, unsure (the property that is answered by maybe) and
+    The reward is 1 for the right guess. Tags of a task: object, unsure (the property that is answered by maybe) and
     table (the seed of the objects' properties).
     """
 
@@ -63,24 +66,23 @@ class TwentyQuestions(Env):
         """Answer a question or a guess."""
         action, before = " ".join(text.split()), self.remaining()
         verb, _, noun = action.partition(" ")
-        of, won = table(self.seed), False
+        of, won, done = table(self.seed), False, False
         if verb == "ask" and noun in PROPERTIES:
             answer = MAYBE if noun == self.unsure else YES if noun in of[self.object] else NO
             if answer != MAYBE:
                 self.left = frozenset(x for x in self.left if (noun in of[x]) == (answer == YES))
             self.asked.add(noun)
         elif verb == "guess" and noun in OBJECTS:
-            won, answer = noun == self.object, YES if noun == self.object else WRONG
-            self.left = frozenset({noun}) if won else self.left - {noun}
+            won, done, answer = noun == self.object, True, YES if noun == self.object else WRONG
         else:
             answer = UNKNOWN
         self.last = {
             "executable": float(answer != UNKNOWN),
             "repeated": float(action in self.said),
-            "progress": float(before - (0 if won else self.remaining())),
+            "progress": float(-before if done and not won else before - (0 if won else self.remaining())),
         }
         self.said.append(action)
-        return answer, float(won), won
+        return answer, float(won), done
 
     def notes(self) -> Mapping[str, float]:
         """executable, repeated, progress (by how much fewer turns are sure to find the object)."""
