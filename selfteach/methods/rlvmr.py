@@ -60,15 +60,17 @@ def rlvmr(
         A_k = alpha (R_i - mean R) / std R + (1 - alpha) (r_k - mean r) / std r      mean, std of r: over the batch's
                                                                                    turns of the same kind
         plan      the episode succeeds
-        explore   the action can be carried out and was not said before in the episode
-        reflect   the turn before failed, and this action is another one and can be carried out
+        explore   the action can be carried out and is on something that no action was on before
+        reflect   the turn before failed, and this action is another one, on something, and can be carried out
         monitor   none
 
     Zhang et al. 2025. rewarded: the kinds that have a rule. A turn that says no kind gets -format_penalty in the place
     of the second part. How much a rule pays cancels in the normalisation, so that it is 1. alpha 0.5, KL 0.01 and the
     penalty are the paper's. The released code adds the two parts (each weight 1), compares turns of one kind within the
-    group (over="group"), lets an exploration and a reflection fail, and leaves out the standard deviation by default.
-    alpha = 1 and no KL: GRPO.
+    group (over="group"), takes any action that was not said before for an exploration and any other one for a
+    reflection, also where they fail, and leaves out the standard deviation by default. An action on something is one of
+    two words or more: where `look` and `quit` counted, a policy learned in ten steps to explore by giving up. alpha = 1
+    and no KL: GRPO.
     """
     base = policy_method(
         credit=(
@@ -123,17 +125,19 @@ def judged(texts: Sequence[str], could: Sequence[bool], success: bool) -> list[t
     >>> judged(["plan go hall", "explore go hall", "reflect open box"], [True, False, True], True)
     [('plan', True), ('explore', False), ('reflect', True)]
     """
-    out, said = list[tuple[str, bool]](), list[str]()
+    out, said, touched = list[tuple[str, bool]](), list[str](), set[str]()
     for n, text in enumerate(texts):
         first, _, rest = text.strip().partition(" ")
         kind = first if first in THOUGHTS else ""
         action = rest.strip() if kind else text.strip()
+        name = action.partition(" ")[2]
         right = {
             "plan": success,
-            "explore": could[n] and action not in said,
-            "reflect": n > 0 and not could[n - 1] and could[n] and action != said[-1],
+            "explore": could[n] and name not in {"", *touched},
+            "reflect": n > 0 and not could[n - 1] and could[n] and bool(name) and action != said[-1],
         }.get(kind, False)
         said.append(action)
+        touched |= {name} if could[n] else set()
         out.append((kind, right))
     return out
 

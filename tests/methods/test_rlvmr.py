@@ -26,7 +26,10 @@ NAN = float("nan")
         (["plan go hall"], [True], True, [True]),
         (["plan go hall"], [True], False, [False]),  # a plan that came to nothing
         (["explore go hall", "explore go hall"], [True, True], True, [True, False]),  # nothing new
+        (["go hall", "explore open box", "explore put box"], [True, True, True], True, [False, True, False]),
         (["explore open box"], [False], True, [False]),
+        (["explore look", "explore quit"], [True, True], True, [False, False]),  # on nothing
+        (["monitor open box", "reflect quit"], [False, True], False, [False, False]),
         (["monitor open box", "reflect go hall"], [False, True], False, [False, True]),
         (["monitor open box", "reflect open box"], [False, True], False, [False, False]),  # the same again
         (["monitor open box", "reflect take cup"], [False, False], False, [False, False]),  # fails as well
@@ -41,7 +44,7 @@ def test_rules_of_thoughts(texts: list[str], could: list[bool], success: bool, w
 def test_turns_of_a_played_episode_are_judged(tags):
     context = scripted_context(
         act(max_turns=4),
-        ["plan go nowhere\n", "reflect look\n", "explore look\n", "quit\n"],
+        ["plan go nowhere\n", "reflect go hall\n", "explore look\n", "quit\n"],
         tags,
         tools={"environment": environment(make=Household, name="household")()},
     )
