@@ -44,7 +44,7 @@ def test_rules_of_thoughts(texts: list[str], could: list[bool], success: bool, w
 def test_turns_of_a_played_episode_are_judged(tags):
     context = scripted_context(
         act(max_turns=4),
-        ["plan go nowhere\n", "reflect go hall\n", "explore look\n", "quit\n"],
+        ["plan go nowhere\n", "reflect go bath\n", "explore look\n", "quit\n"],
         tags,
         tools={"environment": environment(make=Household, name="household")()},
     )
