@@ -242,7 +242,7 @@ def _task(given: Mapping[str, Any]) -> None:
 def _example(source: TaskSource) -> dict[str, Any]:
     """The first held-out task and the first demonstration, as `tasks NAME` shows them."""
     task, demo = source.test[0], source.demos(0) if source.demos is not None else None
-    shown = None if demo is None else f"{demo.prompt}{demo.data[0]}"
+    shown = None if demo is None else f"{demo.prompt}{''.join(map(str, demo.data))}"
     return {"prompt": task.prompt, "answer": task.answer, "demonstration": shown}
 
 

@@ -47,6 +47,15 @@ class Env:
     def close(self) -> None:
         """Give back what the episode holds; called once, after its last step."""
 
+    def notes(self) -> Mapping[str, float]:
+        """Numbers about the last step, which stand with its turn. Those of these names are columns.
+
+        executable  1 where the action could be carried out, else 0
+        repeated    1 where it was said before in this episode, else 0
+        progress    by how many steps the shortest way to the goal got shorter
+        """
+        return {}
+
     def actions(self) -> Sequence[str]:
         """Texts that may be said now. Demonstrations take some of them at random; empty: there is no such list."""
         return ()

@@ -137,7 +137,8 @@ class TaskSource:
 
     train(i)  the i-th training task, for any i >= 0
     test      the held-out tasks, a fixed list
-    demos(i)  the i-th item of the warm start: a Task whose data is (completion text,); None: the task has none
+    demos(i)  the i-th item of the warm start: a Task whose data is (completion text,), or of an episode what was said
+              and observed, in turns; None: the task has none
     practice(i)  the i-th item of what comes before them, in the same form: one practice serves all tasks that share it
     experts(i)  the i-th demonstration of an expert, in the same form, which the warm start does not see; None: methods
               that imitate see `demos`

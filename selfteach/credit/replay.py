@@ -16,6 +16,7 @@ from ..core import (
     delayed_start,
     stateful,
 )
+from ..core.random_keys import generator
 from .composers import by_key, per_trajectory
 
 
@@ -27,7 +28,7 @@ def replay(
     state: dict[str, Any],
     size: int = 64,
     take: int = 8,
-    order: Literal["oldest", "newest"] = "oldest",
+    order: Literal["oldest", "newest", "random"] = "oldest",
     again: bool = False,
     drop_zero_variance: bool = True,
     loss_stream: str | tuple[str, ...] | None = None,
@@ -40,13 +41,15 @@ def replay(
     unchanged and do not mix with new samples; ids, versions and old_logp come from the log. A group can be replayed
     from the step after it was stored.
 
+    order               which of them: the oldest, the newest, or a random draw without repeats
     again               replayed groups stay in the buffer
     drop_zero_variance  groups whose rewards are all equal are not stored
     """
     store: list[dict[str, Any]] = state["groups"]
-    front = store[:take] if order == "oldest" else store[::-1][:take]
-    out = [from_stored(e, g["key"]) for g in front for e in g["examples"]]
-    rest = store if again else store[take:] if order == "oldest" else store[: max(0, len(store) - take)]
+    n = len(store)
+    places = {"oldest": range(n), "newest": range(n - 1, -1, -1), "random": _shuffled(store)}[order][:take]
+    out = [from_stored(e, store[i]["key"]) for i in places for e in store[i]["examples"]]
+    rest = store if again else [g for i, g in enumerate(store) if i not in places]
     examples = per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role)
     fresh: list[dict[str, Any]] = []
     for key, rows in by_key(examples).items():
@@ -56,6 +59,12 @@ def replay(
         stored = [to_stored(examples[i]) for i in rows]
         fresh.append({"key": f"{key}@{examples[rows[0]].name}", "examples": stored})
     return out, {"groups": [*rest, *fresh][-size:] if size else []}
+
+
+def _shuffled(store: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The places of a buffer in a random order, another one whenever something new is in it."""
+    newest = store[-1]["key"] if store else ""
+    return [int(i) for i in generator("replay", newest).permutation(len(store))]
 
 
 @block

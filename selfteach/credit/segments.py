@@ -82,3 +82,19 @@ def place(index: Array) -> Array:
     rows = np.arange(len(index))
     begins = np.diff(index, prepend=np.asarray(index)[:1]) != 0
     return rows - np.maximum.accumulate(np.where(begins, rows, 0))
+
+
+def next_known(x: Array, index: Array) -> Array:
+    """f64[N]: the value of the next row of the same segment whose value is known, itself included; NaN after the last.
+
+    Rows of a segment are contiguous and in order.
+
+    >>> next_known([np.nan, 2.0, np.nan, 3.0], [0, 0, 0, 1])
+    array([ 2.,  2., nan,  3.])
+    """
+    x, index = np.asarray(x, np.float64), np.asarray(index)
+    rows = np.arange(len(x))
+    at = np.minimum.accumulate(np.where(np.isnan(x), len(x), rows)[::-1])[::-1]
+    inside = np.minimum(at, max(0, len(x) - 1))
+    found = (at < len(x)) & (index[inside] == index)
+    return np.where(found, x[inside], np.nan) if len(x) else x

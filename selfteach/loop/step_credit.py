@@ -1,4 +1,7 @@
-"""How well credit within an answer tells its right steps from its wrong ones, by the task's own judge of steps."""
+"""How well credit within an episode tells its right steps from its wrong ones.
+
+What is right says the task's judge of steps, or, of turns in an environment, the progress that it noted.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,13 @@ def step_auc(batch: Batch, judges: Mapping[str, Block], tokenizer: Tokenizer) ->
     A step is a sentence or a line of an answer's learned tokens, its credit the mean advantage of these, its verdict
     that of the task's judge (None: no step). Mean over the answers that have both, equals counting one half: 1/2 where
     all tokens of an answer have one advantage. None where advantages are no finer than answers, or none has both.
+    Where the batch has a column `progress`, steps are turns, and right is one of a progress above 0.
     """
-    if "adv" not in batch or batch.columns["adv"].unit != "token" or "task" not in batch or not judges:
+    if "adv" not in batch or batch.columns["adv"].unit not in ("token", "step"):
+        return None
+    if "progress" in batch and batch.columns["progress"].unit == "step":
+        return _turn_auc(batch)
+    if "task" not in batch or not judges:
         return None
     seq, adv = batch.get("seq"), np.asarray(batch.get("adv"), np.float64)
     task, ids = batch.get("task", "seq"), batch.ids[batch.place]
@@ -48,6 +56,22 @@ def step_auc(batch: Batch, judges: Mapping[str, Block], tokenizer: Tokenizer) ->
             if verdict is not None:
                 credit[bool(verdict)].append(float(adv[rows[a:z]].mean()))
         area = auc(credit[True], credit[False])
+        if area is not None:
+            found.append(area)
+    return float(np.mean(found)) if found else None
+
+
+def _turn_auc(batch: Batch) -> float | None:
+    """`step_auc` of turns, by the column `progress`; NaN where it is not known."""
+    step, n = batch.get("step"), batch.size("step")
+    credit = np.bincount(step, np.asarray(batch.get("adv"), np.float64), n) / np.maximum(
+        np.bincount(step, minlength=n), 1
+    )
+    progress, seq = batch.get("progress", "step"), batch.get("seq", "step")
+    found: list[float] = []
+    for s in range(batch.size("seq")):
+        of, known = credit[seq == s], progress[seq == s]
+        area = auc(of[known > 0], of[known <= 0])
         if area is not None:
             found.append(area)
     return float(np.mean(found)) if found else None

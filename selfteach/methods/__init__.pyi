@@ -3,7 +3,9 @@ from .a_star_po import a_star_po as a_star_po
 from .aapo import aapo as aapo
 from .adactrl import adactrl as adactrl
 from .adasearch import adasearch as adasearch
+from .aem import aem as aem
 from .ar_lopti import ar_lopti as ar_lopti
+from .archer import archer as archer
 from .areal import areal as areal
 from .arena_rl import arena_rl as arena_rl
 from .bapo import bapo as bapo
@@ -49,6 +51,7 @@ from .m2po import m2po as m2po
 from .masa import masa as masa
 from .nft import nft as nft
 from .open_rs import open_rs as open_rs
+from .oprl import oprl as oprl
 from .pcl import pcl as pcl
 from .per_step_dpo import per_step_dpo as per_step_dpo
 from .pipo import pipo as pipo
@@ -69,6 +72,7 @@ from .rloo import reinforce as reinforce
 from .rloo import rloo as rloo
 from .rlpr import rlpr as rlpr
 from .rlsc import rlsc as rlsc
+from .rlvmr import rlvmr as rlvmr
 from .rorecomp import rorecomp as rorecomp
 from .router_r1 import router_r1 as router_r1
 from .rover import rover as rover
@@ -83,6 +87,7 @@ from .self_certainty import self_certainty as self_certainty
 from .sft import sft as sft
 from .shiq import shiq as shiq
 from .slate import slate as slate
+from .spa import spa as spa
 from .spec_rl import spec_rl as spec_rl
 from .spiral import spiral as spiral
 from .spo import iterated_rm as iterated_rm
@@ -97,6 +102,7 @@ from .subsearch import subsearch as subsearch
 from .tango import tango as tango
 from .tempo import tempo as tempo
 from .thr import thr as thr
+from .tp_grpo import tp_grpo as tp_grpo
 from .truthrl import truthrl as truthrl
 from .ttrl import ttrl as ttrl
 from .verl_rank import verl_rank as verl_rank

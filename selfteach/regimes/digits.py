@@ -314,3 +314,12 @@ def reworded() -> Regime:
         shows="the vote on one wording rewards the error that most answers to it share",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.05, fails_at=0.02),
     )
+
+
+@regime
+def mended() -> Regime:
+    """Four to six digits whose additions are often estimated, and now and then mended before the solution is written.
+
+    What an answer takes back itself says which of its steps were wrong. The start leaves most of its errors standing.
+    """
+    return Regime(task="mended_sums", **ESTIMATED)

@@ -16,25 +16,34 @@ def payoff_from_notes(*, group: RolloutGroup, name: str = "payoff", parts: tuple
     return {"reward": out}
 
 
+NOTED = ("executable", "repeated", "progress")  # of `Env.notes`, those that are columns
+
+
 @block
-@provides("turn_reward")
+@provides("turn_reward", *NOTED)
 def episode_return(*, group: RolloutGroup) -> Scores:
     """The return of an episode in an environment: the sum of its turns' rewards, as the program `act` noted them.
 
-    Parts: success (1 where the environment was done and went well; what evaluation counts as right) and turns. The
-    column `turn_reward` has the reward of each turn.
+    Parts: success (1 where the environment was done and went well; what evaluation counts as right), turns, and the
+    mean over turns of executable and repeated. Columns: `turn_reward`, the reward of each turn, and executable,
+    repeated and progress, where the environment notes them (`Env.notes`).
     """
     out: dict[Ref, Score] = {}
-    turns: dict[Ref, Score] = {}
+    turns: dict[str, dict[Ref, Score]] = {}
     for episode in group.episodes:
         for t in episode.trajectories:
             value, parts = episode.tree.number(t.leaf.node, "episode_return"), dict[str, float]()
             for name in ("success", "turns"):
                 if (part := episode.tree.number(t.leaf.node, name)) is not None:
                     parts[name] = part
+            path = [node for node, _ in episode.tree.path(t.leaf.node)]
+            for name in ("executable", "repeated"):
+                if known := [v for node in path if (v := episode.tree.number(node, name)) is not None]:
+                    parts[name] = sum(known) / len(known)
             error = None if value is not None else "the program noted no return; take the program act()"
             out[t.leaf] = Score(value, parts, error=error)
         for node in episode.tree.notes:
-            if (reward := episode.tree.number(node, "turn_reward")) is not None:
-                turns[Ref(episode.id, node)] = Score(reward)
-    return {"reward": out, "turn_reward": turns}
+            for name in ("turn_reward", *NOTED):
+                if (number := episode.tree.number(node, name)) is not None:
+                    turns.setdefault(name, {})[Ref(episode.id, node)] = Score(number)
+    return {"reward": out, "turn_reward": {}, **turns}

@@ -26,8 +26,9 @@ async def act(
     turn has in its last <answer>...</answer>, else the whole turn (with `whole_turn` always). stop: strings that end a
     turn outside a conversation.
 
-    Notes: `turn_reward` at each turn; `episode_return` (their sum), `success` (the environment's verdict; 0 where it
-    was not done) and `turns` at the end. Returns success or failure.
+    Notes: `turn_reward` and what the environment notes (`Env.notes`) at each turn; `episode_return` (the sum of the
+    rewards), `success` (the environment's verdict; 0 where it was not done) and `turns` at the end. Returns success or
+    failure.
     """
     play = rollout.tool(tool)
     name = str(request.task.tags.get("environment", tool))
@@ -42,10 +43,10 @@ async def act(
         if turn.status == "limit":
             break
         text = turn.text if whole_turn else last_between(turn.text, "answer", turn.text)
-        observation, reward, done = await _named(name, "step", play((episode, (text or "").strip())))
+        observation, reward, done, notes = await _named(name, "step", play((episode, (text or "").strip())))
         if not turn.text.endswith("\n") and not context.is_conversation:
             observation = "\n" + observation
-        context.note(turn_reward=reward)
+        context.note(**notes, turn_reward=reward)
         rewards.append(reward)
     success = await _named(name, "close", play((episode, None)))
     context.note(episode_return=float(sum(rewards)), success=float(success), turns=len(rewards))

@@ -7,6 +7,7 @@ import re
 from ..core import RolloutContext, RolloutRequest, block
 from ..core.tagged_text import last_between
 from .functions import append_replies, split_responses
+from .play import append_message
 
 
 @block
@@ -65,19 +66,23 @@ async def read(
 ) -> str:
     """A demonstration: the prompt, the task's own completion and the EOS token, learned as the loss stream `learn`.
 
-    The completion's tokens were not sampled, so their log-probability at sampling is unknown. tools: typed functions
+    The completion's tokens were not sampled, so their log-probability at sampling is unknown. A task whose data are
+    several texts is an episode: every second one was observed, and is not learned. tools: typed functions
     that the prompt says, as in `call_functions`; what they answered stands in the completion between
     <tool_response> and </tool_response>, and is not learned.
     """
     specs = [rollout.function(name) for name in tools]
     context = rollout.model_role(model_role).begin(request.task.prompt, tools=specs)
-    text, *after = split_responses(request.task.data[0]) if tools else [request.task.data[0]]
+    text, *after = split_responses(request.task.data[0]) if tools else request.task.data
     context.adopt(text)
     for response, reply in zip(after[::2], after[1::2], strict=True):
         if context.is_conversation:
             context.finish()  # a turn of its own
-        append_replies(context, [response])
+        if tools:
+            append_replies(context, [response])
+        else:
+            append_message(request, context, response)
         context.adopt(reply)
     context.finish()
     context.close(learn=learn)
-    return request.task.data[0]
+    return "".join(request.task.data)

@@ -11,7 +11,7 @@ from ..core.random_keys import generator, key, uniform_at
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from .digit_sum import MODULUS, Worker, draw_digits
-from .options import check_at_least, check_range, check_share
+from .options import check_at_least, check_range, check_share, check_shares
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags
 
 RULES: dict[str, Callable[[Sequence[int]], Sequence[int]]] = {
@@ -96,21 +96,17 @@ def hidden_rule(
     seed       of every random draw
     """
     task_options = dict(locals())
-    for name in ("right", "shown"):
-        shares = task_options[name]
-        if not isinstance(shares, tuple | list) or len(shares) != len(RULES):
-            raise BadValue(f"task hidden_rule: {name} must be {len(RULES)} shares, not {shares!r}")
-        for share in shares:
-            check_share("hidden_rule", name, share)
-        if abs(sum(shares) - 1) > 1e-6:
-            raise BadValue(f"task hidden_rule: {name} must sum to 1, not {sum(shares):g}")
+    rights, shares = (
+        check_shares("hidden_rule", "right", right, RULES),
+        check_shares("hidden_rule", "shown", shown, RULES),
+    )
     if not 4 <= check_at_least("hidden_rule", "terms", terms, 4) <= 12:
         raise BadValue(f"task hidden_rule: terms must be from 4 to 12, not {terms}")
     check_range("hidden_rule", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
     check_share("hidden_rule", "practised", practised)
     check_at_least("hidden_rule", "n_test", n_test, 1)
 
-    rules = HiddenRules(dict(zip(RULES, right, strict=True)), dict(zip(RULES, shown, strict=True)), practised, seed)
+    rules = HiddenRules(rights, shares, practised, seed)
     questions = QuestionSampler(
         "hidden_rule", (terms,), partial(draw_digits, largest), str, rules.to_task, "terms", n_test, seed
     )

@@ -24,6 +24,17 @@ def check_share(task: str, name: str, value: Any) -> float:
     return value
 
 
+def check_shares(task: str, name: str, value: Any, of: Collection[str]) -> dict[str, float]:
+    """The shares by name, one of each in order; they sum to 1. Raises BadValue naming the option otherwise."""
+    if not isinstance(value, tuple | list) or len(value) != len(of):
+        raise BadValue(f"task {task}: {name} must be {len(of)} shares, not {value!r}")
+    for share in value:
+        check_share(task, name, share)
+    if abs(sum(value) - 1) > 1e-6:
+        raise BadValue(f"task {task}: {name} must sum to 1, not {sum(value):g}")
+    return dict(zip(of, value, strict=True))
+
+
 def check_range(task: str, name: str, value: Any, low: int, high: int) -> tuple[int, int]:
     """The value, (fewest, most) within bounds. Raises BadValue naming the option otherwise."""
     if not isinstance(value, tuple | list) or len(value) != 2 or not low <= value[0] <= value[1] <= high:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ class EnvStep(NamedTuple):
     observation: str
     reward: float
     done: bool
+    notes: Mapping[str, float] = {}
 
 
 class EnvEpisode:
@@ -55,7 +56,17 @@ class EnvEpisode:
             raise self._wrong(f"step returned {str(done)[:40]!r} as done, which is neither True nor False")
         self.rewards.append(float(reward))
         self.done = bool(done)
-        return EnvStep(self._text("step", observation), float(reward), self.done)
+        return EnvStep(self._text("step", observation), float(reward), self.done, self._notes())
+
+    def _notes(self) -> dict[str, float]:
+        found = self._call("notes", self.env.notes)
+        try:
+            numbers = {str(name): float(value) for name, value in found.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise self._wrong(f"notes returned {str(found)[:40]!r}, which is no dict of numbers") from None
+        if bad := [name for name, value in numbers.items() if not math.isfinite(value)]:
+            raise self._wrong(f"notes returned {bad[0]} = {numbers[bad[0]]}, which is no finite number")
+        return numbers
 
     def finish(self) -> bool:
         """Close the environment; whether the episode is done and went well."""

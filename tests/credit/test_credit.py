@@ -529,6 +529,21 @@ def test_replay_order_and_size():
     assert newest[0].key == keys[2] and [g["key"] for g in rest["groups"]] == keys
 
 
+def test_replay_draws_at_random_without_repeats_and_anew_with_every_new_group():
+    state, drawn = {"groups": []}, list[list[str]]()
+    for i in range(24):
+        out, state = replay(
+            groups=[paid(1.0, 0.0, prefix=f"s{i}-")], state=state, size=8, take=3, order="random", again=True
+        )
+        drawn.append(list(dict.fromkeys(e.key for e in out)))
+    assert all(len(keys) == 3 for keys in drawn[3:]) and len(state["groups"]) == 8
+    ages = {i - 1 - int(k.split("@s")[1].split("-")[0]) for i, keys in enumerate(drawn) for k in keys if i > 8}
+    assert ages == set(range(8))  # of all ages that the buffer holds
+    assert [e.key for e in out[::2]] == drawn[-1]
+    left = replay(groups=[], state=state, size=8, take=3, order="random")[1]["groups"]
+    assert len(left) == 5
+
+
 @quick
 @given(st.integers(0, 10_000))
 def test_every_sampled_token_is_accounted_for(seed):

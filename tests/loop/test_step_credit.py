@@ -53,3 +53,17 @@ def test_without_a_judge_or_credit_of_tokens_nothing_is_measured(letters):
     batch, judges = batch_of(["a. b."], letters, None)
     batch.put("adv", "token", np.ones(batch.size("token")))
     assert judges == {} and step_auc(batch, judges, letters) is None
+
+
+def test_of_turns_those_that_came_closer_to_the_goal_are_right(letters):
+    batch, judges = batch_of(["ab", "cd"], letters, None)
+    assert batch.size("step") == 2 and judges == {}
+    batch.index["step"] = np.array([0, 1, 2, 3])  # each token a turn of its own, two in each episode
+    batch.index["seq"] = np.array([0, 0, 1, 1])
+    batch.put("progress", "step", np.array([1.0, 0.0, -1.0, np.nan]))
+    batch.put("adv", "step", np.array([0.5, 0.2, 0.1, 0.9]))
+    assert step_auc(batch, judges, letters) == 1.0  # of the first episode alone: the second has no turn that is right
+    batch.put("adv", "token", np.array([0.1, 0.2, 0.1, 0.9]))
+    assert step_auc(batch, judges, letters) == 0.0
+    batch.put("adv", "seq", np.ones(2))
+    assert step_auc(batch, judges, letters) is None

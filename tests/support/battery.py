@@ -38,7 +38,7 @@ from support.models import mini
 VOCAB = 24
 BESIDE = (
     *("start_value", "step_value", "necessary", "thinking", "efficiency", "spread", "reachable"),
-    "reference_reward",
+    *("reference_reward", "executable", "rule_reward", "thought", "taken_back", "repeated_later"),
 )
 SHARES = ("correctness_weight",)
 KEYS = ("g0", "g1", "g2")

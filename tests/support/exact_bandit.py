@@ -85,6 +85,8 @@ def gains(method: Method) -> tuple[float, float, float]:
     before = expected_reward(policy())
 
     def gain(direction: dict[str, torch.Tensor]) -> float:
+        if not length:
+            return 0.0  # no step: what credit is made of has to be learned first
         model = copy.deepcopy(policy())
         with torch.no_grad():
             for name, p in model.named_tensors().items():

@@ -14,6 +14,7 @@ from selfteach.core.errors import SelfteachError
 from selfteach.core.regime import home_of
 from selfteach.core.scoring import whole_step
 from selfteach.loop.assemble import check
+from selfteach.loop.method_on_task import for_task
 from selfteach.reward.combine import weighted
 
 SMALL_TASKS = {  # options that make a task small; a claim's task without an entry runs as it is
@@ -26,13 +27,17 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "digit_sum": {"n_test": 8},
     "hidden_rule": {"n_test": 8},
     "fact_graph": {"entities": 60, "relations": 4, "hops": (1,), "parts": 2, "n_test": 8},
+    "household": {"n_test": 8, "max_turns": 4},
+    "mended_sums": {"n_test": 8},
 }
 # of methods whose tools a task has with some options only
 OPTIONS_OF = {"router_r1": {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"}}
 TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.
-SMALL = {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "teacher_steps": 1, "tokens": 8}
+SMALL = {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "teacher_steps": 1, "tokens": 8} | dict.fromkeys(
+    ("critic_warmup", "estimator_steps"), 1
+)
 
 
 def short_job(name: str, start: Callable[..., Path]) -> RunConfig:
@@ -58,7 +63,8 @@ def task_of(name: str) -> tuple[str, dict[str, Any]]:
         task = STAND_IN.get(task, task)
         options = SMALL_TASKS.get(task, {}) | OPTIONS_OF.get(name, {})
         try:
-            check(entry(), task_source(task, options))
+            source = task_source(task, options)
+            check(for_task(entry(), source, source.defaults.get("judge")), source)
             return task, options
         except SelfteachError:
             continue

@@ -117,6 +117,8 @@ FAULTS = {
     "success raised ValueError": faulty(
         step=lambda self, text: ("a", 1.0, True), success=lambda self, rewards: int("x")
     ),
+    "no dict of numbers": faulty(step=lambda self, text: ("a", 1.0, True), notes=lambda self: {"progress": "far"}),
+    "progress = nan": faulty(step=lambda self, text: ("a", 1.0, True), notes=lambda self: {"progress": float("nan")}),
     "SystemExit": faulty(step=lambda self, text: exit(3)),
     "no answer within 0.2 s": faulty(step=hangs),
 }

@@ -1,0 +1,213 @@
+"""ArCHer (2402.19446): an agent with a critic of whole turns, learned off-policy, and a policy gradient in each turn.
+
+Over turns, values are learned by temporal differences from a replay buffer, with two critics and their slowly following
+targets. Within a turn every token has the turn's advantage.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core import (
+    Claim,
+    Column,
+    Method,
+    ModelRole,
+    Seq,
+    Term,
+    Token,
+    Update,
+    WeightSpec,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
+from ..core.blocks import logged
+from ..core.lazy import torch
+from ..credit import segments as seg
+from ..credit.composers import per_trajectory
+from ..credit.replay import replay
+from ..objective.loss_weights import sequence_mean
+from ..objective.policy import clipped_ratio
+from ..objective.schedules import after
+from ..objective.segments import seq_mean
+from .base import policy_method
+
+CRITICS = ("critic", "critic2")
+
+
+@method(
+    family="credit",
+    paper="2402.19446",
+    catalogue=29,
+    ignores_reward="its advantages are those of critics, which know nothing before they have learned",
+)
+def archer(
+    groups: int = 16,
+    rollouts: int = 8,
+    gamma: float = 0.95,
+    tau: float = 0.5,
+    buffer: int = 128,
+    replayed: int = 16,
+    critic_epochs: int = 4,
+    critic_minibatches: int = 4,
+    critic_lr: float = 1e-3,
+    critic_warmup: int = 5,
+    clip: float = 0.2,
+) -> Method:
+    """An actor-critic over turns: twin critics by temporal differences off-policy, a policy gradient per token.
+
+        Q(s, u):  (Q - r - gamma Vbar(s'))^2,    Vbar 0 after the last turn
+        V(s):     (V - Qbar(s, u))^2
+        A(s, u) = min(Q1, Q2) - min(V1, V2)
+        policy:   -A(s, u) log pi(u_h | s, u_<h) for each token u_h of a turn, by PPO's clip
+
+    Zhou et al. 2024, section 3 and the released code. A critic is a copy of the start model: V is its head before a
+    turn's first token, Q one after its last; bars are target networks, which move by the share `tau` of the way to
+    their critic at every step. The critics learn from the step's episodes and from `replayed` groups of the `buffer`
+    newest, drawn anew each step; the policy from the step's own, after the `critic_warmup` first steps. Chosen here:
+    targets move once a step and not after each of its updates (0.1 there), so that tau is larger; V learns from turns
+    of the buffer, where the code samples new ones of the present policy; the token-level baseline is left out, as in
+    the code's default. replayed = 0: critics on the step's own episodes alone.
+    """
+    base = policy_method(credit=(per_trajectory(),), term=Term(clipped_ratio()), groups=groups, rollouts=rollouts)
+    old = replay(
+        size=buffer, take=replayed, order="random", again=True, drop_zero_variance=False, loss_stream="replayed"
+    )
+    credit = (per_trajectory(), *((old,) if replayed else ()))
+    learn_critics = tuple(
+        Update(
+            (c,),
+            (
+                Term(
+                    turn_td(gamma=gamma).reading(
+                        critic_scalar_after=f"{c}_scalar_after",
+                        critic_value=f"{c}_value",
+                        target_scalar_after=f"{c}_target_scalar_after",
+                        target_value=f"{c}_target_value",
+                    ),
+                    on=("main", "replayed"),
+                ),
+            ),
+            epochs=critic_epochs,
+            minibatches=critic_minibatches,  # dealt out for each critic anew, so that the two differ
+            lr=critic_lr,
+        )
+        for c in CRITICS
+    )
+    learn_policy = Update(
+        ("policy",),
+        (Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),),
+        assign=(turn_advantage(),),
+        when=after(step=critic_warmup),
+    )
+    heads = ("value", "scalar")
+    return base.replace(credit=credit, updates=(*learn_critics, learn_policy)).override(
+        weights={c: WeightSpec("start") for c in CRITICS}
+        | {f"{c}_target": WeightSpec(c, follow=c, rate=tau) for c in CRITICS},
+        models={n: ModelRole((n,), heads=heads) for c in CRITICS for n in (c, f"{c}_target")},
+    )
+
+
+def ends(step: torch.Tensor) -> torch.Tensor:
+    """bool[N]: the last row of each turn; rows of a turn in order."""
+    return torch.cat([step[1:] != step[:-1], torch.ones_like(step[:1], dtype=torch.bool)])
+
+
+def after_turn(value: torch.Tensor, seq: torch.Tensor) -> torch.Tensor:
+    """f[N]: at a turn's last row the value before the next turn of its sequence, 0 after the last one.
+
+    value f[N] is the value before each row.
+    """
+    follows = torch.cat([seq[1:] == seq[:-1], torch.zeros_like(seq[:1], dtype=torch.bool)])
+    return torch.where(follows, torch.cat([value[1:], value[:1]]), 0.0)
+
+
+def q_right(
+    *, critic_scalar_after: torch.Tensor, step: torch.Tensor, reward: torch.Tensor, seq: torch.Tensor
+) -> torch.Tensor:
+    """Q of the turns of episodes with a reward above 1/2."""
+    return critic_scalar_after[ends(step) & (reward[seq] > 0.5)]
+
+
+def q_wrong(
+    *, critic_scalar_after: torch.Tensor, step: torch.Tensor, reward: torch.Tensor, seq: torch.Tensor
+) -> torch.Tensor:
+    """Q of the turns of all other episodes."""
+    return critic_scalar_after[ends(step) & (reward[seq] <= 0.5)]
+
+
+@block
+@logged("q_right", q_right)
+@logged("q_wrong", q_wrong)
+def turn_td(
+    *,
+    critic_scalar_after: Token,
+    critic_value: Token,
+    target_scalar_after: Token,
+    target_value: Token,
+    reward: Seq,
+    step: Token,
+    seq: Token,
+    gamma: float = 0.95,
+) -> Seq:
+    """Temporal differences of whole turns (equations 2 and 3), the mean over the turns of an episode.
+
+        l = mean_k (Q_k - r_k - gamma Vbar_{k+1})^2 + (V_k - Qbar_k)^2
+
+    Q_k is the scalar head after the turn's last token, V_k the value head before its first; r is 0 but at the end.
+    Logs Q of the turns of episodes that went well, and of others. Args: heads f[N]; reward f[S]; step, seq i64[N].
+    Returns: l f[S]. Scope: seq.
+    """
+    end = ends(step)
+    begin = torch.cat([torch.ones_like(end[:1]), end[:-1]])
+    is_last = torch.cat([seq[1:] != seq[:-1], torch.ones_like(seq[:1], dtype=torch.bool)])
+    target = torch.where(is_last, reward[seq], gamma * after_turn(target_value, seq)).detach()
+    q_error = (critic_scalar_after - target)[end] ** 2
+    v_error = (critic_value[begin] - target_scalar_after[end].detach()) ** 2
+    return seq_mean(q_error + v_error, seq[end], len(reward))
+
+
+@block
+def turn_advantage(
+    *,
+    critic_scalar_after: Token,
+    critic2_scalar_after: Token,
+    critic_value: Token,
+    critic2_value: Token,
+    step: Token,
+) -> dict[str, Column]:
+    """The advantage of each turn by two critics: min(Q1, Q2) after its last token, min(V1, V2) before its first.
+
+    Args: heads f64[N]; step i64[N]. Returns: adv f64[N], the same for all tokens of a turn. Scope: step.
+
+    >>> turns = {"critic_value": [0.5, 9.0], "critic2_value": [0.25, 9.0], "step": [0, 0]}
+    >>> turn_advantage(critic_scalar_after=[9.0, 1.0], critic2_scalar_after=[9.0, 0.75], **turns)["adv"].values
+    array([0.5, 0.5])
+    """
+    step = np.asarray(step)
+    q = np.minimum(critic_scalar_after, critic2_scalar_after)
+    v = np.minimum(critic_value, critic2_value)
+    last = seg.last(step, seg.count(step))
+    first = np.searchsorted(step, np.arange(seg.count(step)))
+    return {"adv": Column("token", (q[last] - v[np.minimum(first, len(v) - 1)])[step])}
+
+
+archer.claim = Claim(
+    (
+        premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),  # there is something to learn from
+        # the critic knows which turns lead to the goal
+        mechanism("late:critic/q_right", "self", "late:critic/q_wrong of self", by=0.05, fails_at=1.0),
+        mechanism("mean:policy/step_auc", "self", 0.5, by=0.05, fails_at=0.5),
+        outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
+        outcome("steps_to@0.5", "self", "grpo", relation="<", scale="ratio", by=0.2, fails_at=0.0),
+        outcome("auc", "self", "fresh", by=0.02, fails_at=0.99),
+    ),
+    arms={"grpo": "grpo", "fresh": ("archer", {"replayed": 0})},
+    regime="turns",
+    idea=("main.credit", "main.update.*", "models.*", "weights.*"),
+    because="a critic of whole turns that learns from old episodes too says what a turn was worth, where the return of"
+    " an episode of ten turns does not",
+)

@@ -1,0 +1,48 @@
+"""Regimes of acting in an environment over many turns, rewarded at the end alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.regime import Regime, regime
+from .digits import BATCH, RUN
+
+TURNS: dict[str, Any] = {
+    "model": "tiny-s",
+    "settings": {
+        **RUN,
+        "warm_practice_steps": 1500,
+        "warm_steps": 300,
+        "warm_batch": 32,
+        "warm_lr": 2e-3,
+        "steps": 80,
+        "eval_every": 8,
+    },
+    "args": BATCH,
+    "search": {"lr": (1e-4, 3e-4, 6e-4)},
+}
+
+
+@regime
+def turns() -> Regime:
+    """A household, where a thing is to be found, treated and brought somewhere in twelve turns.
+
+    At each turn the start may do what leads on, wander, repeat what has just failed, or give up. Half of the episodes
+    of the test ask for a thing with a treatment that training never has.
+    """
+    return Regime(task="household", task_options={"ways": (0.5, 0.25, 0.21, 0.04)}, **TURNS)
+
+
+@regime
+def turns_noisy() -> Regime:
+    """`turns`, where every eighth action fails although it could be done, and to repeat it is then right."""
+    return Regime(task="household", task_options={"ways": (0.5, 0.25, 0.21, 0.04), "slips": 0.125}, **TURNS)
+
+
+@regime
+def twenty_questions() -> Regime:
+    """Twenty questions over objects known by heart, where the start asks at random, asks again, or guesses too early.
+
+    The table of objects is learned before RL begins, which learns to ask for what splits the objects that are left.
+    """
+    return Regime(task="twenty_questions", task_options={"ways": (0.45, 0.27, 0.22, 0.06)}, **TURNS)
