@@ -17,9 +17,9 @@ NAMES = {
         min_target minibatches ngram noise pool questions references rollouts rounds samples searches size solutions
         stride sync target_step tasks tokens turns verdicts votes window""",
     NOT_NEGATIVE: """alpha alpha_end beta beta1 beta2 beta_first beta_min bonus budget cache calibration capacity
-        clip clip_high compensation delay drop eta explore floor forecasts format_reward gain gate_from high
+        clip clip_high compensation delay drop eta explore far floor forecasts format_reward gain gate_from high
         high_max kappa length lenience low low_max mix_from mu neg_weight offset outcome penalty plateau power
-        process redundancy reflection repetition retrieval search_reward smooth std_share step steps success target
+        process redundancy reflection repetition resets retrieval search_reward smooth std_share step steps success target
         solved tau temperature tried verify_from""",
     POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
     A_SHARE: """cap decay drop_share ema_decay fixed format gamma gamma_repetition gate_high gate_low highest

@@ -92,6 +92,7 @@ class Stage:
              off-policy
     data     True: its programs only read data, so no engine is built and no reward is called
     enter    weight groups copied as it begins: {"ref": "policy"}
+    reset    weight groups whose optimisers begin anew as it begins: their moments and step counts are dropped
     """
 
     select: Block
@@ -108,8 +109,11 @@ class Stage:
     until: int | Block | None = None
     data: bool = False
     enter: Mapping[str, str] = field(default_factory=dict[str, str])
+    reset: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.reset, str):
+            object.__setattr__(self, "reset", (self.reset,))
         if self.sync < 1:
             raise BadValue(f"stage {self.name}: sync must be at least 1 update between deliveries, not {self.sync}")
         if self.staleness < 0:
@@ -257,9 +261,9 @@ def _rows(stage: Stage, full: bool = False) -> list[tuple[str, str]]:
             value = getattr(update, name)
             if value not in ((), None, 1):
                 rows.append((f"{at}.{name}", _text(value)))
-    for name in ("groups", "rollouts", "sampling", "staleness", "sync", "until", "data", "enter"):
+    for name in ("groups", "rollouts", "sampling", "staleness", "sync", "until", "data", "enter", "reset"):
         value = getattr(stage, name)
-        if value not in (None, {}, 0, False) and (name, value) != ("sync", 1):
+        if value not in (None, {}, (), 0, False) and (name, value) != ("sync", 1):
             rows.append((name, _text(value)))
     return rows
 

@@ -167,6 +167,10 @@ class Learner(Protocol):
         """Update a group towards another: target += rate * (source - target)."""
         ...
 
+    def reset_optimisers(self, groups: Sequence[str]) -> None:
+        """Let the optimisers of some groups begin anew: their moments and step counts are dropped."""
+        ...
+
     def put(self, group: str, tensors: Mapping[str, Any], where: str = "given weights") -> None:
         """Set a group's weights; `where` names their origin in errors."""
         ...

@@ -215,6 +215,12 @@ class LocalLearner:
         self.groups.copy(target, source, rate)
         self.changed.add(target)
 
+    def reset_optimisers(self, groups: Sequence[str]) -> None:
+        """Drop the moments and step counts of every optimiser that steps one of these groups."""
+        for group in groups:
+            self._group(group)
+        self.optimisers.clear(groups)
+
     def put(self, group: str, tensors: Mapping[str, Any], where: str = "given weights") -> None:
         """Set a group's weights; heads may be left out.
 

@@ -7,7 +7,7 @@ its largest absolute value, by the package bitsandbytes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -184,9 +184,10 @@ class Optimisers:
         p = named_parameters(self.groups, params)[name]
         self[params].state.setdefault(p, {})[part] = self._state_value(part, value, p)
 
-    def clear(self) -> None:
-        """Drop all state."""
-        self._optimisers.clear()
+    def clear(self, groups: Collection[str] | None = None) -> None:
+        """Drop the state of the optimisers that step one of these groups; None: of all."""
+        for params in [p for p in self._optimisers if groups is None or set(p) & set(groups)]:
+            del self._optimisers[params]
 
     def _state_value(self, part: str, t: Tensor, p: Tensor) -> Any:
         """A tensor of a file as the optimiser keeps it: on its device; in 8 bits the step count is an int."""

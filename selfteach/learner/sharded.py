@@ -179,6 +179,13 @@ class ShardedLearner(LocalLearner):
     def _do_copy(self, target: str, source: str, rate: float) -> None:
         super().copy(target, source, rate)
 
+    def reset_optimisers(self, groups: Sequence[str]) -> None:
+        """As LocalLearner.reset_optimisers."""
+        self._all("reset_optimisers", list(groups))
+
+    def _do_reset_optimisers(self, groups: Sequence[str]) -> None:
+        super().reset_optimisers(groups)
+
     # ---- gradients
 
     def gradients(self, params: Sequence[str]) -> dict[str, Tensor]:

@@ -46,7 +46,7 @@ def needed(method: Method) -> Method:
     groups = {g for m in models.values() for g in m.weights} | {
         g for s in method.stages for u in s.updates for g in u.params
     }
-    groups |= {g for s in method.stages for pair in s.enter.items() for g in pair}
+    groups |= {g for s in method.stages for g in (*s.enter.keys(), *s.enter.values(), *s.reset)}
     groups |= {w.follow for n, w in method.weights.items() if n in groups and w.follow}
     for g in sorted(groups - method.weights.keys()):
         raise BadValue(f"method {method.name}: no weight group is called {g!r}; it has {', '.join(method.weights)}")

@@ -413,6 +413,8 @@ class Loop:
         self.state.accepted = self.state.version * max(1, stage.groups)
         for target, source in stage.enter.items():
             self.learner.copy(target, source, 1.0)
+        if stage.reset:
+            self.learner.reset_optimisers(stage.reset)
         self._deliver_groups(stage.enter)
 
     def _length(self, stage: Stage) -> int | None:

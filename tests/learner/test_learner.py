@@ -352,6 +352,28 @@ def test_save_and_load_go_on_bit_for_bit(tmp_path):
         LocalLearner({"policy": WeightSpec()}, {"policy": ModelRole()}, model(), 0).load(tmp_path)
 
 
+def test_an_optimiser_that_is_reset_steps_as_a_new_one():
+    update = UPDATES["value, shared trunk"]
+    batch = loss_weights(made(), update)
+    one = learner()
+    one.backward(batch, update)
+    one.step(update, 1e-2)
+    two = learner()
+    for group in ("policy", "value_head"):
+        two.put(group, one.weights(group))
+    one.reset_optimisers(["ref"])
+    assert one.optimisers.tensors(), "the optimiser of other groups is left alone"
+    one.reset_optimisers(["policy"])
+    assert not one.optimisers.tensors()
+    for run in (one, two):
+        run.backward(batch, update)
+        run.step(update, 1e-2)
+    for group in ("policy", "value_head"):
+        assert one.fingerprint(group) == two.fingerprint(group)
+    with pytest.raises(UnknownName, match="polcy"):
+        one.reset_optimisers(["polcy"])
+
+
 def test_copies_and_averages():
     run = learner()
     policy, ref = copy.deepcopy(run.weights("policy")), copy.deepcopy(run.weights("ref"))

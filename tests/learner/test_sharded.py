@@ -189,6 +189,23 @@ def test_a_checkpoint_is_the_same_for_any_number_of_ranks(tmp_path: Path) -> Non
         assert distance(dict(one.weights(group)), first) < 1e-8
 
 
+def test_an_optimiser_is_reset_on_every_rank() -> None:
+    update = UPDATES["value, shared trunk"]
+    batch = loss_weights(made(), update)
+    one, two = (make(adam_eps=1e-3, grad_clip=1e6) for make in (local, sharded))
+    for run in (one, two):
+        for _ in range(2):
+            run.backward(batch, update)
+            run.step(update, 1e-2)
+        run.reset_optimisers(["policy"])
+        run.backward(batch, update)
+        run.step(update, 1e-2)
+    steps = [float(t) for n, t in two.optimisers.tensors().items() if n.endswith("|step")]
+    assert steps and set(steps) == {1.0}
+    for group in ("policy", "value_head"):
+        assert distance(dict(two.weights(group)), dict(one.weights(group))) < 1e-9, group
+
+
 def test_memory_that_runs_out_on_one_rank_halves_the_micro_batches_of_all() -> None:
     update = Update(("policy",), (Term(learn_hungry(rows_at_most=99), BOTH),))
     hungry = Update(("policy",), (Term(learn_hungry(rows_at_most=9), BOTH),))

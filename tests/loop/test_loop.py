@@ -139,6 +139,18 @@ def test_a_method_may_read_data_first_and_sample_then(letters):
     assert logged[2]["policy/logprob_mismatch_max"] < 1e-3, "the engine samples with the weights that were read"
 
 
+def test_a_stage_may_begin_with_a_new_optimiser(letters):
+    method = bandit(paid="spread").replace(until=2, reset=("policy",))
+    loop = loop_of(replace(method, repeat=2), letters, steps=4)
+    steps = list[float]()
+    for _ in range(4):
+        advance(loop, 1)
+        steps.append(float(next(t for n, t in loop.learner.optimisers.tensors().items() if n.endswith("|step"))))
+    assert steps == [1, 2, 1, 2]
+    with pytest.raises(BadValue, match="no weight group is called 'polcy'"):
+        needed(grpo().replace(reset=("polcy",)))
+
+
 def test_a_stage_begins_by_copying_and_a_group_may_follow(letters):
     loop = loop_of(bandit(paid="spread"), letters)
     stage = replace(loop.method.stage, enter={"old": "policy"})

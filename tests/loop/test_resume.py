@@ -88,6 +88,19 @@ def test_killed_at_random_moments_and_resumed(whole: tuple[RunConfig, Path], tmp
     )
 
 
+def test_a_stage_that_begins_anew_does_so_after_a_resume_between_two_stages(tmp_path: Path, mini_folder: Path):
+    made = registry.methods.get("bandit_reinforce")(groups=4, rollouts=4).replace(until=2, reset=("policy",))
+    out, cut = tmp_path / "whole", tmp_path / "cut"
+    assert api.train(run_config_of(mini_folder, replace(made, repeat=2), steps=3), out).done
+    shutil.copytree(out, cut, symlinks=True)
+    shutil.rmtree(cut / "checkpoints" / "000003")
+    (cut / "last").unlink()  # what is left is from the end of the first stage, with its moments
+    assert api.resume(cut).done
+    same_run(out, cut)
+    moments = load_file(cut / "last" / "optimiser.safetensors")
+    assert {float(t) for n, t in moments.items() if n.endswith("|step")} == {1.0}
+
+
 def test_ctrl_c_ends_cleanly_with_a_checkpoint(whole: tuple[RunConfig, Path], tmp_path: Path):
     run_config, _ = whole
     run_config = replace(run_config, settings=replace(run_config.settings, steps=400, checkpoint_every=1000))
