@@ -15,7 +15,7 @@ ONE_OR_MORE, NOT_NEGATIVE, POSITIVE, A_SHARE = Range(least=1), Range(least=0), R
 NAMES = {
     ONE_OR_MORE: """attempts batch branch candidates cycle epochs every groups iteration k keep limit max_states most
         min_target minibatches ngram noise pool questions references rollouts rounds samples searches size solutions
-        stride sync target_step tasks tokens turns verdicts votes window""",
+        stages stride sync target_step tasks tokens turns verdicts votes window""",
     NOT_NEGATIVE: """alpha alpha_end beta beta1 beta2 beta_first beta_min bonus budget cache calibration capacity
         clip clip_high compensation delay drop eta explore far floor forecasts format_reward gain gate_from high
         high_max kappa length lenience low low_max mix_from mu neg_weight offset outcome penalty plateau power

@@ -106,11 +106,11 @@ def stalled(
 
 
 # a penalty that holds a short run, as one of 1e-3 does a run of thousands of steps
-HELD = {"beta": 0.05, "rollouts": 8}
+HELD = {"beta": 0.3, "rollouts": 8, "minibatches": 1, "window": 6}
 
 prorl.claim = Claim(
     (
-        premise("late:policy/loss/kl", "no_reset", 0.005, fails_at=0.0),
+        premise("accuracy", "no_reset", "free", relation="<", by=0.05, fails_at=0.04),  # the penalty holds it
         mechanism("late:policy/loss/kl", "self", "no_reset", relation="<", scale="ratio", by=0.5, fails_at=0.0),
         outcome("accuracy", "self", "no_reset", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "free", relation=">=", by=0.03, fails_at=1.0),
@@ -118,11 +118,11 @@ prorl.claim = Claim(
     arms={
         "no_reset": ("prorl", {**HELD, "resets": 0}),
         "same_moments": ("prorl", {**HELD, "moments": False}),
-        "equal_clip": ("prorl", {**HELD, "high": 0.2}),
         "free": ("prorl", {**HELD, "beta": 0.0, "resets": 0}),
     },
     args=HELD,
-    regime="reused",
+    settings={"steps": 90},
+    regime="skill",
     idea=("main.until", "main.enter", "main.reset", "main.update*", "repeat", "models*", "weights*"),
     because="a penalty towards where a long run began holds it there in the end, and one towards where it is now does not",
 )
