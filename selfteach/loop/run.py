@@ -15,7 +15,7 @@ from ..core.batch import Batch
 from ..core.blocks import Block, initial_state, start_delay, state_key
 from ..core.errors import BadValue, EngineMismatch, NoTrainingData, ScoringFailed, unknown
 from ..core.method import Method, Stage
-from ..core.protocols import Engine, InterruptibleEngine, Learner
+from ..core.protocols import Engine, InterruptibleEngine, Learner, MeteredEngine
 from ..core.scoring import score, whole_step
 from ..core.task import RolloutRequest, Sampling, Task, TaskSource
 from ..core.threads import user_code
@@ -110,8 +110,10 @@ class Loop:
         self.ahead.start_clock()
         self.on_phase("rollout")
         self._deliver_sampler(stage)
+        meter = self.engine.meter if isinstance(self.engine, MeteredEngine) and not runs_ahead else dict[str, float]
+        meter()  # what an evaluation took is not this step's
         rollouts = await (self._next_rollouts(stage) if runs_ahead else self._rollouts(stage))
-        rolled = time.perf_counter()
+        rolled, took = time.perf_counter(), meter()
         self.on_phase("learn")
         learn = partial(self._learn_from, stage, rollouts)
         metrics, batch = await beside(learn) if runs_ahead else learn()
@@ -124,6 +126,7 @@ class Loop:
         record_step(state.history, state.step, groups, batch, metrics)
         step_s = time.perf_counter() - started
         metrics |= {"time/rollout_s": rolled - started, "time/learn_s": learned - rolled, "time/step_s": step_s}
+        metrics |= {f"engine/{name}": value for name, value in took.items()}
         metrics["tokens_per_s"] = sampled / max(step_s if runs_ahead else rolled - started, 1e-9)
         if runs_ahead:
             metrics |= self.ahead.figures(batch, state.version - 1, step_s, learned - rolled)

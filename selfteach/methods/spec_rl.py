@@ -33,6 +33,7 @@ from ..core.blocks import Array, asks_engine
 from ..core.lazy import torch
 from ..core.tagged_text import last_between
 from ..curriculum.select import pool, pool_tasks
+from ..rollout.single import ends_in_part_of
 from .grpo import grpo
 
 
@@ -171,11 +172,6 @@ def is_accepted(logp: Array, draft_logp: Array, uniform: Array, lenience: float)
     array([ True, False])
     """
     return np.log(uniform) < math.log(lenience) + np.asarray(logp, np.float64) - np.asarray(draft_logp, np.float64)
-
-
-def ends_in_part_of(stop: tuple[str, ...], text: str) -> bool:
-    """Whether a text ends in the beginning of a stop string, which the engine would miss on continuing from there."""
-    return any(text.endswith(s[:n]) for s in stop for n in range(1, len(s)))
 
 
 @quantity

@@ -54,6 +54,11 @@ def conclusion(text: str) -> str:
     return re.split(r"\b(?:is|are)\b:?|:", line)[-1].split(", ", 1)[0].strip().rstrip(".!")
 
 
+def ends_in_part_of(stop: tuple[str, ...], text: str) -> bool:
+    """Whether a text ends in the beginning of a stop string, which the engine would miss on continuing from there."""
+    return any(text.endswith(s[:n]) for s in stop for n in range(1, len(s)))
+
+
 @block
 async def read(
     *,

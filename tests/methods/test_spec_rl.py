@@ -23,7 +23,8 @@ from selfteach.engine.reference import draw
 from selfteach.loop.episode import play
 from selfteach.loop.log import read_events
 from selfteach.loop.step_context import StepContext
-from selfteach.methods.spec_rl import ends_in_part_of, from_draft, revisit
+from selfteach.methods.spec_rl import from_draft, revisit
+from selfteach.rollout.single import ends_in_part_of
 
 # Logits of three ids: the first token, then the second given the first. An answer is two tokens: nine of them.
 THEN = np.array([[0.0, 0.2, 0.4], [0.7, 0.6, -0.3], [-0.9, 0.5, 0.9], [0.1, -0.2, 0.3]])

@@ -48,7 +48,7 @@ def same_run(one: Path, other: Path) -> None:
     tales = []
     for run in (one, other):
         steps = [e for e in read_events(run / "log") if e["event"] in ("step", "eval", "final_eval")]
-        tales.append([{k: v for k, v in e.items() if not k.startswith("time/") and k not in TIMED} for e in steps])
+        tales.append([{k: v for k, v in e.items() if not k.startswith(("time/", "engine/")) and k not in TIMED} for e in steps])
     assert tales[0] == tales[1]
     apart = ("log", "log_hash", "made_by", "seconds")
     states = [json.loads((run / "last" / "state.json").read_text())["state"]["map"] for run in (one, other)]
