@@ -314,3 +314,20 @@ def reworded() -> Regime:
         shows="the vote on one wording rewards the error that most answers to it share",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.05, fails_at=0.02),
     )
+
+
+@regime
+def bilingual() -> Regime:
+    """`skill` in two languages, of which half of the demonstrations mix: what is right is right in both.
+
+    Being right says nothing about the language, so RL for it alone leaves answers as mixed as it finds them.
+    """
+    return Regime(
+        task="two_tongues",
+        task_options={"mixed": 0.5, "slowly": 0.3, "quickly": 0.3, "guess": 0.4, **TASK},
+        model="tiny-s",
+        settings={**WARM, "warm_practice_steps": 1500, "warm_steps": 300, **RUN, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "quickly", "guess"),
+        search=SEARCH,
+    )

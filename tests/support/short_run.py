@@ -25,6 +25,7 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "games": {"n_test": 8},
     "digit_sum": {"n_test": 8},
     "hidden_rule": {"n_test": 8},
+    "two_tongues": {"n_test": 8},
 }
 TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
