@@ -14,13 +14,13 @@ ONE_OR_MORE, NOT_NEGATIVE, POSITIVE, A_SHARE = Range(least=1), Range(least=0), R
 # A name means the same in every method that has it; where two methods use it for different things, the wider range.
 NAMES = {
     ONE_OR_MORE: """attempts batch branch candidates cycle epochs every groups iteration k keep limit max_states most
-        min_target minibatches ngram noise places pool prefix questions references rollouts rounds samples searches size solutions
-        stages stride sync target_step tasks tokens turns verdicts votes window""",
+        min_target minibatches ngram noise places pool prefix questions references rollouts rounds samples searches size
+        solutions stages stride sync target_step tasks tokens turns verdicts votes window""",
     NOT_NEGATIVE: """alpha alpha_end beta beta1 beta2 beta_first beta_min bonus budget cache calibration capacity
         clip clip_high compensation delay drop eta explore far floor forecasts format_reward gain gate_from high
         high_max kappa length lenience low low_max mix_from mu neg_weight offset outcome penalty plateau power
-        process redundancy reflection repetition resets retrieval search_reward smooth std_share step steps success target
-        solved tau temperature tried verify_from""",
+        process redundancy reflection repetition resets retrieval search_reward smooth std_share step steps
+        success target solved tau temperature tried verify_from""",
     POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
     A_SHARE: """cap decay drop_share ema_decay error fixed format gamma gamma_repetition gate_high gate_low highest
         label_smoothing lam least_probability mu_valley noise_end noise_start rate saturation share static""",

@@ -1,8 +1,8 @@
 """Magistral (Mistral AI 2025, arXiv 2506.10910): GRPO without a penalty, and a reward of four parts.
 
-    loss = -sum over a group's tokens of min(r A, clip(r, 1 - low, 1 + high) A) / tokens of the group
-    A_i  = (r_i - mean of the group), then (A_i - mean) / std over the sequences of the minibatch
-    r    = 0 without the format, else 0.1 + 0.9 right + 0.1 in the question's language + length penalty
+loss = -sum over a group's tokens of min(r A, clip(r, 1 - low, 1 + high) A) / tokens of the group
+A_i  = (r_i - mean of the group), then (A_i - mean) / std over the sequences of the minibatch
+r    = 0 without the format, else 0.1 + 0.9 right + 0.1 in the question's language + length penalty
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def magistral(
 
         loss = -mean over groups of sum_i sum_t min(r A_i, clip(r, 1 - low, 1 + high) A_i) / sum_i |o_i|
         r_i  = 0 where <think> and <answer> do not stand as they should, else
-               0.1 + 0.9 right + language (all of it in one language) + 0.1 clip((limit - cache - length) / cache, -1, 0)
+               0.1 + 0.9 right + language (where all is in one) + 0.1 clip((limit - cache - length) / cache, -1, 0)
 
     Mistral AI 2025, sections 2.1 and 2.2; high is 0.26 to 0.28 there. Groups of equal rewards are left out
     (drop_equal), and advantages normalised over each minibatch (normalise). The authors tell languages apart by a
@@ -92,9 +92,7 @@ def _scaled(adv: Token, seq: Token, eps: float) -> Token:
     return ((own - own.mean()) / (own.std() + eps))[of_row]
 
 
-def _clipped(
-    logp: Token, old_logp: Token, adv: Token, seq: Token, low: float, high: float, eps: float
-) -> torch.Tensor:
+def _clipped(logp: Token, old_logp: Token, adv: Token, seq: Token, low: float, high: float, eps: float) -> torch.Tensor:
     """bool: of the tokens with an advantage, those that lose their gradient to the clip."""
     return clipped_tokens(logp, old_logp, _scaled(adv, seq, eps), low, high, None)
 

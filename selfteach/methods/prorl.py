@@ -45,7 +45,7 @@ def prorl(
 ) -> Method:
     """DAPO's loss and dynamic sampling at a high temperature, with a KL penalty whose reference is reset.
 
-        loss = -mean over tokens of min(r A, clip(r, 1 - low, 1 + high) A) + beta mean over tokens of k2(logp - ref_logp)
+        loss = -mean over tokens of min(r A, clip(r, 1 - low, 1 + high) A) + beta mean of k2(logp - ref_logp)
 
     Liu et al. 2025: low 0.2, high 0.4, temperature 1.2, sixteen rollouts, four updates a batch, beta between 1e-4 and
     1e-3, groups of equal rewards replaced (in `rounds` rounds at most). A reset makes the policy its own reference and
@@ -124,5 +124,5 @@ prorl.claim = Claim(
     settings={"steps": 90},
     regime="skill",
     idea=("main.until", "main.enter", "main.reset", "main.update*", "repeat", "models*", "weights*"),
-    because="a penalty towards where a long run began holds it there in the end, and one towards where it is now does not",
+    because="a penalty towards where a run began holds it there in the end, and one towards where it is now does not",
 )

@@ -155,5 +155,5 @@ qerl.claim = Claim(
     settings=LORA,
     regime="skill",
     idea=("quantise", "main.sampler", "main.update*"),
-    because="what rounding to four bits does to a policy raises its entropy, which lets it find what is rewarded sooner",
+    because="what rounding to four bits does to a policy raises its entropy, which lets it find what is rewarded",
 )

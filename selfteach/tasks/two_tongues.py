@@ -22,7 +22,9 @@ WORDS = {
     "looping": "herhaald",
     "skipping": "overslaand",
     "check": "nagaan",
-    **dict(zip("0123456789", "nul een twee drie vier vijf zes zeven acht negen".split(), strict=True)),
+    **dict(
+        zip("0123456789", ["nul", "een", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht", "negen"], strict=True)
+    ),
 }
 
 

@@ -455,7 +455,7 @@ def test_a_sampler_of_other_weights_is_refused_where_it_cannot_be(letters):
     with pytest.raises(BadValue, match=r"louder changes what the engine samples with.*--staleness 0"):
         method_on_task.check_run_ahead(bandit().replace(sampler=louder()), 1, False)
     loop = with_stage(loop_of(bandit(), letters), sampler=misnamed())
-    with pytest.raises(UnknownName, match="no weight of the sampler is called 'model.norm'"):
+    with pytest.raises(UnknownName, match=r"no weight of the sampler is called 'model\.norm'"):
         advance(loop)
 
 

@@ -24,7 +24,7 @@ def row(*values: float, width: int) -> torch.Tensor:
 
 
 def test_nvfp4_rounds_to_its_values_by_blocks_of_sixteen():
-    # the block's largest is 12, so that its scale is 2: 0.9 -> 0.45 -> 0.5 -> 1; 4.9 -> 2.45 -> 2 -> 4; 5.1 -> 2.55 -> 3
+    # the largest is 12, so that the scale is 2: 0.9 -> 0.45 -> 0.5 -> 1; 4.9 -> 2.45 -> 2 -> 4; 5.1 -> 2.55 -> 3 -> 6
     got = in_format(weight=row(12.0, 0.9, 4.9, -5.1, 0.4, width=16))
     assert got[0, :5].tolist() == pytest.approx([12.0, 1.0, 4.0, -6.0, 0.0], rel=1e-9)
     # another block has a scale of its own: 0.9 of a block up to 0.9 stays (in E4M3, to 1/16)
