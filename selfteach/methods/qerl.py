@@ -49,6 +49,7 @@ def qerl(
     alone, so sampler and learner differ by it (policy/logprob_mismatch_mean). old: p_old is the learner's at the step's
     start, as in the released code, which takes noisy samples for its own; "sampler": of who sampled. Evaluations are
     without noise. Only what is rounded away is simulated: the arithmetic is float32, and neither memory nor time falls.
+    Adapters of such a run are for the rounded model, with which they are merged when it is done.
     """
     term = clipped_ratio(low=low, high=high)
     made = policy_method(
