@@ -11,9 +11,8 @@ not fit. So few are sampled at once, and what is learned is the same, since adva
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -42,6 +41,7 @@ from ..rollout.single import ends_in_part_of
 from .grpo import grpo
 
 Schedule = Literal["whole", "rounds", "refill", "planned"]
+Waiting = tuple[float, asyncio.Future[None]]  # for how long a place is likely needed, and who is told of it
 
 
 @method(family="system", paper="2506.22950", catalogue=365)
@@ -59,11 +59,8 @@ def infinite_sampling(
     requests, "planned" the length-aware one, "whole" everything at once, as GRPO does. Every answer draws with random
     numbers of its own, so that all four sample the same texts and take the same step, bit for bit; what differs is
     engine/peak_tokens and engine/steps. prefix: tokens of each answer that are sampled first, by which its length is
-    predicted: the mean length of earlier answers of the run that began so (`with_lengths`). error: by how much the plan
-    may be longer than the best one, at each of its halvings (`dealt`).
-
-    The paper's predictor and its planner's form are not known in detail; both were chosen here. `places` bounds what is
-    in use; what the engine allocates is its number of slots (`--slots`), which this many suffice for.
+    predicted (`with_lengths`). error: of the plan, at each of its halvings (`dealt`). The paper's predictor and planner
+    are not known in detail; these were chosen here. `places` bounds what is in use; what is allocated is `--slots`.
     """
     return grpo(groups=groups, rollouts=rollouts).replace(
         select=with_lengths(prefix=prefix),
@@ -154,7 +151,7 @@ async def in_places(
                 over = turn.status != "length" or drawn == longest or text.endswith(stop)
     if not over:
         left = predicted(lengths or {}, rollout.response_ids(context.at)[:prefix]) - drawn
-        async with contextlib.nullcontext() if lengths is None or schedule == "whole" else second.one(left):
+        async with nullcontext() if lengths is None or schedule == "whole" else second.one(left):
             turn = await context.sample(
                 stop=stop,
                 max_tokens=None if longest is None else longest - drawn,
@@ -185,10 +182,8 @@ class Places:
     open: int = 0  # places that are left, of this round where there are rounds
     ready: bool = True  # nobody is in the part before this one
     running: dict[asyncio.Future[None], int] = field(default_factory=dict[asyncio.Future[None], int])  # who is where
-    waiting: list[tuple[float, asyncio.Future[None]]] = field(default_factory=list[tuple[float, asyncio.Future[None]]])
-    hands: list[list[tuple[float, asyncio.Future[None]]]] = field(
-        default_factory=list[list[tuple[float, asyncio.Future[None]]]]
-    )  # of each place: who is to have it, by the plan
+    waiting: list[Waiting] = field(default_factory=list[Waiting])
+    hands: list[list[Waiting]] = field(default_factory=list[list[Waiting]])  # of each place: who is to have it, planned
 
     @asynccontextmanager
     async def one(self, length: float = 0.0) -> AsyncGenerator[None]:
@@ -247,9 +242,8 @@ class Places:
 def dealt(lengths: Sequence[float], hands: int, error: float = 0.05) -> list[list[int]]:
     """Sequences dealt to hands so that the longest sum of lengths is small: the indices of each hand.
 
-    Halves of the hands get a share of all lengths that is as near to half as can be, and so on. Which sums a half can
-    have is found by dynamic programming over lengths that are rounded to error / n of their sum, so that it is nearer
-    than `error` to the best (the scheme of Sahni 1976 for two machines).
+    Halves of the hands get sums as near to half of all as can be, and so on. Which sums a half can have is found by
+    dynamic programming over lengths rounded to error / n of their sum (Sahni 1976, for two machines).
 
     >>> dealt([4, 3, 3, 2, 2, 2], 2)
     [[1, 2, 3], [0, 4, 5]]
@@ -271,15 +265,10 @@ def dealt(lengths: Sequence[float], hands: int, error: float = 0.05) -> list[lis
             first.append(i)
             rest -= sizes[i]
     first.reverse()
-    second = [i for i in range(len(lengths)) if i not in set(first)]
-    return [
-        [own[i] for i in hand]
-        for own, count in ((first, left), (second, hands - left))
-        for hand in dealt([lengths[i] for i in own], count, error)
-    ]
+    halves = (first, left), ([i for i in range(len(lengths)) if i not in set(first)], hands - left)
+    return [[own[i] for i in hand] for own, n in halves for hand in dealt([lengths[i] for i in own], n, error)]
 
 
-# a group of as many answers as fit no cache of this size
 LARGE = {"groups": 4, "rollouts": 32}
 
 infinite_sampling.claim = Claim(
@@ -291,11 +280,7 @@ infinite_sampling.claim = Claim(
         outcome("sum:engine/steps", "self", "refill", relation="<", scale="ratio", by=0.02, fails_at=0.0),
         outcome("accuracy", "self", "whole", relation="~", by=0.001, fails_at=0.5),  # the same texts, the same steps
     ),
-    arms={
-        "whole": ("infinite_sampling", {**LARGE, "schedule": "whole"}),
-        "rounds": ("infinite_sampling", {**LARGE, "schedule": "rounds"}),
-        "refill": ("infinite_sampling", {**LARGE, "schedule": "refill"}),
-    },
+    arms={name: ("infinite_sampling", {**LARGE, "schedule": name}) for name in ("whole", "rounds", "refill")},
     args=LARGE,
     regime="verbose",
     idea=("main.program.main",),

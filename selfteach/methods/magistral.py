@@ -118,8 +118,8 @@ def minibatch_scaled(
     so that the minibatch is not split. Returns: l f[N]. Scope: batch.
 
     >>> given = {"logp": torch.zeros(3), "old_logp": torch.zeros(3), "batch": torch.zeros(3)}
-    >>> minibatch_scaled(**given, adv=torch.tensor([2.0, 2.0, 0.0]), seq=torch.tensor([0, 0, 1]), eps=0.0).tolist()
-    [-0.7071..., -0.7071..., 0.7071...]
+    >>> minibatch_scaled(**given, adv=torch.tensor([2.0, 2.0, 0.0]), seq=torch.tensor([0, 0, 1]), eps=0.0)
+    tensor([-0.7071, -0.7071,  0.7071])
     """
     return clipped_ratio(logp=logp, old_logp=old_logp, adv=_scaled(adv, seq, eps), low=low, high=high)
 

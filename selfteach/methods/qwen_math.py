@@ -78,7 +78,7 @@ def qwen_math(
 
     Left out, as they need data or tools that are not a task's: answers by code, questions without a label (whose answer
     is a vote), and choosing questions for RL of which two to five in eight answers are right. A head of one layer
-    stands for the two-layer one. rounds=0: RL alone, with the reward model as it starts.
+    stands for the two-layer one.
     """
     judge = Stage(
         name="judge",
@@ -114,7 +114,7 @@ def qwen_math(
         enter={"ref": "policy"} if beta else {},
     )
     return Method(
-        stages=(*(judge, imitate) * rounds, rl),
+        stages=(*[s for s in (judge, imitate) if s.until] * rounds, rl),
         weights={"policy": WeightSpec(), "ref": WeightSpec(), "rm": WeightSpec()},
         models={
             "policy": ModelRole(("policy",)),
@@ -143,7 +143,7 @@ def listwise(*, scalar_after: Token, seq: Token, reward: Seq, group: Seq) -> Grp
     for number in range(int(group.max()) + 1 if len(group) else 0):
         right, wrong = (score[(group == number) & side] for side in (reward >= 1, reward < 1))
         gaps = right[:, None] - wrong[None]
-        out.append(-torch.nn.functional.logsigmoid(gaps).mean() if gaps.numel() else 0.0 * score.sum())
+        out.append(-torch.nn.functional.logsigmoid(gaps).sum() / max(gaps.numel(), 1))
     return torch.stack(out) if out else score[:0]
 
 

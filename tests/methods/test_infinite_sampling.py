@@ -18,18 +18,17 @@ from selfteach.methods.infinite_sampling import Places, both_parts, dealt, in_pl
 
 def played(places: Places, lengths: list[int]) -> list[tuple[int, int]]:
     """When each sequence begins and ends, in steps, where each needs as many as it is long."""
-    out, clock = [(0, 0)] * len(lengths), 0
+    out, clock = [(0, 0)] * len(lengths), [0]
     left: dict[int, int] = {}
 
     async def sequence(i: int) -> None:
         async with places.one(float(lengths[i])):
-            begun, left[i] = clock, lengths[i]
+            begun, left[i] = clock[0], lengths[i]
             while left[i]:
                 await asyncio.sleep(0)
-            out[i] = (begun, clock)
+            out[i] = (begun, clock[0])
 
     async def go() -> None:
-        nonlocal clock
         places.ready = False  # first tokens are still to come
         tasks = [asyncio.ensure_future(sequence(i)) for i in range(len(lengths))]
         await asyncio.sleep(0)
@@ -41,7 +40,7 @@ def played(places: Places, lengths: list[int]) -> list[tuple[int, int]]:
             assert sum(n > 0 for n in left.values()) <= places.count
             for i in left:
                 left[i] -= left[i] > 0
-            clock += 1
+            clock[0] += 1
         await asyncio.gather(*tasks)
 
     asyncio.run(go())

@@ -56,7 +56,7 @@ def test_the_stages_are_rounds_of_judging_and_imitating_and_then_rl():
     made = of("qwen_math", rounds=2, judge_steps=3, imitate_steps=1)
     assert [(s.name, s.until) for s in made.stages] == [("judge", 3), ("imitate", 1)] * 2 + [("main", None)]
     assert made.stage.enter == {"ref": "policy"} and of("qwen_math", beta=0.0).stage.enter == {}
-    assert [s.name for s in of("qwen_math", rounds=0).stages] == ["main"]
+    assert [s.name for s in of("qwen_math", rounds=1, imitate_steps=0).stages] == ["judge", "main"]
 
 
 def test_the_best_of_several_answers_is_the_one_that_is_liked_most(letters: Any):
