@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,16 @@ import torch
 from support.battery import of
 from support.by_hand import token_gradient
 from support.episodes import single_turn_group
+from support.loops import bandit
 from support.models import mini
+from support.runs import run_config_of, same_run
 
+from selfteach import api
 from selfteach.core import BadValue
 from selfteach.methods.qerl import E2M1, in_format, noise_of, norm_noise
 from selfteach.model import lora
 from selfteach.model.catalog import StartModel
-from selfteach.training import quantised
+from selfteach.training import quantised, trained_model
 
 
 def row(*values: float, width: int) -> torch.Tensor:
@@ -79,3 +84,17 @@ def test_the_ratio_is_to_the_learner_or_to_who_sampled():
     # to the learner's own the ratio is 1 and nothing is clipped; to the sampler's it is 1.5, above 1.28
     assert token_gradient(of("qerl"), [group], live, prox_logp=start) == pytest.approx([-a / 2, a / 2], rel=1e-5)
     assert token_gradient(of("qerl", old="sampler"), [group], live) == pytest.approx([0.0, a / 2], rel=1e-5)
+
+
+def test_adapters_are_over_the_rounded_model_also_in_a_run_that_goes_on(tmp_path: Path, mini_folder: Path):
+    made = of("qerl", groups=4, rollouts=4, noise_start=0.1, stages=3).replace(reward=bandit().stage.reward)
+    out, cut = tmp_path / "whole", tmp_path / "cut"
+    assert api.train(run_config_of(mini_folder, made, steps=4, lora_rank=2, lora_targets=("q_proj",)), out).done
+    shutil.copytree(out, cut, symlinks=True)
+    shutil.rmtree(cut / "checkpoints" / "000004")
+    (cut / "last").unlink()  # what is left holds adapters alone
+    rounded = {n: in_format(weight=w) for n, w in mini(264).named_tensors().items() if n.endswith("up_proj.weight")}
+    there = trained_model(cut).model.named_tensors()
+    assert rounded and all(torch.equal(there[n], w) for n, w in rounded.items())
+    api.resume(cut)
+    same_run(out, cut)
