@@ -129,15 +129,11 @@ magistral.claim = Claim(
         premise("late:reward/mixed", "unpaid", 0.2, fails_at=0.1),  # being right alone does not unmix
         premise("accuracy", "self", "start", by=0.2, fails_at=0.85),
         mechanism("late:reward/mixed", "self", "unpaid", relation="<", by=0.2, fails_at=0.1),
-        outcome("late:reward/mixed", "self", 0.02, by=0.001, relation="<", fails_at=0.03),
+        outcome("late:reward/mixed", "self", 0.05, by=0.001, relation="<", fails_at=0.05),
         outcome("accuracy", "self", "unpaid", relation=">=", by=0.03, fails_at=1.0),
     ),
-    arms={
-        "unpaid": ("magistral", {"language": 0.0}),
-        "equal_clip": ("magistral", {"high": 0.2}),
-        "unscaled": ("magistral", {"normalise": False}),
-    },
+    arms={"unpaid": ("magistral", {"language": 0.0})},
     regime="bilingual",
-    idea=("main.reward*", "main.update*"),
+    idea=("main.reward*",),
     because="a tenth of the reward for the question's language is enough that answers keep to it",
 )
