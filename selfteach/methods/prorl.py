@@ -96,9 +96,9 @@ def stalled(
     >>> stalled(history=history, state={"began": 0, "ended": 0}, window=2, gain=0.5)
     (True, {'began': 4, 'ended': 1})
     """
-    if state["ended"] >= most or history.step - state["began"] < 2 * window:
-        return False, state
     rewards = history.scalars.get("reward/mean", [])[-2 * window :]
+    if state["ended"] >= most or min(history.step - state["began"], len(rewards)) < 2 * window:
+        return False, state
     risen = np.mean(rewards[window:]) - np.mean(rewards[:window])
     if risen >= gain and np.mean(history.scalars.get(PENALTY, [0.0])[-window:]) <= far:
         return False, state

@@ -87,7 +87,9 @@ def test_the_ratio_is_to_the_learner_or_to_who_sampled():
 
 
 def test_adapters_are_over_the_rounded_model_also_in_a_run_that_goes_on(tmp_path: Path, mini_folder: Path):
-    made = of("qerl", groups=4, rollouts=4, noise_start=0.1, stages=3).replace(reward=bandit().stage.reward)
+    made = of("qerl", groups=4, rollouts=4, noise_start=0.1, noise_end=0.05, stages=3).replace(
+        reward=bandit().stage.reward
+    )
     out, cut = tmp_path / "whole", tmp_path / "cut"
     assert api.train(run_config_of(mini_folder, made, steps=4, lora_rank=2, lora_targets=("q_proj",)), out).done
     shutil.copytree(out, cut, symlinks=True)
