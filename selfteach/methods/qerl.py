@@ -113,8 +113,8 @@ def norm_noise(
         sigma_k = start (end / start)^((k - 1) / (stages - 2)),   k = floor(stages step / steps);   nothing for k = 0
 
     Noise on the scale that feeds projections is noise on their rows, the same for all of them, so that what is
-    quantised stays as it is. Returns: those weights by name. Raises BadValue for fewer than three stages, and for a model
-    without an RMSNorm.
+    quantised stays as it is. Returns: those weights by name. Raises BadValue for fewer than three stages, and for a
+    model without an RMSNorm.
     """
     sigma = noise_of(min(stages * step // steps, stages - 1), start, end, stages)
     names = [name for name in weights if name.endswith("norm.weight")]
