@@ -63,6 +63,8 @@ def _check_reward(block: Block) -> None:
 def _check_columns(method: Method, stage: Stage) -> None:
     assigners = [p for p in stage.credit if "groups" not in p.needs] + [p for u in stage.updates for p in u.assign]
     extra = _provided([*stage.reward, *stage.credit, *assigners])
+    for composer in (p for p in stage.credit if p.name == "per_trajectory"):
+        extra |= set(composer.hyper_parameters["tokens"])  # columns of every batch, also of one without any of them
     given = {*ROWS, *INDEX, *COMPOSED, *extra}
     terms = [t for u in stage.updates for t in u.terms]
     readers = [("assigner", p, STATE) for p in assigners]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import Column, Method, Seq, Term, Token, block, method, provides
+from ..core import Column, Home, Method, Seq, Term, Token, block, method, provides
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
 from ..credit.returns import reward_to_go
@@ -21,7 +21,7 @@ from ..objective.policy import clipped_ratio
 from .base import policy_method
 
 
-@method(family="system", paper="2510.01051", catalogue=309)
+@method(family="system", paper="2510.01051", catalogue=309, home=Home("digit_sum", 60))
 def rebn(
     groups: int = 128,
     rollouts: int = 1,
