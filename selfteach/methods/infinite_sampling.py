@@ -189,7 +189,7 @@ class Places:
     async def one(self, length: float = 0.0) -> AsyncGenerator[None]:
         """A place inside the `with`; length: for how long it is likely needed."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append((length, turn))
+        self.waiting.append((max(length, 1.0), turn))  # longer than foretold already: likely over soon
         self._tell()
         self.admit()
         try:
@@ -230,7 +230,7 @@ class Places:
         """Deal all who wait to the places so that all are done at about the same time, the shortest first in each."""
         everyone = [*self.waiting, *(w for hand in self.hands for w in hand)]
         self.waiting.clear()
-        dealt_to = dealt([max(length, 1.0) for length, _ in everyone], self.count, self.error)
+        dealt_to = dealt([length for length, _ in everyone], self.count, self.error)
         self.hands = [sorted((everyone[i] for i in own), key=lambda w: w[0]) for own in dealt_to]
 
     def _let_in(self, turn: asyncio.Future[None], place: int) -> None:

@@ -65,6 +65,27 @@ def test_a_plan_ends_at_the_same_time_everywhere_and_begins_with_what_is_short()
     assert max(end for _, end in played(places, [4, 4, 4, 4])) == 8
 
 
+def test_answers_that_are_longer_than_foretold_have_their_turn_too():
+    async def go() -> None:
+        places, done = Places(2, "planned"), list[int]()
+        places.ready = False
+
+        async def sequence(i: int) -> None:
+            async with places.one(-1.0 - i):  # foretold tokens less those that are there
+                await asyncio.sleep(0)
+                done.append(i)
+
+        tasks = [asyncio.ensure_future(sequence(i)) for i in range(5)]
+        await asyncio.sleep(0)
+        places.ready = True
+        places.admit()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*tasks)
+        assert sorted(done) == list(range(5))
+
+    asyncio.run(go())
+
+
 def test_the_rest_is_planned_when_all_first_tokens_are_there():
     order = list[str]()
 
