@@ -106,7 +106,7 @@ def stalled(
 
 
 # a penalty that holds a short run, as one of 1e-3 does a run of thousands of steps
-HELD = {"beta": 0.3, "rollouts": 8, "minibatches": 1, "window": 6}
+HELD = {"beta": 2.0, "rollouts": 8, "minibatches": 1, "window": 6}
 
 prorl.claim = Claim(
     (
