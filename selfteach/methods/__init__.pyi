@@ -54,7 +54,6 @@ from .prime import prime as prime
 from .prioritized_kl import prioritized_kl as prioritized_kl
 from .prorl import prorl as prorl
 from .qerl import qerl as qerl
-from .qwen_math import qwen_math as qwen_math
 from .r1_searcher import r1_searcher as r1_searcher
 from .r1_searcher_pp import r1_searcher_pp as r1_searcher_pp
 from .re_searcher import re_searcher as re_searcher
