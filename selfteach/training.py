@@ -39,7 +39,7 @@ from .core.method import Method
 from .core.random_keys import generator
 from .core.serial import plain
 from .core.task import TaskSource
-from .core.threads import run_in_thread, run_to_end
+from .core.threads import run_in_thread, run_to_end, user_code
 from .loop import assemble, checkpoint, method_on_task
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
@@ -398,13 +398,26 @@ async def warm_started(
     observer: Observer,
     stop: StopRequest | None = None,
 ) -> StartModel:
-    """A model after its warm start (`check_start` gives the folder), trained now or read; without one as it is."""
+    """A model after its warm start (`check_start` gives the folder), trained now or read; without one as it is. It is
+    quantised where the method says so.
+    """
     if folder is None:
-        return start
+        return quantised(start, run_config.method.quantise)
     method, judge = warm_method(run_config), judge_of(source)
     await warm_start(folder, source, start, method, judge, run_config.warm, run_config.settings, observer, stop)
     model, tokenizer = files.load(folder, mapped=True)
-    return replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
+    start = replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
+    return quantised(start, run_config.method.quantise)
+
+
+def quantised(start: StartModel, form: Block | None) -> StartModel:
+    """A start whose projections a number format has rounded, in place; embeddings, norms and the head stay."""
+    if form is None:
+        return start
+    with user_code(f"quantisation {form.name}"):
+        for layer in lora.adaptable_linears(start.model).values():
+            layer.weight.data = form(weight=layer.weight.detach())
+    return start
 
 
 def make_session(

@@ -14,8 +14,9 @@ ONE_OR_MORE, NOT_NEGATIVE, POSITIVE, A_SHARE = Range(least=1), Range(least=0), R
 # A name means the same in every method that has it; where two methods use it for different things, the wider range.
 NAMES = {
     ONE_OR_MORE: """attempts batch branch candidates cycle divisor epochs every groups iteration k keep limit max_states
-        min_target minibatches most ngram noise partial pool questions references rollouts rounds samples
-        searches size solutions stride sync target_step tasks tokens turns verdicts votes window""",
+        min_target minibatches most ngram noise partial places pool prefix questions references rollouts
+        rounds samples searches size solutions stages stride sync target_step tasks tokens turns verdicts
+        votes window""",
     NOT_NEGATIVE: """alpha alpha_end beta beta1 beta2 beta_first beta_min bonus budget buffer cache calibration capacity
         clip clip_high compensation delay drop early eta explore far floor forecasts format_penalty
         format_reward gain gate_from grounding guesses high high_max kappa key least_range length lenience
@@ -23,7 +24,7 @@ NAMES = {
         reflection repetition replayed resets retrieval scale search_reward smooth solved std_share step steps
         success target tau temperature tried verify_from""",
     POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
-    A_SHARE: """cap decay drop_share ema_decay fixed format gamma gamma_repetition gate_high gate_low highest
+    A_SHARE: """cap decay drop_share ema_decay error fixed format gamma gamma_repetition gate_high gate_low highest
         label_smoothing lam least_probability mu_valley noise_end noise_start rate saturation share static""",
 }
 RANGES: Mapping[str, Range] = {name: found for found, names in NAMES.items() for name in names.split()}

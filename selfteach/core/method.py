@@ -92,6 +92,8 @@ class Stage:
     staleness  versions by which its rollouts may run ahead of learning (loop/run_ahead.py), unless the run says
     sync     updates between two deliveries of weights to the engine: above 1, rollouts are up to sync - 1 updates
              off-policy
+    sampler  a block of the weights that it trains (`weights` by name; step, steps, seed) -> those that the engine
+             samples with instead, by name; None: the engine samples with the learner's. Evaluations are without it
     data     True: its programs only read data, so no engine is built and no reward is called
     enter    weight groups copied as it begins: {"ref": "policy"}
     reset    weight groups whose optimisers begin anew as it begins: their moments and step counts are dropped
@@ -108,6 +110,7 @@ class Stage:
     sampling: Sampling = Sampling()
     staleness: int = 0
     sync: int = 1
+    sampler: Block | None = None
     until: int | Block | None = None
     data: bool = False
     enter: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -118,6 +121,11 @@ class Stage:
             object.__setattr__(self, "reset", (self.reset,))
         if self.sync < 1:
             raise BadValue(f"stage {self.name}: sync must be at least 1 update between deliveries, not {self.sync}")
+        if self.sampler is not None and self.sync > 1:
+            raise BadValue(
+                f"stage {self.name}: {self.sampler.name} changes what the engine samples with in every step, so the"
+                f" weights must be delivered in every step too; set sync to 1, not {self.sync}"
+            )
         if self.staleness < 0:
             raise BadValue(f"stage {self.name}: staleness must be at least 0, not {self.staleness}")
         if self.groups < 0 or self.rollouts < 1:
@@ -160,6 +168,8 @@ class Method:
 
     decode  decode programs, by which the trained policy is evaluated besides the stage's own
     repeat  how often the sequence of stages is run
+    quantise  a block of a projection's `weight` -> what a number format leaves of it, of which the model that the run
+              starts from is made; None: as it is
     """
 
     stages: tuple[Stage, ...]
@@ -170,6 +180,7 @@ class Method:
     tools: Mapping[str, Block] = field(default_factory=dict[str, Block])
     decode: Mapping[str, Block] = field(default_factory=dict[str, Block])
     repeat: int = 1
+    quantise: Block | None = None
     name: str = ""
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -230,6 +241,7 @@ class Method:
             ]
         for name in ("weights", "models", "tools", "decode"):
             rows += [(f"{name}.{k}", _text(v)) for k, v in getattr(self, name).items()]
+        rows += [("quantise", str(self.quantise))] if self.quantise else []
         return [*rows, ("repeat", str(self.repeat))] if self.repeat > 1 else rows
 
     def diff(self, other: Method) -> list[tuple[str, str | None, str | None]]:
@@ -263,7 +275,7 @@ def _rows(stage: Stage, full: bool = False) -> list[tuple[str, str]]:
             value = getattr(update, name)
             if value is True or value not in ((), None, 1, False):
                 rows.append((f"{at}.{name}", _text(value)))
-    for name in ("groups", "rollouts", "sampling", "staleness", "sync", "until", "data", "enter", "reset"):
+    for name in ("groups", "rollouts", "sampling", "staleness", "sync", "sampler", "until", "data", "enter", "reset"):
         value = getattr(stage, name)
         if value not in (None, {}, (), 0, False) and (name, value) != ("sync", 1):
             rows.append((name, _text(value)))

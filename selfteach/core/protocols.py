@@ -118,6 +118,15 @@ class InterruptibleEngine(Engine, Protocol):
         ...
 
 
+@runtime_checkable
+class MeteredEngine(Engine, Protocol):
+    """An engine that says what it took to sample."""
+
+    def meter(self) -> Mapping[str, float]:
+        """What it did since this was last asked, by name."""
+        ...
+
+
 class Learner(Protocol):
     """Computes columns of batches, accumulates gradients and steps the optimisers."""
 

@@ -79,7 +79,7 @@ class BuiltinEngine(EngineWeights):
         self.backend = {group: scheduler.runner.backend for group, scheduler in self.schedulers.items()}
         self.device = torch.device(device)
         self._pump: asyncio.Task[None] | None = None
-        self._n_submitted = 0
+        self._n_submitted = self._metered = 0
 
     @cached_property
     def batch_invariant(self) -> bool:
@@ -166,6 +166,14 @@ class BuiltinEngine(EngineWeights):
         if (scheduler := self.schedulers.get(group)) is not None:
             scheduler.change_weights(version)
         return fingerprint
+
+    def meter(self) -> dict[str, int]:
+        """What it did since this was last asked: steps, and the most tokens of sequences that generated at once."""
+        steps, self._metered = self.counts["steps"] - self._metered, self.counts["steps"]
+        peak = sum(scheduler.peak_tokens for scheduler in self.schedulers.values())
+        for scheduler in self.schedulers.values():
+            scheduler.peak_tokens = 0
+        return {"steps": steps, "peak_tokens": peak}
 
     async def _submit(self, scheduler: Scheduler, request: EngineRequest) -> Any:
         """Queue a request, make sure that the pump runs, and wait for the result.

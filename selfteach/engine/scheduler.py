@@ -85,6 +85,7 @@ class Scheduler:
         self.is_eos = np.zeros(max(runner.model.config.vocab, *eos_token_ids, 0) + 1, bool)
         self.is_eos[[*eos_token_ids]] = True
         self.length, self.chunk, self.version = length, chunk, 0
+        self.peak_tokens = 0  # of sequences that generated at once, since it was last read
         self.queue: deque[EngineRequest] = deque()
         self.cancelled: list[EngineRequest] = []
         self._reset_slots(slots)
@@ -273,6 +274,7 @@ class Scheduler:
 
     def _finish_ended(self, slots: np.ndarray, ids: np.ndarray) -> bool:
         """Finish those slots that end with their last token, given in `ids`; whether there was one."""
+        self.peak_tokens = max(self.peak_tokens, int(self.n_known[self.is_generating & self.running].sum()))
         if self.n_listening:
             self._pass_on(slots)
         stop = self.is_eos[ids]

@@ -103,6 +103,11 @@ def check_run_ahead(method: Method, staleness: int | None, interrupt: bool) -> N
                 f"method {method.name}: its weights are delivered every {stage.sync} updates, so that rollouts would be"
                 " older than their staleness allows; set sync to 1 (--sync 1), or --staleness 0"
             )
+        if stage.sampler is not None:
+            raise BadValue(
+                f"method {method.name}: {stage.sampler.name} changes what the engine samples with in every step, so"
+                " rollouts cannot run ahead of learning; take --staleness 0"
+            )
         why = last_step_read(stage.select)
         if why is None and (shared := shared_state(stage.select)):
             others = [b.name for b in blocks_of(stage) if b.name != stage.select.name and shared_state(b) == shared]

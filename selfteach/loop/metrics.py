@@ -151,6 +151,10 @@ METRICS: Mapping[str, Metric] = {
         "share of pairs in which the preferred answer has the larger one", "0 to 1", "rises above 0.5"
     ),
     "<group>/<name>": Metric("another figure that a term reports", "", "see the method"),
+    "engine/steps": Metric("forward passes that the rollouts of a step took", "", "few where many are sampled at once"),
+    "engine/peak_tokens": Metric(
+        "most tokens of sequences that were being sampled at once: what the key-value cache had to hold", "tokens"
+    ),
     "time/rollout_s": Metric(
         "sampling and scoring, as far as the step waited for it", "seconds", "most of a step for long answers"
     ),

@@ -20,6 +20,7 @@ REWARD = {  # by what one call scores: all groups of a step, a group, a trajecto
     "group": frozenset({"group", "context", "deadline", "history"}),
     "": frozenset({"text", "answer", "task", "path", "context"}),
 }
+SAMPLER = frozenset({"weights", "step", "steps", "seed"})
 INDEX = frozenset({"step", "seq", "group", "batch", "episode", "win", "lose"})
 COMPOSED = frozenset(
     {"reward", "truncated", "off_context", "adv", "task", "category", "role"}
@@ -29,7 +30,11 @@ STATE = frozenset({"state", "history"})
 
 def check_names(method: Method) -> None:
     """Raises UnknownName for the first input or column that no block or forward pass of a stage gives."""
+    if method.quantise is not None:
+        _check("quantisation", method.quantise, {"weight"})
     for stage in method.stages:
+        if stage.sampler is not None:
+            _check("sampler", stage.sampler, SAMPLER)
         _check("select", stage.select, SELECT)
         for program in stage.programs.values():
             _check("program", program, PROGRAM)
@@ -58,6 +63,8 @@ def _check_reward(block: Block) -> None:
 def _check_columns(method: Method, stage: Stage) -> None:
     assigners = [p for p in stage.credit if "groups" not in p.needs] + [p for u in stage.updates for p in u.assign]
     extra = _provided([*stage.reward, *stage.credit, *assigners])
+    for composer in (p for p in stage.credit if p.name == "per_trajectory"):
+        extra |= set(composer.hyper_parameters["tokens"])  # columns of every batch, also of one without any of them
     given = {*ROWS, *INDEX, *COMPOSED, *extra}
     terms = [t for u in stage.updates for t in u.terms]
     readers = [("assigner", p, STATE) for p in assigners]

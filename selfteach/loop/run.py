@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -15,10 +15,12 @@ from ..core.batch import Batch
 from ..core.blocks import Block, initial_state, start_delay, state_key
 from ..core.errors import BadValue, EngineMismatch, NoTrainingData, ScoringFailed, unknown
 from ..core.method import Method, Stage
-from ..core.protocols import Engine, InterruptibleEngine, Learner
+from ..core.protocols import Engine, InterruptibleEngine, Learner, MeteredEngine
 from ..core.scoring import score, whole_step
 from ..core.task import RolloutRequest, Sampling, Task, TaskSource
+from ..core.threads import user_code
 from ..core.tree import RolloutGroup, Tree
+from ..model import files
 from ..model.tokenizer import Tokenizer
 from .admission import admit
 from .episode import play
@@ -107,8 +109,11 @@ class Loop:
         runs_ahead = bool(self.runs_ahead(stage) or len(self.ahead))
         self.ahead.start_clock()
         self.on_phase("rollout")
+        self._deliver_sampler(stage)
+        meter = self.engine.meter if isinstance(self.engine, MeteredEngine) and not runs_ahead else dict[str, float]
+        meter()  # what an evaluation took is not this step's
         rollouts = await (self._next_rollouts(stage) if runs_ahead else self._rollouts(stage))
-        rolled = time.perf_counter()
+        rolled, took = time.perf_counter(), meter()
         self.on_phase("learn")
         learn = partial(self._learn_from, stage, rollouts)
         metrics, batch = await beside(learn) if runs_ahead else learn()
@@ -121,6 +126,7 @@ class Loop:
         record_step(state.history, state.step, groups, batch, metrics)
         step_s = time.perf_counter() - started
         metrics |= {"time/rollout_s": rolled - started, "time/learn_s": learned - rolled, "time/step_s": step_s}
+        metrics |= {f"engine/{name}": value for name, value in took.items()}
         metrics["tokens_per_s"] = sampled / max(step_s if runs_ahead else rolled - started, 1e-9)
         if runs_ahead:
             metrics |= self.ahead.figures(batch, state.version - 1, step_s, learned - rolled)
@@ -368,7 +374,8 @@ class Loop:
             gaps = np.full(batch.size("token"), np.nan, np.float32)
             gaps[picked] = few.get("logprob_gap")
             batch.put("logprob_gap", "token", gaps)
-        if (mean := mismatch["policy/logprob_mismatch_mean"]) > self.safety_limits.logprob_mismatch:
+        meant = self.stage.sampler is not None  # it samples with other weights on purpose
+        if (mean := mismatch["policy/logprob_mismatch_mean"]) > self.safety_limits.logprob_mismatch and not meant:
             raise EngineMismatch(
                 f"step {self.state.step}: engine and learner differ by {mean:.3g} nats a token on "
                 f"average (bound {self.safety_limits.logprob_mismatch:g}); "
@@ -390,6 +397,21 @@ class Loop:
                 state.versions[group] = state.versions.get(group, 0) if keep else state.version
                 deliver(self.learner, self.engine, group, state.versions[group], self.ahead.at_once)
         state.delivered = state.version
+
+    def _deliver_sampler(self, stage: Stage) -> None:
+        """Deliver what a stage samples with in this step, where that is not the learner's weights.
+
+        These are delivered again once the step is learned, so that evaluations are of them.
+        """
+        if stage.sampler is None or self.engine is None:
+            return
+        given = {"step": self.state.step, "steps": self.steps, "seed": self.seed}
+        for group in sorted({g for u in stage.updates for g in u.params} & set(self.engine.groups)):
+            all_given = {**given, "weights": self.learner.weights(group)}
+            with user_code(f"{stage.name}/sampler {stage.sampler.name}"):
+                others = stage.sampler(**{n: v for n, v in all_given.items() if n in stage.sampler.needs})
+            if others:
+                deliver(self.learner, self.engine, group, self.state.versions[group], others=others)
 
     def _deliver(self, stage: Stage) -> None:
         """Deliver the updated groups, once in `sync` updates and at the end of the stage."""
@@ -458,14 +480,42 @@ def _requests(given: Any, select: Block) -> list[RolloutRequest]:
     return list(requests)
 
 
-def deliver(learner: Learner, engine: Engine, group: str, version: int, running: bool = False) -> None:
-    """Deliver a weight group to the engine, also (running) while it samples.
+def deliver(
+    learner: Learner,
+    engine: Engine,
+    group: str,
+    version: int,
+    running: bool = False,
+    others: Mapping[str, Any] | None = None,
+) -> None:
+    """Deliver a weight group to the engine, also (running) while it samples; with `others` in place of some weights.
 
     Raises EngineMismatch where its fingerprint then differs.
     """
     load = engine.load_running if running and isinstance(engine, InterruptibleEngine) else engine.load
-    held, ours = load(group, learner.weights(group), version), learner.fingerprint(group)
+    weights = learner.weights(group) if others is None else Overlaid(learner.weights(group), others)
+    held = load(group, weights, version)
+    ours = learner.fingerprint(group) if others is None else files.fingerprint(weights)
     if held != ours:
         raise EngineMismatch(
             f"weights {group!r}, version {version}: the engine holds {held}, the learner {ours}; the delivery failed"
         )
+
+
+class Overlaid(Mapping[str, Any]):
+    """Weights by name, some of them others; read one at a time, as they are needed."""
+
+    def __init__(self, weights: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+        for name in others:
+            if name not in weights:
+                raise unknown("weight of the sampler", name, weights)
+        self.weights, self.others = weights, others
+
+    def __getitem__(self, name: str) -> Any:
+        return self.others[name] if name in self.others else self.weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)

@@ -38,6 +38,7 @@ from .guide import guide as guide
 from .hicra import hicra as hicra
 from .ikea import ikea as ikea
 from .iter_research import iter_research as iter_research
+from .infinite_sampling import infinite_sampling as infinite_sampling
 from .kdrl import kdrl as kdrl
 from .kimi import kimi as kimi
 from .kimi import kimi_long2short as kimi_long2short
@@ -48,6 +49,7 @@ from .lead import lead as lead
 from .lens import lens as lens
 from .lite_ppo import lite_ppo as lite_ppo
 from .m2po import m2po as m2po
+from .magistral import magistral as magistral
 from .masa import masa as masa
 from .nft import nft as nft
 from .open_rs import open_rs as open_rs
@@ -60,9 +62,11 @@ from .ppr import ppr as ppr
 from .prime import prime as prime
 from .prioritized_kl import prioritized_kl as prioritized_kl
 from .prorl import prorl as prorl
+from .qerl import qerl as qerl
 from .r1_searcher import r1_searcher as r1_searcher
 from .r1_searcher_pp import r1_searcher_pp as r1_searcher_pp
 from .re_searcher import re_searcher as re_searcher
+from .rebn import rebn as rebn
 from .rec import asymre as asymre
 from .rec import opmd as opmd
 from .rec import rec as rec

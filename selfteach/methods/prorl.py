@@ -45,7 +45,7 @@ def prorl(
 ) -> Method:
     """DAPO's loss and dynamic sampling at a high temperature, with a KL penalty whose reference is reset.
 
-        loss = -mean over tokens of min(r A, clip(r, 1 - low, 1 + high) A) + beta mean over tokens of k2(logp - ref_logp)
+        loss = -mean over tokens of min(r A, clip(r, 1 - low, 1 + high) A) + beta mean of k2(logp - ref_logp)
 
     Liu et al. 2025: low 0.2, high 0.4, temperature 1.2, sixteen rollouts, four updates a batch, beta between 1e-4 and
     1e-3, groups of equal rewards replaced (in `rounds` rounds at most). A reset makes the policy its own reference and
@@ -96,9 +96,9 @@ def stalled(
     >>> stalled(history=history, state={"began": 0, "ended": 0}, window=2, gain=0.5)
     (True, {'began': 4, 'ended': 1})
     """
-    if state["ended"] >= most or history.step - state["began"] < 2 * window:
-        return False, state
     rewards = history.scalars.get("reward/mean", [])[-2 * window :]
+    if state["ended"] >= most or min(history.step - state["began"], len(rewards)) < 2 * window:
+        return False, state
     risen = np.mean(rewards[window:]) - np.mean(rewards[:window])
     if risen >= gain and np.mean(history.scalars.get(PENALTY, [0.0])[-window:]) <= far:
         return False, state
@@ -106,11 +106,11 @@ def stalled(
 
 
 # a penalty that holds a short run, as one of 1e-3 does a run of thousands of steps
-HELD = {"beta": 0.05, "rollouts": 8}
+HELD = {"beta": 2.0, "rollouts": 8, "minibatches": 1, "window": 6}
 
 prorl.claim = Claim(
     (
-        premise("late:policy/loss/kl", "no_reset", 0.005, fails_at=0.0),
+        premise("accuracy", "no_reset", "free", relation="<", by=0.05, fails_at=0.04),  # the penalty holds it
         mechanism("late:policy/loss/kl", "self", "no_reset", relation="<", scale="ratio", by=0.5, fails_at=0.0),
         outcome("accuracy", "self", "no_reset", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "free", relation=">=", by=0.03, fails_at=1.0),
@@ -118,11 +118,11 @@ prorl.claim = Claim(
     arms={
         "no_reset": ("prorl", {**HELD, "resets": 0}),
         "same_moments": ("prorl", {**HELD, "moments": False}),
-        "equal_clip": ("prorl", {**HELD, "high": 0.2}),
         "free": ("prorl", {**HELD, "beta": 0.0, "resets": 0}),
     },
     args=HELD,
-    regime="reused",
+    settings={"steps": 90},
+    regime="skill",
     idea=("main.until", "main.enter", "main.reset", "main.update*", "repeat", "models*", "weights*"),
-    because="a penalty towards where a long run began holds it there in the end, and one towards where it is now does not",
+    because="a penalty towards where a run began holds it there in the end, and one towards where it is now does not",
 )

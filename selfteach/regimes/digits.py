@@ -323,3 +323,20 @@ def mended() -> Regime:
     What an answer takes back itself says which of its steps were wrong. The start leaves most of its errors standing.
     """
     return Regime(task="mended_sums", **ESTIMATED)
+
+
+@regime
+def bilingual() -> Regime:
+    """`skill` in two languages, which three of ten demonstrations mix: what is right is right in both.
+
+    Being right says nothing about the language, so RL for it alone leaves answers as mixed as it finds them.
+    """
+    return Regime(
+        task="two_tongues",
+        task_options={"mixed": 0.3, "slowly": 0.3, "quickly": 0.3, "guess": 0.4, **TASK},
+        model="tiny-s",
+        settings={**WARM, "warm_practice_steps": 1500, "warm_steps": 300, **RUN, "steps": 100, "eval_every": 10},
+        args=BATCH,
+        ways=beginnings("slowly", "quickly", "guess"),
+        search=SEARCH,
+    )

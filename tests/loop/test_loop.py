@@ -30,7 +30,9 @@ from selfteach.core import (
     NoTrainingData,
     Score,
     Term,
+    UnknownName,
     Update,
+    block,
     registry,
     stateful,
 )
@@ -418,6 +420,49 @@ def test_replay_learns_again_from_what_the_log_holds(letters, tmp_path: Path):
     first = sizes[0][2]
     was = first.take_sequences(np.array([first.names.index(old[0])]))
     assert np.array_equal(again.take_sequences(np.array([at])).get("old_logp"), was.get("old_logp"))
+
+
+# ---- a sampler with other weights
+
+
+@block
+def louder(*, weights: Any, step: int, by: float = 3.0) -> dict[str, Any]:
+    """The final norm scaled up, in every second step."""
+    return {"model.norm.weight": by * weights["model.norm.weight"]} if step % 2 else {}
+
+
+def test_rollouts_are_sampled_with_a_stages_own_weights_and_evaluations_are_not(letters):
+    loop = with_stage(loop_of(bandit(paid="spread"), letters), sampler=louder())
+    seen = list[bool]()
+    generate = loop.engine.generate
+
+    async def looked(*given: Any) -> Any:
+        seen.append(torch.equal(loop.engine.models["policy"].model.norm.weight, weights_of(loop)["model.norm.weight"]))
+        return await generate(*given)
+
+    loop.engine.generate = looked
+    logged = advance(loop, 2)
+    half = len(seen) // 2
+    assert all(seen[:half]) and not any(seen[half:])
+    assert loop.engine.fingerprint("policy") == loop.learner.fingerprint("policy"), "what an evaluation samples"
+    # counted, and above the bound at which a run stops
+    assert logged[0]["policy/logprob_mismatch_mean"] < 1e-3 < 0.1 < logged[1]["policy/logprob_mismatch_mean"]
+
+
+def test_a_sampler_of_other_weights_is_refused_where_it_cannot_be(letters):
+    with pytest.raises(BadValue, match="set sync to 1, not 2"):
+        bandit().replace(sampler=louder(), sync=2)
+    with pytest.raises(BadValue, match=r"louder changes what the engine samples with.*--staleness 0"):
+        method_on_task.check_run_ahead(bandit().replace(sampler=louder()), 1, False)
+    loop = with_stage(loop_of(bandit(), letters), sampler=misnamed())
+    with pytest.raises(UnknownName, match=r"no weight of the sampler is called 'model\.norm'"):
+        advance(loop)
+
+
+@block
+def misnamed(*, weights: Any) -> dict[str, Any]:
+    """A weight that there is none of."""
+    return {"model.norm": weights["model.norm.weight"]}
 
 
 # ---- proofs and refusals

@@ -30,10 +30,11 @@ def test_the_loss_is_a_clip_with_a_higher_upper_bound_and_a_pull_to_the_referenc
 
 def test_a_stage_is_over_where_the_reward_has_not_risen_or_the_policy_is_far():
     flat, rising = [0.2, 0.2, 0.205, 0.205], [0.2, 0.2, 0.3, 0.3]
-    given = {"window": 2, "gain": 0.01, "far": 0.5, "state": NEW}
+    given = {"window": 2, "gain": 0.01, "state": NEW}
     assert not stalled(history=history(rising), **given)[0]
     assert stalled(history=history(flat), **given) == (True, {"began": 4, "ended": 1})
-    assert stalled(history=history(rising, kl=0.6), **given)[0]
+    assert stalled(history=history(rising, kl=0.6), **given, far=0.5)[0]
+    assert not stalled(history=history(rising, kl=0.6), **given, far=0.7)[0]
     assert not stalled(history=history(flat[:3]), **given)[0], "two windows at least"
     later = {**given, "state": {"began": 4, "ended": 1}}
     assert not stalled(history=history(rising + flat[:3]), **later)[0], "two windows since it began"

@@ -39,7 +39,8 @@ def token_gradient(
     x = torch.tensor(live, dtype=torch.float64, requires_grad=True)
     loss = torch.zeros((), dtype=torch.float64)
     for term in stage.updates[update].terms:
-        columns = {n: x if n == name else given.get(n, batch_column(batch, term.fn, n)) for n in term.fn.needs}
+        known = {n: given.get(term.fn.reads.get(n, n), given.get(n)) for n in term.fn.needs}
+        columns = {n: x if n == name else batch_column(batch, term.fn, n) if v is None else v for n, v in known.items()}
         columns = {n: v if torch.is_tensor(v) else torch.as_tensor(np.asarray(v)) for n, v in columns.items()}
         found = term.fn(**columns)
         l = (

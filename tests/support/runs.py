@@ -18,6 +18,7 @@ from selfteach.loop.log import read_events
 
 BANDIT = Path(__file__).with_name("bandit.py")
 STEPS = 12
+OF_THE_MACHINE = ("time/", "engine/")
 TIMED = ("seconds", "tokens_per_s", "first")  # of an event: what differs between two runs that are the same
 
 
@@ -48,7 +49,9 @@ def same_run(one: Path, other: Path) -> None:
     tales = []
     for run in (one, other):
         steps = [e for e in read_events(run / "log") if e["event"] in ("step", "eval", "final_eval")]
-        tales.append([{k: v for k, v in e.items() if not k.startswith("time/") and k not in TIMED} for e in steps])
+        tales.append(
+            [{k: v for k, v in e.items() if not k.startswith(OF_THE_MACHINE) and k not in TIMED} for e in steps]
+        )
     assert tales[0] == tales[1]
     apart = ("log", "log_hash", "made_by", "seconds")
     states = [json.loads((run / "last" / "state.json").read_text())["state"]["map"] for run in (one, other)]

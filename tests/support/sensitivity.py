@@ -101,9 +101,10 @@ def slots(method: Method) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for i, s in enumerate(method.stages):
         out |= {
-            f"{i}.{n}": getattr(s, n) for n in ("groups", "rollouts", "sampling", "sync", "enter", "data", "staleness")
+            f"{i}.{n}": getattr(s, n)
+            for n in ("groups", "rollouts", "sampling", "sync", "enter", "reset", "data", "staleness")
         }
-        out |= {f"{i}.select": s.select, f"{i}.until": s.until}
+        out |= {f"{i}.select": s.select, f"{i}.until": s.until, f"{i}.sampler": s.sampler}
         out |= {f"{i}.program.{k}": p for k, p in s.programs.items()}
         out |= {f"{i}.reward.{k}": p for k, p in enumerate(s.reward)}
         out |= {f"{i}.credit.{k}": p for k, p in enumerate(s.credit)}
@@ -119,7 +120,7 @@ def slots(method: Method) -> dict[str, Any]:
                 }
     for n in ("weights", "models", "tools", "decode"):
         out |= {f"{n}.{k}": v for k, v in getattr(method, n).items()}
-    return out | {"repeat": method.repeat}
+    return out | {"repeat": method.repeat, "quantise": method.quantise}
 
 
 def reacts(plain: Method | str, other: Method | str, name: str) -> bool:
