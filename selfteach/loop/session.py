@@ -18,10 +18,10 @@ from ..core.batch import Batch
 from ..core.blocks import Block
 from ..core.contexts import History
 from ..core.errors import BadCheckpoint, EngineLost, NotFinite, Terminated
+from ..core.protocols import ClosableEngine
 from ..core.task import Sampling, Task
 from ..core.threads import end_fork, guarded
 from ..core.tree import RolloutGroup
-from ..engine.http import HttpEngine
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.loop.on_phase = self._phase
-        for part in (self.loop, self.loop.learner, self.loop.engine):
+        for part in (self.loop, self.loop.learner, self.loop.engine, self.loop.processes):
             if hasattr(part, "warn"):
                 part.warn = lambda text: self.emit("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
 
@@ -228,7 +228,7 @@ class Session:
 
     async def close(self) -> None:
         """Let go of what an engine of other processes holds: connections, files, a server of the run's own."""
-        if isinstance(self.loop.engine, HttpEngine):
+        if isinstance(self.loop.engine, ClosableEngine):
             await self.loop.engine.close()
 
     def leave(self) -> None:
