@@ -203,6 +203,7 @@ async def carried_out(
                     raise
                 text = f"{str(lost).removesuffix('; go on with --resume')}; the learner goes on from checkpoint {step}"
                 observer({"event": "note", "text": text})
+                cluster.end_all()
                 resume = True
 
 

@@ -121,6 +121,11 @@ class CallWorkers:
         made.spec = spec
         return made
 
+    def about(self) -> str:
+        """In a line: the processes."""
+        n = len(self.callers)
+        return f"{n} reward worker{'s' * (n > 1)}: processes {', '.join(map(str, self.processes))}"
+
     def close(self) -> None:
         """End all processes."""
         for caller in self.callers:

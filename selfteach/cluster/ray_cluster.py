@@ -41,6 +41,7 @@ class Cluster:
         self._group: Any = None
         self._joined = False  # whether Ray was there before, and stays
         self._keeper: Any = None
+        self._actors: list[Any] = []
 
     def start(self, store_bytes: int = 0) -> None:
         """Join or start Ray, and wait until what is asked for is given.
@@ -130,7 +131,9 @@ class Cluster:
         made = self.ray.remote(kind).options(
             num_cpus=share.cpus, num_gpus=share.gpus, scheduling_strategy=where, max_restarts=0, **options
         )
-        return made.remote(*given)
+        actor = made.remote(*given)
+        self._actors.append(actor)
+        return actor
 
     def own_gpu(self) -> int | None:
         """The GPU of this machine that the placement gave to the run itself, which is held as long as the cluster is."""
@@ -168,8 +171,16 @@ class Cluster:
 
     def end(self, actor: Any) -> None:
         """End an actor's process."""
+        if actor in self._actors:
+            self._actors.remove(actor)
         with contextlib.suppress(Exception):  # it may be gone, and Ray too
             self.ray.kill(actor, no_restart=True)
+
+    def end_all(self) -> None:
+        """End all actors; the placement stays."""
+        for actor in list(self._actors):
+            self.end(actor)
+        self._keeper = None
 
     def ended(self, error: BaseException) -> str:
         """How an actor ended, in words."""
@@ -187,9 +198,10 @@ class Cluster:
 
     def close(self) -> None:
         """Give back what was placed; a Ray of the run's own ends."""
-        group, self._group, self._keeper = self._group, None, None
+        group, self._group = self._group, None
         if not self.ray.is_initialized():
             return
+        self.end_all()
         if group is not None:
             from ray.util.placement_group import remove_placement_group
 

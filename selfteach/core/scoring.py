@@ -38,6 +38,10 @@ class Processes(Protocol):
         """What a reward gives for one answer. Raises TimeoutError, and UserCodeFailed for what it raised."""
         ...
 
+    def close(self) -> None:
+        """End them."""
+        ...
+
 
 def whole_step(reward: Block) -> bool:
     """True for a reward that needs all groups of a step: it names `groups`, or combines one that does."""

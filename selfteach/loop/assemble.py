@@ -179,6 +179,8 @@ def loop(
         processes=calls,
     )
     made.deliver_all()
+    if calls is not None:
+        say(calls.about())
     if isinstance(engine, ClosableEngine):
         if isinstance(engine, HttpEngine) and engine.delivery is None:  # it samples what it was started with
             engine.check_model(learner.trunk(engine.group), settings.max_logprob_mismatch)

@@ -227,9 +227,11 @@ class Session:
             self.leave()  # where the stop was requested since the last step ended
 
     async def close(self) -> None:
-        """Let go of what an engine of other processes holds: connections, files, a server of the run's own."""
+        """Let go of other processes: those that rewards are called in, and an engine's connections, files, a server."""
         if isinstance(self.loop.engine, ClosableEngine):
             await self.loop.engine.close()
+        if self.loop.processes is not None:
+            self.loop.processes.close()
 
     def leave(self) -> None:
         """Write a checkpoint of where it is, unless that is the newest one or inside a step."""
