@@ -103,7 +103,7 @@ class CallWorkers:
         Raises TimeoutError after `seconds` of its call, and UserCodeFailed for what it raised, and where it ended its
         process each time.
         """
-        return await self._call(str(reward), reward, False, given, seconds)
+        return await self._call(reward, False, given, seconds)
 
     def tool(self, block: Block) -> Callable[[Any], Any] | None:
         """A typed function that is called here, as the run's own tool of it; None for any other tool."""
@@ -115,7 +115,7 @@ class CallWorkers:
             return None
 
         async def call(query: Any) -> Any:
-            return await self._call(str(block), block, True, {"query": query}, None)
+            return await self._call(block, True, {"query": query}, None)
 
         made: Any = on_run_loop(call)
         made.spec = spec
@@ -131,17 +131,16 @@ class CallWorkers:
         for caller in self.callers:
             self.cluster.end(caller.actor)
 
-    async def _call(
-        self, name: str, block: Block, built: bool, given: Mapping[str, Any], seconds: float | None
-    ) -> Any:
+    async def _call(self, block: Block, built: bool, given: Mapping[str, Any], seconds: float | None) -> Any:
         """One call. Cancelled in the middle (a deadline of the caller's own), its process is ended too."""
-        how = ""
+        how, name = "", str(block)
+        sent = self._sent.get(name) or self._sent.setdefault(name, to_json(block))
         for attempt in range(TRIES):
             self.counts["again" if attempt else "calls"] += 1
             caller, good = await self._ready(), False
             try:
                 async with asyncio.timeout(seconds):
-                    fine, value = await caller.actor.call.remote(name, self._sent[name], built, dict(given))
+                    fine, value = await caller.actor.call.remote(name, sent, built, dict(given))
                 good = True
             except self.cluster.ray.exceptions.RayError as error:
                 how = self.cluster.ended(error)

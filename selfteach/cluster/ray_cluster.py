@@ -85,6 +85,10 @@ class Cluster:
                 f"cluster_address: no Ray answers at {self.address} ({describe(error, 200)}); start one by `ray start"
                 " --head`, or leave --cluster-address out for one on this machine"
             ) from None
+        from ray._private import worker
+
+        if hasattr(worker, "print_to_stdstream"):  # raylet's paragraphs on processes that died, which a run says itself
+            worker.print_to_stdstream = lambda *given, **named: None
 
     def _check_reachable(self, address: str) -> None:
         """Refuse an address where nothing listens: Ray by itself would try for minutes."""

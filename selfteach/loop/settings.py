@@ -158,8 +158,7 @@ class RunSettings(LearnerSettings):
         object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
         object.__setattr__(self, "adam_betas", tuple(self.adam_betas))
         object.__setattr__(self, "url", tuple(self.url))
-        of_ray = ("cluster_address", "rollout_workers", "gpus_per_worker", "learner_gpus", "reward_workers", "colocate")
-        asked = [n for n in of_ray if getattr(self, n) != RunSettings.__dataclass_fields__[n].default]
+        asked = [n for n, value in not_placed().items() if n != "cluster" and getattr(self, n) != value]
         if self.cluster == "none" and asked:
             raise BadValue(f"{asked[0]}: is for processes that Ray places; give --cluster ray too")
         if self.cluster == "ray" and self.engine == "http":
@@ -190,6 +189,13 @@ class RunSettings(LearnerSettings):
         """These settings without adapters, for a model into which they are merged."""
         adapters = [f for f in fields(self) if f.name.startswith("lora_") or f.name == "adapter"]
         return replace(self, **{f.name: f.default for f in adapters})
+
+
+def not_placed() -> dict[str, Any]:
+    """The settings of a run of which Ray places nothing: those that are for Ray, as they are by default."""
+    of_ray = ("cluster", "cluster_address", "cluster_file", "rollout_workers", "gpus_per_worker", "learner_gpus")
+    known = RunSettings.__dataclass_fields__
+    return {name: known[name].default for name in (*of_ray, "reward_workers", "colocate")}
 
 
 @settings
