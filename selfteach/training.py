@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from .cluster.ray_cluster import Cluster
 from .configuration import (
     RunConfig,
     judge_of,
@@ -30,7 +31,6 @@ from .configuration import (
     with_search,
     with_tools,
 )
-from .cluster.ray_cluster import Cluster
 from .core import registry
 from .core import trust as trust_record
 from .core.blocks import Block

@@ -1,8 +1,8 @@
 """Calls of users' functions in processes of their own: rewards of single answers, and typed tools.
 
-A function that crashes or hangs costs its process, which is replaced. What stays in the run itself, because it needs what
-only the run has (its engine, its episodes, its memory of earlier steps): coroutine functions, rewards that read `group`,
-`groups`, `context`, `state` or `history`, tools with a state of their own (searches, games), and environments.
+A function that crashes or hangs costs its process, which is replaced. What stays in the run itself, because it needs
+what only the run has (its engine, its episodes, its memory of earlier steps): coroutine functions, rewards that read
+`group`, `groups`, `context`, `state` or `history`, tools with a state of their own (searches, games), environments.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class CallWorkers:
         self._sent: dict[str, Any] = {}
         for caller in self.callers:
             self._begin(caller)
-        self.processes = cluster.wait([c.actor.process.remote() for c in self.callers], start_seconds, "a reward worker")
+        self.processes = cluster.wait(
+            [c.actor.process.remote() for c in self.callers], start_seconds, "a reward worker"
+        )
 
     def takes(self, reward: Block) -> bool:
         """Whether a reward is called here."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from ..core.task import Sampling
 from ..engine.builtin import BuiltinEngine
 from ..engine.equal_length_batching import EqualLengthEngine
 from ..engine.recipe import EngineRecipe
+from .stored_weights import unpacked
 
 MEMORY = ("can't allocate memory", "out of memory", "MemoryError")
 
@@ -129,21 +129,3 @@ class EngineHost:
         if isinstance(request, Draw):
             return await self.engine.generate(*request)
         return dict(await self.engine.score(*request))
-
-
-def packed(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[np.ndarray, str]]:
-    """Tensors as arrays that the object store maps without a copy; bf16, which NumPy has not, as bits."""
-    out: dict[str, tuple[np.ndarray, str]] = {}
-    for name, t in weights.items():
-        t = t.detach().cpu().contiguous()
-        bits = t.view(torch.int16) if t.dtype == torch.bfloat16 else t
-        out[name] = bits.numpy(), str(t.dtype).removeprefix("torch.")
-    return out
-
-
-def unpacked(arrays: Mapping[str, tuple[np.ndarray, str]]) -> dict[str, torch.Tensor]:
-    """What `packed` was given; read only."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the store's memory must not be written to
-        tensors = {name: (torch.from_numpy(array), dtype) for name, (array, dtype) in arrays.items()}
-    return {name: t.view(torch.bfloat16) if dtype == "bfloat16" else t for name, (t, dtype) in tensors.items()}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadValue, describe
+from ..core.errors import BadValue, EngineMismatch, SelfteachError, describe
 from ..core.extras import optional
 from .resources import Resources, Share
 
@@ -101,8 +101,8 @@ class Cluster:
             socket.create_connection((host, int(port)), timeout=min(self.seconds, 10.0)).close()
         except OSError as error:
             raise BadValue(
-                f"cluster_address: nothing answers at {address} ({error.strerror or describe(error)}); start Ray there by"
-                f" `ray start --head --port {port}`, or leave --cluster-address out for one on this machine"
+                f"cluster_address: nothing answers at {address} ({error.strerror or describe(error)}); start Ray there"
+                f" by `ray start --head --port {port}`, or leave --cluster-address out for one on this machine"
             ) from None
 
     def _place(self) -> None:
@@ -140,7 +140,7 @@ class Cluster:
         return actor
 
     def own_gpu(self) -> int | None:
-        """The GPU of this machine that the placement gave to the run itself, which is held as long as the cluster is."""
+        """The GPU of this machine that the placement gave to the run itself, held as long as the cluster is."""
         if not self.resources.rank.gpus:
             return None
         if self._keeper is None:
@@ -199,6 +199,13 @@ class Cluster:
         if isinstance(error, self.ray.exceptions.RayActorError):
             return "died (killed, crashed, or out of memory)"
         return describe(error, 200)
+
+    def raised(self, error: BaseException) -> str:
+        """What a call raised, in words: an error of our own as it is. Raises EngineMismatch as itself."""
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, EngineMismatch):
+            raise cause
+        return str(cause) if isinstance(cause, SelfteachError) else self.ended(error)
 
     def close(self) -> None:
         """Give back what was placed; a Ray of the run's own ends."""

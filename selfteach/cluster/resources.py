@@ -49,7 +49,9 @@ class Resources:
     def __post_init__(self) -> None:
         for name, gpus in (("gpus_per_worker", self.worker.gpus), ("learner_gpus", self.rank.gpus)):
             if gpus > 1 and gpus != int(gpus):
-                raise BadValue(f"{name}: {gpus:g} GPUs; above 1 give a whole number, since Ray divides single GPUs only")
+                raise BadValue(
+                    f"{name}: {gpus:g} GPUs; above 1 give a whole number, since Ray divides single GPUs only"
+                )
         if not self.colocated:
             return
         if self.rollout_workers % self.ranks and self.ranks % self.rollout_workers:

@@ -1,8 +1,8 @@
 """The engine over rollout workers: each holds a built-in engine, and a request goes to one of them.
 
-A sample is a function of weights, context and RNG key, so the requests of a worker that dies or hangs are asked again of
-another and give the same tokens; the worker is replaced meanwhile. Any number of workers gives the bits of one process
-with as many threads.
+A sample is a function of weights, context and RNG key, so the requests of a worker that dies or hangs are asked again
+of another and give the same tokens; the worker is replaced meanwhile. Any number of workers gives the bits of one
+process with as many threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..core.errors import EngineLost, EngineMismatch, SelfteachError, unknown
 from ..core.protocols import Completion
@@ -24,11 +23,11 @@ from ..core.task import Sampling
 from ..engine.builtin import BuiltinEngine
 from ..engine.equal_length_batching import EqualLengthEngine
 from ..engine.recipe import EngineRecipe
-from .engine_host import Draw, EngineHost, Scoring, packed
+from .engine_host import Draw, EngineHost, Scoring
 from .prefix_routes import PrefixRoutes
 from .ray_cluster import Cluster
+from .stored_weights import store
 
-PART = 64 << 20  # bytes of weights in one object of the store
 POLL = 2.0  # seconds that a worker is asked to wait for an answer
 TRIES = 3  # workers that a request may lose
 MOST_ENDS = 4  # times in a row that a worker may end without having answered anything
@@ -347,7 +346,9 @@ class WorkerEngine:
             self.warn(f"{how}, {worker.ends} times in a row; the run goes on without it")
             self._dispatch()
             return
-        lost = EngineLost(f"engine: no rollout worker is left; {how}, {worker.ends} times in a row; go on with --resume")
+        lost = EngineLost(
+            f"engine: no rollout worker is left; {how}, {worker.ends} times in a row; go on with --resume"
+        )
         for request in self._waiting:
             if not request.future.done():
                 request.future.set_exception(lost)
@@ -358,7 +359,7 @@ class WorkerEngine:
     def _deliver(self, group: str, weights: Mapping[str, Any], version: int, running: bool) -> str:
         if group not in self.groups:
             raise unknown("weight group", group, self.groups)
-        self._held[group] = Held(self._put(weights), version)
+        self._held[group] = Held(store(self.cluster, weights), version)
         self._routes.forget()
         if self._asleep:
             return self._wake(group)
@@ -393,7 +394,10 @@ class WorkerEngine:
                     found[group] = answer
             for worker in every:
                 if worker not in bad and not worker.up:
-                    worker.process, worker.up = self.cluster.wait([worker.actor.process.remote()], POLL, str(worker))[0], True
+                    worker.process, worker.up = (
+                        self.cluster.wait([worker.actor.process.remote()], POLL, str(worker))[0],
+                        True,
+                    )
             if not bad:
                 break
             for worker, error in bad.items():
@@ -415,18 +419,6 @@ class WorkerEngine:
                 f"weights {group!r}, version {held.version}: {worker} holds {fingerprint}, others {held.fingerprint}"
             )
         self._held[group] = replace(held, fingerprint=fingerprint)
-
-    def _put(self, weights: Mapping[str, Any]) -> list[Any]:
-        """Weights in the object store, in parts: whole tensors of at most so many bytes together, where that can be."""
-        refs, part, size = list[Any](), dict[str, torch.Tensor](), 0
-        for name in weights:
-            t = torch.as_tensor(weights[name])
-            if part and size + t.numel() * t.element_size() > PART:
-                refs.append(self.cluster.put(packed(part)))
-                part, size = {}, 0
-            part[name] = t
-            size += t.numel() * t.element_size()
-        return [*refs, self.cluster.put(packed(part))]
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:

@@ -306,13 +306,10 @@ class Ranks:
                 dist.destroy_process_group()
 
 
-
 _current: Ranks | None = None  # one process group a process
 
 
-def ranks_of(
-    world: int, device: str, seconds: float, files: Sequence[str] = (), placer: Placer | None = None
-) -> Ranks:
+def ranks_of(world: int, device: str, seconds: float, files: Sequence[str] = (), placer: Placer | None = None) -> Ranks:
     """The ranks of this process's learners, of which it is rank 0: those there are, else new ones.
 
     files   of a user's own that other ranks have to run, since they register what terms are made of

@@ -36,7 +36,7 @@ from .engine_roles import check_engine, engine_model_roles, named_model_roles
 from .memory_plan import groups_of, plan_memory
 from .method_on_task import check, check_run_ahead, frozen_groups, needed, trainable_groups
 from .mismatch_correction import MismatchCorrection
-from .placed import on_own_gpu, placed_engine
+from .placed import on_own_gpu, placed_engine, placed_vllm
 from .remote_engines import http_engine, roles_of, vllm_engine
 from .run import Loop, SafetyLimits
 from .run_ahead import RunAhead
@@ -143,7 +143,13 @@ def loop(
     learner = learner_for(method, start, settings, adapter, never_written, donated, trains, cluster)
     engine: Engine | None = None
     if with_engine and cluster is not None and not all(stage.data for stage in method.stages):
-        engine = placed_engine(cluster, settings, lambda s, device: recipe_for(method, learner, start, s, bare, device))
+        if settings.engine == "vllm":
+            model = _engine_copy(learner.trunk(next(iter(roles_of(method).values()))), frozen=True)
+            engine = placed_vllm(cluster, method, start, model, settings, context_of(settings, start))
+        else:
+            parts = lambda s, device: recipe_for(method, learner, start, s, bare, device)  # noqa: E731
+            engine = placed_engine(cluster, settings, parts)
+        check_engine(method, engine.capabilities, trains)
     elif with_engine and settings.engine != "builtin" and not all(stage.data for stage in method.stages):
         engine = remote_engine(method, learner, start, settings, folder, say)
         check_engine(method, engine.capabilities, trains)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from ..cluster.ray_cluster import Cluster
 from ..cluster.resources import Resources, Share
+from ..cluster.vllm_workers import VllmWorkers
 from ..cluster.worker_engine import WorkerEngine
 from ..core.errors import BadValue
 from ..core.method import Method
 from ..engine.recipe import EngineRecipe
 from ..learner.ranks import launched_ranks
+from ..model import files
+from ..model.base import Model
 from ..model.catalog import StartModel
 from .method_on_task import needed
+from .remote_engines import roles_of, vllm_options
 from .settings import RunSettings
 
 STORED = 3  # copies of the weights for which the object store has room: two versions, and one that is being read
@@ -46,6 +54,18 @@ def cluster_of(settings: RunSettings) -> Cluster | None:
 
 def check_placed(method: Method, settings: RunSettings) -> None:
     """Check before any work that rollouts need not run beside a learner on the same GPU. Raises BadValue."""
+    if settings.cluster == "ray" and settings.engine == "vllm":
+        if settings.colocate:
+            raise BadValue(
+                "colocate: is for the built-in engine, which gives its memory up; a vLLM has GPUs of its own"
+            )
+        found = re.search(r"(?:--tensor-parallel-size|-tp)[= ](\d+)", settings.vllm_args)
+        size = int(found[1]) if found else 1
+        if settings.gpus_per_worker and size != settings.gpus_per_worker:
+            raise BadValue(
+                f"gpus_per_worker: {settings.gpus_per_worker:g} GPUs for a vLLM of {size}; give --vllm-args"
+                f" '--tensor-parallel-size {settings.gpus_per_worker:g}', or --gpus-per-worker {size}"
+            )
     stale = max((s.staleness if settings.staleness is None else settings.staleness) for s in method.stages)
     if settings.colocate and stale:
         raise BadValue(
@@ -64,6 +84,22 @@ def on_own_gpu(settings: RunSettings, cluster: Cluster) -> RunSettings:
     """The settings of the run's own process: on the GPU that the cluster gave it, or on processors."""
     gpu = cluster.own_gpu()
     return replace(settings, device="cpu" if gpu is None else f"cuda:{gpu}")
+
+
+def placed_vllm(
+    cluster: Cluster, method: Method, start: StartModel, model: Model, settings: RunSettings, length: int
+) -> VllmWorkers:
+    """The engine over a vLLM in each rollout worker, started now on a model."""
+    device = "cuda" if settings.gpus_per_worker else "cpu"
+    if settings.engine_dtype == "auto":
+        settings = replace(settings, engine_dtype="bfloat16" if settings.gpus_per_worker else "float32")
+    with tempfile.TemporaryDirectory() as folder:
+        files.save(Path(folder), model, start.tokenizer)
+        content = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+    options = vllm_options(settings, model, length, device)
+    more: dict[str, Any] = {"in_flight": settings.slots, "timeout": settings.engine_seconds}
+    given = content, options, roles_of(method), start.tokenizer, model.config.vocab, length
+    return VllmWorkers(cluster, *given, **more)
 
 
 def placed_engine(

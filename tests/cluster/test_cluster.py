@@ -1,5 +1,5 @@
 """Runs whose processes Ray places: the bits of one process with any number of rollout workers, and after each kind of
-process is killed or stopped; what a cluster lacks; rewards and tools in processes of their own. One Ray serves the module.
+process is killed or stopped; what a cluster lacks; rewards and tools in processes of their own. One Ray serves all.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from selfteach.core import BadValue, registry
 from selfteach.core.errors import UserCodeFailed
 from selfteach.learner import ranks as ranks_module
 from selfteach.loop.log import read_events
-from selfteach.loop.step_context import PathView
 from selfteach.loop.settings import RunSettings, group_settings
+from selfteach.loop.step_context import PathView
 from selfteach.tools.functions import function_tools
 
 FILE = Path(__file__).parents[1] / "support" / "cluster.py"
@@ -154,6 +154,28 @@ def test_rollout_workers_sleep_while_the_learner_works(ray: Any, job: RunConfig,
     same_run(alone, tmp_path / "run")
 
 
+def test_a_vllm_in_each_worker_gets_weights_and_is_replaced(ray: Any, job: RunConfig, tmp_path: Path):
+    """A stand-in for vLLM that answers as it does; the real one is tried in tests/engine/test_vllm_engine.py."""
+    pytest.importorskip("httpx2")
+    stub, python = FILE.with_name("stub_vllm.py"), tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {stub} "$@"\n')
+    python.chmod(0o755)
+
+    def kill_all(_: Watching) -> None:
+        for pid in (pid for pid in descendants(os.getpid()) if "VllmHost" in _name(pid)):
+            os.kill(pid, signal.SIGKILL)
+
+    config = job.override(**HALF, rollout_workers=2, engine="vllm", vllm_python=str(python), eval_every=0)
+    seen = Watching({("rollout", 1): kill_all})
+    run = training.carry_out(config, tmp_path / "run", seen)
+    assert run.done and any("died" in t and "it is replaced" in t for t in seen.texts)
+    accounted(tmp_path / "run")
+    steps = _steps_of(tmp_path / "run")
+    assert max(e["policy/logprob_mismatch_mean"] for e in steps) < 1e-4
+    with pytest.raises(BadValue, match=r"gpus_per_worker: 2 GPUs for a vLLM of 1; give --vllm-args"):
+        training.carry_out(config.override(gpus_per_worker=2), tmp_path / "other")
+
+
 def test_what_is_not_there_is_said_in_a_line(ray: Any, job: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     wrong = {
         r"^cluster: 4 GPUs are asked for \(.*2 rollout workers of 1 CPU and 2 GPUs\), and it has 0 \(1 node": {
@@ -178,14 +200,18 @@ def test_what_is_not_there_is_said_in_a_line(ray: Any, job: RunConfig, tmp_path:
         RunSettings(rollout_workers=2)
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(BadValue, match=r"^--cluster ray: the package ray is not installed; pip install 'selfteach\[ray\]'"):
+    with pytest.raises(
+        BadValue, match=r"^--cluster ray: the package ray is not installed; pip install 'selfteach\[ray\]'"
+    ):
         training.carry_out(job.override(cluster="ray"), tmp_path / "run")
 
 
 def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch):
     cluster = Cluster(Resources(), "127.0.0.1:9", 5.0)
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
-    with pytest.raises(BadValue, match=r"^cluster_address: nothing answers at 127.0.0.1:9 \(Connection refused\); start"):
+    with pytest.raises(
+        BadValue, match=r"^cluster_address: nothing answers at 127.0.0.1:9 \(Connection refused\); start"
+    ):
         cluster.start()
     with pytest.raises(BadValue, match="is an address for Ray's client"):
         Cluster(Resources(), "ray://127.0.0.1:9", 5.0).start()
@@ -195,7 +221,9 @@ def test_what_others_have_is_waited_for_so_long(ray: Any):
     first = Cluster(Resources(rollout_workers=1), None, 30.0)
     first.start()
     try:
-        with pytest.raises(BadValue, match=r"was not given within \d s; free are 0 CPU of 2 CPUs, others have the rest"):
+        with pytest.raises(
+            BadValue, match=r"was not given within \d s; free are 0 CPU of 2 CPUs, others have the rest"
+        ):
             Cluster(Resources(), None, 1.0).start()
     finally:
         first.close()
