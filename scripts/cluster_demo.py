@@ -1,7 +1,7 @@
 """Runs on Ray on this machine: killed processes and equal bits, gradients on 1, 2 and 4 ranks, throughput.
 
     make cluster-demo
-    .venv/bin/python scripts/cluster_demo.py --only kills --kills 20 --seed 3     more of them
+    .venv/bin/python scripts/cluster_demo.py --only kills --kills 20 --seed 3     more
 
 GRPO and SSRL run on two rollout workers, one reward worker and two FSDP ranks, all on two processors. Each is seen
 through once undisturbed, then with a process of each kind killed (SIGKILL) at a random moment: what comes out must be

@@ -161,6 +161,7 @@ class CallWorkers:
 
         Raises UserCodeFailed where none does in time.
         """
+        how = ""
         for _ in range(TRIES * len(self.callers) + 1):
             caller, good = await self._taken(), False
             try:

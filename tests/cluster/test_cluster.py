@@ -149,6 +149,16 @@ def _steps_of(out: Path) -> list[Any]:
     return [e for e in read_events(out / "log") if e["event"] == "step"] if (out / "log").is_dir() else []
 
 
+def test_rollouts_that_run_ahead_are_those_of_one_process(ray: Any, job: RunConfig, tmp_path: Path):
+    ahead = job.override(staleness=1)
+    training.carry_out(ahead, tmp_path / "alone")
+    training.carry_out(ahead.override(**HALF), tmp_path / "run")
+    same_run(tmp_path / "alone", tmp_path / "run")
+    interrupted = training.carry_out(ahead.override(**HALF, interrupt=True), tmp_path / "interrupted")
+    assert interrupted.done
+    accounted(tmp_path / "interrupted")
+
+
 def test_rollout_workers_sleep_while_the_learner_works(ray: Any, job: RunConfig, alone: Path, tmp_path: Path):
     training.carry_out(job.override(**HALF, colocate=True), tmp_path / "run")
     same_run(alone, tmp_path / "run")
