@@ -5,7 +5,8 @@
 
 GRPO and SSRL run on two rollout workers, one reward worker and two FSDP ranks, all on two processors. Each is seen
 through once undisturbed, then with a process of each kind killed (SIGKILL) at a random moment: what comes out must be
-the same bits, and every step's sampled tokens must be learned or dropped, once. Prints a table; exits 1 where anything fell.
+the same bits, and every step's sampled tokens must be learned or dropped, once. Prints a table; exits 1 where anything
+fell.
 """
 
 from __future__ import annotations
@@ -151,15 +152,10 @@ def kill(driver: Any, kind: str, step: int, pause: float) -> None:
 
 
 def processes() -> list[tuple[int, str]]:
-    """(id, name) of the processes of Ray's actors."""
-    out: list[tuple[int, str]] = []
-    for folder in Path("/proc").iterdir():
-        try:
-            name = (folder / "cmdline").read_text(encoding="utf-8") if folder.name.isdecimal() else ""
-        except (OSError, UnicodeDecodeError):
-            continue
-        out += [(int(folder.name), name)] if name.startswith("ray::") else []
-    return out
+    """(id, name) of the processes of this Ray's actors."""
+    from support.cluster import descendants, name_of
+
+    return [(pid, name) for pid in descendants(os.getpid()) if (name := name_of(pid)).startswith("ray::")]
 
 
 def steps_of(out: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster import REWARD, ROLLOUT, Watching, descendants, running
+from support.cluster import REWARD, ROLLOUT, Watching, descendants, name_of, running
 from support.runs import BANDIT, run_config_of, same_run
 
 from selfteach import api, training
@@ -127,7 +127,7 @@ def test_a_killed_driver_leaves_nothing_behind_and_its_run_goes_on(
     until = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < until and not _steps_of(out):
         time.sleep(0.01)
-    below = [pid for pid in descendants(os.getpid()) if "EngineHost" in _name(pid)]
+    below = [pid for pid in descendants(os.getpid()) if "EngineHost" in name_of(pid)]
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len(_steps_of(out)) < STEPS and len(below) == 1
@@ -136,13 +136,6 @@ def test_a_killed_driver_leaves_nothing_behind_and_its_run_goes_on(
     same_run(alone, out)
     accounted(out)
     assert not any(map(running, below))
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def _steps_of(out: Path) -> list[Any]:
@@ -172,7 +165,7 @@ def test_a_vllm_in_each_worker_gets_weights_and_is_replaced(ray: Any, job: RunCo
     python.chmod(0o755)
 
     def kill_all(_: Watching) -> None:
-        for pid in (pid for pid in descendants(os.getpid()) if "VllmHost" in _name(pid)):
+        for pid in (pid for pid in descendants(os.getpid()) if "VllmHost" in name_of(pid)):
             os.kill(pid, signal.SIGKILL)
 
     config = job.override(**HALF, rollout_workers=2, engine="vllm", vllm_python=str(python), eval_every=0)

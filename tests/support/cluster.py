@@ -76,6 +76,14 @@ def descendants(of: int) -> list[int]:
     return found
 
 
+def name_of(pid: int) -> str:
+    """The command line of a process, by which Ray says what it is; empty where it is gone."""
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def running(pid: int) -> bool:
     """Whether a process runs, and is no zombie."""
     try:
