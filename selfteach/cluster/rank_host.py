@@ -70,4 +70,5 @@ class RankPlacer:
 
     def place(self, rank: int, environment: Mapping[str, str], words: Sequence[str]) -> RankActor:
         """Start a rank in its bundle."""
-        return RankActor(self._cluster, rank, environment, words)
+        own = {**environment, "OMP_NUM_THREADS": str(self._cluster.resources.rank.threads)}
+        return RankActor(self._cluster, rank, own, words)

@@ -18,6 +18,11 @@ class Share(NamedTuple):
     cpus: float = 1.0
     gpus: float = 0.0
 
+    @property
+    def threads(self) -> int:
+        """Threads of its matmuls: as many as whole CPUs, one at least."""
+        return max(1, int(self.cpus))
+
     def __add__(self, other: Any) -> Share:
         return Share(self.cpus + other.cpus, self.gpus + other.gpus)
 

@@ -78,11 +78,11 @@ def memory(method: Method, start: StartModel, settings: RunSettings) -> str | No
     """
     if not isinstance(start.model, Transformer):
         return None
-    method = needed(method)
+    method, placed = needed(method), settings.cluster != "none"
     trunks, trained, sampled = groups_of(method)
-    if settings.engine != "builtin" or settings.cluster != "none":  # which hold their own, elsewhere
+    if settings.engine != "builtin" or placed:  # which hold their own, elsewhere
         sampled = set[str]()
-    device = devices.resolve_device(settings.device)
+    device = devices.resolve_device(("cuda" if settings.learner_gpus else "cpu") if placed else settings.device)
     bf16, moments_8bit = devices.resolve_dtype(settings.dtype, device) == "bfloat16", settings.optimiser == "adamw8bit"
     engine_bytes = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)].itemsize
     plan = plan_memory(

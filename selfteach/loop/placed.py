@@ -96,7 +96,7 @@ def placed_vllm(
     with tempfile.TemporaryDirectory() as folder:
         files.save(Path(folder), model, start.tokenizer)
         content = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
-    options = vllm_options(settings, model, length, device)
+    options = {**vllm_options(settings, model, length, device), "threads": cluster.resources.worker.threads}
     more: dict[str, Any] = {"in_flight": settings.slots, "timeout": settings.engine_seconds}
     given = content, options, roles_of(method), start.tokenizer, model.config.vocab, length
     return VllmWorkers(cluster, *given, **more)
@@ -111,6 +111,6 @@ def placed_engine(
     device = "cuda" if settings.gpus_per_worker else "cpu"
     if settings.engine_dtype == "auto":  # a GPU of another machine, which this one cannot ask
         settings = replace(settings, engine_dtype="bfloat16" if settings.gpus_per_worker else "float32")
-    threads = settings.threads or max(1, int(settings.cpus_per_worker))
+    threads = cluster.resources.worker.threads
     seconds = settings.engine_seconds, settings.engine_start_seconds
     return WorkerEngine(cluster, recipe(settings, device), threads, *seconds)

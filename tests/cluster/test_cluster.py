@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,14 @@ from support.runs import BANDIT, run_config_of, same_run
 
 from selfteach import api, training
 from selfteach.cluster.call_workers import CallWorkers
+from selfteach.cluster.engine_host import Draw, EngineHost
 from selfteach.cluster.prefix_routes import BLOCK, SLACK, PrefixRoutes
 from selfteach.cluster.ray_cluster import Cluster
 from selfteach.cluster.resources import Resources, Share, read_settings
 from selfteach.configuration import RunConfig
 from selfteach.core import BadValue, registry
-from selfteach.core.errors import UserCodeFailed
+from selfteach.core.errors import EngineLost, UserCodeFailed
+from selfteach.core.task import Sampling
 from selfteach.learner import ranks as ranks_module
 from selfteach.loop.log import read_events
 from selfteach.loop.settings import RunSettings, group_settings
@@ -257,6 +260,23 @@ def test_places_of_a_placement():
     assert [together.bundle_of_worker(n) for n in range(4)] == [0, 1, 0, 1] and together.bundle_of_call(0) == 2
     with pytest.raises(BadValue, match="no node has 4 CPUs for one place"):
         Resources(1, Share(4)).check([("a", Share(3)), ("b", Share(3))])
+
+
+@pytest.mark.parametrize("said", ["[enforce fail] DefaultCPUAllocator: can't allocate memory", "CUDA out of memory"])
+def test_a_worker_without_memory_ends_the_step_in_a_line(said: str):
+    host = EngineHost(None, 1)  # type: ignore[arg-type]
+
+    async def fails(*given: Any) -> Any:
+        raise RuntimeError(said)
+
+    host.engine = SimpleNamespace(generate=fails)  # type: ignore[assignment]
+
+    async def ask() -> Any:
+        await host.submit([(3, Draw("policy", np.arange(3), Sampling(), 1))])
+        return await host.answers(5.0)
+
+    ((number, error),) = asyncio.run(ask())
+    assert number == 3 and isinstance(error, EngineLost) and "take fewer --slots or a shorter --context" in str(error)
 
 
 class Busy:
