@@ -8,6 +8,7 @@ what only the run has (its engine, its episodes, its memory of earlier steps): c
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import os
 import warnings
@@ -15,8 +16,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from ..core import registry
 from ..core.blocks import Block
@@ -35,7 +34,7 @@ class CallHost:
     """Calls blocks that are sent by name; its methods are those of a Ray actor."""
 
     def __init__(self, files: Sequence[str]) -> None:
-        torch.set_num_threads(1)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch itself is not imported, unless what is called needs it
         for file in files:
             registry.load_file(file)
         self._blocks: dict[str, Any] = {}
@@ -45,13 +44,18 @@ class CallHost:
         """Its process id."""
         return os.getpid()
 
-    def call(self, name: str, sent: Any, built: bool, given: Mapping[str, Any]) -> tuple[bool, Any]:
+    def call(
+        self, name: str, sent: Any, modules: Sequence[str], built: bool, given: Mapping[str, Any]
+    ) -> tuple[bool, Any]:
         """(True, what a block returned), or (False, what it raised, in words).
 
-        built  call what the block gives without inputs (a tool), with one argument
+        modules  that register it, imported first: all others would take seconds
+        built    call what the block gives without inputs (a tool), with one argument
         """
         try:
             if name not in self._blocks:
+                for module in modules:
+                    importlib.import_module(module)
                 self._blocks[name] = from_json(sent)
             block = self._blocks[name]
             if not built:
@@ -137,12 +141,13 @@ class CallWorkers:
         """One call. Cancelled in the middle (a deadline of the caller's own), its process is ended too."""
         how, name = "", str(block)
         sent = self._sent.get(name) or self._sent.setdefault(name, to_json(block))
+        modules = [m for m in [block.fn.__module__] if m.startswith("selfteach.")]
         for attempt in range(TRIES):
             self.counts["again" if attempt else "calls"] += 1
             caller, good = await self._ready(), False
             try:
                 async with asyncio.timeout(seconds):
-                    fine, value = await caller.actor.call.remote(name, sent, built, dict(given))
+                    fine, value = await caller.actor.call.remote(name, sent, modules, built, dict(given))
                 good = True
             except self.cluster.ray.exceptions.RayError as error:
                 how = self.cluster.ended(error)

@@ -50,6 +50,7 @@ class Worker:
 
     up      whether it holds the newest weights and may be asked
     ends    how often in a row it has ended without an answer
+    gone    whether it ended so often that it is not replaced any more
     """
 
     number: int
@@ -57,6 +58,7 @@ class Worker:
     process: int = 0
     up: bool = False
     ends: int = 0
+    gone: bool = False
     requests: dict[int, Request] = field(default_factory=dict[int, Request])
     outbox: list[Request] = field(default_factory=list[Request])
     reader: asyncio.Task[None] | None = None
@@ -274,7 +276,7 @@ class WorkerEngine:
                     worker.actor.cancel.remote(list(worker.requests))
                 worker.requests, worker.outbox, worker.reader, worker.reviver = {}, [], None, None
                 if not worker.up:
-                    worker.reviver = loop.create_task(self._revive(worker))
+                    self._replace(worker)
         return loop
 
     # ---- workers that end
@@ -295,11 +297,15 @@ class WorkerEngine:
                 why += f" {len(request.call.context)} tokens: out of memory? Take fewer --slots, then --resume"
                 request.future.set_exception(EngineLost(why))
         self.warn(f"{how}; {len(lost)} of its requests are asked again, and it is replaced")
+        self._replace(worker, how)
+        self._dispatch()
+
+    def _replace(self, worker: Worker, how: str = "") -> None:
+        """Start a worker anew beside the others, unless it has ended too often."""
         if worker.ends > MOST_ENDS:
             self._give_up(worker, how)
-            return
-        worker.reviver = asyncio.get_running_loop().create_task(self._revive(worker))
-        self._dispatch()
+        elif worker.reviver is None and not worker.gone:
+            worker.reviver = asyncio.get_running_loop().create_task(self._revive(worker))
 
     def _ended(self, worker: Worker, error: BaseException) -> str:
         """Note that a worker has ended; how, in words."""
@@ -330,18 +336,14 @@ class WorkerEngine:
         except (TimeoutError, SelfteachError, self.cluster.ray.exceptions.RayError) as error:
             if isinstance(error, TimeoutError):
                 error = TimeoutError(f"not ready within {self.start_seconds:g} s of its start")
-            how = self._ended(worker, error)
-            if worker.ends > MOST_ENDS:
-                self._give_up(worker, how)
-            else:
-                worker.reviver = asyncio.get_running_loop().create_task(self._revive(worker))
+            self._replace(worker, self._ended(worker, error))
             return
         worker.up, worker.reviver = True, None
         self._dispatch()
 
     def _give_up(self, worker: Worker, how: str) -> None:
         """Leave a worker dead; where none is left, everything that waits fails."""
-        worker.reviver = None
+        worker.reviver, worker.gone = None, True
         if any(w.up or w.reviver is not None for w in self.workers):
             self.warn(f"{how}, {worker.ends} times in a row; the run goes on without it")
             self._dispatch()
@@ -371,42 +373,42 @@ class WorkerEngine:
         return self._load_all(list(self._held), False).get(delivered, "")
 
     def _load_all(self, groups: Sequence[str], running: bool) -> dict[str, str]:
-        """Have all workers that are up load groups; those that end meanwhile are replaced at once."""
-        found: dict[str, str] = {}
-        if all(w.reviver is not None for w in self.workers):  # which cannot go on while this waits
-            for worker in self.workers:
-                self._ended(worker, RuntimeError("had not begun"))
-        for attempt in range(MOST_ENDS + 1):
-            for worker in self.workers if attempt else ():
-                if not worker.up and worker.reviver is None:
+        """Have the workers load groups. Those that end meanwhile are replaced beside the others; where none is left,
+        they are waited for.
+        """
+        self._use_running_loop()
+        for _ in range(MOST_ENDS + 1):
+            todo = {w: groups for w in self.workers if w.up}
+            if not todo:  # those that are starting cannot go on while this waits
+                todo = {w: list(self._held) for w in self.workers if not w.gone}
+                for worker in todo:
+                    self._ended(worker, RuntimeError("is begun once more"))
                     self._begin(worker)
-            todo = [w for w in self.workers if w.reviver is None]
-            every = {w: groups if w.up else list(self._held) for w in todo}
-            calls = [(w, g) for w, own in every.items() for g in own]
+            calls = [(w, g) for w, own in todo.items() for g in own]
+            seconds = self.seconds + (0.0 if all(w.up for w in todo) else self.start_seconds)
             answers = self.cluster.each(
-                [self._loaded(w, g, self._held[g], running and w.up) for w, g in calls],
-                self.seconds if all(w.up for w in todo) else self.seconds + self.start_seconds,
+                [self._loaded(w, g, self._held[g], running and w.up) for w, g in calls], seconds
             )
             bad = {w: a for (w, _), a in zip(calls, answers, strict=True) if isinstance(a, BaseException)}
+            found: dict[str, str] = {}
             for (worker, group), answer in zip(calls, answers, strict=True):
                 if worker not in bad:
                     self._check(group, answer, worker)
                     found[group] = answer
-            for worker in every:
+            for worker in todo:
                 if worker not in bad and not worker.up:
-                    worker.process, worker.up = (
-                        self.cluster.wait([worker.actor.process.remote()], POLL, str(worker))[0],
-                        True,
-                    )
-            if not bad:
-                break
+                    (worker.process,) = self.cluster.wait([worker.actor.process.remote()], self.seconds, str(worker))
+                    worker.up = True
             for worker, error in bad.items():
-                if (raised := getattr(error, "cause", None)) is not None and isinstance(raised, SelfteachError):
+                if isinstance(raised := getattr(error, "cause", None), SelfteachError):
                     raise raised
-                self.warn(f"{self._ended(worker, error)} as it was given weights; it is replaced")
-        if not found:
-            raise EngineLost("engine: no rollout worker took the weights; go on with --resume")
-        return found
+                how = self._ended(worker, error)
+                self.warn(f"{how} as it was given weights; it is replaced")
+                if found:
+                    self._replace(worker, how)
+            if found:
+                return found
+        raise EngineLost("engine: no rollout worker took the weights; go on with --resume")
 
     def _loaded(self, worker: Worker, group: str, held: Held, running: bool) -> Any:
         return worker.actor.load.remote(group, held.parts, held.version, running)

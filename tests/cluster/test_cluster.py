@@ -171,7 +171,7 @@ def test_a_vllm_in_each_worker_gets_weights_and_is_replaced(ray: Any, job: RunCo
         for pid in (pid for pid in descendants(os.getpid()) if "VllmHost" in name_of(pid)):
             os.kill(pid, signal.SIGKILL)
 
-    config = job.override(**HALF, rollout_workers=2, engine="vllm", vllm_python=str(python), eval_every=0)
+    config = job.override(**HALF, engine="vllm", vllm_python=str(python), eval_every=0)
     seen = Watching({("rollout", 1): kill_all})
     run = training.carry_out(config, tmp_path / "run", seen)
     assert run.done and any("died" in t and "it is replaced" in t for t in seen.texts)
