@@ -8,6 +8,7 @@ what only the run has (its engine, its episodes, its memory of earlier steps): c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import os
@@ -186,11 +187,9 @@ class CallWorkers:
         """Whether other processes can find a block by its name; what is sent of it is kept."""
         if block.fn.__module__ == "__main__":
             return False
-        try:
+        with contextlib.suppress(TypeError):
             self._sent.setdefault(str(block), to_json(block))
-        except TypeError:
-            return False
-        return True
+        return str(block) in self._sent
 
     async def _taken(self) -> Caller:
         """A process that is free; waits for it, first come, first served."""

@@ -22,7 +22,7 @@ from ..model.base import Model
 from ..model.catalog import StartModel
 from .method_on_task import needed
 from .remote_engines import roles_of, vllm_options
-from .settings import RunSettings
+from .settings import RunSettings, not_placed
 
 STORED = 3  # copies of the weights for which the object store has room: two versions, and one that is being read
 
@@ -53,7 +53,12 @@ def cluster_of(settings: RunSettings) -> Cluster | None:
 
 
 def check_placed(method: Method, settings: RunSettings) -> None:
-    """Check before any work that rollouts need not run beside a learner on the same GPU. Raises BadValue."""
+    """Check before any work that settings of processes go together, and with a method. Raises BadValue."""
+    asked = [n for n, value in not_placed().items() if n != "cluster" and getattr(settings, n) != value]
+    if settings.cluster == "none" and asked:
+        raise BadValue(f"{asked[0]}: is for processes that Ray places; give --cluster ray too")
+    if settings.cluster == "ray" and settings.engine == "http":
+        raise BadValue("cluster: the servers of --engine http run already; leave --cluster or --engine out")
     if settings.cluster == "ray" and settings.engine == "vllm":
         if settings.colocate:
             raise BadValue(

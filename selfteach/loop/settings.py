@@ -158,11 +158,6 @@ class RunSettings(LearnerSettings):
         object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
         object.__setattr__(self, "adam_betas", tuple(self.adam_betas))
         object.__setattr__(self, "url", tuple(self.url))
-        asked = [n for n, value in not_placed().items() if n != "cluster" and getattr(self, n) != value]
-        if self.cluster == "none" and asked:
-            raise BadValue(f"{asked[0]}: is for processes that Ray places; give --cluster ray too")
-        if self.cluster == "ray" and self.engine == "http":
-            raise BadValue("cluster: the servers of --engine http run already; leave --cluster or --engine out")
         shape = ("lora_alpha", "lora_targets", "lora_rslora")
         given = [n for n in shape if getattr(self, n) != RunSettings.__dataclass_fields__[n].default]
         if self.adapter is not None and (given or self.lora_rank is not None):

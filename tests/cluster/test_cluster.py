@@ -203,7 +203,9 @@ def test_what_is_not_there_is_said_in_a_line(ray: Any, job: RunConfig, tmp_path:
         with pytest.raises(BadValue, match=said):
             training.carry_out(job.override(cluster="ray", **given), tmp_path / "run")
     with pytest.raises(BadValue, match="rollout_workers: is for processes that Ray places; give --cluster ray"):
-        RunSettings(rollout_workers=2)
+        training.carry_out(job.override(rollout_workers=2), tmp_path / "run")
+    with pytest.raises(BadValue, match="cluster: the servers of --engine http run already"):
+        training.carry_out(job.override(cluster="ray", engine="http"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(
