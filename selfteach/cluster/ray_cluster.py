@@ -18,7 +18,6 @@ LEAST_STORE = 200 << 20  # bytes of the object store of a Ray of the run's own
 QUIET = {  # of a Ray that is started here: nothing is sent to its makers, and its log stays in its own files
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a process without a GPU of its own leaves CUDA_VISIBLE_DEVICES alone
 }
 HERE = "127.0.0.1"
 
@@ -145,7 +144,9 @@ class Cluster:
             return None
         if self._keeper is None:
             self._keeper = self.actor(Keeper, 0, Share(0, self.resources.rank.gpus))
-        return int(self.wait([self._keeper.gpu.remote()], self.seconds, "the learner's GPU")[0])
+        given = str(self.wait([self._keeper.gpu.remote()], self.seconds, "the learner's GPU")[0])
+        seen = [n.strip() for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n.strip()]
+        return seen.index(given) if given in seen else int(given)
 
     def put(self, value: Any) -> Any:
         """A reference to a value in the object store."""
@@ -225,11 +226,11 @@ class Cluster:
 class Keeper:
     """Holds the GPU of the run itself, which is no actor."""
 
-    def gpu(self) -> int:
-        """The first GPU that it was given."""
+    def gpu(self) -> str:
+        """The first GPU that it was given, by Ray's name for it."""
         import ray
 
-        return int(ray.get_gpu_ids()[0])
+        return str(ray.get_gpu_ids()[0])
 
 
 def _share(resources: Mapping[str, float]) -> Share:
