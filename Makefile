@@ -3,6 +3,7 @@
 #   make test    set up, and pass lint, types and tests
 #   make mutants set up, and see which small faults in blocks the tests find
 #   make torture set up, and kill, fill, break and misuse runs by the hundred
+#   make cluster-demo  set up, and run GRPO and SSRL on Ray on this machine, with every kind of process killed
 #   make docs    set up, and build the documents as a site: build/site/index.html
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= logical
 
-.PHONY: help setup train test lint types check fingerprints mutants torture docs format clean
+.PHONY: help setup train test lint types check fingerprints mutants torture cluster-demo docs format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -49,6 +50,9 @@ mutants: setup
 
 torture: setup
 	$(BIN)/python scripts/torture.py
+
+cluster-demo: setup
+	$(BIN)/python scripts/cluster_demo.py
 
 docs: setup
 	$(BIN)/sphinx-build -q -W -b html docs build/site

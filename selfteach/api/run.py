@@ -17,6 +17,7 @@ from ..core.errors import BadValue
 from ..loop import checkpoint
 from ..loop.log import logged_steps, read_events
 from ..loop.run_folder import finished_figures
+from ..loop.settings import not_placed
 from ..model.tokenizer import Tokenizer
 from ..training import Observer, Outcome, extend, ignore_events
 from .launch import Trackers, calling, launch
@@ -142,11 +143,13 @@ class Run(Outcome):
         return Run(**vars(outcome))
 
     def ending(self, trust: bool = False, **ends: Any) -> RunConfig:
-        """Its configuration, with other settings of when it ends (steps, budget, max_seconds) or of where its learner
-        is (learner, world; None: as they are), which its config.json then has. Raises BadValue for fewer steps than are
-        done.
+        """Its configuration, with other settings of when it ends (steps, budget, max_seconds) or of where it is carried
+        out (learner, world, cluster, rollout_workers ...; None: as they are), which its config.json then has. Raises
+        BadValue for fewer steps than are done.
         """
         run_config = run_config_of(self.folder, trust)
+        if ends.get("cluster") == "none":  # and what was for a cluster
+            ends = {**not_placed(), **{n: v for n, v in ends.items() if v is not None}}
         ends = {n: v for n, v in ends.items() if v is not None and v != getattr(run_config.settings, n)}
         if (steps := ends.get("steps")) is not None and steps < self.steps_done:
             raise BadValue(

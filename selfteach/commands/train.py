@@ -38,7 +38,11 @@ METHOD is a method's name (selfteach methods lists them) or path/to/file.py:name
 shows its hyper-parameters, which are options too. A fresh model is first warm-started on the task's demonstrations
 (once: the warm start is cached).
 """
-OF_RANKS = ("learner", "world", "learner_seconds")  # how a run is carried out, which may change on the way
+OF_PLACES = (  # how a run is carried out, which may change on the way
+    *("learner", "world", "learner_seconds", "cluster", "cluster_address", "cluster_file", "cluster_seconds"),
+    *("cluster_restarts", "rollout_workers", "cpus_per_worker", "gpus_per_worker", "learner_cpus", "learner_gpus"),
+    *("reward_workers", "cpus_per_reward_worker", "colocate"),
+)
 EXAMPLES = """examples:
   selfteach train ssrl
   selfteach train grpo --task chain_sum --set terms=2,3 --rollouts 16 --lr 1e-4 --steps 80 --seed 1
@@ -72,7 +76,7 @@ def parser(entry: Any = None) -> Parser:
         "--resume",
         metavar="RUN",
         help="continue a run; needs no METHOD, and takes no option but --steps, --budget and --max-seconds, by which it"
-        " ends later, --learner and --world, --log, --trust and --json",
+        " ends later, --learner, --cluster and what belongs to them, --log, --trust and --json",
     )
     made.add_argument(
         "--config",
@@ -172,14 +176,14 @@ def _trackers(given: Mapping[str, Any]) -> list[str]:
 def _resume(words: Sequence[str], name: str | None) -> int:
     given = vars(parser().read(words, expect=[name] if name else ()))
     others = ([name] if name else []) + [
-        f"--{k.replace('_', '-')}" for k in given if k not in (*ENDS, *OF_RANKS, "resume", "log", "trust", "json")
+        f"--{k.replace('_', '-')}" for k in given if k not in (*ENDS, *OF_PLACES, "resume", "log", "trust", "json")
     ]
     if others:
         raise BadValue(f"selfteach train: --resume takes the run's own configuration; leave out {', '.join(others)}")
     from ..api.run import load
 
     folder, trust = Path(given["resume"]), bool(given.get("trust"))
-    changes = {name: given.get(name) for name in (*ENDS, *OF_RANKS)}
+    changes = {name: given.get(name) for name in (*ENDS, *OF_PLACES)}
     return _run_with_progress(lambda: load(folder).ending(trust, **changes), folder, True, given)
 
 

@@ -127,6 +127,28 @@ class MeteredEngine(Engine, Protocol):
         ...
 
 
+@runtime_checkable
+class SleepingEngine(Engine, Protocol):
+    """An engine that can give up its memory for a while."""
+
+    def sleep(self) -> None:
+        """Give up weights and caches until the next delivery or request, when it wakes by itself."""
+        ...
+
+
+@runtime_checkable
+class ClosableEngine(Engine, Protocol):
+    """An engine of other processes, which holds connections, files or the processes themselves."""
+
+    def about(self) -> str:
+        """What it is and cannot do, in a line."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
 class Learner(Protocol):
     """Computes columns of batches, accumulates gradients and steps the optimisers."""
 

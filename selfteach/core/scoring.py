@@ -16,8 +16,8 @@ import asyncio
 import functools
 import inspect
 import typing
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from .blocks import Block
 from .contexts import RewardContext
@@ -25,6 +25,22 @@ from .errors import BadValue, UserCodeFailed, describe
 from .task import Ref
 from .threads import FromBackground, call_user, on_run_loop, run_in_thread
 from .tree import Episode, RolloutGroup, Score, Scores, Trajectory
+
+
+class Processes(Protocol):
+    """Other processes in which some rewards are called (cluster/call_workers.py): `processes` of a RewardContext."""
+
+    def takes(self, reward: Block) -> bool:
+        """Whether a reward is called there."""
+        ...
+
+    async def score(self, reward: Block, given: Mapping[str, Any], seconds: float) -> Any:
+        """What a reward gives for one answer. Raises TimeoutError, and UserCodeFailed for what it raised."""
+        ...
+
+    def close(self) -> None:
+        """End them."""
+        ...
 
 
 def whole_step(reward: Block) -> bool:
@@ -84,6 +100,19 @@ async def _score_each(reward: Block, group: RolloutGroup, context: RewardContext
     """One call per trajectory, in one thread; where one hangs, the rest is called in another thread."""
     waiting = list({t.leaf: (e, t) for e in group.episodes for t in e.trajectories if t.learn is not None}.values())
     out: dict[Ref, Score] = {}
+    processes: Processes | None = getattr(context, "processes", None)
+    if processes is not None and processes.takes(reward):
+
+        async def one(episode: Episode, trajectory: Trajectory) -> Score:
+            try:
+                return Score.of(
+                    await processes.score(reward, _inputs(reward, group, episode, trajectory, context), deadline)
+                )
+            except Exception as error:
+                return _failed(reward, error, deadline)
+
+        scores = await asyncio.gather(*(one(e, t) for e, t in waiting))
+        return {t.leaf: found for (_, t), found in zip(waiting, scores, strict=True)}
     if inspect.iscoroutinefunction(reward.fn):
         for episode, trajectory in waiting:
             try:

@@ -57,13 +57,14 @@ def installed(python: str | None) -> tuple[str, str]:
 
 
 class VllmServer:
-    """`vllm serve` of a model's folder on 127.0.0.1, under a supervisor that ends it when this process ends.
+    """`vllm serve` of a model's folder, under a supervisor that ends it when this process ends.
 
     folder   the model, in the Hub's layout
     log      file that its output goes to
     start_seconds  that a launch may take to answer
     say      is called with lines on how the start goes
     threads  of a processor that it may use; None: as vLLM decides
+    host     the address at which it listens
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class VllmServer:
         threads: int | None = None,
         start_seconds: float = 600.0,
         say: Callable[[str], object] = lambda text: None,
+        host: str = "127.0.0.1",
     ) -> None:
+        self.host = host
         self.version, self._distribution = installed(python)
         self.log, self.say, self.start_seconds, self.url = log, say, start_seconds, ""
         self._program, self._folder = python or sys.executable, folder
@@ -125,13 +128,13 @@ class VllmServer:
         self._process = self._end = None
 
     def _launch(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
+        with socket.create_server((self.host, 0)) as free:
             port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{self.host}:{port}"
         serve = [self._program, "-m", "vllm.entrypoints.cli.main", "serve", str(self._folder)]
         if self._distribution != "vllm":  # whose version that module asks for; builds for processors have other names
             serve = [self._program, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._folder)]
-        serve += ["--host", "127.0.0.1", "--port", str(port), *self._args]
+        serve += ["--host", self.host, "--port", str(port), *self._args]
         quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         path = os.pathsep.join([str(IN_VLLM), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, **quiet, "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": path}

@@ -10,4 +10,11 @@ class AgreedOutOfMemory(RuntimeError):
 
 
 class RankFailed(SelfteachError, RuntimeError):
-    """A rank of a sharded learner died, hangs, or failed alone; the run ends and goes on from its checkpoint."""
+    """A rank of a sharded learner died, hangs, or failed alone; the run ends and goes on from its checkpoint.
+
+    lost  whether its process is gone or hangs, so that the same step may succeed with new ones
+    """
+
+    def __init__(self, text: str, lost: bool = False) -> None:
+        super().__init__(text)
+        self.lost = lost

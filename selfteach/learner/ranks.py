@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,40 @@ IDLE_SECONDS = 3600.0  # of one wait for work, after which a rank waits again
 SMALL = 1 << 16  # bytes of an order that goes by the store itself
 KEPT_ORDERS = 1000  # of the last ones, of which some rank may not have read the newest
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+LOOPBACK = "127.0.0.1"
 GRACE_SECONDS = 3.0  # for what a lost rank left behind to arrive
+
+
+class RankProcess(Protocol):
+    """The process of a rank above 0, whoever placed it."""
+
+    def ended(self) -> str | None:
+        """How it ended ("was killed (SIGKILL)"); None while it runs."""
+        ...
+
+    def kill(self) -> None:
+        """End it now."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, at most so long."""
+        ...
+
+
+class Placer(Protocol):
+    """What starts ranks above 0 where it has room for them.
+
+    host  the address of rank 0, at which they meet; 127.0.0.1 where all are on this machine
+    """
+
+    @property
+    def host(self) -> str:
+        """The address of rank 0."""
+        ...
+
+    def place(self, rank: int, environment: Mapping[str, str], words: Sequence[str]) -> RankProcess:
+        """Start a rank: `worker.main(words)` in a process with this environment besides its own."""
+        ...
 
 
 def launched_ranks(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
@@ -77,10 +110,11 @@ class Ranks:
         device: str,
         seconds: float,
         store: Any,
-        workers: Sequence[subprocess.Popen[bytes]] = (),
+        workers: Sequence[RankProcess] = (),
+        placer: Placer | None = None,
     ) -> None:
         self.rank, self.world, self.device, self.seconds = rank, world, device, seconds
-        self.workers = list(workers)
+        self.workers, self.placer = list(workers), placer
         self._store: Any = PrefixStore("selfteach", store)
         self._orders = 0
         self.learners = 0  # made so far
@@ -107,7 +141,7 @@ class Ranks:
         """Wait until all ranks are here. Raises RuntimeError where one that was started here ends, or none comes."""
         until = time.monotonic() + START_SECONDS
         while not self._store.check(keys):
-            if time.monotonic() > until or any(w.poll() is not None for w in self.workers):
+            if time.monotonic() > until or any(w.ended() for w in self.workers):
                 missing = [k.removeprefix("here/") for k in keys if not self._store.check([k])]
                 raise RuntimeError(f"rank {', '.join(missing)} did not start")
             time.sleep(0.05)
@@ -221,16 +255,18 @@ class Ranks:
         self.broken = True
         until, dead, left = time.monotonic() + GRACE_SECONDS, list[str](), list[str]()
         while time.monotonic() < until and not (dead or left):
-            dead = [f"rank {n} {_end_of(w)}" for n, w in enumerate(self.workers, 1) if w.poll() is not None]
+            dead = [f"rank {n} {how}" for n, w in enumerate(self.workers, 1) if (how := w.ended())]
             left = [f"rank {n}: {t}" for n in range(1, self.world) if (t := self._read(f"failed/{n}"))]
             time.sleep(0.05)
         notes = "; ".join(f"rank {n}: {self._ago(self._read(f'at/{n}'))}" for n in range(self.world))
         self.kill()
         if left or dead:
-            return RankFailed(f"learner: {(left or dead)[0]} (at that time {notes}); go on with --resume")
+            why = f"learner: {(left or dead)[0]} (at that time {notes}); go on with --resume"
+            return RankFailed(why, lost=not left)
         return RankFailed(
             f"learner: no answer within {self.seconds:g} s ({notes}): {describe(error, 120)}; raise --learner-seconds"
-            " if a step takes longer, then go on with --resume"
+            " if a step takes longer, then go on with --resume",
+            lost=True,
         )
 
     def _read(self, key: str) -> str:
@@ -247,11 +283,9 @@ class Ranks:
     def kill(self) -> None:
         """End the ranks that this process started."""
         for worker in self.workers:
-            with contextlib.suppress(OSError):
-                worker.kill()
+            worker.kill()
         for worker in self.workers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(10)
+            worker.wait(10)
         self.workers.clear()
 
     def close(self) -> None:
@@ -265,33 +299,29 @@ class Ranks:
             with contextlib.suppress(RuntimeError):
                 self.order("end")
         for worker in self.workers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(10)
+            worker.wait(10)
         self.kill()
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
 
 
-def _end_of(worker: subprocess.Popen[bytes]) -> str:
-    code = worker.returncode
-    return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
-
-
 _current: Ranks | None = None  # one process group a process
 
 
-def ranks_of(world: int, device: str, seconds: float, files: Sequence[str] = ()) -> Ranks:
+def ranks_of(world: int, device: str, seconds: float, files: Sequence[str] = (), placer: Placer | None = None) -> Ranks:
     """The ranks of this process's learners, of which it is rank 0: those there are, else new ones.
 
-    files  of a user's own that other ranks have to run, since they register what terms are made of
+    files   of a user's own that other ranks have to run, since they register what terms are made of
+    placer  starts the others; None: this process does, on its machine
 
     Raises BadValue where they cannot be started.
     """
     global _current
-    if _current is not None and any(w.poll() is not None for w in _current.workers):
+    if _current is not None and any(w.ended() for w in _current.workers):
         _current.broken = True  # they die with the thread that started them
-    if _current is not None and not _current.broken and (_current.world, _current.device) == (world, device):
+    same = _current is not None and (_current.world, _current.device, _current.placer) == (world, device, placer)
+    if _current is not None and same and not _current.broken:
         return _current
     if _current is not None:
         _current.close()
@@ -299,20 +329,30 @@ def ranks_of(world: int, device: str, seconds: float, files: Sequence[str] = ())
     if launched is not None:
         _current = join(device, seconds)
     else:
-        store = _store("127.0.0.1", 0, True)
-        workers = [_start(rank, world, device, seconds, store.port, files) for rank in range(1, world)]
+        host = LOOPBACK if placer is None else placer.host
+        store = _store(host, 0, True)
+        workers: list[RankProcess] = []
         try:
-            with _gloo_on_loopback():
-                _current = Ranks(0, world, device_of(device, 0), seconds, store, workers)
+            for rank in range(1, world):
+                workers.append(_start(rank, world, device, seconds, host, store.port, files, placer))
+            with _gloo_on_loopback() if host == LOOPBACK else contextlib.nullcontext():
+                _current = Ranks(0, world, device_of(device, 0), seconds, store, workers, placer)
         except BaseException as error:
-            dead = [f"rank {n} {_end_of(w)}" for n, w in enumerate(workers, 1) if w.poll() is not None]
+            dead = [f"rank {n} {how}" for n, w in enumerate(workers, 1) if (how := w.ended())]
             for worker in workers:
                 worker.kill()
             if isinstance(error, RuntimeError) and not isinstance(error, SelfteachError):
-                raise RankFailed(f"learner: {', '.join(dead) or describe(error)} as the ranks started") from error
+                why = f"learner: {', '.join(dead) or describe(error)} as the ranks started"
+                raise RankFailed(why, lost=bool(dead)) from error
             raise
     atexit.register(_current.close)
     return _current
+
+
+def close_ranks() -> None:
+    """Send the ranks of this process's learners home, where there are any."""
+    if _current is not None:
+        _current.close()
 
 
 def join(device: str, seconds: float) -> Ranks:
@@ -345,7 +385,7 @@ def _store(host: str, port: int, hosts: bool) -> Any:
     """
     listening = None
     try:
-        if hosts and host == "127.0.0.1":  # by itself it listens at every address
+        if hosts and host == LOOPBACK:  # by itself it listens at every address
             with socket.socket() as made:
                 made.bind((host, port))
                 made.listen(128)
@@ -375,15 +415,54 @@ def device_of(device: str, local: int) -> str:
     return f"cuda:{local}"
 
 
+class LocalRank:
+    """A rank as a child of this process."""
+
+    def __init__(self, environment: Mapping[str, str], words: Sequence[str]) -> None:
+        paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "selfteach.learner.worker", *words]
+        whole = {**os.environ, **environment, "PYTHONPATH": paths}
+        self.process = subprocess.Popen(command, env=whole, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def ended(self) -> str | None:
+        """As RankProcess.ended."""
+        if (code := self.process.poll()) is None:
+            return None
+        return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+
+    def kill(self) -> None:
+        """As RankProcess.kill."""
+        with contextlib.suppress(OSError):
+            self.process.kill()
+
+    def wait(self, seconds: float) -> None:
+        """As RankProcess.wait."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+
 def _start(
-    rank: int, world: int, device: str, seconds: float, port: int, files: Sequence[str]
-) -> subprocess.Popen[bytes]:
-    """A process that serves as a rank, on this machine."""
-    more = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    more |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else a wait that is over is a warning on the run's terminal
-    more |= {GLOO_INTERFACE: "lo"} if sys.platform == "linux" and GLOO_INTERFACE not in os.environ else {}
+    rank: int,
+    world: int,
+    device: str,
+    seconds: float,
+    host: str,
+    port: int,
+    files: Sequence[str],
+    placer: Placer | None,
+) -> RankProcess:
+    """A process that serves as a rank."""
+    more: dict[str, Any] = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": host}
+    more |= {"MASTER_PORT": port, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # else a wait that is over is a warning
+    if host == LOOPBACK and sys.platform == "linux" and GLOO_INTERFACE not in os.environ:
+        more[GLOO_INTERFACE] = "lo"
     more |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": max(1, torch.get_num_threads() // world)}
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "selfteach.learner.worker", device, str(seconds), str(os.getpid()), *files]
-    environment = {**os.environ, **{k: str(v) for k, v in more.items()}, "PYTHONPATH": paths}
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    environment = {k: str(v) for k, v in more.items()}
+    parent = str(os.getpid()) if placer is None else "0"
+    words = [device, str(seconds), parent, *files]
+    return LocalRank(environment, words) if placer is None else placer.place(rank, environment, words)

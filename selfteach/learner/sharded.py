@@ -34,7 +34,7 @@ from .errors import RankFailed
 from .local import LocalLearner, out_of_memory
 from .optimiser import named_parameters
 from .param_groups import local
-from .ranks import NOTHING, Ranks, ranks_of, world_size
+from .ranks import NOTHING, Placer, Ranks, ranks_of, world_size
 from .settings import LearnerSettings
 from .sharding import like, part_of, skeleton, whole
 from .terms import live_columns
@@ -77,10 +77,12 @@ class ShardedLearner(LocalLearner):
         adapter: lora.Adapter | None = None,
         frozen: Collection[str] = (),
         files: Sequence[str] = (),
+        placer: Placer | None = None,
     ) -> ShardedLearner:
         """A learner on rank 0, with its other ranks, which are started unless they run.
 
-        files  of a user's own that register what terms are made of
+        files   of a user's own that register what terms are made of
+        placer  starts the other ranks (ranks.py)
 
         Raises BadValue for what cannot be sharded, or started.
         """
@@ -89,7 +91,7 @@ class ShardedLearner(LocalLearner):
             raise BadValue(f"optimiser {s.optimiser}: not with --learner fsdp, whose moments are sharded; take adamw")
         with fast_paths():  # kernels are built here, where no other rank waits, and found in the cache there
             pass
-        ranks = ranks_of(world_size(s.world), resolve_device(s.device), s.learner_seconds, files)
+        ranks = ranks_of(world_size(s.world), resolve_device(s.device), s.learner_seconds, files, placer)
         own = {f.name: getattr(s, f.name) for f in fields(LearnerSettings)}
         shapes = None
         if adapter is not None:

@@ -2,11 +2,13 @@
 
     python -m selfteach.learner.worker DEVICE SECONDS PARENT [FILE ...]
 
-is how rank 0 starts one on its own machine (ranks.py); under torchrun the run's own command comes to `serve`.
+is how rank 0 starts one on its own machine (ranks.py), a placer calls `main` with these words and 0 for the parent
+(cluster/rank_host.py), and under torchrun the run's own command comes to `serve`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -21,7 +23,8 @@ from .sharded import ShardedLearner
 
 def serve(ranks: Ranks) -> None:
     """Carry out orders until rank 0 ends, or what it asks fails here alone, which ends this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; rank 0 decides
+    with contextlib.suppress(ValueError):  # not in the main thread, where Ray calls it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; rank 0 decides
     learners: dict[int, ShardedLearner] = {}
     while True:
         try:
@@ -44,11 +47,11 @@ def serve(ranks: Ranks) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """A rank that rank 0 started."""
+    """A rank that rank 0 had started; its exit status."""
     device, seconds, parent, *files = words
-    if sys.platform == "linux":  # elsewhere it ends as soon as rank 0's store is gone
+    if sys.platform == "linux" and parent != "0":  # elsewhere it ends as soon as rank 0's store is gone
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with rank 0, however that dies
-    if os.getppid() != int(parent):
+    if parent not in ("0", str(os.getppid())):
         return 1
     for file in files:
         registry.load_file(file)

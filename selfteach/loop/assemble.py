@@ -11,15 +11,19 @@ from typing import Any
 
 import torch
 
+from ..cluster.call_workers import CallWorkers
+from ..cluster.rank_host import RankPlacer
+from ..cluster.ray_cluster import Cluster
 from ..core import registry
 from ..core.errors import BadCheckpoint, BadValue
 from ..core.method import Method
-from ..core.protocols import Engine
+from ..core.protocols import ClosableEngine, Engine
 from ..core.tagged_text import messages_as_text
 from ..core.task import Task, TaskSource
 from ..engine.builtin import BuiltinEngine
 from ..engine.equal_length_batching import EqualLengthEngine
 from ..engine.http import HttpEngine
+from ..engine.recipe import EngineRecipe
 from ..learner.local import LocalLearner
 from ..learner.param_groups import shared_copy
 from ..learner.settings import learning_rate
@@ -32,6 +36,7 @@ from .engine_roles import check_engine, engine_model_roles, named_model_roles
 from .memory_plan import groups_of, plan_memory
 from .method_on_task import check, check_run_ahead, frozen_groups, needed, trainable_groups
 from .mismatch_correction import MismatchCorrection
+from .placed import on_own_gpu, placed_engine, placed_vllm
 from .remote_engines import http_engine, roles_of, vllm_engine
 from .run import Loop, SafetyLimits
 from .run_ahead import RunAhead
@@ -73,11 +78,11 @@ def memory(method: Method, start: StartModel, settings: RunSettings) -> str | No
     """
     if not isinstance(start.model, Transformer):
         return None
-    method = needed(method)
+    method, placed = needed(method), settings.cluster != "none"
     trunks, trained, sampled = groups_of(method)
-    if settings.engine != "builtin":  # which holds its own, elsewhere
+    if settings.engine != "builtin" or placed:  # which hold their own, elsewhere
         sampled = set[str]()
-    device = devices.resolve_device(settings.device)
+    device = devices.resolve_device(("cuda" if settings.learner_gpus else "cpu") if placed else settings.device)
     bf16, moments_8bit = devices.resolve_dtype(settings.dtype, device) == "bfloat16", settings.optimiser == "adamw8bit"
     engine_bytes = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)].itemsize
     plan = plan_memory(
@@ -116,6 +121,7 @@ def loop(
     trains: bool = True,
     folder: Path | None = None,
     say: Callable[[str], object] = lambda text: None,
+    cluster: Cluster | None = None,
 ) -> Loop:
     """The loop of a method on a task source: learner, engine and tools built, the first weights delivered.
 
@@ -123,6 +129,7 @@ def loop(
     donate_start  the loop may take over the start's tensors; otherwise they are not changed
     trains        False: no step will be made, so no weight needs to be copied
     folder, say   where a server that is started writes its log, and what is told how that goes
+    cluster       that places rollout workers, ranks and reward workers; None: this process does all
     """
     check(method, source)
     check_run_ahead(method, settings.staleness, settings.interrupt)
@@ -130,21 +137,34 @@ def loop(
     method = needed(method)
     fixed = frozen_groups(method)
     adapter = adapter_for(settings, start.model)
+    bare = lambda group: without_weights(learner.structure(group))  # noqa: E731
     never_written = fixed if trains else method.weights
-    learner = learner_for(method, start, settings, adapter, never_written, donate_start and not start.mapped, trains)
+    donated = donate_start and not start.mapped
+    learner = learner_for(method, start, settings, adapter, never_written, donated, trains, cluster)
     engine: Engine | None = None
-    if with_engine and settings.engine != "builtin" and not all(stage.data for stage in method.stages):
+    if with_engine and cluster is not None and not all(stage.data for stage in method.stages):
+        if settings.engine == "vllm":
+            model = _engine_copy(learner.trunk(next(iter(roles_of(method).values()))), frozen=True)
+            engine = placed_vllm(cluster, method, start, model, settings, context_of(settings, start))
+        else:
+            parts = lambda s, device: recipe_for(method, learner, start, s, bare, device)  # noqa: E731
+            engine = placed_engine(cluster, settings, parts)
+        check_engine(method, engine.capabilities, trains)
+    elif with_engine and settings.engine != "builtin" and not all(stage.data for stage in method.stages):
         engine = remote_engine(method, learner, start, settings, folder, say)
         check_engine(method, engine.capabilities, trains)
     elif with_engine:
         engine = engine_for(method, learner, start, settings, fixed)
+    calls = None
+    if cluster is not None and cluster.resources.reward_workers:
+        calls = CallWorkers(cluster, registry.user_files(), settings.engine_start_seconds)
     made = Loop(
         method=method,
         source=source,
         tokenizer=start.tokenizer,
         learner=learner,
         engine=engine,
-        tools=tools_for(method, source),
+        tools=tools_for(method, source, calls),
         lr=lambda step: learning_rate(settings, step),
         steps=settings.steps,
         seed=settings.seed,
@@ -165,10 +185,14 @@ def loop(
         staleness=settings.staleness,
         ahead=RunAhead(at_once=settings.interrupt),
         mismatch_correction=correction_of(method, settings),
+        sleeps=settings.colocate,
+        processes=calls,
     )
     made.deliver_all()
-    if isinstance(engine, HttpEngine):
-        if engine.delivery is None:  # it samples what it was started with
+    if calls is not None:
+        say(calls.about())
+    if isinstance(engine, ClosableEngine):
+        if isinstance(engine, HttpEngine) and engine.delivery is None:  # it samples what it was started with
             engine.check_model(learner.trunk(engine.group), settings.max_logprob_mismatch)
         say(engine.about())
     return made
@@ -191,14 +215,18 @@ def learner_for(
     frozen: Collection[str],
     donate_start: bool,
     trains: bool = True,
+    cluster: Cluster | None = None,
 ) -> LocalLearner:
     """The learner of a run: in this process, or sharded over several where there is something to train."""
+    if cluster is not None:
+        settings = on_own_gpu(settings, cluster)
     given = (method.weights, method.models, start.model, settings.seed, settings, adapter, frozen)
     if settings.learner == "local" or not trains:
         return LocalLearner(*given, donate_start)
     from ..learner.sharded import ShardedLearner
 
-    return ShardedLearner.started(*given, registry.user_files())
+    placer = None if cluster is None else RankPlacer(cluster)
+    return ShardedLearner.started(*given, registry.user_files(), placer)
 
 
 def engine_for(
@@ -209,34 +237,47 @@ def engine_for(
     It holds its own copy (adapters merged in) of the groups of all models that are sampled, or whose scalar heads are
     read in episodes. Groups in `frozen` share the learner's tensors.
     """
+
+    def model_of(group: str) -> Model:
+        shared = bool(learner.groups.ranks) or group in frozen  # what ranks hold in parts is a copy already
+        return _engine_copy(learner.trunk(group), shared)
+
+    return recipe_for(method, learner, start, settings, model_of, devices.resolve_device(settings.device)).build()
+
+
+def recipe_for(
+    method: Method,
+    learner: LocalLearner,
+    start: StartModel,
+    settings: RunSettings,
+    model_of: Callable[[str], Model],
+    device: str,
+) -> EngineRecipe:
+    """What an engine on a device is made of. model_of gives the model of a weight group that will be the engine's."""
     resolved, named = learner.groups.models, named_model_roles(method)
     sampled = {name: resolved[name].trunk for name in engine_model_roles(method)}
-    trunks = {group: learner.trunk(group) for group in sorted(set(sampled.values()))}
-    shared = set(trunks) if learner.groups.ranks else set(frozen)  # what ranks hold in parts is a copy already
-    models = {group: _engine_copy(trunk, group in shared) for group, trunk in trunks.items()}
-    device = devices.resolve_device(settings.device)
+    models = {group: model_of(group) for group in sorted(set(sampled.values()))}
     model_heads = {name: dict(resolved[name].heads) for name in sampled if resolved[name].heads and name in named}
     head_groups = {g for own in model_heads.values() for g in own.values()} | {
         g for g in models if learner.groups[g].heads
     }
     heads = {
-        group: {h: copy.deepcopy(layer).to(device) for h, layer in learner.groups[group].heads.items()}
+        group: {h: copy.deepcopy(layer) for h, layer in learner.groups[group].heads.items()}
         for group in sorted(head_groups)
     }
-    more: dict[str, Any] = {
-        "slots": settings.slots,
-        "length": context_of(settings, start),
-        "heads": heads,
-        "model_heads": model_heads,
-    }
-    if not all(model.supports_custom_attention for model in models.values()):
-        return EqualLengthEngine(models, sampled, start.tokenizer, device=device, **more)
-    dtype = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)]
     updated = {g for s in method.stages for u in s.updates for g in u.params}
     n_trained = sum(p.numel() for g in updated for p in learner.groups[g].named_parameters().values())
-    n_trained //= ranks_in(settings)
-    return BuiltinEngine(
-        models, sampled, start.tokenizer, device=device, dtype=dtype, reserve=TRAINING_BYTES * n_trained, **more
+    return EngineRecipe(
+        models,
+        sampled,
+        start.tokenizer,
+        settings.slots,
+        context_of(settings, start),
+        device,
+        DTYPES[devices.resolve_dtype(settings.engine_dtype, device)],
+        TRAINING_BYTES * (n_trained // ranks_in(settings)),
+        heads,
+        model_heads,
     )
 
 
@@ -265,6 +306,15 @@ def engine_of(start: StartModel, settings: RunSettings) -> BuiltinEngine | Equal
         return EqualLengthEngine(models, {"policy": "policy"}, start.tokenizer, **more)
     dtype = DTYPES[devices.resolve_dtype(settings.engine_dtype, device)]
     return BuiltinEngine(models, {"policy": "policy"}, start.tokenizer, dtype=dtype, **more)
+
+
+def without_weights(model: Model) -> Model:
+    """A model's shape for an engine elsewhere, which gets weights with adapters merged in."""
+    if isinstance(model, Transformer):
+        return Transformer.without_weights(model.config)
+    from ..learner.sharding import skeleton
+
+    return skeleton(model)
 
 
 def _engine_copy(trunk: Model, frozen: bool) -> Model:
@@ -346,9 +396,12 @@ def chat_prompt(prompt: Any, tokenizer: Tokenizer) -> Any:
     return [{"role": "user", "content": prompt.strip()}] if isinstance(prompt, str) else prompt
 
 
-def tools_for(method: Method, source: TaskSource) -> Mapping[str, Tool]:
-    """The task's tools and the method's, built."""
+def tools_for(method: Method, source: TaskSource, calls: CallWorkers | None = None) -> Mapping[str, Tool]:
+    """The task's tools and the method's, built. calls: where typed functions are called; None: here."""
     out: dict[str, Tool] = {}
     for name, block in {**source.tools, **method.tools}.items():
+        if calls is not None and (elsewhere := calls.tool(block)) is not None:
+            out[name] = elsewhere
+            continue
         out[name] = block(source=source) if "source" in block.needs else block()
     return out

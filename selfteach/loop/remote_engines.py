@@ -6,6 +6,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,7 +36,8 @@ def check_remote(method: Method, start: StartModel, settings: RunSettings, lengt
     if all(stage.data for stage in method.stages) or settings.engine == "builtin":
         return
     if settings.engine == "vllm":
-        installed(settings.vllm_python)
+        if settings.cluster == "none":  # with a cluster it is the workers that have it
+            installed(settings.vllm_python)
         check_engine(method, CAPABILITIES, trains)
         return
     engine = http_engine(method, start, settings, length)
@@ -84,38 +86,40 @@ def vllm_engine(
     say: Callable[[str], object],
 ) -> VllmEngine:
     """An engine over a vLLM that is started now on a model; its log is in `folder`."""
-    device = devices.resolve_device(settings.device)
-    config, dtype = model.config, devices.resolve_dtype(settings.engine_dtype, device)
-    size = torch.float32.itemsize if dtype == "float32" else 2
-    cache = 2 * config.layers * config.kv_heads * config.head_dim * size * length * settings.slots
     weights = Path(settings.weights_folder) if settings.weights_folder else None
     log = (folder or Path(tempfile.mkdtemp(prefix="selfteach-vllm-"))) / "vllm.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     served = model_folder(lambda at: files.save(at, model, start.tokenizer))
-    server = VllmServer(
-        served,
-        python=settings.vllm_python,
-        length=min(length + 1, config.max_length),  # a whole context is scored by drawing one token after it
-        slots=settings.slots,
-        dtype=dtype,
-        cache_bytes=max(64 << 20, min(LARGEST_CACHE, cache)) if device == "cpu" else None,
-        log=log,
-        args=shlex.split(settings.vllm_args),
-        seed=settings.seed,
-        threads=settings.threads or None,
-        start_seconds=settings.engine_start_seconds,
-        say=say,
-    )
+    options = vllm_options(settings, model, length, devices.resolve_device(settings.device))
+    server = VllmServer(served, log=log, say=say, **options)
     return VllmEngine(
         server,
         roles_of(method),
         start.tokenizer,
-        config.vocab,
+        model.config.vocab,
         length,
         in_flight=settings.slots,
         timeout=settings.engine_seconds,
         delivery=lambda: FileDelivery(weights, settings.engine_seconds),
     )
+
+
+def vllm_options(settings: RunSettings, model: Model, length: int, device: str) -> dict[str, Any]:
+    """What a VllmServer of a run is started with, on a device."""
+    config, dtype = model.config, devices.resolve_dtype(settings.engine_dtype, device)
+    size = torch.float32.itemsize if dtype == "float32" else 2
+    cache = 2 * config.layers * config.kv_heads * config.head_dim * size * length * settings.slots
+    return {
+        "python": settings.vllm_python,
+        "length": min(length + 1, config.max_length),  # a whole context is scored by drawing one token after it
+        "slots": settings.slots,
+        "dtype": dtype,
+        "cache_bytes": max(64 << 20, min(LARGEST_CACHE, cache)) if device == "cpu" else None,
+        "args": shlex.split(settings.vllm_args),
+        "seed": settings.seed,
+        "threads": settings.threads or None,
+        "start_seconds": settings.engine_start_seconds,
+    }
 
 
 def roles_of(method: Method) -> Mapping[str, str]:

@@ -15,8 +15,8 @@ from ..core.batch import Batch
 from ..core.blocks import Block, initial_state, start_delay, state_key
 from ..core.errors import BadValue, EngineMismatch, NoTrainingData, ScoringFailed, unknown
 from ..core.method import Method, Stage
-from ..core.protocols import Engine, InterruptibleEngine, Learner, MeteredEngine
-from ..core.scoring import score, whole_step
+from ..core.protocols import Engine, InterruptibleEngine, Learner, MeteredEngine, SleepingEngine
+from ..core.scoring import Processes, score, whole_step
 from ..core.task import RolloutRequest, Sampling, Task, TaskSource
 from ..core.threads import user_code
 from ..core.tree import RolloutGroup, Tree
@@ -67,6 +67,8 @@ class Loop:
     staleness: int | None = None  # versions by which rollouts may run ahead of learning; None: the stage's own
     ahead: RunAhead = field(default_factory=RunAhead)
     mismatch_correction: MismatchCorrection | None = None
+    sleeps: bool = False  # whether the engine gives up its memory while a step is learned
+    processes: Processes | None = None  # other ones, in which rewards are called; None: this one
     state: RunState = field(default_factory=RunState)
     warn: Callable[[str], None] = warnings.warn
     on_phase: Callable[[str], None] = lambda phase: None  # is told what a step does: "rollout", "learn"
@@ -114,6 +116,8 @@ class Loop:
         meter()  # what an evaluation took is not this step's
         rollouts = await (self._next_rollouts(stage) if runs_ahead else self._rollouts(stage))
         rolled, took = time.perf_counter(), meter()
+        if self.sleeps and isinstance(self.engine, SleepingEngine):
+            self.engine.sleep()
         self.on_phase("learn")
         learn = partial(self._learn_from, stage, rollouts)
         metrics, batch = await beside(learn) if runs_ahead else learn()
@@ -204,6 +208,7 @@ class Loop:
             where=where,
             limits=self.limits,
             find=find,
+            processes=self.processes,
         )
 
     def _stage_context(self, stage: Stage, step: int) -> StepContext:

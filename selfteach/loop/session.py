@@ -18,10 +18,10 @@ from ..core.batch import Batch
 from ..core.blocks import Block
 from ..core.contexts import History
 from ..core.errors import BadCheckpoint, EngineLost, NotFinite, Terminated
+from ..core.protocols import ClosableEngine
 from ..core.task import Sampling, Task
 from ..core.threads import end_fork, guarded
 from ..core.tree import RolloutGroup
-from ..engine.http import HttpEngine
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.loop.on_phase = self._phase
-        for part in (self.loop, self.loop.learner, self.loop.engine):
+        for part in (self.loop, self.loop.learner, self.loop.engine, self.loop.processes):
             if hasattr(part, "warn"):
                 part.warn = lambda text: self.emit("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
 
@@ -227,9 +227,11 @@ class Session:
             self.leave()  # where the stop was requested since the last step ended
 
     async def close(self) -> None:
-        """Let go of what an engine of other processes holds: connections, files, a server of the run's own."""
-        if isinstance(self.loop.engine, HttpEngine):
+        """Let go of other processes: those that rewards are called in, and an engine's connections, files, a server."""
+        if isinstance(self.loop.engine, ClosableEngine):
             await self.loop.engine.close()
+        if self.loop.processes is not None:
+            self.loop.processes.close()
 
     def leave(self) -> None:
         """Write a checkpoint of where it is, unless that is the newest one or inside a step."""

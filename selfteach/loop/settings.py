@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..cluster.resources import read_settings
 from ..core.errors import BadValue, unknown
 from ..core.method import MethodEntry
 from ..core.settings import check, setting, settings
@@ -111,6 +112,34 @@ class RunSettings(LearnerSettings):
     episode_turns: int = setting(64, "turns that an episode may sample, and calls of tools that it may make", least=1)
     episode_tokens: int = setting(4096, "tokens that an episode may sample", least=1)
     reward_seconds: float = setting(60.0, "seconds that a reward may take", above=0)
+    cluster: Literal["none", "ray"] = setting(
+        "none",
+        "who places the run's processes: none, all are on this machine; ray: rollout workers, the learner's processes"
+        " and reward workers are Ray's actors (docs/cluster.md)",
+    )
+    cluster_address: str | None = setting(
+        None, "a Ray that runs, HOST:PORT or auto (default: one of the run's own, on this machine)"
+    )
+    cluster_file: str | None = setting(
+        None, "a YAML or JSON file of settings, such as `rollout_workers: 4`; those given beside it come first"
+    )
+    cluster_seconds: float = setting(60.0, "seconds in which the cluster must give what is asked for", above=0)
+    cluster_restarts: int = setting(
+        3, "times that a lost learner begins again from a checkpoint before the run ends with an error", least=0
+    )
+    rollout_workers: int = setting(1, "of --cluster ray: processes that sample", least=1, most=4096)
+    cpus_per_worker: float = setting(1.0, "CPUs of each of them, and threads", above=0)
+    gpus_per_worker: float = setting(0.0, "GPUs of each of them", least=0)
+    learner_cpus: float = setting(1.0, "of --cluster ray: CPUs of each process of the learner", above=0)
+    learner_gpus: float = setting(0.0, "GPUs of each process of the learner", least=0)
+    reward_workers: int = setting(
+        0, "of --cluster ray: processes that call rewards and typed tools; 0: the run itself does", least=0, most=4096
+    )
+    cpus_per_reward_worker: float = setting(1.0, "CPUs of each of them", above=0)
+    colocate: bool = setting(
+        False,
+        "rollout workers share the learner's GPUs, and give up their memory while it works (default: each has its own)",
+    )
     lora_rank: int | None = setting(None, "train adapters of this rank (LoRA) instead of all weights", least=1)
     lora_alpha: float | None = setting(
         None, "alpha of the adapters, which are scaled by alpha / rank (default: twice the rank)"
@@ -159,6 +188,13 @@ class RunSettings(LearnerSettings):
         return replace(self, **{f.name: f.default for f in adapters})
 
 
+def not_placed() -> dict[str, Any]:
+    """The settings of a run of which Ray places nothing: those that are for Ray, as they are by default."""
+    of_ray = ("cluster", "cluster_address", "cluster_file", "rollout_workers", "gpus_per_worker", "learner_gpus")
+    known = RunSettings.__dataclass_fields__
+    return {name: known[name].default for name in (*of_ray, "reward_workers", "colocate")}
+
+
 @settings
 class WarmStartConfig:
     """The supervised warm start of a fresh model."""
@@ -205,6 +241,8 @@ def group_settings(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     {'settings': {'lr': 0.0001}, 'warm': {'steps': 9}, 'final_eval': {}}
     """
     out: dict[str, dict[str, Any]] = {group: {} for group in SETTING_GROUPS}
+    if file := values.get("cluster_file"):
+        values = {**read_settings(file), **values}
     for name, value in values.items():
         if name not in SETTING_NAMES:
             raise unknown("setting", name, SETTING_NAMES)

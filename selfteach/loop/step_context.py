@@ -13,6 +13,7 @@ from ..core.blocks import Block
 from ..core.contexts import own_tokens
 from ..core.errors import unknown
 from ..core.protocols import Engine
+from ..core.scoring import Processes
 from ..core.task import Ref, Sampling
 from ..core.tree import Tree
 from ..model.tokenizer import Tokenizer
@@ -55,6 +56,7 @@ class StepContext:
     trees           episode id -> its tree
     find            gives the tree of an earlier step's episode, from the log
     shared          name -> a value that its episodes share (RolloutContext.once)
+    processes       in which rewards are called that are; None: in this one
     """
 
     engine: Engine | None
@@ -70,6 +72,7 @@ class StepContext:
     trees: dict[str, Tree] = field(default_factory=dict)
     find: Callable[[str], Tree] | None = None
     shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    processes: Processes | None = None
 
     def tree(self, episode: str) -> Tree:
         """The tree of an episode, of this step or an earlier one. Raises UnknownName where there is none."""

@@ -37,8 +37,8 @@ from .gspo import gspo as gspo
 from .guide import guide as guide
 from .hicra import hicra as hicra
 from .ikea import ikea as ikea
-from .iter_research import iter_research as iter_research
 from .infinite_sampling import infinite_sampling as infinite_sampling
+from .iter_research import iter_research as iter_research
 from .kdrl import kdrl as kdrl
 from .kimi import kimi as kimi
 from .kimi import kimi_long2short as kimi_long2short

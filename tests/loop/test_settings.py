@@ -43,12 +43,14 @@ def another(kind: Any, value: Any) -> Any:
 
 
 def others() -> dict[str, Any]:
-    """Every setting by its flat name with another value than its default; `adapter`, which excludes lora_..., aside."""
+    """Every setting by its flat name with another value than its default; but for `adapter`, which excludes lora_...,
+    and `cluster_file`, which sets others.
+    """
     out: dict[str, Any] = {}
     for prefix, cls in SETTING_GROUPS.values():
         kinds = get_type_hints(cls)
         for f in fields(cls):
-            if f.name not in ADAPTERS and f.name != "adapter":
+            if f.name not in ADAPTERS and f.name not in ("adapter", "cluster_file"):
                 out[prefix + f.name] = another(kinds[f.name], f.default)
     return out | ADAPTERS | {"threads": 3}  # one thread is what the tests have
 

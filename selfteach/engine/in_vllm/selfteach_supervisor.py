@@ -18,7 +18,7 @@ GRACE = 10.0  # seconds between asking the group to end and killing it
 
 def main() -> int:
     """Run the command; its exit status."""
-    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -30,6 +30,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)  # what it left behind
     return code if code >= 0 else 128 - code
+
+
+def end_with_parent() -> None:
+    """In the command: be asked to end where this process is killed, as Ray kills the children of its workers."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
