@@ -28,6 +28,7 @@ def test_the_estimator_learns_first_and_the_policy_after_it():
     assert [u.params for u in stage.updates] == [("estimator",), ("critic",), ("policy",)]
     now = [[bool(u.when(history=History(step=step))) for u in stage.updates if u.when] for step in (1, 2)]
     assert now == [[True, False, False], [False, True, True]]
+    assert of("spa", online=True).stage.updates[0].when is None
 
 
 def test_a_turn_is_paid_at_its_end_for_its_share_and_for_being_possible():
