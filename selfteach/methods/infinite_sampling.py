@@ -272,8 +272,9 @@ LARGE = {"groups": 4, "rollouts": 32}
 
 infinite_sampling.claim = Claim(
     (
-        premise("spread:rollout/length_mean", "self", 0.0, fails_at=0.0),  # lengths differ
-        mechanism("mean:engine/peak_tokens", "self", "whole", relation="<", scale="ratio", by=0.5, fails_at=0.0),
+        # lengths differ, so that rounds wait
+        premise("sum:engine/steps", "rounds", "whole", scale="ratio", by=0.5, fails_at=1e9),
+        mechanism("mean:engine/peak_tokens", "self", "whole", relation="<", scale="ratio", by=0.3, fails_at=0.0),
         mechanism("sum:engine/steps", "refill", "rounds", relation="<", scale="ratio", by=0.25, fails_at=0.0),
         outcome("sum:engine/steps", "self", "rounds", relation="<", scale="ratio", by=0.25, fails_at=0.0),
         outcome("sum:engine/steps", "self", "refill", relation="<", scale="ratio", by=0.02, fails_at=0.0),

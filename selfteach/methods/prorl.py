@@ -106,12 +106,13 @@ def stalled(
 
 
 # a penalty that holds a short run, as one of 1e-3 does a run of thousands of steps
-HELD = {"beta": 2.0, "rollouts": 8, "minibatches": 1, "window": 6}
+HELD = {"beta": 1.0, "rollouts": 8, "minibatches": 1, "window": 6}
 
 prorl.claim = Claim(
     (
         premise("accuracy", "no_reset", "free", relation="<", by=0.05, fails_at=0.04),  # the penalty holds it
-        mechanism("late:policy/loss/kl", "self", "no_reset", relation="<", scale="ratio", by=0.5, fails_at=0.0),
+        # the penalty falls to nothing again and again
+        mechanism("spread:policy/loss/kl", "self", "no_reset", scale="ratio", by=0.2, fails_at=1e6),
         outcome("accuracy", "self", "no_reset", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "free", relation=">=", by=0.03, fails_at=1.0),
     ),
