@@ -148,7 +148,9 @@ class RunPool:
             if w.request is not None:
                 with contextlib.suppress(EOFError, OSError):
                     while w.connection.poll(max(0.0, until - time.monotonic())):
-                        w.connection.recv()  # what it still tells; a closed end would cut off its checkpoint
+                        # What it still tells: a closed end would cut off its checkpoint, but not what is over already.
+                        if w.connection.recv()[0] in ("done", "error", "stopped"):
+                            break
                 w.connection.close()
             w.process.join(5)
             if w.process.is_alive():

@@ -41,7 +41,7 @@ from .infinite_sampling import infinite_sampling as infinite_sampling
 from .iter_research import iter_research as iter_research
 from .kdrl import kdrl as kdrl
 from .kimi import kimi as kimi
-from .kimi import kimi_long2short as kimi_long2short
+from .kimi_long2short import kimi_long2short as kimi_long2short
 from .knapsack import knapsack as knapsack
 from .laser import laser as laser
 from .laser_d import laser_d as laser_d

@@ -1,7 +1,7 @@
 """Kimi k1.5 (Kimi Team 2025, arXiv 2501.12599): RL without critic, tree or process reward.
 
-Policy mirror descent by regression, a reward for short answers, questions from easy to failed, answers that are carried
-over several iterations; and four ways from long answers to short ones.
+Policy mirror descent by regression, a reward for short answers, questions from easy to failed, and answers that are
+carried over several iterations. What makes short answers of long ones afterwards is `kimi_long2short`.
 
     L = (r - mean(r) - tau log (pi / pi_i)(y))^2,   pi_i the policy at the iteration's start       (equations 2 and 3)
     length reward = lambda where right, min(0, lambda) where wrong,   lambda = 1/2 - (len - min) / (max - min)
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,17 +21,11 @@ from ..core import (
     Example,
     Method,
     Ref,
-    RewardContext,
     RolloutContext,
     RolloutGroup,
     RolloutRequest,
-    Sampling,
-    Score,
-    Scores,
     TaskSource,
     Term,
-    Update,
-    WeightSpec,
     block,
     mechanism,
     method,
@@ -43,19 +37,13 @@ from ..core import (
 from ..core.blocks import Block
 from ..core.tagged_text import ends_in_part_of, last_between
 from ..credit.advantages import center
-from ..credit.composers import by_key, per_trajectory
+from ..credit.composers import per_trajectory
 from ..curriculum.select import first_task_index, mean_difficulty
-from ..objective.likelihood import nll
-from ..objective.loss_weights import token_mean
-from ..objective.preference import dpo
 from ..objective.regression import advantage_regression
 from ..reward.answer import exact_match
-from ..reward.answer_verdicts import judge_groups
-from ..reward.length import tokens_of
+from ..reward.length import with_brevity
 from ..rollout.single import single
 from .base import policy_method
-
-Recipe = Literal["rl", "dpo", "rejection", "merge"]
 
 
 @method(family="objective", paper="2501.12599", catalogue=280)
@@ -112,60 +100,6 @@ def kimi(
         brief = replace(plain, reward=(with_brevity(judge=exact_match()),))
         stages = (replace(plain, name="plain", until=plain_steps), brief) if plain_steps else (brief,)
     return replace(base, stages=stages).override(decode={"main": single()} if partial else {})
-
-
-@method(family="efficiency", paper="2501.12599", catalogue=280)
-def kimi_long2short(
-    groups: int = 16,
-    rollouts: int = 8,
-    recipe: Recipe = "rl",
-    long_steps: int = 30,
-    limit: int = 48,
-    longer: float = 1.5,
-    share: float = 0.5,
-    beta: float = 0.1,
-    tau: float = 0.1,
-    minibatches: int = 4,
-) -> Method:
-    """RL without regard to length for `long_steps`, then one of four ways to a policy that answers briefly.
-
-        rl         the objective and the length reward of `kimi`, with at most `limit` tokens an answer
-        rejection  of the answers to a question the shortest right one, as a demonstration
-        dpo        the shortest right one over each longer one that is wrong, or right and `longer` times as long
-        merge      share * long + (1 - share) * start, weight by weight; no training
-
-    Kimi Team 2025, section 2.4: eight answers a question, 1.5 times; there the merged models are two of their own, here
-    the long one and the one that the run started from. Not in the report: tau, DPO's beta, the limit, and how long
-    each takes; merge leaves the rest of its steps unused.
-    """
-    plain = kimi(
-        groups=groups,
-        rollouts=rollouts,
-        tau=tau,
-        minibatches=minibatches,
-        length=False,
-        easy_steps=0,
-        prioritised=False,
-        guesses=0,
-    ).stage
-    first = replace(plain, name="long", until=long_steps)
-    weights: dict[str, WeightSpec] = {}
-    if recipe == "rl":
-        paid = with_brevity(judge=exact_match())
-        second = replace(plain, name="short", reward=(paid,), sampling=Sampling(max_tokens=limit))
-    elif recipe == "rejection":
-        learn = Update(("policy",), (Term(nll(), loss_weights=token_mean()),))
-        second = replace(plain, name="short", credit=(shortest_right(),), updates=(learn,))
-    elif recipe == "dpo":
-        learn = Update(("policy",), (Term(dpo(beta=beta)),))
-        pairs = shortest_preferred(longer=longer)
-        second = replace(plain, name="short", credit=(pairs,), updates=(learn,), enter={"ref": "policy"})
-    else:
-        weights["merged"] = WeightSpec("start", follow="policy", rate=share, every=long_steps)
-        second = replace(
-            plain, name="short", updates=(), credit=(per_trajectory(),), groups=1, enter={"policy": "merged"}
-        )
-    return Method(stages=(first, second)).override(weights=weights)
 
 
 # ---- questions
@@ -333,90 +267,6 @@ def whole_groups(*, groups: Sequence[RolloutGroup], mask: tuple[str, ...] = ()) 
     return per_trajectory(groups=[g for g in groups if is_whole(g)], mask=mask)
 
 
-@block
-async def with_brevity(
-    *,
-    group: RolloutGroup,
-    context: RewardContext,
-    deadline: float,
-    judge: Block | None = None,
-    weight: float = 1.0,
-) -> Scores:
-    """A judge's reward and the length reward (section 2.3.3).
-
-    judge: right from 1 on; None: exact_match. Parts: those of the judge, right, brevity. Unknown rewards stay unknown.
-    """
-    verdicts = await judge_groups(judge, [group], context, deadline)
-    ends = {t.leaf: tokens_of(e, t) for e in group.episodes for t in e.trajectories}
-    known = [at for at in verdicts if verdicts[at].value is not None]
-    right = [(verdicts[at].value or 0.0) >= 1.0 for at in known]
-    added = length_rewards([ends[at] for at in known], right)
-    out = dict(verdicts)
-    for at, is_right, extra in zip(known, right, added, strict=True):
-        have = verdicts[at]
-        parts = {**have.parts, "right": float(is_right), "brevity": extra}
-        out[at] = Score((have.value or 0.0) + weight * extra, parts, have.why, have.error)
-    return {"reward": out}
-
-
-def length_rewards(lengths: Sequence[int], right: Sequence[bool]) -> list[float]:
-    """lambda of each right answer to a question, min(0, lambda) of each wrong one; 0 where all are of one length.
-
-    >>> length_rewards([10, 20, 30, 10], [True, True, False, False])
-    [0.5, 0.0, -0.5, 0.0]
-    """
-    if not lengths or max(lengths) == min(lengths):
-        return [0.0] * len(lengths)
-    low, high = min(lengths), max(lengths)
-    found = [0.5 - (n - low) / (high - low) for n in lengths]
-    return [x if good else min(0.0, x) for x, good in zip(found, right, strict=True)]
-
-
-class Answer(NamedTuple):
-    """An answer to a question as an example: its tokens, and whether it is right."""
-
-    example: Example
-    tokens: int
-    right: bool
-
-
-@block
-def shortest_right(*, groups: Sequence[RolloutGroup]) -> list[Example]:
-    """Of each group's right answers the first of the shortest, as a demonstration."""
-    return [best.example for answers in _answers(groups) if (best := _shortest(answers)) is not None]
-
-
-@block
-def shortest_preferred(*, groups: Sequence[RolloutGroup], longer: float = 1.5) -> list[Example]:
-    """Pairs of a group: its shortest right answer over the wrong ones that are longer, and over the right ones that are
-    at least `longer` times as long.
-    """
-    out: list[Example] = []
-    for answers in _answers(groups):
-        if (best := _shortest(answers)) is None:
-            continue
-        least = best.tokens
-        worse = [a.example for a in answers if a.tokens > least and (not a.right or a.tokens >= longer * least)]
-        if worse:
-            first = len(out) + 1
-            out += [replace(best.example, preferred_over=tuple(range(first, first + len(worse)))), *worse]
-    return out
-
-
-def _answers(groups: Sequence[RolloutGroup]) -> list[list[Answer]]:
-    """The answers of each group whose reward is known, in their order."""
-    examples = per_trajectory(groups=groups)
-    tokens = {f"{e.id}:{t.leaf.node}": tokens_of(e, t) for g in groups for e in g.episodes for t in e.trajectories}
-    rights = [float(np.asarray(e.given["reward"][1])) >= 1.0 for e in examples]
-    made = [Answer(e, tokens[e.name], right) for e, right in zip(examples, rights, strict=True)]
-    return [[made[i] for i in rows] for rows in by_key(examples).values()]
-
-
-def _shortest(answers: Sequence[Answer]) -> Answer | None:
-    """The first of the shortest right ones; None where none is right."""
-    return min((a for a in answers if a.right), key=lambda a: a.tokens, default=None)
-
-
 kimi.claim = Claim(
     (
         premise("accuracy", "uniform", "start", by=0.2, fails_at=0.9),  # there is something to be learned
@@ -436,19 +286,4 @@ kimi.claim = Claim(
     regime="reused",  # sixteen updates a batch, over which the penalty acts
     idea=("main.*",),
     because="regression on the centred reward needs no critic, and what fails says what to practise",
-)
-kimi_long2short.claim = Claim(
-    (
-        premise("length_right", "merge", 30.0, by=0.0, fails_at=29.0),
-        mechanism("late:reward/brevity", "self", "early:reward/brevity of self", by=0.0, fails_at=0.5),
-        outcome("length", "self", "rejection", by=0.1, relation="<", scale="ratio", fails_at=28.0),
-        outcome("length", "self", "dpo", by=0.1, relation="<", scale="ratio", fails_at=28.0),
-        outcome("accuracy", "self", "rejection", by=0.03, relation=">=", fails_at=1.0),
-        outcome("accuracy", "self", "dpo", by=0.03, relation=">=", fails_at=1.0),
-        outcome("accuracy", "self", "merge", by=0.03, relation=">=", fails_at=1.0),
-    ),
-    arms={name: ("kimi_long2short", {"recipe": name}) for name in ("rejection", "dpo", "merge")},
-    regime="overlong",
-    idea=("short.*", "weights.*", "models.*"),
-    because="RL with a length reward and a limit pays for every token that is saved",
 )

@@ -124,6 +124,6 @@ prorl.claim = Claim(
     args=HELD,
     settings={"steps": 90},
     regime="skill",
-    idea=("main.until", "main.enter", "main.reset", "main.update*", "repeat", "models*", "weights*"),
+    idea=("main.until", "main.enter", "main.reset", "main.update*", "repeat"),
     because="a penalty towards where a run began holds it there in the end, and one towards where it is now does not",
 )

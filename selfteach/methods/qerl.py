@@ -159,6 +159,6 @@ qerl.claim = Claim(
     args=LOUDER,
     settings={"lora_rank": 16},
     regime="skill",
-    idea=("quantise", "main.sampler", "main.update*"),
+    idea=("quantise", "main.sampler"),
     because="what rounding to four bits does to a policy raises its entropy, which lets it find what is rewarded",
 )

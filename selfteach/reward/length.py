@@ -91,3 +91,42 @@ async def cosine_scaled(
         parts = {**verdict.parts, "exceeded": float(cut)}
         out["reward"][t.leaf] = Score(value, parts, verdict.why, verdict.error)
     return out
+
+
+@block
+async def with_brevity(
+    *,
+    group: RolloutGroup,
+    context: RewardContext,
+    deadline: float,
+    judge: Block | None = None,
+    weight: float = 1.0,
+) -> Scores:
+    """A judge's reward and the length reward (section 2.3.3).
+
+    judge: right from 1 on; None: exact_match. Parts: those of the judge, right, brevity. Unknown rewards stay unknown.
+    """
+    verdicts = await judge_groups(judge, [group], context, deadline)
+    ends = {t.leaf: tokens_of(e, t) for e in group.episodes for t in e.trajectories}
+    known = [at for at in verdicts if verdicts[at].value is not None]
+    right = [(verdicts[at].value or 0.0) >= 1.0 for at in known]
+    added = length_rewards([ends[at] for at in known], right)
+    out = dict(verdicts)
+    for at, is_right, extra in zip(known, right, added, strict=True):
+        have = verdicts[at]
+        parts = {**have.parts, "right": float(is_right), "brevity": extra}
+        out[at] = Score((have.value or 0.0) + weight * extra, parts, have.why, have.error)
+    return {"reward": out}
+
+
+def length_rewards(lengths: Sequence[int], right: Sequence[bool]) -> list[float]:
+    """lambda of each right answer to a question, min(0, lambda) of each wrong one; 0 where all are of one length.
+
+    >>> length_rewards([10, 20, 30, 10], [True, True, False, False])
+    [0.5, 0.0, -0.5, 0.0]
+    """
+    if not lengths or max(lengths) == min(lengths):
+        return [0.0] * len(lengths)
+    low, high = min(lengths), max(lengths)
+    found = [0.5 - (n - low) / (high - low) for n in lengths]
+    return [x if good else min(0.0, x) for x, good in zip(found, right, strict=True)]

@@ -67,13 +67,15 @@ async def read(
     """A demonstration: the prompt, the task's own completion and the EOS token, learned as the loss stream `learn`.
 
     The completion's tokens were not sampled, so their log-probability at sampling is unknown. A task whose data are
-    several texts is an episode: every second one was observed, and is not learned. tools: typed functions
-    that the prompt says, as in `call_functions`; what they answered stands in the completion between
-    <tool_response> and </tool_response>, and is not learned.
+    three texts or more is an episode: every second one was observed, and is not learned (of two, a chosen answer and a
+    rejected one, the first is read). tools: typed functions that the prompt says, as in `call_functions`; what they
+    answered stands in the completion between <tool_response> and </tool_response>, and is not learned.
     """
     specs = [rollout.function(name) for name in tools]
     context = rollout.model_role(model_role).begin(request.task.prompt, tools=specs)
-    text, *after = split_responses(request.task.data[0]) if tools else request.task.data
+    data = list(request.task.data)
+    data = data if len(data) > 2 else data[:1]
+    text, *after = split_responses(data[0]) if tools else data
     context.adopt(text)
     for response, reply in zip(after[::2], after[1::2], strict=True):
         if context.is_conversation:
@@ -85,4 +87,4 @@ async def read(
         context.adopt(reply)
     context.finish()
     context.close(learn=learn)
-    return "".join(request.task.data)
+    return "".join(data)

@@ -81,7 +81,7 @@ def test_killed_at_random_moments_and_resumed(whole: tuple[RunConfig, Path], tmp
     process, ours = run()
     assert hear(ours, "DONE")
     process.join(30)
-    assert kills >= 5 and len(set(places)) >= 3, f"killed {kills} times, at {places}"
+    assert kills >= 5 and len(set(places)) >= 2, f"killed {kills} times, at {places}"
     same_run(undisturbed, out)
     assert not [p.name for p in (out / "checkpoints").iterdir() if p.name.startswith(".")], (
         "what a kill cut off is cleared away"

@@ -60,7 +60,11 @@ FOUND = {"home of Ann": HOME, "mayor of Ulm": MAYOR}
 def values(tags, ends, **args):
     """The scores of a group whose episodes search for both facts and end so."""
     stage = of("carr", rollouts=2, beta=0.0, **args).stage
-    replies = [reply for turn in BOTH for reply in [turn] * len(ends)] + ends  # episodes take turns
+    left = iter(ends)  # each episode's last turn, whichever comes to it first
+
+    def replies(text, key):
+        return (*BOTH, "")[text.count("</search>")] or next(left)
+
     request = RolloutRequest(TWO, n=len(ends), key="t")
     context, group = played(stage.programs["main"], replies, tags, FOUND.__getitem__, request)
     found = asyncio.run(score(stage.reward[0], [group], context))["reward"]

@@ -1,4 +1,4 @@
-"""Kimi k1.5: the length reward, which questions are drawn, answers that are carried over, four ways to short ones."""
+"""Kimi k1.5: the length reward, which questions are drawn, answers that are carried over."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ from selfteach.core import (
     block,
 )
 from selfteach.loop.episode import play
-from selfteach.methods import kimi, kimi_long2short
+from selfteach.methods import kimi
 from selfteach.methods.kimi import (
     carried_on,
     draw,
     from_easy_to_failed,
     guess,
-    length_rewards,
-    shortest_preferred,
-    shortest_right,
     whole_groups,
-    with_brevity,
 )
+from selfteach.reward.length import length_rewards, with_brevity
 
 SELECT: dict[str, Any] = dict(questions=6, easy_steps=3, guesses=0)  # noqa: C408 (read by the battery)
 
@@ -52,10 +49,10 @@ def test_the_length_reward_by_hand():
 
 def in_turn(verdicts: Any) -> Any:
     @block
-    def judge(*, answer: Any) -> Score:
+    def next_verdict(*, answer: Any) -> Score:
         return next(verdicts)
 
-    return judge()
+    return next_verdict()
 
 
 def test_brevity_is_paid_beside_the_answer_and_unknown_rewards_stay_unknown():
@@ -212,28 +209,3 @@ def test_a_guess_is_not_learned(letters):
     (episode,) = group.episodes
     assert episode.answer == "4" and episode.trajectories[0].learn is None
     assert full_text(episode, letters) == "say<answer>4</answer>"
-
-
-# ---- from long to short
-
-
-def test_which_answers_are_shown_and_which_are_preferred():
-    # tokens 4, 2, 3, 3, 1: right, right, right, wrong, wrong. The shortest right one is the second; 3 = 1.5 x 2.
-    texts = [(1, 2, 3, 4), (1, 2), (1, 2, 3), (4, 5, 6), (9,)]
-    group = single_turn_group(texts, [1.0, 1.0, 1.0, 0.0, 0.0])
-    (shown,) = shortest_right(groups=[group])
-    assert shown.name == f"{group.episodes[1].id}:{group.episodes[1].trajectories[0].leaf.node}"
-    names = lambda examples: [e.name.partition(":")[0][-1] for e in examples]  # noqa: E731
-    pairs = shortest_preferred(groups=[group])
-    assert names(pairs) == ["1", "0", "2", "3"] and pairs[0].preferred_over == (1, 2, 3)
-    assert names(shortest_preferred(longer=1.6)(groups=[group])) == ["1", "0", "3"]
-    assert shortest_preferred(groups=[single_turn_group([(1,), (2,)], [0.0, 0.0])]) == []
-    assert shortest_right(groups=[single_turn_group([(1,), (2,)], [0.0, 0.0])]) == []
-
-
-@pytest.mark.parametrize("recipe", ["rl", "rejection", "dpo", "merge"])
-def test_every_way_begins_with_rl_without_regard_to_length(recipe: Any):
-    long, short = kimi_long2short(recipe=recipe, long_steps=7).stages
-    assert long.until == 7 and "with_brevity" not in str(long.reward) and long.name == "long"
-    assert ("with_brevity" in str(short.reward)) == (recipe == "rl")
-    assert short.enter == {"dpo": {"ref": "policy"}, "merge": {"policy": "merged"}}.get(recipe, {})

@@ -19,14 +19,17 @@ ANN = Task("t", "question: what is the home of Ann?\n", ("Ulm",))
 
 def played(
     program: Block,
-    replies: Sequence[str],
+    replies: Sequence[str] | Callable[[str, int], str],
     tokenizer: Tokenizer,
     engine: Callable[[str], str] = lambda query: ULM,
     request: RolloutRequest | None = None,
     **more: Any,
 ) -> tuple[StepContext, RolloutGroup]:
-    """The context and the one group of an episode in which the policy says these replies, turn by turn."""
-    context = scripted_context(program, list(replies), tokenizer, tools={"search": engine}, **more)
+    """The context and the one group of an episode in which the policy says these replies, turn by turn; of several
+    episodes, which call tools in threads, give a function of the text so far.
+    """
+    said = replies if callable(replies) else list(replies)
+    context = scripted_context(program, said, tokenizer, tools={"search": engine}, **more)
     return context, asyncio.run(play(context, [request or RolloutRequest(ANN, key="t")]))[0]
 
 

@@ -37,9 +37,9 @@ def test_frozen_lake_reads_as_words():
     start = "row 0 column 0. goal at row 3 column 3. left edge, down ice, right ice, up edge.\n"
     assert first.endswith(f"say left, down, right or up.\n{start}")
     below = "row 1 column 0. goal at row 3 column 3. left edge, down ice, right hole, up ice.\n"
-    assert made.step("I go down.") == (below, 0, False)
+    assert made.step("I go down.")[:3] == (below, 0, False)
     assert "that is no action" in made.step("fly").observation and not made.done
-    assert made.step("right")[1:] == (0, True)
+    assert made.step("right")[1:3] == (0, True)
     assert not made.finish()
 
 
