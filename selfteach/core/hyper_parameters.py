@@ -17,8 +17,8 @@ NAMES = {
         min_target minibatches most ngram noise partial places pool prefix questions references rollouts
         rounds samples searches size solutions stages stride sync target_step tasks tokens turns verdicts
         votes window""",
-    NOT_NEGATIVE: """alpha alpha_end answerable beta beta1 beta2 beta_first beta_min bonus budget buffer cache calibration
-        capacity clip clip_high compensation delay drop early eta explore far floor forecasts format_penalty
+    NOT_NEGATIVE: """alpha alpha_end answerable beta beta1 beta2 beta_first beta_min bonus budget buffer cache
+        calibration capacity clip clip_high compensation delay drop early eta explore far floor forecasts format_penalty
         format_reward gain gate_from grounding guesses high high_max kappa key language least_range length
         lenience longer low low_max mix_from mu neg_weight offset outcome penalty plateau power process
         redundancy reflection repetition replayed resets retrieval retrieved scale search_reward smooth solved
