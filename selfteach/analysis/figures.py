@@ -12,7 +12,9 @@ Figures = Mapping[str, float | None]
 
 
 class Name(NamedTuple):
-    """The parts of a figure's name `accuracy/hops=2+search`; tag "": all tasks, decoder "": the own program."""
+    """The parts of a figure's name `accuracy/hops=2+search`; tag "": all tasks, decoder "": the own program. What
+    follows the slash of `search/recall` is no tag, which has a value.
+    """
 
     measure: str
     tag: str
@@ -35,7 +37,7 @@ def parse(name: str) -> Name:
     """
     name, _, decoder = name.partition("+")
     measure, _, tag = name.partition("/")
-    return Name(measure, tag, decoder)
+    return Name(measure, tag, decoder) if "=" in tag else Name(name, "", decoder)
 
 
 def formatted(measure: str, value: float | None) -> str:
@@ -120,6 +122,12 @@ def tables(before: Figures, after: Figures) -> list[ReportTable]:
             [[label[d], *(cell(c, decoder=d) for c in columns)] for d in programs],
         )
     )
+    searched = sorted({m for f in (before, after) for n in f if (m := parse(n).measure).startswith("search/")})
+    if searched:
+        asked = [d for d in programs if any(figure_name(m, "", d) in f for m in searched for f in (before, after))]
+        columns = ["", *(m.removeprefix("search/") for m in searched)]
+        rows = [[label[d], *(cell(m, decoder=d) for m in searched)] for d in asked]
+        out.append(ReportTable("searches of an answer", columns, rows))
     ks = pass_at_ks(before, after)
     if ks:
         when = (("before", before), ("after" if before else "now", after))

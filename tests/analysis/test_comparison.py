@@ -32,3 +32,11 @@ def test_a_table_has_reward_first_and_accuracy_where_it_was_measured() -> None:
     assert both.title == "held-out accuracy" and "sampled %" in both.columns
     by = tables({}, {**after, "reward/category=a": 0.5, "reward/category=b": 1.0})[1]
     assert by.title == "sampled reward by category" and by.rows[0][1:] == ["0.50", "1.00"]
+
+
+def test_what_searches_were_worth_is_a_table_of_its_own_and_no_tag() -> None:
+    before = {"accuracy": 0.1, "accuracy+search": 0.2, "search/recall+search": 0.5}
+    after = {"accuracy": 0.3, "accuracy+search": 0.9, "search/recall+search": 0.75, "search/needless+search": 0.0}
+    accuracy, searches = tables(before, after)
+    assert searches.title == "searches of an answer" and searches.columns == ["", "needless", "recall"]
+    assert searches.rows == [["with search", "0.00", "0.50 → 0.75"]] and len(accuracy.rows) == 2
