@@ -240,7 +240,8 @@ def test_a_server_that_dies_in_the_middle_is_given_up() -> None:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    with pytest.raises(NoAnswer, match=r"IncompleteRead|no JSON"):
+    # the rest of the request may still lie unread when the server closes: then the death is a reset, not an end
+    with pytest.raises(NoAnswer, match=r"IncompleteRead|no JSON|Connection reset"):
         HttpEngine(f"http://127.0.0.1:{listener.getsockname()[1]}/", retries=1, timeout=1).search("lyon", 3)
     listener.close()
 
