@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -112,12 +113,16 @@ def verdicts(folders: Iterable[str | Path]) -> dict[str, str]:
 
 
 def formatted_difference(check: Mapping[str, Any], value: float | None) -> str:
-    """A difference with its sign: fractions in percentage points, ratios in per cent."""
+    """A difference with its sign: fractions in percentage points, ratios in per cent, others to two figures or more."""
     if value is None:
         return "-"
     if check["scale"] == "ratio":
         return f"{100 * value:+.1f} %"
-    return f"{100 * value:+.1f}" if is_fraction(check["measure"]) else f"{value:+.2f}"
+    if is_fraction(check["measure"]):
+        return f"{100 * value:+.1f}"
+    largest = max(abs(v) for v in (value, check["effect"], *(check["interval"] or ())) if v is not None)
+    decimals = 2 if largest == 0 else min(6, max(2, 1 - math.floor(math.log10(largest))))
+    return f"{value:+.{decimals}f}"
 
 
 def formatted_effect(check: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtr
 
-from selfteach.analysis import statistics, verdict
+from selfteach.analysis import ledger, statistics, verdict
 from selfteach.analysis.verdict import FAILS, HOLDS, NOT_SHOWN, NOT_TESTED, SHOWN, UNDECIDED, CheckResult
 from selfteach.core import BadValue, Check, Claim, Regime, mechanism, outcome, premise, regime, registry, unsorted
 from selfteach.core.claim import arm_parts, could_hold_at
@@ -371,3 +371,11 @@ def test_checks_read_as_sentences():
     check = outcome("calls+search", "self", "calls of self", by=0.2, relation="<", scale="ratio")
     assert verdict.describe(check) == "calls+search of self is below calls of self by 20 %"
     assert verdict.describe(unsorted("accuracy", right=0.5, by=-0.1)) == "accuracy of self is at most 0.1 below 0.5"
+
+
+def test_a_small_difference_is_not_printed_as_zero() -> None:
+    check = {"measure": "mean:policy/clip_fraction", "scale": "abs", "effect": 0.0003, "interval": [-0.0024, 0.0031]}
+    assert ledger.formatted_effect(check) == "+0.0003 [-0.0024, +0.0031]"
+    assert ledger.formatted_effect({**check, "effect": 4.25, "interval": [-0.5, 9.0]}) == "+4.25 [-0.50, +9.00]"
+    assert ledger.formatted_effect({**check, "effect": 0.0, "interval": None}) == "+0.00"
+    assert ledger.formatted_effect({**check, "measure": "accuracy"}) == "+0.0 [-0.2, +0.3]"
