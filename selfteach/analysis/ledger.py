@@ -270,7 +270,7 @@ def claim_section(
     """
     out = [f"\n## {title}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n"]
     if picture:
-        out.append(f"![{title}: what was measured, by arm]({picture})\n\n")
+        out.append(f"![Held-out accuracy over steps, by arm]({picture})\n\n")
     checks = [
         [c["kind"], c["text"], formatted_effect(c), formatted_detectable(c), formatted_verdict(c)] for c in r["checks"]
     ]

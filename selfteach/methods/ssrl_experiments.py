@@ -35,12 +35,10 @@ from ..curriculum.select import pool, refill
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match
-from ..reward.combine import weighted
 from ..reward.vote import majority_vote
 from ..rollout.search import RETRY, search_agent, self_search
 from .ppo import ppo
-from .ssrl import policy_update, search_format, ssrl
-from .ttrl import keep_first
+from .ssrl import policy_update, ssrl
 
 Algorithm = Literal["grpo", "dapo", "ppo", "reinforce_pp"]
 Protocol = Literal["once", "turns", "reflect", "longer"]
@@ -53,7 +51,6 @@ def ssrl_variant(
     algorithm: Algorithm = "grpo",
     labels: bool = True,
     questions: int = 400,
-    keep: int = 0,
     provider: Literal["self", "frozen"] = "self",
     protocol: Protocol = "once",
     beta: float = 0.001,
@@ -65,7 +62,7 @@ def ssrl_variant(
                answers a step; reinforce_pp: REINFORCE++ (2501.03262), advantages over the whole batch, one answer a
                prompt. Reward, mask and loss are SSRL's
     labels     False: TTRL's reward in the place of exact match. The majority of a group is the label, on `questions`
-               test questions; of its `rollouts` votes the first `keep` are learned (0: all)
+               test questions; all who vote are learned
     provider   frozen: what the model was at the start writes the information, in a context of its own, as an engine
                would (section 4, on-policy self-search)
     protocol   how an answer is reached, in training and in the test. once: a single generation. turns: every result is
@@ -85,13 +82,8 @@ def ssrl_variant(
         base = base.override(weights={"provider": WeightSpec()}, models={"provider": ModelRole(("provider",))})
     if labels:
         return base
-    judge = majority_vote(metric_judge=exact_match())
-    first = (per_trajectory(mask=("information",)), *((keep_first(n=keep),) if keep else ()))
-    return base.replace(
-        select=pool(size=questions, held_out=True),
-        reward=(weighted(parts=((0.9, judge), (0.1, search_format()))),),
-        credit=(*first, *base.stage.credit[1:]),
-    )
+    votes = majority_vote(metric_judge=exact_match())
+    return base.replace(select=pool(size=questions, held_out=True)).with_reward(votes)
 
 
 def _with_algorithm(algorithm: Algorithm, groups: int, rollouts: int, beta: float, critic_lr: float) -> Method:

@@ -46,9 +46,9 @@ def test_an_algorithm_brings_its_credit_and_update_and_as_many_answers() -> None
 
 
 def test_without_labels_the_vote_on_the_tests_questions_is_the_reward() -> None:
-    found = changed(labels=False, keep=2)
+    found = changed(labels=False)
     assert found["select"] == "pool(size=400, held_out=True)" and "majority_vote" in str(found["reward.0"])
-    assert "search_format" in str(found["reward.0"]) and found["credit.1"] == "keep_first(n=2)"
+    assert "search_format" in str(found["reward.0"]) and found.keys() == {"select", "reward.0"}
 
 
 def answer_and_text(block: Any, tokenizer: Any, *texts: str) -> tuple[str | None, str]:
