@@ -524,9 +524,9 @@ async def final_eval(
     """Measure the current policy, with its own program and with each decoder of the method (or those in `decoders`).
 
     Names of figures: accuracy (mean over samples), greedy, reward and reward_greedy (of a user's own), pass@k, maj and
-    distinct right answers (of `config.decoder_samples` samples; maj@k and distinct@k of k), length, calls,
-    accuracy/hops=2; those of a decoder end in its name: accuracy+search ... `failed` and `unscored` count episodes that
-    raised and other answers without a score, in all that was sampled.
+    distinct right answers (of `config.decoder_samples` samples; distinct@k of k, maj@2, maj@4 ... of so many), length,
+    calls, accuracy/hops=2; those of a decoder end in its name: accuracy+search ... `failed` and `unscored` count
+    episodes that raised and other answers without a score, in all that was sampled.
     """
     method, source = session.loop.method, session.loop.source
     tasks, tags = session.test_tasks(), [source.defaults.get("by", "category")]
@@ -562,12 +562,12 @@ async def final_eval(
         found, many = dict[str, float](), dict[str, float]()
         if config.decoder_samples:
             found = await measure(name, program, config.decoder_samples, config.tasks, False)
-        drawn = dict(found)
+        drawn = {k: v for k, v in found.items() if not k.startswith("maj@")}
         if (
             config.k and session.judge is not None and (not name or decoders is not None)
         ):  # a decoder asked for by name gets pass@k too
             many = await measure(name, program, config.k, min(config.pass_at_k_tasks, len(tasks)), False)
-            drawn |= {k: v for k, v in many.items() if k.startswith("pass@")}
+            drawn |= {k: v for k, v in many.items() if k.startswith(("pass@", "maj@"))}
             drawn |= {f"{figure}@{config.k}": many.get(figure, float("nan")) for figure in ("maj", "distinct")}
         drawn |= {n: greedy[n] + found.get(n, 0.0) + many.get(n, 0.0) for n in ("failed", "unscored")}
         tail = f"+{name}" if name else ""

@@ -182,7 +182,9 @@ def page(
         out.append(markdown(columns, [_row(r) for r in decided]))
         out += [LIMITS, *_summaries(decided)]
         sharing = shared_runs(decided)
-        out += [_section(r, sharing, tuning.get(r["method"]), r["method"] in pictures) for r in decided]
+        for r in decided:
+            picture = f"ledger/{r['method']}.png" if r["method"] in pictures else ""
+            out.append(claim_section(r, r["method"], picture, sharing.get(r["method"], ()), tuning.get(r["method"])))
     else:
         out.append("\nNo claim has been decided yet.\n")
     if waiting := [r["method"] for r in results if not is_decided(r)]:
@@ -255,13 +257,20 @@ def formatted_ratio(value: float | None, other: float | None) -> str:
     return f"{value / other:.2f}" if value is not None and other else "-"
 
 
-def _section(
-    r: Mapping[str, Any], sharing: Mapping[str, list[str]], tuned: Mapping[str, Any] | None, has_picture: bool
+def claim_section(
+    r: Mapping[str, Any],
+    title: str,
+    picture: str = "",
+    sharing: Sequence[str] = (),
+    tuned: Mapping[str, Any] | None = None,
 ) -> str:
-    """One claim: why, its curves and checks, its arms with what they cost and differ in, and how it was tuned."""
-    out = [f"\n## {r['method']}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n"]
-    if has_picture:
-        out.append(f"![Held-out accuracy over steps, by arm](ledger/{r['method']}.png)\n\n")
+    """One result: why, its curves and checks, its arms with what they cost and differ in, and how it was tuned.
+
+    picture: of its curves, as the page links to it. sharing: methods whose results are of some of the same runs.
+    """
+    out = [f"\n## {title}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n"]
+    if picture:
+        out.append(f"![Held-out accuracy over steps, by arm]({picture})\n\n")
     checks = [
         [c["kind"], c["text"], formatted_effect(c), formatted_detectable(c), formatted_verdict(c)] for c in r["checks"]
     ]
@@ -277,8 +286,8 @@ def _section(
         out.append(f"\nArms are equal in {r['claim']['equal']}.\n")
     if r.get("changed"):
         out.append("\nNot as claimed: " + ", ".join(f"{k} {v}" for k, v in r["changed"].items()) + ".\n")
-    if others := sharing.get(r["method"]):
-        out.append(f"\nShares runs, and so their luck, with {', '.join(f'`{o}`' for o in others)}.\n")
+    if sharing:
+        out.append(f"\nShares runs, and so their luck, with {', '.join(f'`{o}`' for o in sharing)}.\n")
     return "".join(out)
 
 

@@ -29,13 +29,17 @@ EXAMPLES = """examples:
   selfteach reproduce grpo                              # looks at 8, 12, 16 and 24 seeds, until all is decided
   selfteach reproduce ssrl --jobs 8 --hours 2           # eight runs at once; stops, and can go on, after two hours
   selfteach reproduce grpo --seeds 3 --first-seed 0     # three tuning seeds, to see what it takes; decides nothing
+  selfteach reproduce ssrl --full                       # the claim, and every other experiment of the paper, on a page
+  selfteach reproduce ssrl --experiment sampling        # one of them
   selfteach reproduce grpo --tune lr=1e-4,3e-4 beta=0,0.04   # every arm with every combination, on seeds 0 and 1
 
 what comes out: a table of checks with effect, interval, the effect that so many seeds could have found, and verdict;
 what a run of each arm costs; and OUT/METHOD.json, from which `selfteach ledger` makes its page, with the counts of
-right answers by question. With --json the one line of stdout is that JSON. Runs are cached by configuration and code,
-so that claims share their baselines and an interrupted reproduce continues. Reported seeds start at 200: tune on 0 to
-99. Settings that differ from the claim's are noted in the result. Needs the extra selfteach[claims]."""
+right answers by question. Experiments are written to OUT/experiments, and with --full a page with pictures of them all.
+With --json the one line of stdout is that JSON (--full: {"claim": ..., "experiments": {NAME: ...}}). Runs are cached by
+configuration and code, so that claims share their baselines and an interrupted reproduce continues. Reported seeds
+start at 200: tune on 0 to 99. Settings that differ from the claim's are noted in the result. Needs the extra
+selfteach[claims]."""
 LEDGER = """Write the ledger: a page with every method whose claim was run, its verdict, and each check with its effect
 and interval.
 
@@ -59,6 +63,8 @@ def parser() -> Parser:
     made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: as many as cores)")
     made.add_argument("--hours", type=float, metavar="H", help="begin no run after this many hours of wall-clock time")
     made.add_argument("--out", metavar="DIR", help="where METHOD.json is written (default: results, or results/tuning)")
+    made.add_argument("--full", action="store_true", help="the claim and every experiment of the paper, and their page")
+    made.add_argument("--experiment", metavar="NAME", help="one experiment of the paper, in place of the claim")
     made.add_argument(
         "--tune",
         nargs="*",
@@ -96,36 +102,62 @@ def _reproduce(words: Sequence[str]) -> int:
         )
     if "tune" in given:
         return _tune(entry, given, (*used, *files))
-    out = given.get("out", "results")
-    with show_progress() as progress:
-        result = experiments.reproduce(
-            entry.name,
-            given.get("seeds"),
-            out,
-            given.get("first_seed", experiments.FIRST_SEED),
-            progress,
-            settings=settings_of(given, entry),
-            model=model_of(given),
-            use=(*used, *files),
-            jobs=given.get("jobs"),
-            hours=given.get("hours"),
-            **({"max_seeds": given["max_seeds"]} if "max_seeds" in given else {}),
-        )
+    out = Path(given.get("out", "results"))
+    asked = _asked(entry, given)
+    results: dict[str | None, dict[str, Any]] = {}
+    for experiment in asked:
+        with show_progress() as progress:
+            results[experiment] = experiments.reproduce(
+                entry.name,
+                given.get("seeds"),
+                out,
+                given.get("first_seed", experiments.FIRST_SEED),
+                progress,
+                settings=settings_of(given, entry),
+                model=model_of(given),
+                use=(*used, *files),
+                jobs=given.get("jobs"),
+                hours=given.get("hours"),
+                experiment=experiment,
+                **({"max_seeds": given["max_seeds"]} if "max_seeds" in given else {}),
+            )
+        if not given.get("json"):
+            show_result(results[experiment])
+            print(f"result  {out / experiments.result_file(entry.name, experiment)}")
+    page = _write_experiments(entry, [out], out / "experiments") if "full" in given else None
     if given.get("json"):
-        print_json(result)
-    else:
-        show_result(result)
-        print(f"result  {Path(out) / (entry.name + '.json')}")
+        named = {n: r for n, r in results.items() if n is not None}
+        print_json({"claim": results[None], "experiments": named} if "full" in given else results[asked[0]])
+    elif page:
+        print(f"page    {page}")
     return 0
+
+
+def _asked(entry: MethodEntry[...], given: Mapping[str, Any]) -> list[str | None]:
+    """What is to be measured: experiments by name, None for the claim."""
+    if "full" in given and "experiment" in given:
+        raise BadValue("selfteach reproduce: --full is the claim and every experiment; leave --experiment out")
+    if ("full" in given or "experiment" in given) and not entry.experiments:
+        with_some = [n for n, e in registry.methods.items() if e.experiments]
+        raise BadValue(f"method {entry.name}: has a claim and no further experiments; {', '.join(with_some)} has")
+    if "experiment" in given:
+        entry.with_experiment(given["experiment"])  # which knows its name
+        return [given["experiment"]]
+    return [None, *entry.experiments] if "full" in given else [None]
+
+
+def _write_experiments(entry: MethodEntry[...], folders: Sequence[str | Path], out: Path) -> Path:
+    from ..analysis.experiments_page import write_experiments
+
+    return write_experiments(entry.name, list(entry.experiments), folders, out / f"{entry.name}.md")
 
 
 def _tune(entry: MethodEntry[...], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
     from .. import experiments
     from ..progress import show_progress
 
-    unread = (
-        ["--max-seeds"] * ("max_seeds" in given) + ["--hours"] * ("hours" in given) + ["--model"] * ("model" in given)
-    )
+    alone = ("full", "experiment", "max_seeds", "hours", "model")
+    unread = [option_name(n) for n in alone if n in given]
     unread += [option_name(n) for n in settings_of(given, entry)]
     if unread:
         raise BadValue(f"selfteach reproduce: {unread[0]} does not go with --tune; leave it out")
@@ -218,6 +250,7 @@ def ledger_parser() -> Parser:
 
 def _ledger(words: Sequence[str]) -> int:
     from ..analysis import ledger
+    from ..analysis.experiments_page import experimented
 
     given = vars(ledger_parser().read(words))
     if "results" in given and not Path(given["results"]).is_dir():
@@ -228,6 +261,8 @@ def _ledger(words: Sequence[str]) -> int:
     out = given.get("out", "docs/ledger.md")
     try:
         file = ledger.write_page(folders, out)
+        for name in experimented(folders):
+            _write_experiments(registry.methods.get(name), folders, file.parent / "ledger")
     except OSError as error:
         raise SelfteachError(f"{out}: cannot be written ({error.strerror}); give another --out") from None
     verdicts = ledger.verdicts(folders)

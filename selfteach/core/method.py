@@ -6,6 +6,8 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Generic, Literal, ParamSpec, cast
 
 from .blocks import Block
@@ -329,6 +331,22 @@ class MethodEntry(Generic[P]):
     ignores_reward: str = ""
     home: Home | None = None
     claim: Claim | None = None
+
+    @property
+    def experiments(self) -> Mapping[str, Claim]:
+        """What else its paper says, each a claim that is measured by itself (`reproduce METHOD --full`), by name.
+
+        They stand in `EXPERIMENTS` of the file NAME_experiments.py beside the method's, where there is one.
+        """
+        package = self.build.__module__.rpartition(".")[0]
+        beside = f"{package}.{self.name}_experiments"
+        return vars(import_module(beside))["EXPERIMENTS"] if package and find_spec(beside) else {}
+
+    def with_experiment(self, name: str) -> MethodEntry[P]:
+        """The method with one of its experiments in the place of its claim. Raises UnknownName."""
+        if name not in self.experiments:
+            raise unknown(f"experiment of {self.name}", name, self.experiments)
+        return replace(self, claim=self.experiments[name])
 
     @property
     def doc(self) -> str:

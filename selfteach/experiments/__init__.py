@@ -8,7 +8,7 @@ interrupted experiment continues, and two claims with the same baseline share it
 from .admission import measure_regime
 from .arms import Arm, ArmDifference, arm_differences, claim_arms, regime_config
 from .compare import compare
-from .reproduce import FIRST_SEED, reproduce
+from .reproduce import FIRST_SEED, reproduce, result_file
 from .tuning import tune
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "measure_regime",
     "regime_config",
     "reproduce",
+    "result_file",
     "tune",
 ]

@@ -44,6 +44,7 @@ def reproduce(
     jobs: int | None = 1,
     max_seeds: int = LOOKS[-1],
     hours: float | None = None,
+    experiment: str | None = None,
 ) -> dict[str, Any]:
     """Run a method's claim with several seeds and judge its checks; writes OUT/METHOD.json and returns its content.
 
@@ -57,11 +58,15 @@ def reproduce(
     settings, model, use  of all arms, in place of the claim's, as `configuration.plan` takes them; the result holds
                           what was changed
     jobs                  how many runs at once; None: as many as there are cores
+    experiment            one of the method's experiments in the place of its claim, written to
+                          OUT/experiments/METHOD.EXPERIMENT.json
 
     Raises BadValue, before any run, where an arm differs from "self" in what the claim does not explain.
     """
     looks = _looks(seeds, max_seeds)
     entry: MethodEntry[...] = registry.methods.get(name)
+    if experiment is not None:
+        entry = entry.with_experiment(experiment)
     arms = claim_arms(entry, settings, model=model, use=use)
     claim = entry.claim
     assert claim is not None
@@ -89,13 +94,19 @@ def reproduce(
             checks = verdict.evaluate_claim(claim.checks, by_seed)
             history.append({"seeds": len(numbers), "verdicts": [c.verdict for c in checks]})
             result = _result(entry, arms, numbers, pool, checks, change, differences) | {"looks": list(history)}
+            result |= {} if experiment is None else {"experiment": experiment}
             if out is not None:
-                write_json(Path(out) / f"{name}.json", result)
+                write_json(Path(out) / result_file(name, experiment), result)
             observer({"event": "look", "seeds": len(numbers), "verdict": result["verdict"]})
             if len(numbers) < n or all(c.verdict != verdict.UNDECIDED for c in checks):
                 break
     assert result is not None
     return result
+
+
+def result_file(name: str, experiment: str | None = None) -> Path:
+    """Where in the folder of results that of a claim, or of an experiment, is written."""
+    return Path(f"{name}.json") if experiment is None else Path("experiments") / f"{name}.{experiment}.json"
 
 
 def _looks(seeds: int | None, max_seeds: int) -> list[int]:

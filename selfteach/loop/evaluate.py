@@ -43,6 +43,7 @@ class Result:
     is_judged: bool = True  # whether there is a judge of right and wrong
     score: float = float("nan")  # mean score, for tasks whose answers are not just right or wrong
     majority: float = float("nan")  # share of tasks whose most frequent answer (the earliest of equals) is right
+    majorities: dict[int, float] = field(default_factory=dict[int, float])  # 2, 4, 8 ... -> that of so many samples
     distinct: float = float("nan")  # different right answers to a task (core.answers), mean over tasks
     length: float = 0.0
     length_right: float = float("nan")  # of the samples that are right, and of those that are wrong
@@ -114,6 +115,7 @@ class Result:
             return out
         most = max(self.scored, default=0)
         out |= {f"pass@{k}": self.pass_at(k) for k in ks if k <= most}
+        out |= {f"maj@{k}": self.majorities[k] for k in ks if k in self.majorities}
         if most > 1:
             out |= {"maj": self.majority, "distinct": self.distinct}
         for tag in tags:
@@ -162,6 +164,7 @@ async def evaluate(
     tokens: dict[bool, list[float]] = {True: [], False: []}
     values: list[float] = []
     played = right = distinct = judged = 0
+    voted: defaultdict[int, list[bool]] = defaultdict(list)
     for at in range(0, len(tasks), wave):
         groups = await play(
             context,
@@ -183,9 +186,9 @@ async def evaluate(
             result.right.append(sum(v.right for _, v in known))
             result.answers.append([a for a, _ in scores])
             distinct += len({canonical(a) for a, v in known if v.right})
-            best, _ = majority([a for a, _ in known])
-            if best is not None:
-                right += next(v.right for a, v in known if canonical(a) == best)
+            right += _majority_is_right(known)
+            for votes in (2**i for i in range(1, len(known).bit_length())):
+                voted[votes].append(_majority_is_right(known[:votes]))
             for episode, (_, value) in zip(group.episodes, scores, strict=True):
                 cost.update(episode.cost)
                 cost.update(_searched(episode, group.request.task, context))
@@ -204,6 +207,7 @@ async def evaluate(
     result.re_rendered = sum(re_render_counts([cost]).values()) / max(1, played)
     result.cut_text = cost[CUT]
     result.score = float(np.mean(values)) if values else float("nan")
+    result.majorities = {k: float(np.mean(found)) for k, found in voted.items()}
     result.majority, result.distinct = right / max(1, judged), distinct / max(1, judged)
     return result
 
@@ -225,6 +229,12 @@ def _searched(episode: Episode, task: Task, context: StepContext) -> dict[str, f
         found = " ".join(re.findall(r"<information>(.*?)</information>", told, re.DOTALL))
         out[f"{SEARCH}recall"] = sum(s in found for s in task.tags["chain"]) / len(task.tags["chain"])
     return out
+
+
+def _majority_is_right(known: Sequence[tuple[Any, Verdict]]) -> bool:
+    """Whether the most frequent of these answers (the earliest of equals) is right; where none votes, it is not."""
+    best, _ = majority([a for a, _ in known])
+    return best is not None and next(v.right for a, v in known if canonical(a) == best)
 
 
 async def _scores(

@@ -101,6 +101,7 @@ from .ssp import ssp as ssp
 from .ssrl import answer_only as answer_only
 from .ssrl import ssrl as ssrl
 from .ssrl import think_then_answer as think_then_answer
+from .ssrl_experiments import ssrl_variant as ssrl_variant
 from .step_search import step_search as step_search
 from .subsearch import subsearch as subsearch
 from .tango import tango as tango

@@ -135,9 +135,9 @@ def overlong() -> Regime:
     """
     return Regime(
         task="digit_sum",
-        task_options=ways(slowly=0.3, twice=0.6, guess=0.1),
+        task_options=ways(slowly=0.15, twice=0.75, guess=0.1),
         model="tiny-s",
-        settings={**WARM, **RUN, "steps": 60},
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
         args=BATCH,
         ways=beginnings("slowly", "twice", "guess"),
         search=SEARCH,
@@ -205,22 +205,24 @@ def hackable() -> Regime:
 def stale() -> Regime:
     """Every batch is learned sixteen updates after it was sampled: what was true of the policy then no longer is.
 
-    Everything else is as in `skill`, where the same baseline, fresh, is right nearly always.
+    Everything else is as in `ladder`, where the same baseline, fresh, is right in nine of ten cases. (In `skill` five
+    steps are enough to find what pays, and old samples say that as well as new ones.)
     """
     return Regime(
-        **SKILL,
-        settings={**WARM, **RUN, "steps": 60},
+        **LADDER,
+        model="tiny-s",
+        settings=ESTIMATED["settings"],
         args={**BATCH, "delay": 16, "sync": 1, "minibatches": 1},
-        search=SEARCH,
+        search=ESTIMATED["search"],
         admits="failure",
-        shows="at its best learning rate GRPO ends at least 7 points below what it reaches in `skill`",
-        failure=premise("accuracy", "baseline", 0.9, relation="<", fails_at=0.95),
+        shows="at its best learning rate GRPO ends ten points or more below what it reaches in `ladder`",
+        failure=premise("accuracy", "baseline", 0.8, relation="<", fails_at=0.85),
     )
 
 
 @regime
 def reused() -> Regime:
-    """Every batch is learned in sixteen updates, two epochs of eight minibatches: ratios leave 1, and clips act.
+    """Every batch is learned in thirty-two updates, four epochs of eight minibatches: ratios leave 1, and clips act.
 
     Everything else is as in `ladder`. At four times the rate it stops half-way, and sooner or later collapses.
     """
@@ -228,8 +230,10 @@ def reused() -> Regime:
         **LADDER,
         model="tiny-s",
         settings={**ESTIMATED["settings"], "lr": 5e-5, "steps": 40, "eval_every": 4},
-        args={**BATCH, "epochs": 2, "minibatches": 8},
-        search={"lr": (2.5e-5, 5e-5, 1e-4, 2e-4)},
+        args={**BATCH, "epochs": 4, "minibatches": 8},
+        search={"lr": (2.5e-5, 5e-5, 1e-4)},
+        shows="one in two hundred tokens loses its gradient to the clip",
+        failure=premise("mean:policy/clip_fraction", "baseline", 0.005, fails_at=0.001),
     )
 
 

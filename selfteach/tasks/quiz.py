@@ -350,8 +350,14 @@ class Quiz:
         """
         draw = generator(self.seed, "practise", i)
         given = WAYS if draw.random() < 0.5 else PRACTISED
-        same = replace(self, strangers=0.0)
-        return self._memory(i) or same._going(i, "practice", WayShares({}, practised=1.0), draw, given)
+        return self._memory(i) or self._without_strangers._going(
+            i, "practice", WayShares({}, practised=1.0), draw, given
+        )
+
+    @cached_property
+    def _without_strangers(self) -> Quiz:
+        """The same quiz, which only asks about entities that there are; made once, with its pools of questions."""
+        return replace(self, strangers=0.0) if self.strangers else self
 
     def _going(
         self, i: int, kind: str, ways: WayShares, draw: np.random.Generator, practised: Sequence[str] = PRACTISED
