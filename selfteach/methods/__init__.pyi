@@ -24,6 +24,8 @@ from .copg import copg as copg
 from .dapo import dapo as dapo
 from .decs import decs as decs
 from .deepdive import deepdive as deepdive
+from .deepseek_r1 import deepseek_r1 as deepseek_r1
+from .deepseek_r1 import deepseek_r1_zero as deepseek_r1_zero
 from .demystify import demystify as demystify
 from .dpo import dpo as dpo
 from .dr_grpo import dr_grpo as dr_grpo
