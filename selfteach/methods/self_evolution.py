@@ -48,7 +48,12 @@ TEACHER = "teacher"  # the policy as the round began, which makes its training s
 STOP = ("</answer>",)
 
 
-@method(family="selfreward", paper="2310.00533", catalogue=132)
+@method(
+    family="selfreward",
+    paper="2310.00533",
+    catalogue=132,
+    ignores_reward="what is learned is decided as it is made, by the policy's own words",
+)
 def self_evolution(
     groups: int = 32,
     rounds: int = 3,

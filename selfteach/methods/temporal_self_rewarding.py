@@ -74,7 +74,7 @@ def temporal_self_rewarding(
         select=uniform(),
         programs={"main": judged_pair(samples=samples, past=past, instruction=instruction)},
         reward=(pair_scores(),),
-        credit=(preference_pairs(),),
+        credit=(preference_pairs(choose="all"),),
         updates=(learn,),
         groups=groups,
         rollouts=1,
@@ -117,7 +117,7 @@ async def judged_pair(
     """Answers of the present model, of the first one and of the one ahead; the pair that they make is learned.
 
     All are judged by the present model, greedily; an answer without tags, or a score that cannot be read, is 0. The
-    chosen answer is closed first. Where both scores are equal nothing is learned. Returns the chosen answer.
+    chosen answer is closed first. Returns it.
     """
 
     async def answers(role: str) -> list[Judged]:
@@ -139,25 +139,24 @@ async def judged_pair(
     roles = [PRESENT, *([FIRST] if past else []), *([FUTURE] if future else [])]
     found = dict(zip(roles, await asyncio.gather(*(answers(role) for role in roles)), strict=True))
     chosen, rejected = pair_of(found[PRESENT], found.get(FIRST, []), found.get(FUTURE, []))
-    paired = chosen.score > rejected.score
-    whole = {"gap": chosen.score - rejected.score, "paired": float(paired)}
+    whole = {"gap": chosen.score - rejected.score, "paired": float(chosen.score > rejected.score)}
     whole |= {"from_past": float(rejected.of == FIRST), "from_future": float(chosen.of == FUTURE)}
-    for one, role in ((chosen, "chosen"), (rejected, "rejected")) if paired else ((chosen, "chosen"),):
+    pair = {"chosen": chosen, **({} if rejected.context is chosen.context else {"rejected": rejected})}
+    for role, one in pair.items():
         told = {"score": one.score, **(whole if role == "chosen" else {})}
         if (adequacy := request.task.judges.get("adequacy")) is not None:
             told[f"{role}_right"] = float(adequacy(answer=one.answer, task=request.task))
         one.context.note(**told)
-        one.context.close(role=role, learn="main" if paired else None)
-    of_pair = (chosen.context, rejected.context) if paired else (chosen.context,)
+        one.context.close(role=role)
     for context in (one.context for every in found.values() for one in every):
-        if not any(context is c for c in of_pair):
+        if not any(context is one.context for one in pair.values()):
             context.close(learn=None, role="candidate")
     return chosen.answer
 
 
 def pair_of(present: list[Judged], first: list[Judged], future: list[Judged]) -> tuple[Judged, Judged]:
-    """The chosen and the rejected answer; of equal scores the earlier, and the present's before the others'."""
-    chosen, rejected = max(present, key=lambda j: j.score), min(present, key=lambda j: j.score)
+    """The chosen and the rejected answer; of the present's equals the first and the last, before the others'."""
+    chosen, rejected = max(present, key=lambda j: j.score), min(reversed(present), key=lambda j: j.score)
     if first and (worst := min(first, key=lambda j: j.score)).score < rejected.score:
         rejected = worst
     if future and (best := max(future, key=lambda j: j.score)).score > chosen.score:
