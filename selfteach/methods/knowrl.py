@@ -10,6 +10,7 @@ agreeing. What is agreed on becomes an example of the next tasks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from ..core import (
@@ -35,6 +36,7 @@ from ..core import (
 )
 from ..core.answers import canonical, majority
 from ..core.tagged_text import last_between
+from ..curriculum.select import next_tasks
 from ..rollout.single import single
 from .rloo import rloo
 
@@ -110,16 +112,15 @@ def name_and_judge(
     if not introspect:
         if finished_rounds:
             return [], state
-        own = [source.train(random_keys.key(seed, "judge") % 2**31 + state["asked"] + i) for i in range(n * proposals)]
-        return [_judging(questions, str(t.prompt).partition("\n")[0], None, rollouts, None) for t in own], {
-            **state,
-            "asked": state["asked"] + n * proposals,
-        }
+        count = n * proposals
+        own = [_of_source(t) for t in next_tasks(source, seed, state["asked"], count)]
+        return [RolloutRequest(task, rollouts) for task in own], {**state, "asked": state["asked"] + count}
     if not finished_rounds:
         requests: list[RolloutRequest] = []
+        sets = {label: _seed_set(questions, label, seed, seeds) for label in LABELS}
         for i in range(n):
             label, draw = LABELS[i % 2], random_keys.generator(seed, step, "examples", i)
-            pool = [*_seed_set(questions, label, seed, seeds), *state["agreed"][label]]
+            pool = [*sets[label], *state["agreed"][label]]
             shown = [pool[int(k)] for k in draw.permutation(len(pool))[:examples]]
             prompt = "".join(f"{label}: {e}\n" for e in shown) + NAME_ONE.format(label=label)
             task = Task(f"name/{step}/{i}", prompt, (label,), tags={"category": PROPOSE})
@@ -162,6 +163,11 @@ def _new_tasks(questions: Questions, groups: Sequence[RolloutGroup], rollouts: i
             if valid and text not in out:
                 out[text] = _judging(questions, text, label, rollouts, group.key)
     return list(out.values())
+
+
+def _of_source(task: Task) -> Task:
+    """A question of the source's own, with the tags of those that were named."""
+    return replace(task, tags={**task.tags, "named": None, "question": task.id, "true": task.answer[0]})
 
 
 def _judging(questions: Questions, text: str, named: str | None, rollouts: int, cause: str | None) -> RolloutRequest:
