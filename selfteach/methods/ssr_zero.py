@@ -169,11 +169,11 @@ ssr_zero.claim = Claim(
         premise("accuracy", "gold", "start", by=0.2, fails_at=0.9),  # there is something to learn, with references
         premise("early:reward/agreement", "self", 0.6, by=0.0, fails_at=0.55),  # and the start can judge it
         mechanism("late:reward/score", "self", "early:reward/score of self", by=0.1, fails_at=1.0),
-        # what it pays for is true: the judge does not drift from what it judges by
-        outcome("late:reward/adequacy", "self", "early:reward/adequacy of self", by=0.1, fails_at=1.0),
-        outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
-        outcome("accuracy", "self", "blind", by=0.1, fails_at=0.95),
-        outcome("accuracy", "self", "external", by=0.05, relation=">=", fails_at=1.0),
+        mechanism("late:reward/inflation", "self", "with_metric", by=0.05, fails_at=1.0),  # it is paid for blind spots
+        # what it pays for is mostly true, and it is true as long as the judge is one
+        outcome("late:reward/adequacy", "self", "early:reward/adequacy of self", by=0.05, fails_at=1.0),
+        outcome("late:reward/adequacy", "self", "blind", by=0.2, fails_at=0.9),
+        outcome("late:reward/adequacy", "self", "external", by=0.05, relation=">=", fails_at=1.0),
         # a metric sees what the judge overlooks, and the judge what the metric does
         outcome("accuracy", "with_metric", "self", by=0.1, fails_at=0.95),
         outcome("accuracy", "with_metric", "metric", by=0.1, fails_at=0.95),
