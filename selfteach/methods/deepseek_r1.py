@@ -34,7 +34,7 @@ from ..core import (
     outcome,
     premise,
 )
-from ..credit.composers import per_trajectory
+from ..credit.composers import of_another_model, per_trajectory
 from ..curriculum.select import experts, uniform
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
@@ -148,8 +148,8 @@ def readable(*, groups: Sequence[RolloutGroup], context: RewardContext) -> list[
 
 @block
 def accepted(*, groups: Sequence[RolloutGroup], full: float = 2.0) -> list[Example]:
-    """The trajectories whose reward is at least `full`: rejection sampling."""
-    return [e for e in per_trajectory(groups=groups) if float(e.given["reward"][1]) >= full]
+    """The trajectories of another model whose reward is at least `full`: rejection sampling."""
+    return [e for e in of_another_model(groups=groups) if float(e.given["reward"][1]) >= full]
 
 
 deepseek_r1.claim = Claim(

@@ -41,7 +41,7 @@ from ..core import (
 )
 from ..core.answers import canonical, majority
 from ..credit import segments as seg
-from ..credit.composers import per_trajectory, preference_pairs
+from ..credit.composers import of_another_model, preference_pairs
 from ..curriculum.select import uniform
 from ..objective.likelihood import weighted_nll
 from ..objective.loss_weights import sequence_sum
@@ -79,12 +79,12 @@ def sharpening(
     best of `votes` samples by the log-probability of the policy itself. Labels are read for metrics alone.
     """
     sft = Term(weighted_nll(), loss_weights=sequence_sum())
-    rlhf = Term(reward_regression(beta=beta))
+    rlhf, pairs = Term(reward_regression(beta=beta)), preference_pairs(margin=-1.0, choose="all")
     stage = Stage(
         select=uniform(),
         programs={"main": single(model_role="ref")},
         reward=(own_judgement(by=self_reward, metric_judge=exact_match()),),
-        credit=(per_trajectory(), keep_best()) if by == "sft" else (preference_pairs(margin=-1.0, choose="all"),),
+        credit=(of_another_model(), keep_best()) if by == "sft" else (of_another_model(compose=pairs),),
         updates=(Update(("policy",), (sft if by == "sft" else rlhf,)),),
         groups=groups,
         rollouts=rollouts,

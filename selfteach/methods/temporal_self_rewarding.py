@@ -34,7 +34,7 @@ from ..core import (
     premise,
 )
 from ..core.tagged_text import last_between
-from ..credit.composers import preference_pairs
+from ..credit.composers import of_another_model, preference_pairs
 from ..curriculum.select import uniform
 from ..objective import preference
 from ..rollout.judging import JUDGE, judging_prompt, score_of
@@ -74,7 +74,7 @@ def temporal_self_rewarding(
         select=uniform(),
         programs={"main": judged_pair(samples=samples, past=past, instruction=instruction)},
         reward=(pair_scores(),),
-        credit=(preference_pairs(choose="all"),),
+        credit=(of_another_model(compose=preference_pairs(choose="all")),),
         updates=(learn,),
         groups=groups,
         rollouts=1,
