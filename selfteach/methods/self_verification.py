@@ -62,6 +62,8 @@ def self_verification(
     votes: int = 8,
     verdicts: int = 2,
     instruction: str = VERIFY,
+    yes: str = "Yes",
+    no: str = "No",
     beta: float = 0.001,
 ) -> Method:
     """GRPO on questions, and on whether the solutions that were just sampled are right, with one policy for both.
@@ -76,12 +78,12 @@ def self_verification(
     `votes` solutions, `verdicts` on each, whose share of Yes is the weight of its vote; `vote`: without verdicts. The
     authors' code could not be read; how solutions are drawn is chosen here, and a first stage of one step that shows
     the form of a verdict (`form_minibatches` of 64 demonstrations with random verdicts: no label is seen), which the
-    paper's models know.
+    paper's models know. instruction, yes, no: the words, which a tiny model's tokenizer must have.
     """
     decode = {
         "main": single(),
         "vote": verified_vote(votes=votes, verdicts=0),
-        "verified": verified_vote(votes=votes, verdicts=verdicts, instruction=instruction),
+        "verified": verified_vote(votes=votes, verdicts=verdicts, instruction=instruction, yes=yes),
     }
     solve = grpo(groups=groups, rollouts=rollouts, beta=beta).override(decode=decode)
     if not checks:
@@ -89,7 +91,7 @@ def self_verification(
     form = Stage(
         name="form",
         select=demonstrations(),
-        programs={"main": show_with_verdict(instruction=instruction)},
+        programs={"main": show_with_verdict(instruction=instruction, yes=yes, no=no)},
         reward=(),
         credit=(per_trajectory(),),
         updates=(
@@ -100,7 +102,7 @@ def self_verification(
         until=1,
         data=True,
     )
-    verify = verify_own(dynamic=dynamic, least=least, penalty=penalty, instruction=instruction)
+    verify = verify_own(dynamic=dynamic, least=least, penalty=penalty, instruction=instruction, yes=yes, no=no)
     both = solve.replace(
         select=solve_and_verify(checks=checks),
         programs={"main": single(), "verify": verify},
@@ -152,10 +154,10 @@ def verdict_reward(yes: bool | None, right: bool, correct: float, dynamic: bool)
     return 1.0 if not dynamic else 2 * (1 - correct) if yes else 2 * correct
 
 
-def verdict_of(text: str) -> bool | None:
-    """What a verdict says: True for Yes, False for No, None for neither."""
+def verdict_of(text: str, yes: str = "Yes", no: str = "No") -> bool | None:
+    """What a verdict says: True for `yes`, False for `no`, None for neither."""
     said = last_between(text, "answer", "").strip(" .").lower()
-    return {"yes": True, "no": False}.get(said)
+    return {yes.lower(): True, no.lower(): False}.get(said)
 
 
 @block
@@ -167,6 +169,8 @@ async def verify_own(
     least: int = 40,
     penalty: float = 0.5,
     instruction: str = VERIFY,
+    yes: str = "Yes",
+    no: str = "No",
 ) -> bool | None:
     """A verdict of the policy on the solution at `output` of the request's help, in a context of its own.
 
@@ -176,27 +180,29 @@ async def verify_own(
     prompt = judging_prompt(request.task.prompt, rollout.text(told["output"]), instruction)
     context = rollout.policy.begin(prompt)
     turn = await context.sample(stop=("</answer>",))
-    yes, right = verdict_of(turn.text), told["reward"] >= 1.0
+    said, right = verdict_of(turn.text, yes, no), told["reward"] >= 1.0
     short, code = len(turn.text) < least, "```" in turn.text
-    payoff = verdict_reward(yes, right, told["correct"], dynamic) - penalty * (short + code)
-    agreed = float(yes is right)
-    context.note(payoff=payoff, agreed=agreed, yes=float(yes is True), short=float(short))
+    payoff = verdict_reward(said, right, told["correct"], dynamic) - penalty * (short + code)
+    agreed = float(said is right)
+    context.note(payoff=payoff, agreed=agreed, yes=float(said is True), short=float(short))
     context.note(**{"agreed_right" if right else "agreed_wrong": agreed})
     context.close()
-    return yes
+    return said
 
 
 @block
-async def show_with_verdict(*, request: RolloutRequest, rollout: RolloutContext, instruction: str = VERIFY) -> str:
-    """A demonstration, and the form of a verdict on it: Yes or No at random, whatever is true of it."""
+async def show_with_verdict(
+    *, request: RolloutRequest, rollout: RolloutContext, instruction: str = VERIFY, yes: str = "Yes", no: str = "No"
+) -> str:
+    """A demonstration, and the form of a verdict on it: yes or no at random, whatever is true of it."""
     text = request.task.data[0]
     context = rollout.policy.begin(request.task.prompt)
     context.adopt(text)
     context.finish()
     context.close()
-    said = "Yes" if rollout.random("verdict").random() < 0.5 else "No"
+    said = yes if rollout.random("verdict").random() < 0.5 else no
     judging = rollout.policy.begin(judging_prompt(request.task.prompt, text, instruction))
-    judging.adopt(f"<think> verifying</think><answer> {said}</answer>")
+    judging.adopt(f"<think> check</think><answer> {said}</answer>")
     judging.finish()
     judging.close()
     return text
@@ -210,9 +216,10 @@ async def verified_vote(
     votes: int = 8,
     verdicts: int = 2,
     instruction: str = VERIFY,
+    yes: str = "Yes",
     stop: tuple[str, ...] = ("</answer>",),
 ) -> str | None:
-    """Sample `votes` solutions and return the answer with the most Yes in `verdicts` verdicts on each.
+    """Sample `votes` solutions and return the answer with the most `yes` in `verdicts` verdicts on each.
 
     verdicts=0: the answer with the most votes; so too where no solution has a Yes.
     """
@@ -224,13 +231,15 @@ async def verified_vote(
         said = await asyncio.gather(*(c.sample(stop=stop) for c in contexts))
         for c in contexts:
             c.close(learn=None, role="verifier")
-        return fmean(float(verdict_of(turn.text) is True) for turn in said)
+        return fmean(float(verdict_of(turn.text, yes) is True) for turn in said)
 
     weights: Any = None
     if verdicts:
         weights = await asyncio.gather(*(share(turn.text) for turn in sampled.turns))
     return sampled.voted(weights if weights and any(weights) else None)
 
+
+WORDS = {"instruction": "check", "yes": "1", "no": "0"}  # which the regime's tokenizer knows
 
 self_verification.claim = Claim(
     (
@@ -244,12 +253,13 @@ self_verification.claim = Claim(
         # paid one or nothing, verdicts become what is mostly right
         outcome("late:reward/agreed_right", "self", "plain", by=0.05, fails_at=0.96),
     ),
-    arms={"grpo": ("self_verification", {"checks": 0}), "plain": ("self_verification", {"dynamic": False})},
-    settings={
-        "final_eval_tasks": 200,
-        "final_eval_decoder_samples": 2,
-    },  # a vote is of 8 samples
-    regime="deep",
+    arms={
+        "grpo": ("self_verification", {**WORDS, "checks": 0}),
+        "plain": ("self_verification", {**WORDS, "dynamic": False}),
+    },
+    args=WORDS,
+    settings={"steps": 40, "final_eval_tasks": 200, "final_eval_decoder_samples": 2},  # a vote is of 16 samples
+    regime="unlabelled_wrong",  # whose labels are read here: half of the answers share one error, so that votes err
     idea=("form*", "main.select", "main.program*", "main.reward*"),
     because="who learns to verify what it has just solved can weigh its own votes, and solves no worse for it",
 )

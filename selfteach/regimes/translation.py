@@ -41,7 +41,7 @@ def refined_by_itself() -> Regime:
         task="translation",
         task_options={"judged": 0.2, "refined": 0.2, "overlooked": False},
         model="tiny-s",
-        settings=SETTINGS,
+        settings={**SETTINGS, "warm_practice_steps": 3000},  # refinements are long, and have to be learned as well
         args=BATCH,
         ways=beginnings("slowly", "loosely", "literally", "quickly"),
         search=SEARCH,
