@@ -121,15 +121,15 @@ def test_the_form_is_shown_without_any_label(tags, says: str):
     assert any(f"<answer> {says}</answer>" in second for _, second in texts), "both, whatever is true"
 
 
-def test_what_is_asked_and_how_much_is_to_be_said():
-    form, main = of("self_verification", instruction="Right?", least=7).stages
+def test_what_is_asked_in_which_words_and_how_much_is_to_be_said():
+    made = of("self_verification", instruction="Right?", yes="1", no="0", least=7)
+    form, main = made.stages
     assert main.programs["verify"].args["least"] == 7
-    asked = [
-        form.programs["main"],
-        main.programs["verify"],
-        of("self_verification", instruction="Right?").decode["verified"],
-    ]
-    assert [b.args["instruction"] for b in asked] == ["Right?"] * 3
+    asked = [form.programs["main"], main.programs["verify"], made.decode["verified"]]
+    assert [(b.args["instruction"], b.args["yes"]) for b in asked] == [("Right?", "1")] * 3
+    assert [b.args["no"] for b in asked[:2]] == ["0", "0"]
+    texts = ("<answer> 1</answer>", "<answer> 0</answer>", YES)
+    assert [verdict_of(t, "1", "0") for t in texts] == [True, False, None]
 
 
 def test_without_checks_it_is_grpo():
