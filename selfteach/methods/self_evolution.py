@@ -88,7 +88,7 @@ def self_evolution(
         select=with_demonstrations(batch=meta),
         programs={"main": make, "meta": read(learn="meta")},
         reward=(self_made(),),
-        credit=(per_trajectory(),),
+        credit=(per_trajectory(roles=("policy",)),),
         updates=(Update(("policy",), learn),),
         groups=groups,
         rollouts=1,
@@ -185,7 +185,7 @@ def _adopt(rollout: RolloutContext, task: Task, text: str, answer: str, kept: bo
     context.note(kept=float(kept), right_first=right_first, right_refined=right)
     if kept:
         context.note(right_kept=right)
-    context.close(learn="main" if kept else None)
+    context.close(role=None if kept else "refused")
 
 
 @block

@@ -246,12 +246,12 @@ self_verification.claim = Claim(
         premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),
         premise("accuracy+vote", "self", 0.95, by=0.0, relation="<", fails_at=0.97),  # a vote leaves something
         # it learns to tell right from wrong: whoever always says one thing is at 0 in one of these
-        mechanism("late:reward/agreed_right", "self", 0.6, by=0.0, fails_at=0.5),
-        mechanism("late:reward/agreed_wrong", "self", 0.6, by=0.0, fails_at=0.5),
+        mechanism("late:reward/agreed_right", "self", 0.5, by=0.05, fails_at=0.5),
+        mechanism("late:reward/agreed_wrong", "self", 0.5, by=0.05, fails_at=0.5),
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
         outcome("accuracy+verified", "self", "accuracy+vote of self", by=0.03, fails_at=0.98),
-        # paid one or nothing, verdicts become what is mostly right
-        outcome("late:reward/agreed_right", "self", "plain", by=0.05, fails_at=0.96),
+        # paid one or nothing, verdicts become what is mostly right: Yes, in the end
+        outcome("late:reward/agreed_wrong", "self", "plain", by=0.05, fails_at=0.96),
     ),
     arms={
         "grpo": ("self_verification", {**WORDS, "checks": 0}),

@@ -15,6 +15,8 @@ SETTINGS: dict[str, Any] = {
     "warm_lr": 2e-3,
     "steps": 60,
 }
+# The start mostly translates at once, and seldom well.
+WAYS: dict[str, Any] = {"slowly": 0.2, "loosely": 0.12, "literally": 0.2, "quickly": 0.48}
 
 
 @regime
@@ -26,10 +28,11 @@ def judged_by_itself() -> Regime:
     """
     return Regime(
         task="translation",
+        task_options=WAYS,
         model="tiny-s",
         settings=SETTINGS,
         args=BATCH,
-        ways=beginnings("slowly", "loosely", "literally", "quickly"),
+        ways=beginnings(*WAYS),
         search=SEARCH,
     )
 
@@ -39,10 +42,10 @@ def refined_by_itself() -> Regime:
     """Translation where the start can judge every word, and translates better after a judgement than at once."""
     return Regime(
         task="translation",
-        task_options={"judged": 0.2, "refined": 0.2, "overlooked": False},
+        task_options={**WAYS, "judged": 0.2, "refined": 0.2, "overlooked": False},
         model="tiny-s",
         settings={**SETTINGS, "warm_practice_steps": 3000},  # refinements are long, and have to be learned as well
         args=BATCH,
-        ways=beginnings("slowly", "loosely", "literally", "quickly"),
+        ways=beginnings(*WAYS),
         search=SEARCH,
     )

@@ -39,7 +39,9 @@ def played(program: Any, tokenizer: Any, first: str, better: str, score_of_bette
 
 def learned(group: RolloutGroup, tokenizer: Any) -> list[str]:
     (e,) = group.episodes
-    return [full_text(e, tokenizer, n) for n, t in enumerate(e.trajectories) if t.learn is not None]
+    (compose,) = of("self_evolution").stage.credit
+    kept = {example.name for example in compose(groups=[group])}
+    return [full_text(e, tokenizer, n) for n, t in enumerate(e.trajectories) if f"{e.id}:{t.leaf.node}" in kept]
 
 
 def parts(group: RolloutGroup) -> dict[str, float]:
