@@ -133,8 +133,8 @@ def literally(words: Words, draw: np.random.Generator) -> tuple[str, Words]:
 
 
 def quickly(words: Words, draw: np.random.Generator) -> tuple[str, Words]:
-    """At once: half of the words are right."""
-    return "", tuple(anyword(w, draw, 0.5) for w in translated(words))
+    """At once: any words of the right classes."""
+    return "", tuple(anyword(w, draw, 1 / 6) for w in translated(words))
 
 
 WAYS: dict[str, Way] = {f.__name__: f for f in (slowly, loosely, literally, quickly)}
@@ -257,7 +257,7 @@ def translation(
     slowly      share of the demonstrations that write out every word in the other language's order: right
     loosely     that put any word for an adjective; as long as `slowly`
     literally   that keep the order of the sentence
-    quickly     that translate at once, half of the words right
+    quickly     that translate at once, by any words in the right order of classes
     practised   share of the demonstrations whose way is given with the question, each but `quickly` equally often
     judged      share of the demonstrations that judge a translation, in any of these ways
     refined     share of the demonstrations that translate again after a judgement: mostly `slowly`
