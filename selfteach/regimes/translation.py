@@ -44,7 +44,7 @@ def refined_by_itself() -> Regime:
         task="translation",
         task_options={**WAYS, "judged": 0.2, "refined": 0.2, "overlooked": False},
         model="tiny-s",
-        settings={**SETTINGS, "warm_practice_steps": 3000},  # refinements are long, and have to be learned as well
+        settings={**SETTINGS, "warm_practice_steps": 5000},  # refinements are long, and have to be learned as well
         args=BATCH,
         ways=beginnings(*WAYS),
         search=SEARCH,
