@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any, Literal
 
-from ..core import BadValue, Example, RolloutGroup, Unit, block
+from ..core import BadValue, Block, Example, RolloutGroup, Unit, block
 from ..core.score_places import places_of, unit_of, unscored
 from .example_recipes import has_spans, labels, score_column, segments_of
 
@@ -115,6 +115,16 @@ def preference_pairs(
     kept = sorted({*preferred_over, *(j for losers in preferred_over.values() for j in losers)})
     new = {old: i for i, old in enumerate(kept)}
     return [replace(examples[i], preferred_over=tuple(new[j] for j in preferred_over.get(i, ()))) for i in kept]
+
+
+@block
+def of_another_model(*, groups: Sequence[RolloutGroup], compose: Block | None = None) -> list[Example]:
+    """The examples of a composer (None: per_trajectory) that another model has sampled than the one that learns them.
+
+    The column `off_context` is 1: their log-probabilities at sampling are not compared with the learner's.
+    """
+    made = (compose or per_trajectory())(groups=groups)
+    return [replace(e, given={**e.given, "off_context": ("seq", 1.0)}) for e in made]
 
 
 def by_key(examples: Sequence[Example]) -> dict[str, list[int]]:

@@ -24,6 +24,8 @@ from .copg import copg as copg
 from .dapo import dapo as dapo
 from .decs import decs as decs
 from .deepdive import deepdive as deepdive
+from .deepseek_r1 import deepseek_r1 as deepseek_r1
+from .deepseek_r1 import deepseek_r1_zero as deepseek_r1_zero
 from .demystify import demystify as demystify
 from .dpo import dpo as dpo
 from .dr_grpo import dr_grpo as dr_grpo
@@ -43,6 +45,7 @@ from .kdrl import kdrl as kdrl
 from .kimi import kimi as kimi
 from .kimi_long2short import kimi_long2short as kimi_long2short
 from .knapsack import knapsack as knapsack
+from .knowrl import knowrl as knowrl
 from .laser import laser as laser
 from .laser_d import laser_d as laser_d
 from .lead import lead as lead
@@ -88,7 +91,10 @@ from .search_r1 import search_r1 as search_r1
 from .sec import sec as sec
 from .seele import seele as seele
 from .self_certainty import self_certainty as self_certainty
+from .self_evolution import self_evolution as self_evolution
+from .self_verification import self_verification as self_verification
 from .sft import sft as sft
+from .sharpening import sharpening as sharpening
 from .shiq import shiq as shiq
 from .slate import slate as slate
 from .spa import spa as spa
@@ -98,6 +104,7 @@ from .spo import iterated_rm as iterated_rm
 from .spo import pointwise as pointwise
 from .spo import spo as spo
 from .ssp import ssp as ssp
+from .ssr_zero import ssr_zero as ssr_zero
 from .ssrl import answer_only as answer_only
 from .ssrl import ssrl as ssrl
 from .ssrl import think_then_answer as think_then_answer
@@ -106,6 +113,7 @@ from .step_search import step_search as step_search
 from .subsearch import subsearch as subsearch
 from .tango import tango as tango
 from .tempo import tempo as tempo
+from .temporal_self_rewarding import temporal_self_rewarding as temporal_self_rewarding
 from .thr import thr as thr
 from .tp_grpo import tp_grpo as tp_grpo
 from .truthrl import truthrl as truthrl

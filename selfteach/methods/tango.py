@@ -19,7 +19,6 @@ import numpy as np
 
 from ..core import (
     BadValue,
-    Block,
     Claim,
     Column,
     Example,
@@ -31,7 +30,6 @@ from ..core import (
     RolloutContext,
     RolloutGroup,
     RolloutRequest,
-    Scores,
     Seq,
     Stage,
     Term,
@@ -47,7 +45,6 @@ from ..core import (
     stateful,
 )
 from ..core.ranking import auc
-from ..core.scoring import score
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
@@ -58,6 +55,7 @@ from ..objective.loss_weights import sequence_mean, token_mean
 from ..objective.policy import clipped_ratio
 from ..objective.schedules import every
 from ..reward.answer import exact_match
+from ..reward.combine import by_program
 from ..reward.payoff import payoff_from_notes
 from ..rollout.single import single
 
@@ -226,24 +224,6 @@ def verdict_of(text: str, steps: int) -> tuple[list[float] | None, bool | None]:
     final = last_between(text, "answer", "")
     known = len(marks) == steps and set(marks) <= {RIGHT, WRONG}
     return [1.0 if m == RIGHT else -1.0 for m in marks] if known else None, {"1": True, "0": False}.get(final)
-
-
-@block
-async def by_program(
-    *, group: RolloutGroup, context: RewardContext, deadline: float, parts: tuple[tuple[str, Block], ...] = ()
-) -> Scores:
-    """The reward of the program that a group was played by.
-
-        by_program(parts=(("main", exact_match()), ("verify", payoff_from_notes())))
-
-    Raises BadValue for a program without a reward.
-    """
-    part = dict(parts).get(group.request.program)
-    if part is None:
-        raise BadValue(
-            f"by_program: no reward for program {group.request.program!r}; add it to {', '.join(n for n, _ in parts)}"
-        )
-    return await score(part, [group], context, deadline)
 
 
 @block

@@ -54,6 +54,24 @@ async def clip(
     return join_scores([await score(reward, [group], context, deadline)], lambda values: min(max(values[0], low), high))
 
 
+@block
+async def by_program(
+    *, group: RolloutGroup, context: RewardContext, deadline: float, parts: tuple[tuple[str, Block], ...] = ()
+) -> Scores:
+    """The reward of the program that a group was played by.
+
+        by_program(parts=(("main", exact_match()), ("verify", payoff_from_notes())))
+
+    Raises BadValue for a program without a reward.
+    """
+    part = dict(parts).get(group.request.program)
+    if part is None:
+        raise BadValue(
+            f"by_program: no reward for program {group.request.program!r}; add it to {', '.join(n for n, _ in parts)}"
+        )
+    return await score(part, [group], context, deadline)
+
+
 def join_scores(
     scores: Sequence[Scores], join: Callable[[dict[int, float]], float], places: Iterable[Ref] | None = None
 ) -> Scores:

@@ -46,6 +46,7 @@ from selfteach.credit import (
     whiten,
 )
 from selfteach.credit import segments as seg
+from selfteach.credit.composers import of_another_model
 from selfteach.loop.token_accounting import account
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
@@ -494,6 +495,14 @@ def test_pairs():
     assert account([g], best) == {"sampled": 30, "learned": 12, "dropped/uncomposed": 12, "dropped/unscored": 6}
     with pytest.raises(BadValue, match="extreme"):
         preference_pairs(groups=[g], choose="best")
+
+
+def test_what_another_model_has_sampled_is_not_compared_with_the_learner():
+    g = paid(0.5, 1.0)
+    alone, pairs = of_another_model(groups=[g]), of_another_model(compose=preference_pairs())(groups=[g])
+    assert [e.given["off_context"] for e in (*alone, *pairs)] == [("seq", 1.0)] * 4
+    assert [e.preferred_over for e in pairs] == [e.preferred_over for e in preference_pairs(groups=[g])] == [(), (0,)]
+    assert "off_context" not in per_trajectory(groups=[g])[0].given
 
 
 def test_replay_brings_groups_back_whole_under_their_own_key():

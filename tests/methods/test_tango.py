@@ -33,7 +33,6 @@ from selfteach.loop.episode import play
 from selfteach.loop.log import Rollouts, pack
 from selfteach.methods.tango import (
     balance_classes,
-    by_program,
     fuse_steps,
     read_verdict,
     verdict_of,
@@ -41,6 +40,7 @@ from selfteach.methods.tango import (
     with_verdicts,
 )
 from selfteach.reward.answer import exact_match
+from selfteach.reward.combine import by_program
 from selfteach.reward.payoff import payoff_from_notes
 from selfteach.rollout.single import single
 from selfteach.tasks.chain_sum import correct_step

@@ -30,6 +30,8 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "household": {"n_test": 8, "max_turns": 4},
     "mended_sums": {"n_test": 8},
     "two_tongues": {"n_test": 8},
+    "translation": {"n_test": 8},
+    "self_knowledge": {"n_test": 8},
 }
 # of methods whose tools a task has with some options only
 OPTIONS_OF = {"router_r1": {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"}}
