@@ -44,7 +44,7 @@ from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..reward.agent_record import documents_of, fault, own_text, pieces_of, searches_of
+from ..reward.agent_record import INFORMATION, Piece, documents_of, fault, own_text, pieces_of, searches_of
 from ..reward.overlap import f1, word_f1
 from ..rollout.search import search_agent, search_on
 from .search_r1 import search_r1
@@ -196,12 +196,12 @@ def f1_or_tools(*, group: RolloutGroup, context: RewardContext, usage: float = 0
     """The F1 of a well formed answer, or where that is 0, `usage` times the share of the tools that were used.
 
     A planner's tools are the names of AGENTS, and a source's agent has one. Parts: answer, whether it is right; format,
-    searches; copied, whether it is wrong and what an agent concluded; invalid, the share of queries that name no agent.
+    searches; copied, whether it is wrong and what an agent made up; invalid, the share of queries that name no agent.
     """
     task, out = group.request.task, Scores({"reward": {}})
     for episode in group.episodes:
-        below = [t for t in episode.trajectories if t.learn is None]
-        concluded = {normalise(last_between(context.text(t.leaf), "answer", "")) for t in below} - {""}
+        below = [pieces_of(context.path(t.leaf), context) for t in episode.trajectories if t.learn is None]
+        made_up = {said for pieces in below if (said := unsupported(pieces))}
         for t in (t for t in episode.trajectories if t.learn is not None):
             pieces, searches = pieces_of(context.path(t.leaf), context), searches_of(episode, t, context)
             why = fault(pieces) or ("" if "<think>" in own_text(pieces) else "no thought")
@@ -212,12 +212,19 @@ def f1_or_tools(*, group: RolloutGroup, context: RewardContext, usage: float = 0
                 "answer": float(fit >= 1.0),
                 "format": float(not why),
                 "searches": float(len(searches)),
-                "copied": float(fit < 1.0 and normalise(str(episode.answer or "")) in concluded),
+                "copied": float(fit < 1.0 and normalise(str(episode.answer or "")) in made_up),
             }
             if searches and t.role not in STORES:
                 parts["invalid"] = sum(name not in AGENTS for name in named) / len(named)
             out["reward"][t.leaf] = Score(0.0 if why else fit or usage * used, parts, why)
     return out
+
+
+def unsupported(pieces: Sequence[Piece]) -> str:
+    """What an agent concluded, normalised, where nothing that it found has it; else ""."""
+    said = normalise(last_between(own_text(pieces), "answer", ""))
+    found = normalise(without_tags(" ".join(p.text for p in pieces if p.kind == INFORMATION), " "))
+    return "" if f" {said} " in f" {found} " else said
 
 
 hier_search.claim = Claim(

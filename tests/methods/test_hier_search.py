@@ -83,6 +83,7 @@ def test_a_planner_is_told_what_the_agents_found(tags, name, below, args, text, 
         ([ask("scribe"), PO, PO], {}, 0.1 / 3, 1.0),  # one of three tools; what the agent made up
         ([ask("scribe"), PO, PO], {"usage": 0.3}, 0.1, 1.0),
         ([ask("scribe"), THINK + FIND, ULM, PO], {}, 0.1 / 3, 0.0),  # wrong by itself
+        ([ask("herald"), THINK + FIND, PO, PO], {}, 0.1 / 3, 0.0),  # wrong by what was found
         ([ask("scribe"), PO, "<think>" + ULM], {}, 0.0, 0.0),  # a tag that is not closed
         (["<answer> Ulm</answer>"], {}, 0.0, 0.0),  # no thought
         ([ULM], {}, 1.0, 0.0),
