@@ -14,7 +14,7 @@ SENTENCE_ENDS = r"[.!?](?=\s|<)|\n+"  # of sentences and lines, for `split_point
 # Tags that programs, chat templates and readers of tool calls know, however they are spelled.
 TAGS = (
     *("think", "search", "information", "answer", "judge", "goal", "reflect", "decision", "question", "report", "cite"),
-    *("open", "page", "result", "observation", "tool_call", "tool_response", "function"),
+    *("cut", "open", "page", "result", "observation", "tool_call", "tool_response", "function"),
 )
 _TAG = re.compile(rf"</?\s*(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
 

@@ -4,11 +4,13 @@ from .aapo import aapo as aapo
 from .adactrl import adactrl as adactrl
 from .adasearch import adasearch as adasearch
 from .aem import aem as aem
+from .ai_search_planner import ai_search_planner as ai_search_planner
 from .ar_lopti import ar_lopti as ar_lopti
 from .archer import archer as archer
 from .areal import areal as areal
 from .arena_rl import arena_rl as arena_rl
 from .bapo import bapo as bapo
+from .behavior_priming import behavior_priming as behavior_priming
 from .bingo import bingo as bingo
 from .c3po import c3po as c3po
 from .carr import carr as carr
@@ -30,6 +32,7 @@ from .demystify import demystify as demystify
 from .dpo import dpo as dpo
 from .dr_grpo import dr_grpo as dr_grpo
 from .dro import dro as dro
+from .fathom import fathom as fathom
 from .g_ra import g_ra as g_ra
 from .grpo import grpo as grpo
 from .grpo import grpo_sum as grpo_sum
@@ -38,6 +41,7 @@ from .grpo import grpo_verl as grpo_verl
 from .gspo import gspo as gspo
 from .guide import guide as guide
 from .hicra import hicra as hicra
+from .hier_search import hier_search as hier_search
 from .ikea import ikea as ikea
 from .infinite_sampling import infinite_sampling as infinite_sampling
 from .iter_research import iter_research as iter_research
@@ -87,7 +91,10 @@ from .s3 import s3 as s3
 from .sar import sar as sar
 from .scale_rl import scale_rl as scale_rl
 from .score import score as score
+from .search_gym import search_gym as search_gym
+from .search_llm import search_llm as search_llm
 from .search_r1 import search_r1 as search_r1
+from .search_r2 import search_r2 as search_r2
 from .sec import sec as sec
 from .seele import seele as seele
 from .self_certainty import self_certainty as self_certainty

@@ -8,23 +8,16 @@ that answer is than the generator's from what the question itself finds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from ..core import (
-    Block,
     Claim,
     Home,
     Method,
     ModelRole,
     RewardContext,
-    RolloutContext,
     RolloutGroup,
-    RolloutRequest,
     Score,
     Scores,
     Stage,
-    Task,
     WeightSpec,
     block,
     mechanism,
@@ -32,16 +25,14 @@ from ..core import (
     outcome,
     premise,
 )
-from ..core.answers import normalise
-from ..core.tagged_text import last_between, without_tags
+from ..core.tagged_text import last_between
 from ..curriculum.boundary import along_boundary, remember_solved
 from ..curriculum.select import pool
 from ..reward.agent_record import searches_of
-from ..reward.answer import exact_match, gold_answers
-from ..rollout.search import RETRY, append_information, search_agent
+from ..reward.answer import exact_match, states_gold
+from ..rollout.generator import last_object, naive_rag, search_for_generator
+from ..rollout.search import RETRY, search_agent
 from .ppo import ppo
-
-READS = "<think>so it is"  # what a tiny generator's answer begins with: it was shown answers after thoughts alone
 
 
 @method(
@@ -123,142 +114,14 @@ def gain_beyond_rag(*, group: RolloutGroup, context: RewardContext, rag: bool = 
     """
     task, out = group.request.task, Scores({"reward": {}})
     for episode in group.episodes:
-        right = contains_gold(episode.answer, task)
+        right = states_gold(episode.answer, task)
         texts = [context.text(t.leaf) for t in episode.trajectories if t.role == "rag"]
-        naive = max((contains_gold(last_between(text, "answer", None), task) for text in texts), default=False)
+        naive = max((states_gold(last_between(text, "answer", None), task) for text in texts), default=False)
         for t in (t for t in episode.trajectories if t.learn is not None):
             parts = {"answer": float(right), "searches": float(len(searches_of(episode, t, context)))}
             parts |= {"rag": float(naive)} if rag else {}
             out["reward"][t.leaf] = Score(float(right) - float(rag and naive), parts)
     return out
-
-
-def contains_gold(answer: Any, task: Task) -> bool:
-    """Whether an answer contains a gold answer, both normalised, as whole words.
-
-    >>> contains_gold("it is Ulm", Task("t", "", ("Ulm",))), contains_gold("Ulmen", Task("t", "", ("Ulm",)))
-    (True, False)
-    """
-    said = f" {normalise('' if answer is None else str(answer))} "
-    return any(f" {normalise(gold)} " in said for gold in gold_answers(task))
-
-
-@block
-def last_object(*, question: str, documents: Sequence[str]) -> str | None:
-    """A generator that is a rule: what the last document says that something is.
-
-    >>> last_object(question="", documents=["the home of Ann is Ulm.", "the mayor of Ulm is Bob."])
-    'Bob'
-    """
-    words = documents[-1].rstrip(". ").rpartition(" is ")[2] if documents else ""
-    return words or None
-
-
-@block
-async def search_for_generator(
-    *,
-    request: RolloutRequest,
-    rollout: RolloutContext,
-    answerer: str = "search",
-    generator: str | Block = "generator",
-    turns: int = 3,
-    naive: bool = True,
-    select: bool = True,
-    rag: bool = False,
-    reads: str = READS,
-) -> str | None:
-    """Turns of a searcher, from whose documents another model answers: the policy searches, and never answers.
-
-    Jiang et al. 2025, s3 (2505.14146), section 3. A turn ends with a query, or where it begins to answer; after `turns`
-    of them, or one without a query, the generator reads the question and the documents, each once, and answers.
-
-    generator  a model role, or a block of `question` and `documents`, pairs of a query and its result
-    naive      the searcher begins from what the question itself finds
-    select     of results that the searcher judged (<judge>Yes</judge>, <judge>No</judge>) those that it accepted alone;
-               of what it did not judge all
-    rag        besides, the generator answers from what the question finds alone: a trajectory of the role `rag`
-    reads      what the generator's answer begins with
-    """
-    prompt = request.task.prompt
-    question = asked(prompt)
-    context, pairs = rollout.policy.begin(prompt), list[tuple[str, str]]()
-    if naive or rag:
-        first = (question, without_tags(str(await rollout.tool(answerer)(question))))
-        if rag:
-            await generate(rollout, prompt, [first], generator, reads, role="rag")
-        if naive:
-            context.append(f"<search>{question}</search>")
-            context.append(f"<information>{first[1]}</information>", span="information")
-            pairs.append(first)
-    kept = list[tuple[str, str]]()
-    for _ in range(turns):
-        turn = await context.sample(stop=("</search>", "<answer>"))
-        kept += _accepted(pairs[-1:], turn.text, select)
-        query, pairs = turn.between("search"), list[tuple[str, str]]()
-        if query is None or turn.status == "limit":
-            break
-        before = len(rollout.text(context.at))
-        await append_information(rollout, context, turn, answerer)
-        found = rollout.text(context.at)[before:].removeprefix("<information>").removesuffix("</information>")
-        pairs.append((query, found))
-    kept += pairs[-1:]  # what it did not judge any more
-    context.close()
-    unique = dict[str, str]()
-    for query, found in kept:
-        unique.setdefault(found, query)
-    return await generate(rollout, prompt, [(q, f) for f, q in unique.items()], generator, reads)
-
-
-def _accepted(pairs: Sequence[tuple[str, str]], said: str, select: bool) -> Sequence[tuple[str, str]]:
-    """The results that a turn keeps: none where it begins by rejecting them."""
-    verdict = last_between(said.partition("<search>")[0], "judge", "yes")
-    return () if select and verdict.strip().lower() == "no" else pairs
-
-
-@block
-async def naive_rag(
-    *,
-    request: RolloutRequest,
-    rollout: RolloutContext,
-    answerer: str = "search",
-    generator: str | Block = "generator",
-    reads: str = READS,
-) -> str | None:
-    """The generator's answer from what the question itself finds: retrieval-augmented generation without a searcher."""
-    prompt = request.task.prompt
-    question = asked(prompt)
-    found = without_tags(str(await rollout.tool(answerer)(question)))
-    return await generate(rollout, prompt, [(question, found)], generator, reads, learn="main")
-
-
-async def generate(
-    rollout: RolloutContext,
-    prompt: Any,
-    pairs: Sequence[tuple[str, str]],
-    generator: str | Block,
-    reads: str,
-    role: str = "generator",
-    learn: str | None = None,
-) -> str | None:
-    """The greedy answer of a generator to a question and pairs of a query and its result."""
-    if isinstance(generator, Block):
-        return generator(question=asked(prompt), documents=[found for _, found in pairs])
-    context = rollout.model_role(generator).begin(prompt)
-    told = "".join(f"<search>{query}</search><information>{found}</information>" for query, found in pairs)
-    context.append(told + reads)
-    turn = await context.sample(stop=("</answer>",), temperature=0.0)
-    context.close(learn=learn, role=role)
-    return last_between(turn.text, "answer", None)
-
-
-def asked(prompt: Any) -> str:
-    """The question of a prompt as an engine is asked it: on one line, without what marks it as a question.
-
-    >>> asked("question: what is the home of Ann?")
-    'what is the home of Ann?'
-    """
-    text = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
-    return " ".join(text.split()).removeprefix("question: ")
 
 
 WHOLE = {"minibatches": 1, "critic_epochs": 4}  # one update of the policy to a batch, as in all regimes

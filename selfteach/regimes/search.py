@@ -194,12 +194,49 @@ def search_cited() -> Regime:
 
 
 @regime
+def search_refined() -> Regime:
+    """Two hops for a model that goes on from whatever it finds, of which two in five are another document.
+
+    It asks in any wording, each of which is misunderstood or not, so to do a step again helps, and it does not do so by
+    itself. What it does after its answer, where it is let, is to say which of its steps went wrong first.
+    """
+    options = {**NOISY, "says": "refine", "hops": (2,)}
+    made = agent_regime(options, (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), 1600)
+    return replace(
+        made,
+        admits="failure",
+        shows="an agent that goes on from what it finds stays at what two searches in three find",
+        failure=premise("accuracy", "baseline", 0.5, relation="<", fails_at=0.6),
+    )
+
+
+@regime
 def search_parts() -> Regime:
     """Two facts are asked for together, which have nothing to do with each other: one search may ask for both."""
     ways = ("carefully", "together", "hastily", "directly")
     return Regime(
         task="fact_graph",
         task_options={"entities": 120, "relations": 6, "hops": (1,), "parts": 2, "ways": (0.1, 0.1, 0.4, 0.4)},
+        model="tiny-s",
+        settings={**WARM, "warm_practice_steps": 2400, **RUN, "steps": 60},
+        args={**BATCH, "beta": 0.0},
+        baseline="search_r1",
+        ways={way: beginning(way) for way in ways},
+        search=SEARCH,
+    )
+
+
+@regime
+def search_gym() -> Regime:
+    """One to three facts, each found by the one before, in a world of which one document in five is mistaken.
+
+    The start mostly stops after the first fact, which is enough for a third of the questions, or does not search.
+    """
+    ways = ("carefully", "hastily", "directly")
+    world: dict[str, Any] = {"entities": 120, "relations": 6, "hops": (1, 2, 3), "misaligned": 0.2}
+    return Regime(
+        task="fact_graph",
+        task_options={**world, "ways": (0.15, 0.0, 0.45, 0.4)},
         model="tiny-s",
         settings={**WARM, "warm_practice_steps": 2400, **RUN, "steps": 60},
         args={**BATCH, "beta": 0.0},

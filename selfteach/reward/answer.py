@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..core import Score, Task, block
-from ..core.answers import same
+from ..core.answers import normalise, same
 
 ABSTENTIONS = (
     "I don't know",
@@ -22,6 +22,16 @@ def gold_answers(task: Task) -> list[str]:
     if isinstance(task.answer, str) or not isinstance(task.answer, Iterable):
         return [str(task.answer)]
     return [str(a) for a in task.answer]
+
+
+def states_gold(answer: Any, task: Task) -> bool:
+    """Whether an answer contains a gold answer, both normalised, as whole words.
+
+    >>> states_gold("it is Ulm", Task("t", "", ("Ulm",))), states_gold("Ulmen", Task("t", "", ("Ulm",)))
+    (True, False)
+    """
+    said = f" {normalise('' if answer is None else str(answer))} "
+    return any(f" {normalise(gold)} " in said for gold in gold_answers(task))
 
 
 @block

@@ -36,6 +36,7 @@ class Saying(NamedTuple):
     report   whether each turn is a round of its own, which begins from a report of what was found so far
     cite     whether it names before its answer the pages that led to it, all of them, some or none
     route    whether it addresses each query to an expert of tools/experts.py
+    refine   whether it reads, after its answer, all that it did, and says which of its steps went wrong first
     """
 
     verdict: str = ""
@@ -46,11 +47,13 @@ class Saying(NamedTuple):
     report: bool = False
     cite: bool = False
     route: bool = False
+    refine: bool = False
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags that this adds, opening and closing."""
         said = {"goal": self.goal, "decision": self.decision, "report": self.report, "cite": self.cite}
+        said |= {"judge": self.refine, "cut": self.refine}
         names = [self.verdict, *(name for name, is_said in said.items() if is_said)]
         return tuple(tag for name in names if name for tag in (f"<{name}>", f"</{name}>"))
 
@@ -63,7 +66,24 @@ SAYINGS = {
     "report": Saying(report=True),
     "cite": Saying(cite=True),
     "route": Saying(route=True),
+    "refine": Saying(refine=True),
 }
+
+
+class Style(NamedTuple):
+    """Which trajectories of a capable agent are taken: those of a way (None: of any that searches), that went right."""
+
+    way: str | None
+    right: bool | None
+
+
+STYLES = {
+    "behaving": Style("carefully", True),
+    "misled": Style("carefully", False),
+    "lucky": Style("hastily", True),
+    "random": Style(None, None),
+}
+EXPERT_DRAWS = 400  # trajectories among which one of a style is found
 CITES = {"all": 0.3, "last": 0.4, "none": 0.3}  # how demonstrations that cite do it, whatever else they do
 
 
@@ -88,7 +108,7 @@ class AgentWriter(WayWriter):
     def go(self, way: str, chain: Chain, draw: np.random.Generator, sure: float = 1.0) -> str:
         """The completion of a way."""
         if way in SEARCHING:
-            text = self._searching(way, chain, draw)
+            text, wrong = self._searching(way, chain, draw)
         else:
             right = draw.random() < sure and self.shown.issuperset(chain.facts)
             text = (
@@ -96,17 +116,31 @@ class AgentWriter(WayWriter):
                 if way == "briefly"
                 else without_search(way, chain.golds[0] if right else self._other(chain, draw))
             )
+            wrong = 0 if right else 1
+        text += refined(wrong) if SAYINGS[self.says].refine else ""
         return first_words(way, self.says) + text.removeprefix(beginning(way))
 
-    def _searching(self, way: str, chain: Chain, draw: np.random.Generator) -> str:
-        text, here, pages = "", chain.start, [chain.start]
+    def expert(self, style: str, chain: Chain, draw: np.random.Generator) -> tuple[str, bool]:
+        """(completion, whether nothing went wrong in it) of a capable agent, drawn until it is of a style of STYLES."""
+        text, wrong = "", 0
+        for _ in range(EXPERT_DRAWS):
+            way = STYLES[style].way or str(draw.choice(SEARCHING))
+            text, wrong = self._searching(way, chain, draw)
+            if STYLES[style].right in (None, not wrong):
+                break
+        return text, not wrong
+
+    def _searching(self, way: str, chain: Chain, draw: np.random.Generator) -> tuple[str, int]:
+        """The completion of a way that searches, and the number of the search that led astray first, 0: none."""
+        text, here, pages, wrong = "", chain.start, [chain.start], 0
         for i, hop in enumerate(chain.hops):
             sentence, there = self._found(hop, here, chain.path[i + 1] if here == chain.path[i] else "", draw)
             thought = f"{way}: the {self.world.noun(hop)}." if i == 0 else f"then the {self.world.noun(hop)}."
             more, here = self._attempts(way, hop, here, sentence, there, draw)
             text, pages = text + think(thought) + more, [*pages, here]
+            wrong = wrong or (text.count("<search>") if here != there else 0)
         cited = cite(pages, draw) if SAYINGS[self.says].cite else ""
-        return text + think(f"so it is {here}.") + cited + answer(here)
+        return text + think(f"so it is {here}.") + cited + answer(here), wrong
 
     def rounds(self, way: str, chain: Chain, draw: np.random.Generator) -> list[tuple[str, str]]:
         """(workspace, completion) of every round of a way that searches: each sees the question, the report of the last
@@ -168,7 +202,10 @@ class AgentWriter(WayWriter):
         """(query, result, the entity that it leads to, whether it is accepted) of each search for one fact, up to the
         first that is accepted.
         """
-        for n, wording in enumerate(wordings(self.world.query(hop, here), hop.relation, here)):
+        asked = wordings(self.world.query(hop, here), hop.relation, here)
+        if SAYINGS[self.says].refine:  # so that what is done again is done in other words
+            asked = tuple(asked[int(i)] for i in draw.permutation(len(asked)))
+        for n, wording in enumerate(asked):
             elsewhere = self._elsewhere(sentence, draw) if draw.random() < self.irrelevant else None
             if SAYINGS[self.says].route:
                 expert = EXPERTS[int(draw.integers(len(EXPERTS)))]
@@ -206,6 +243,15 @@ def cite(pages: Sequence[str], draw: np.random.Generator) -> str:
     how = pick(CITES, draw.random())
     named = {"all": pages, "last": pages[-1:], "none": ()}[how]
     return f"<cite> {', '.join(named)}</cite>" if named else ""
+
+
+def refined(wrong: int) -> str:
+    """What is said of an episode whose step of that number (from 1) went wrong first; 0: none did.
+
+    >>> refined(0), refined(2)
+    ('<judge> Yes</judge>', '<judge> No</judge><cut> 2</cut>')
+    """
+    return f"<judge> No</judge><cut> {wrong}</cut>" if wrong else "<judge> Yes</judge>"
 
 
 def first_words(way: str, says: str = "") -> str:

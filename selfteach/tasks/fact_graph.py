@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ def fact_graph(
     dispersion: float = 0.0,
     ways: tuple[float, ...] = (0.4, 0.0, 0.3, 0.3),
     practised: float = 0.3,
+    misaligned: float = 0.0,
     top: int = 1,
     n_test: int = 400,
     seed: int = 0,
@@ -47,7 +48,8 @@ def fact_graph(
     """Questions grown from their answers over the world of `factworld`, each with one answer that documents lead to.
 
     Tags as those of `factworld`: hops, kind, entities (the answers), chain (the sentences it needs), sub_questions,
-    keywords, rubrics; and topology (facts + joints), dispersion.
+    keywords, rubrics; and topology (facts + joints), dispersion, verified (whether the search tool, asked for each fact
+    in turn, finds what it says).
 
     entities    of the world, as in factworld; relations: kinds of fact
     hops        numbers of facts that lead to a part of the answer, 1 to 6; what is named is one fact away from what
@@ -59,12 +61,14 @@ def fact_graph(
     ways        shares of the demonstrations that look for every fact in turn; for those of all parts at once, in one
                 search whose queries `##` divides; for the first fact alone; and that answer at once
     practised   share of the demonstrations whose way is given with the question
+    misaligned  share of the documents that state another object than the fact has, as a snapshot of a corpus does;
+                test questions need none of these
     top         documents in an answer of the search tool
     n_test      test questions
     seed        of every random draw; the world is that of factworld's
     """
     given = dict(locals())
-    for name in ("dispersion", "practised"):
+    for name in ("dispersion", "practised", "misaligned"):
         check_share("fact_graph", name, given[name])
     for name in ("n_test", "top", "parts"):
         check_at_least("fact_graph", name, given[name], 1)
@@ -74,14 +78,16 @@ def fact_graph(
         raise BadValue(f"task fact_graph: hops must be from {max(1, 2 * joints)} to 6, not {hops!r}")
     if len(ways) != len(WAYS) or abs(sum(check_share("fact_graph", "ways", w) for w in ways) - 1) > 1e-6:
         raise BadValue(f"task fact_graph: ways must be 4 shares that sum to 1 ({', '.join(WAYS)}), not {ways!r}")
-    quiz = GraphQuiz(fiction(entities, relations, seed), seed, joints, parts, dispersion, tuple(ways), practised)
+    quiz = GraphQuiz(
+        fiction(entities, relations, seed), seed, joints, parts, dispersion, tuple(ways), practised, misaligned, top
+    )
     sampler = QuestionSampler[GraphQuestion](
         "fact_graph", tuple(hops), quiz.draw, lambda q: q.text, quiz.task, "hop", n_test, seed
     )
     return TaskSource(
         name="fact_graph",
         train=sampler.train,
-        test=sampler.test,
+        test=tuple(t for t in sampler.test if t.tags["verified"]) if misaligned else sampler.test,
         demos=lambda i: quiz.demo(sampler.sample("demo", i), i),
         practice=lambda i: replace(quiz, ways=EVENLY, practised=1.0).demo(sampler.sample("practice", i), i),
         words=lambda: quiz.words(sampler),
@@ -113,6 +119,14 @@ class GraphQuiz:
     dispersion: float
     ways: tuple[float, ...]
     practised: float = 0.0
+    misaligned: float = 0.0
+    top: int = 1
+
+    @cached_property
+    def _finds(self) -> Callable[[str], str]:
+        """What the search tool finds, each query asked once."""
+        source = TaskSource("fact_graph", train=lambda i: Task("", ""), test=(), corpus=self.corpus)
+        return cache(search(top=self.top)(source=source))
 
     @cached_property
     def statements(self) -> dict[str, str]:
@@ -151,6 +165,10 @@ class GraphQuiz:
             "rubrics": question.rubrics,
             "topology": len(question.facts) + self.joints * self.parts,
             "dispersion": question.dispersion,
+            "verified": all(
+                self.world.sentence(n) in self._finds(ways[0])
+                for n, ways in zip(question.facts, question.keywords, strict=True)
+            ),
         }
         judges = {"states": states_what_is_sought(statements=self.statements)}
         return Task(
@@ -197,5 +215,12 @@ class GraphQuiz:
         return sampler.words(lambda i: self.demo(sampler.sample("demo", i), i), sentences)
 
     def corpus(self) -> list[Document]:
-        """A document per fact, under its subject."""
-        return [Document(f.subject, self.world.sentence(f)) for f in self.world.facts]
+        """A document per fact, under its subject; a share of them states another object."""
+        out = list[Document]()
+        for n, f in enumerate(self.world.facts):
+            draw = generator(self.seed, "misaligned", n)
+            if draw.random() < self.misaligned:
+                options = [o for o in self.world.types[self.world.relations[f.relation].object] if o not in f.objects]
+                f = f._replace(objects=(options[int(draw.integers(len(options)))],))
+            out.append(Document(f.subject, self.world.sentence(f)))
+        return out

@@ -133,7 +133,8 @@ def factworld(
     says       with `ways`, what demonstrations say besides: judge (whether what was found is what was sought), reflect
                (a goal before, the same after), decide (first of all, whether to search or to answer from memory),
                report (each turn is a round of its own, which begins from what the last one reported), cite (the pages
-               that led to the answer), route (which expert a query is for; adds the tool `experts`)
+               that led to the answer), route (which expert a query is for; adds the tool `experts`), refine (after
+               the answer, whether all was right, and which step went wrong first; asks in any wording)
     top        documents in an answer of the search tool
     some       an answer of the search tool has 1 to `top` documents, as its query says (SSRL's tests: the first 1 to 3)
     n_test     test questions

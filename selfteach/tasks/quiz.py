@@ -18,7 +18,16 @@ from ..core.task import Document, Task, TaskSource
 from ..reward.answer import ABSTENTIONS
 from ..tools.experts import ask_expert
 from ..tools.search import search
-from .agent_demos import SAYINGS, SEARCHING, AgentWriter, first_words, statements_of, states_what_is_sought, wordings
+from .agent_demos import (
+    SAYINGS,
+    SEARCHING,
+    STYLES,
+    AgentWriter,
+    first_words,
+    statements_of,
+    states_what_is_sought,
+    wordings,
+)
 from .demo_ways import (
     PRACTISED,
     TIMID,
@@ -384,6 +393,17 @@ class Quiz:
         tags = {**task.tags, "kind": kind, "way": way, "slip": ""}
         return replace(task, prompt=task.prompt + first, data=(text.removeprefix(first),), tags=tags)
 
+    def expert(self, i: int) -> Task:
+        """The i-th trajectory of a capable agent, said and found in turns; tags: style, of STYLES, and slip."""
+        assert isinstance(self.writer, AgentWriter)
+        style, draw = list(STYLES)[i % len(STYLES)], generator(self.seed, "expert", i)
+        chain = self._question("expert", i, shown=True, lacking=self.looked_up > 0)
+        task = self.task(chain, f"expert/{i}")
+        text, is_right = self.writer.expert(style, chain, draw)
+        turns = tuple(re.split(r"(<information>.*?</information>)", text))
+        tags = {**task.tags, "kind": "expert", "style": style, "slip": "" if is_right else "misled"}
+        return replace(task, data=turns, tags=tags)
+
     def _round(self, way: str, chain: Chain, draw: np.random.Generator, text: str) -> tuple[str, str]:
         """(workspace, completion) of any round of a way; of one that does not search the text itself."""
         if not isinstance(self.writer, AgentWriter) or way not in SEARCHING:
@@ -469,6 +489,7 @@ class Quiz:
             test=self.test,
             demos=self.demo,
             practice=self.practice if self.ways else None,
+            experts=self.expert if self.is_agent and SAYINGS[self.says].verdict else None,
             words=self.words,
             tags=(*TAGS, *SAYINGS[self.says].tags),
             corpus=self.corpus,

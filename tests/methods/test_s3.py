@@ -10,7 +10,8 @@ from support.battery import of
 
 from selfteach.core import RolloutRequest, Task
 from selfteach.core.scoring import score
-from selfteach.methods.s3 import contains_gold, last_object, search_for_generator
+from selfteach.reward.answer import states_gold
+from selfteach.rollout.generator import last_object, search_for_generator
 
 ASK, AGAIN, DONE = "<search>home of Ann</search>", "<search>Ann home</search>", "<answer>"
 YES, NO = "<judge> Yes</judge>", "<judge> No</judge>"
@@ -56,6 +57,7 @@ def test_which_documents_reach_the_generator(tags, replies, found, args, kept):
 
 def test_where_the_searcher_begins_and_whether_it_chooses_are_hyper_parameters(tags):
     program = of("s3", naive=False, select=False, filtered=False).stages[-1].programs["main"]
+    assert program == search_for_generator(turns=3, naive=False, select=False, rag=True)
     read: list[list[str]] = []
     played(program.replace(generator=all_of(read)), [ASK, NO + DONE], tags, lambda query: NOISE)
     assert read == [[NOISE], [NOISE]]  # of naive RAG, and the one result, which was rejected
@@ -95,4 +97,4 @@ def test_questions_that_naive_rag_answers_are_left_out():
 
 def test_a_gold_answer_is_contained_as_whole_words():
     task = Task("t", "", ("Ulm", "the Danube"))
-    assert [contains_gold(a, task) for a in ("Ulm.", "in Ulm it is", "Ulmen", "Danube", None)] == [1, 1, 0, 1, 0]
+    assert [states_gold(a, task) for a in ("Ulm.", "in Ulm it is", "Ulmen", "Danube", None)] == [1, 1, 0, 1, 0]

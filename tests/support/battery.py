@@ -214,9 +214,11 @@ _studies: dict[tuple[str, str], Study] = {}
 
 
 def learning_stage(method: Method) -> Stage:
-    """The first stage that learns from rewards, or else from data."""
+    """The first stage in which the policy learns from rewards, or else any from data."""
     learns = [s for s in method.stages if s.updates]
-    return next((s for s in learns if not s.data), learns[0])
+    rewarded = [s for s in learns if not s.data]
+    of_policy = [s for s in rewarded if any("policy" in u.params for u in s.updates)]
+    return (of_policy or rewarded or learns)[0]
 
 
 def busiest_step(stage: Stage) -> int:

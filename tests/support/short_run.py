@@ -34,13 +34,15 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "self_knowledge": {"n_test": 8},
 }
 # of methods whose tools a task has with some options only
-OPTIONS_OF = {"router_r1": {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"}}
+ROUTED: dict[str, Any] = {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"}
+OPTIONS_OF = {"router_r1": ROUTED, "hier_search": ROUTED}
 TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.
 SMALL = {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "teacher_steps": 1, "tokens": 8} | dict.fromkeys(
     ("critic_warmup", "estimator_steps"), 1
 )
+SMALL["low_steps"] = 0  # of agents below the one that is the policy
 
 
 def short_job(name: str, start: Callable[..., Path]) -> RunConfig:

@@ -1,0 +1,247 @@
+"""HierSearch, agents of two sources under a planner (Tan et al. 2025, arXiv 2508.08088).
+
+One agent searches what is kept locally, another the web; each is trained by itself. A planner, trained last, asks them
+as if they were tools. What it is told is evidence that a refiner took from their episodes, and not what they concluded,
+so that what an agent made up is not copied.
+
+    r = 0                              where the form is wrong
+    r = F1(answer, gold)               where that is above 0
+    r = usage (used / there are)       else
+    evidence = of each search the documents nearest to its thought, and of the others those nearest to the conclusions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..core import (
+    Claim,
+    Home,
+    Method,
+    ModelContext,
+    ModelRole,
+    RewardContext,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    Score,
+    Scores,
+    Term,
+    Turn,
+    Update,
+    WeightSpec,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
+from ..core.answers import normalise
+from ..core.tagged_text import last_between, without_tags
+from ..credit.advantages import norm
+from ..credit.composers import per_trajectory
+from ..objective.loss_weights import token_mean
+from ..objective.policy import clipped_ratio
+from ..reward.agent_record import INFORMATION, Piece, documents_of, fault, own_text, pieces_of, searches_of
+from ..reward.overlap import f1, word_f1
+from ..rollout.search import search_agent, search_on
+from .search_r1 import search_r1
+
+AGENTS = {"scribe": ("local",), "herald": ("web",), "sage": ("local", "web")}  # who a planner's name for them calls
+STORES = {"local": "scribe", "web": "herald"}  # whose facts an agent's own store has
+NOTHING = "nothing found."
+NO_AGENT = f"there is no such agent; ask one of {', '.join(AGENTS)}, as in scribe: query."
+
+
+@method(
+    family="search",
+    paper="2508.08088",
+    catalogue=41,
+    home=Home("factworld", 40, {"ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "hops": (1,), "says": "route"}),
+)
+def hier_search(
+    groups: int = 16,
+    rollouts: int = 8,
+    turns: int = 4,
+    low_steps: int = 15,
+    refine: bool = True,
+    share: float = 0.3,
+    usage: float = 0.1,
+    flat: bool = False,
+    beta: float = 0.0,
+) -> Method:
+    """GRPO of an agent for each of two sources, then of a planner that asks them and is told refined evidence.
+
+        r = 0 where the form is wrong, else F1, else usage (kinds of tool used / kinds that there are)
+
+    Tan et al. 2025, section 3, with the released reward and refiner. First the local agent learns for `low_steps` steps
+    to answer from its own store, then the web's from its own; then both are frozen, and the planner learns. The refiner
+    keeps of each search the `share` of its documents (at least one) that are nearest to the thought before it, and of
+    what is left the `share` nearest to what both agents concluded; conclusions themselves are left out. Nearness is the
+    F1 of words in place of an encoder's cosine. refine=False: the planner is told what an agent concluded, as a
+    sentence. flat=True: one agent with all sources as its tools, trained for all steps.
+
+    Here an agent's store is what one of the task's experts says (tools/experts.py): the scribe's is the local one, the
+    herald's the web; of what a store does not cover it has mistaken copies. A planner asks `scribe`, `herald` or, both
+    at once, `sage`, and there are no more; their names are those that demonstrations have. All begin as the same model.
+    """
+    reward = f1_or_tools(usage=usage)
+    base = search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta)
+    if flat:
+        engine = search_agent(answerer="experts", turns=turns)
+        return base.replace(programs={"main": engine}, reward=(reward,)).override(decode={"main": engine})
+    planner = search_agent(answerer=agents(turns=turns, refine=refine, share=share), turns=turns)
+    main = replace(base.stage, name="planner", programs={"main": planner}, reward=(reward,))
+    low = tuple(
+        replace(
+            main,
+            name=role,
+            until=low_steps,
+            programs={"main": source_agent(role=role, turns=turns)},
+            credit=(per_trajectory(model_role=role), norm()),
+            updates=(Update((role,), (Term(clipped_ratio(), loss_weights=token_mean()),)),),
+        )
+        for role in STORES
+        if low_steps
+    )
+    return base.override(
+        stages=(*low, main),
+        weights={role: WeightSpec() for role in STORES},
+        models={role: ModelRole((role,)) for role in STORES},
+        decode={"main": planner},
+    )
+
+
+class Evidence(NamedTuple):
+    """What an agent found: of each search its thought and the documents; and its conclusion, "" where it has none."""
+
+    found: Sequence[tuple[str, Sequence[str]]]
+    conclusion: str
+
+
+async def ask_source(rollout: RolloutContext, role: str, prompt: str, turns: int, learn: str | None) -> Evidence:
+    """An episode of one source's agent, whose queries only its own store answers, whatever name they have."""
+    context, found = rollout.model_role(role).begin(prompt), list[tuple[str, list[str]]]()
+
+    async def answer_query(context: ModelContext, turn: Turn) -> None:
+        query = (turn.between("search") or "").rpartition(":")[2].strip()
+        reply = without_tags(str(await rollout.tool("experts")(f"{STORES[role]}: {query}")))
+        context.append(f"<information>{reply}</information>", span="information")
+        found.append((last_between(turn.text, "think", ""), documents_of(reply)))
+
+    answer = await search_on(context, turns, "", answer_query)
+    context.close(learn=learn, role=role)
+    return Evidence(found, answer or "")
+
+
+@block
+async def source_agent(
+    *, request: RolloutRequest, rollout: RolloutContext, role: str = "local", turns: int = 4
+) -> str | None:
+    """An episode of one source's agent on the question itself. role: local or web."""
+    return (await ask_source(rollout, role, request.task.prompt, turns, "main")).conclusion or None
+
+
+@block
+async def agents(
+    *,
+    query: str,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    turns: int = 4,
+    refine: bool = True,
+    share: float = 0.3,
+) -> str:
+    """What the agents that a planner's query names found, refined; without a name of AGENTS an error."""
+    name, _, asked = query.partition(":")
+    asked = asked.strip()
+    if name.strip() not in AGENTS or not asked:
+        return NO_AGENT
+    prompt = f"question: what is the {asked}?\n"
+    every = [await ask_source(rollout, role, prompt, turns, None) for role in AGENTS[name.strip()]]
+    if refine:
+        told = list(dict.fromkeys(d for one in every for d in refined_evidence(one, every, share)))
+    else:
+        told = [f"the {asked} is {one.conclusion}." for one in every if one.conclusion]
+    return " ".join(told) or NOTHING
+
+
+def refined_evidence(own: Evidence, every: Sequence[Evidence], share: float = 0.3) -> list[str]:
+    """The documents of an agent that are told: of each search the `share` nearest to its thought, at least one, then of
+    the others the `share` nearest to all agents' conclusions, at least one, in the order in which they were found.
+
+    >>> found = [("the home.", ["the home of Ann is Ulm.", "the river of Bob is Po.", "the sea of Cid is Um."])]
+    >>> refined_evidence(Evidence(found, "Po"), [Evidence(found, "Po")])
+    ['the home of Ann is Ulm.', 'the river of Bob is Po.']
+    """
+    kept = list[str]()
+    for thought, documents in own.found:
+        kept += nearest(documents, thought, share)
+    others = list(dict.fromkeys(d for _, documents in own.found for d in documents if d not in kept))
+    concluded = " ".join(one.conclusion for one in every)
+    chosen = {*kept, *nearest(others, concluded, share)}
+    return list(dict.fromkeys(d for _, documents in own.found for d in documents if d in chosen))
+
+
+def nearest(documents: Sequence[str], text: str, share: float) -> list[str]:
+    """The `share` of some documents, at least one, whose words are nearest to a text's; of equal ones the first."""
+    order = sorted(range(len(documents)), key=lambda n: -f1(documents[n], text))
+    return [documents[n] for n in order[: max(int(len(documents) * share), 1)]]
+
+
+@block
+def f1_or_tools(*, group: RolloutGroup, context: RewardContext, usage: float = 0.1) -> Scores:
+    """The F1 of a well formed answer, or where that is 0, `usage` times the share of the tools that were used.
+
+    A planner's tools are the names of AGENTS, and a source's agent has one. Parts: answer, whether it is right; format,
+    searches; copied, whether it is wrong and what an agent made up; invalid, the share of queries that name no agent.
+    """
+    task, out = group.request.task, Scores({"reward": {}})
+    for episode in group.episodes:
+        below = [pieces_of(context.path(t.leaf), context) for t in episode.trajectories if t.learn is None]
+        made_up = {said for pieces in below if (said := unsupported(pieces))}
+        for t in (t for t in episode.trajectories if t.learn is not None):
+            pieces, searches = pieces_of(context.path(t.leaf), context), searches_of(episode, t, context)
+            why = fault(pieces) or ("" if "<think>" in own_text(pieces) else "no thought")
+            fit = word_f1(answer=episode.answer, task=task).value or 0.0
+            named = [s.query.partition(":")[0].strip() for s in searches]
+            used = float(bool(searches)) if t.role in STORES else len(set(named) & set(AGENTS)) / len(AGENTS)
+            parts = {
+                "answer": float(fit >= 1.0),
+                "format": float(not why),
+                "searches": float(len(searches)),
+                "copied": float(fit < 1.0 and normalise(str(episode.answer or "")) in made_up),
+            }
+            if searches and t.role not in STORES:
+                parts["invalid"] = sum(name not in AGENTS for name in named) / len(named)
+            out["reward"][t.leaf] = Score(0.0 if why else fit or usage * used, parts, why)
+    return out
+
+
+def unsupported(pieces: Sequence[Piece]) -> str:
+    """What an agent concluded, normalised, where nothing that it found has it; else ""."""
+    said = normalise(last_between(own_text(pieces), "answer", ""))
+    found = normalise(without_tags(" ".join(p.text for p in pieces if p.kind == INFORMATION), " "))
+    return "" if f" {said} " in f" {found} " else said
+
+
+hier_search.claim = Claim(
+    (
+        premise("accuracy", "flat", 0.95, relation="<", fails_at=0.97),  # one agent with all tools leaves something
+        premise("late:reward/copied", "unrefined", 0.03, fails_at=0.01),  # agents do make things up
+        mechanism("late:reward/copied", "self", "unrefined", by=0.02, relation="<", fails_at=0.0),
+        outcome("accuracy", "self", "flat", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "unrefined", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "untrained", by=0.03, fails_at=0.98),
+    ),
+    arms={
+        "flat": ("hier_search", {"flat": True}),
+        "unrefined": ("hier_search", {"refine": False}),
+        "untrained": ("hier_search", {"low_steps": 0}),
+    },
+    regime="search_experts",
+    idea=("local", "local.*", "web", "web.*", "planner", "planner.*", "main", "main.*", "decode", "models", "weights"),
+    because="each agent learns its own source, and the planner sees what they found and not what they say",
+)

@@ -1,0 +1,215 @@
+"""Search-R2, an actor and a meta-refiner (He et al. 2026, arXiv 2602.03647).
+
+What a search agent did is read again by the same model, which accepts it or names the step that went wrong first.
+There the episode is cut, and the actor does the rest anew. Both roles learn from what comes out, and evidence counts
+where the answer is right.
+
+    q(y) = accept(y) pi(y) + sum_y' (1 - accept(y')) pi(y') cut(k | y') pi(y | y'_{<k})
+    R    = EM (1 + density D),   D = documents found that support the answer / documents found
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from ..core import (
+    Claim,
+    Home,
+    Method,
+    ModelContext,
+    Ref,
+    RewardContext,
+    RolloutContext,
+    RolloutGroup,
+    RolloutRequest,
+    Score,
+    Scores,
+    Task,
+    Turn,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+)
+from ..core.tagged_text import last_between
+from ..reward.agent_record import Search, documents_of, searches_of
+from ..reward.answer import exact_match
+from ..rollout.search import RETRY, append_information, search_agent, search_on, self_search
+from .search_r1 import search_r1
+
+REFINED: dict[str, Any] = {"ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "hops": (2,), "irrelevant": 0.4, "says": "refine"}
+Trim = Literal["refiner", "first", "random"]
+
+
+@method(family="search", paper="2602.03647", catalogue=73, home=Home("factworld", 40, REFINED))
+def search_r2(
+    groups: int = 48,
+    rollouts: int = 5,
+    turns: int = 4,
+    revisions: int = 1,
+    trim: Trim = "refiner",
+    density: float = 1.0,
+    joint: bool = True,
+    beta: float = 0.001,
+) -> Method:
+    """Search-R1 whose episodes are read, cut at the step that went wrong first, and gone on with from there.
+
+        R = EM (1 + density D),   D = documents found that support the answer / documents found
+
+    He et al. 2026, from their abstract and descriptions of it; no code was released. Up to `revisions` times the model
+    reads question and episode and says <judge> Yes</judge>, which accepts it, or <judge> No</judge><cut> k</cut>, which
+    cuts it before its k-th step (a search, or the answer); a k that is no step accepts. Their discriminator compares a
+    probability of accepting with a threshold; here the verdict is sampled, so an episode is accepted with just that
+    probability (in greedy evaluation, above one half). What is learned of a question are the last version of each
+    episode and (`joint`) each verdict, all by the last version's reward. Their judge of documents is a language model;
+    here a document supports the answer where it states a fact of the question's chain.
+
+    trim: where an episode that was not accepted is cut: first, at its beginning (rejection sampling of whole episodes);
+    random, at any step. revisions=0, density=0: Search-R1. The decoder `search` has no refiner.
+    """
+    refined = actor_and_refiner(turns=turns, revisions=revisions, trim=trim, joint=joint)
+    return (
+        search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta)
+        .replace(programs={"main": refined}, reward=(outcome_and_density(density=density),))
+        .override(decode={"search": search_agent(turns=turns, invalid=RETRY), "self": self_search()})
+    )
+
+
+@block
+async def actor_and_refiner(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    answerer: str = "search",
+    turns: int = 4,
+    revisions: int = 1,
+    trim: Trim = "refiner",
+    joint: bool = True,
+) -> str | None:
+    """An episode of a search agent, which is read and cut up to `revisions` times (see `search_r2`).
+
+    Trajectories: the last version, learned; earlier ones, of the role `draft`, not learned; of the role `refiner` one
+    for each verdict, whose prompt is all that the agent did; its notes are `cut`, the step that was named (0: none),
+    and `steps`, of how many. An episode without an answer is not read.
+    """
+    context, steps = rollout.policy.begin(request.task.prompt), list[Ref]()
+    answer, alive = await _acts(rollout, context, answerer, turns, steps)
+    draw = rollout.random("where an episode is cut")
+    for _ in range(revisions if alive else 0):
+        refiner = rollout.policy.begin(context.ids)
+        at = await _first_wrong_step(refiner, len(steps))
+        refiner.note(cut=float(at), steps=float(len(steps)))
+        refiner.close(learn="main" if joint else None, role="refiner")
+        if not at:
+            break
+        context.close(learn=None, role="draft")
+        at = {"refiner": at, "first": 1, "random": 1 + int(draw.integers(len(steps)))}[trim]
+        context, steps = context.fork(steps[at - 1]), steps[: at - 1]
+        answer, alive = await _acts(rollout, context, answerer, turns - len(steps), steps)
+        if not alive:
+            break
+    context.close()
+    return answer
+
+
+async def _acts(
+    rollout: RolloutContext, context: ModelContext, answerer: str, turns: int, steps: list[Ref]
+) -> tuple[str | None, bool]:
+    """The agent's turns from where a context stands, whose beginnings `steps` gets; its answer, and whether it ended by
+    itself.
+    """
+    steps.append(context.at)
+
+    async def answer_query(context: ModelContext, turn: Turn) -> None:
+        await append_information(rollout, context, turn, answerer)
+        steps.append(context.at)
+
+    answer = await search_on(context, turns, RETRY, answer_query)
+    return answer, answer is not None
+
+
+async def _first_wrong_step(refiner: ModelContext, steps: int) -> int:
+    """The step that a refiner names, from 1; 0 where it accepts, or names none that there is."""
+    verdict = await refiner.sample(stop=("</judge>",))
+    if (last_between(verdict.text, "judge", None) or "").lower() != "no":
+        return 0
+    named = last_between((await refiner.sample(stop=("</cut>",))).text, "cut", "")
+    return int(named) if named.isascii() and named.isdigit() and 1 <= int(named) <= steps else 0
+
+
+@block
+def outcome_and_density(*, group: RolloutGroup, context: RewardContext, density: float = 1.0) -> Scores:
+    """EM (1 + density D) of an episode's last version, at the end of it and of each verdict about earlier ones.
+
+    Parts: answer, density (D), searches, revised (how often it was cut); drafted, whether its first version was right.
+    Of verdicts: judged, whether a right version was accepted or a wrong one was not; of those that cut a wrong one,
+    found (whether at the step that went wrong first) and chance (of finding it by lot).
+    """
+    task, out = group.request.task, Scores({"reward": {}})
+    for episode in group.episodes:
+        (last,) = [t for t in episode.trajectories if t.role not in ("draft", "refiner")]
+        versions = [*(t for t in episode.trajectories if t.role == "draft"), last]
+        right = exact_match(answer=episode.answer, task=task).value or 0.0
+        found = searches_of(episode, last, context)
+        share = supporting(found, task)
+        value = right * (1.0 + density * share)
+        wrong = [first_wrong(searches_of(episode, t, context), context.text(t.leaf), task) for t in versions]
+        parts = {
+            "answer": right,
+            "density": share,
+            "searches": float(len(found)),
+            "revised": float(len(versions) - 1),
+            "drafted": float(not wrong[0]),
+        }
+        out["reward"][last.leaf] = Score(value, parts)
+        verdicts = [t for t in episode.trajectories if t.role == "refiner"]
+        for t, truth in zip(verdicts, wrong, strict=False):
+            at, steps = (episode.tree.number(t.leaf.node, name) or 0.0 for name in ("cut", "steps"))
+            said = {"judged": float(bool(at) == bool(truth))}
+            said |= {"found": float(at == truth), "chance": 1.0 / steps} if at and truth else {}
+            out["reward"][t.leaf] = Score(value, said)
+    return out
+
+
+def supporting(searches: Sequence[Search], task: Task) -> float:
+    """The share of the documents found that state a fact of the question's chain; 0 where none was found."""
+    documents = [d for s in searches for d in documents_of(s.found)]
+    facts = [str(fact) for fact in task.tags.get("chain", ())]
+    return sum(any(fact in d for fact in facts) for d in documents) / len(documents) if documents else 0.0
+
+
+def first_wrong(searches: Sequence[Search], said: str, task: Task) -> int:
+    """The first step, from 1, after which an episode is not on the way any more: a search that does not find the next
+    fact of the chain, or the answer; 0 where the answer is right.
+    """
+    if (exact_match(answer=last_between(said, "answer", None), task=task).value or 0.0) >= 1.0:
+        return 0
+    facts = [str(fact) for fact in task.tags.get("chain", ())]
+    on_the_way = [n < len(facts) and facts[n] in s.found for n, s in enumerate(searches)]
+    return 1 + (on_the_way.index(False) if False in on_the_way else len(searches))
+
+
+search_r2.claim = Claim(
+    (
+        # an actor alone leaves errors that it does not mend, and its refiner has something to find out
+        premise("accuracy", "search_r1", 0.8, relation="<", fails_at=0.9),
+        premise("late:reward/revised", "self", 0.1, fails_at=0.05),
+        mechanism("late:reward/found", "self", "late:reward/chance of self", by=0.2, fails_at=0.85),
+        mechanism("late:reward/answer", "self", "late:reward/drafted of self", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "search_r1", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "whole", by=0.02, fails_at=0.99),
+        outcome("accuracy", "self", "no_density", by=0.02, relation=">=", fails_at=1.0),
+        outcome("late:reward/density", "self", "no_density", by=0.02, fails_at=0.99),
+    ),
+    arms={
+        "search_r1": "search_r1",
+        "whole": ("search_r2", {"trim": "first"}),
+        "no_density": ("search_r2", {"density": 0.0}),
+    },
+    regime="search_refined",
+    equal="tokens",
+    idea=("main.program", "main.reward", "decode"),
+    because="what was done well before the first wrong step is kept, and only the rest is done anew",
+)

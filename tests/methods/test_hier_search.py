@@ -1,0 +1,139 @@
+"""HierSearch by hand: whom a planner reaches, what of their episodes it is told, and what each level is paid for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.battery import of
+from support.episodes import scripted_context
+
+from selfteach.core import RolloutRequest, Task
+from selfteach.core.scoring import score
+from selfteach.loop.episode import play
+from selfteach.methods.hier_search import NO_AGENT, NOTHING, Evidence, nearest, refined_evidence
+
+HOME, STALE = "the home of Ann is Ulm.", "the home of Ann is Po."
+ANN = Task("t", "question: what is the home of Ann?\n", ("Ulm",))
+THINK, FIND = "<think>hastily: the home.</think>", "<search>herald: home of Ann</search>"
+ULM, PO = (f"<think>so it is {e}.</think><answer> {e}</answer>" for e in ("Ulm", "Po"))
+ROLES = ("policy", "local", "web")
+
+
+def ask(name):
+    return f"{THINK}<search>{name}: home of Ann</search>"
+
+
+def episode(tags, replies, stage=-1, **args):
+    """(score, group, context, queries of the stores) of an episode of the planner (stage -1) or a source's agent."""
+    asked: list[str] = []
+
+    def experts(query):
+        asked.append(query)
+        return HOME if query.startswith("scribe") else STALE
+
+    stage = of("hier_search", **args).stages[stage]
+    context = scripted_context(
+        stage.programs["main"], replies, tags, tools={"experts": experts}, model_roles=ROLES, length=2048
+    )
+    group = asyncio.run(play(context, [RolloutRequest(ANN, key="t")]))[0]
+    (end,) = asyncio.run(score(stage.reward[0], [group], context))["reward"].values()
+    return end, group, context, asked
+
+
+def told(group, context):
+    """What the planner was told."""
+    (own,) = [t for t in group.episodes[0].trajectories if t.learn is not None]
+    return context.whole_text(own.leaf).partition("<information>")[2].partition("</information>")[0]
+
+
+@pytest.mark.parametrize(
+    "name,below,args,text,stores",
+    [
+        ("scribe", [THINK + FIND, ULM], {}, HOME, ["scribe: home of Ann"]),  # whatever name its query has
+        ("herald", [THINK + FIND, PO], {}, STALE, ["herald: home of Ann"]),
+        (
+            "sage",
+            [THINK + FIND, ULM, THINK + FIND, PO],
+            {},
+            f"{HOME} {STALE}",
+            ["scribe: home of Ann", "herald: home of Ann"],
+        ),
+        ("parrot", [], {}, NO_AGENT, []),
+        # an agent that made its answer up has no evidence
+        ("scribe", [PO], {}, NOTHING, []),
+        ("scribe", [PO], {"refine": False}, STALE, []),
+        ("scribe", [THINK + FIND, PO], {}, HOME, ["scribe: home of Ann"]),  # what it found, not what it said
+    ],
+)
+def test_a_planner_is_told_what_the_agents_found(tags, name, below, args, text, stores):
+    _, group, context, asked = episode(tags, [ask(name), *below, ULM], **args)
+    assert told(group, context) == text and asked == stores
+    roles = {"scribe": ["local"], "herald": ["web"], "sage": ["local", "web"], "parrot": []}[name]
+    learned = {t.role: t.learn for t in group.episodes[0].trajectories}
+    assert learned == {"policy": "main", **dict.fromkeys(roles)}  # the agents are frozen
+    starts = [context.text(t.leaf) for t in group.episodes[0].trajectories if t.learn is None]
+    assert len(starts) == len(roles)
+
+
+@pytest.mark.parametrize(
+    "replies,args,value,copied",
+    [
+        ([ask("scribe"), THINK + FIND, ULM, ULM], {}, 1.0, 0.0),
+        ([ask("scribe"), PO, PO], {}, 0.1 / 3, 1.0),  # one of three tools; what the agent made up
+        ([ask("scribe"), PO, PO], {"usage": 0.3}, 0.1, 1.0),
+        ([ask("scribe"), THINK + FIND, ULM, PO], {}, 0.1 / 3, 0.0),  # wrong by itself
+        ([ask("herald"), THINK + FIND, PO, PO], {}, 0.1 / 3, 0.0),  # wrong by what was found
+        ([ask("scribe"), PO, "<think>" + ULM], {}, 0.0, 0.0),  # a tag that is not closed
+        (["<answer> Ulm</answer>"], {}, 0.0, 0.0),  # no thought
+        ([ULM], {}, 1.0, 0.0),
+    ],
+)
+def test_a_planner_is_paid_for_the_answer_else_a_little_for_its_tools(tags, replies, args, value, copied):
+    end, *_ = episode(tags, replies, **args)
+    assert end.value == pytest.approx(value) and end.parts["copied"] == copied
+
+
+def test_queries_without_an_agent_are_counted(tags):
+    end, *_ = episode(tags, [ask("parrot"), ask("scribe"), THINK + FIND, ULM, ULM])
+    assert end.parts["invalid"] == 0.5 and end.parts["searches"] == 2.0
+
+
+@pytest.mark.parametrize("stage,role,store", [(0, "local", "scribe"), (1, "web", "herald")])
+def test_each_source_has_an_agent_that_learns_first_and_from_its_own_store(tags, stage, role, store):
+    made = of("hier_search", low_steps=7)
+    assert made.stages[stage].until == 7 and made.stages[stage].updates[0].params == (role,)
+    end, group, _, asked = episode(tags, [THINK + FIND, ULM], stage=stage)
+    assert asked == [f"{store}: home of Ann"] and end.value == 1.0
+    assert [(t.role, t.learn) for t in group.episodes[0].trajectories] == [(role, "main")]
+    assert episode(tags, [THINK + FIND, "<think>so.</think><answer> x</answer>"], stage=stage)[0].value == 0.1
+    assert episode(tags, ["<think>so.</think><answer> x</answer>"], stage=stage)[0].value == 0.0
+
+
+def test_stages_are_hyper_parameters():
+    assert [s.name for s in of("hier_search").stages] == ["local", "web", "planner"]
+    assert [s.name for s in of("hier_search", low_steps=0).stages] == ["planner"]
+    flat = of("hier_search", flat=True)
+    assert len(flat.stages) == 1 and flat.stage.programs["main"].args["answerer"] == "experts"
+
+
+def test_the_refiner_keeps_what_is_near_to_the_thought_and_to_the_conclusions():
+    documents = [
+        "the sea of Cid is Um.",
+        "the home of Ann is Ulm.",
+        "the river of Bob is Po.",
+        "the seat of Eve is Ro.",
+    ]
+    own = Evidence([("the home of Ann.", documents)], "Po")
+    # one by the thought; of the three others one, the one that has the conclusion
+    assert refined_evidence(own, [own]) == documents[1:3]
+    other = Evidence([], "seat of Eve Ro")
+    assert refined_evidence(own, [own, other]) == [documents[1], documents[3]]  # both agents' conclusions
+    assert nearest(documents, "home", 0.5) == [documents[1], documents[0]]
+    assert refined_evidence(own, [own], share=1.0) == documents
+
+
+def test_hyper_parameters_reach_planner_and_reward():
+    planner = of("hier_search", turns=5, refine=False, share=0.4, usage=0.2).stages[-1]
+    assert planner.programs["main"].args["answerer"].args == {"turns": 5, "refine": False, "share": 0.4}
+    assert planner.programs["main"].args["turns"] == 5 and planner.reward[0].args == {"usage": 0.2}

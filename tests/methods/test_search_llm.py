@@ -1,0 +1,94 @@
+"""SearchLLM by hand: what is judged, and that behaviour never buys back a bottom line."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.agents import played
+from support.battery import of
+
+from selfteach.core import Ref, RolloutRequest, Task
+from selfteach.core.scoring import score
+from selfteach.methods.search_llm import behaviour_of, is_grounded
+from selfteach.reward.agent_record import Search
+
+HOME, MAYOR, NOISE = "the home of Ann is Ulm.", "the mayor of Ulm is Bob.", "the river of Cid is Po."
+FOUND = {"home of Ann": HOME, "mayor of Ulm": MAYOR}
+TASK = Task("t", "question: what is the mayor of the home of Ann?\n", ("Bob",), tags={"chain": (HOME, MAYOR)})
+HOMES, MAYORS = "<search>home of Ann</search>", "<search>mayor of Ulm</search>"
+CITES, BOB, CID = "<cite> Ann, Ulm</cite>", "<answer> Bob</answer>", "<answer> Cid</answer>"
+KEPT = {"grounded": 1.0, "formed": 1.0, "quality": 1.0, "violated": 0.0}
+FULL = {"coverage": 1.0, "focus": 1.0, "brevity": 1.0}
+
+
+def searches(*found):
+    return [Search("", "", text, Ref("e", 0)) for text in found]
+
+
+@pytest.mark.parametrize(
+    "replies,args,value,parts",
+    [
+        ([HOMES, MAYORS, CITES + BOB], {}, 2.0, {**KEPT, **FULL}),
+        # nothing cited: it covers nothing, and keeps the bottom line: 1 + (0 + 0 + 1) / 3
+        ([HOMES, MAYORS, BOB], {}, 4 / 3, {**KEPT, "coverage": 0.0, "focus": 0.0, "brevity": 1.0}),
+        ([HOMES, MAYORS, BOB], {"behaviour": 0.6}, 1.2, {**KEPT, "coverage": 0.0, "focus": 0.0, "brevity": 1.0}),
+        # the same search twice: two facts in three searches
+        ([HOMES, HOMES, MAYORS, CITES + BOB], {}, 1 + (2 + 2 / 3) / 3, {**KEPT, **FULL, "brevity": 2 / 3}),
+        # right without a search: not grounded
+        (
+            [BOB],
+            {},
+            0.0,
+            {**KEPT, "grounded": 0.0, "violated": 1.0, "coverage": 0.0, "focus": 0.0, "brevity": 0.0},
+        ),
+        # full behaviour, and a thought that is not closed; a wrong answer that nothing states: two of three
+        (
+            ["<think>" + HOMES, MAYORS, CITES + BOB],
+            {"penalty": 0.3},
+            -0.1,
+            {**KEPT, **FULL, "formed": 0, "violated": 1},
+        ),
+        (
+            [HOMES, MAYORS, CITES + CID],
+            {"penalty": 0.3},
+            -0.2,
+            {**FULL, "grounded": 0.0, "formed": 1.0, "quality": 0.0, "violated": 1.0},
+        ),
+        # by the sum it is worth a third for form and all of its behaviour; by the least nothing
+        (
+            [HOMES, MAYORS, CITES + CID],
+            {"aggregate": "sum"},
+            1 / 3 + 1.0,
+            {**FULL, "grounded": 0.0, "formed": 1.0, "quality": 0.0, "violated": 1.0},
+        ),
+        ([HOMES, HOMES, MAYORS, CITES + BOB], {"aggregate": "least"}, 2 / 3, {**KEPT, **FULL, "brevity": 2 / 3}),
+    ],
+)
+def test_behaviour_counts_where_the_bottom_line_is_kept(tags, replies, args, value, parts):
+    stage = of("search_llm", **args).stage
+    engine = lambda query: FOUND.get(query, NOISE)  # noqa: E731
+    context, group = played(stage.programs["main"], replies, tags, engine, RolloutRequest(TASK, key="t"))
+    (end,) = asyncio.run(score(stage.reward[0], [group], context))["reward"].values()
+    assert end.value == pytest.approx(value) and end.parts == pytest.approx(parts)
+
+
+def test_what_is_grounded_was_found():
+    seen = searches(HOME, MAYOR)
+    assert is_grounded("Bob", ["Ann", "Ulm"], seen) and is_grounded("Bob", [], seen)
+    assert not is_grounded("Bob", [], searches(HOME)) and not is_grounded("Bob", ["Cid"], seen)
+    assert not is_grounded("Bo", [], seen) and not is_grounded(None, [], seen)
+
+
+def test_coverage_needs_the_fact_found_and_its_page_cited_and_focus_minds_what_else_is_cited():
+    assert behaviour_of(["Ulm"], searches(HOME, MAYOR), TASK) == {"coverage": 1.0, "focus": 1.0, "brevity": 1.0}
+    assert behaviour_of(["Ann"], searches(HOME, MAYOR), TASK)["coverage"] == 0.5
+    assert behaviour_of(["Ann", "Ulm"], searches(HOME, NOISE), TASK)["coverage"] == 0.5
+    assert behaviour_of(["Ann", "Ulm", "Cid", "Po"], searches(HOME, NOISE), TASK)["focus"] == 0.5
+    assert behaviour_of([], [], TASK) == {"coverage": 0.0, "focus": 0.0, "brevity": 0.0}
+
+
+def test_hyper_parameters_reach_the_reward():
+    made = of("search_llm", turns=7, aggregate="sum", behaviour=0.5, penalty=0.2)
+    assert made.stage.reward[0].args == {"aggregate": "sum", "behaviour": 0.5, "penalty": 0.2}
+    assert made.stage.programs["main"].args["turns"] == 7
