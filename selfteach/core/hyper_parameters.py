@@ -18,14 +18,16 @@ NAMES = {
         rounds samples searches size solutions stages stride sync target_step tasks tokens turns verdicts
         votes window""",
     NOT_NEGATIVE: """alpha alpha_end answerable beta beta1 beta2 beta_first beta_min bonus budget buffer cache
-        calibration capacity clip clip_high compensation delay drop early eta explore far floor forecasts format_penalty
-        format_reward gain gate_from grounding guesses high high_max kappa key language least_range length
-        lenience longer low low_max mix_from mu neg_weight offset outcome penalty plateau power process
-        redundancy reflection repetition replayed resets retrieval retrieved scale search_reward smooth solved
-        split std_share step steps structure success target tau temperature tried unformed verify_from""",
+        calibration capacity clip clip_high compensation delay drop early eta explore far floor forecasts
+        format_penalty format_reward gain gate_from grounding guesses high high_max kappa key language least_range
+        length length_penalty lenience levels longer low low_max mix_from mu neg_weight offset outcome penalty plateau
+        power process redundancy reflection repetition replayed resets retrieval retrieved scale search_reward smooth
+        solved split std_share step steps structure success target tau temperature tolerance tried unformed
+        verify_from""",
     POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
-    A_SHARE: """cap decay drop_share ema_decay error fixed format gamma gamma_repetition gate_high gate_low highest
-        label_smoothing lam least_probability mu_valley noise_end noise_start rate saturation share static""",
+    A_SHARE: """cap checker_noise decay drop_share ema_decay error fixed format gamma gamma_repetition gate_high
+        gate_low highest label_smoothing lam least_probability length_weight mu_valley noise_end noise_start rate
+        saturation share static teacher_noise weight""",
 }
 RANGES: Mapping[str, Range] = {name: found for found, names in NAMES.items() for name in names.split()}
 ENDINGS: Mapping[str, Range] = {"_lr": POSITIVE, "_epochs": ONE_OR_MORE, "_minibatches": ONE_OR_MORE} | dict.fromkeys(

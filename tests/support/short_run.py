@@ -30,9 +30,15 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "household": {"n_test": 8, "max_turns": 4},
     "mended_sums": {"n_test": 8},
     "two_tongues": {"n_test": 8},
+    "report": {"n_test": 8},
 }
 # of methods whose tools a task has with some options only
-OPTIONS_OF = {"router_r1": {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"}}
+WORDED = {"ways": (0.1, 0.2, 0.1, 0.1, 0.2, 0.3), "worded": 0.5}
+OPTIONS_OF = {
+    "router_r1": {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"},
+    "tinyv": WORDED,  # a rule must reject what is right
+    "soft_rlvr": WORDED,
+}
 TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.
