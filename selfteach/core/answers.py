@@ -64,6 +64,15 @@ def canonical(answer: Any) -> str | None:
     return words or "".join(text.lower().split()) or None  # an article alone is an answer: option A
 
 
+def for_verifier(reference: str, answer: str) -> str:
+    r"""What a model that verifies answers reads after the question: the reference answer, and under it the answer.
+
+    >>> for_verifier("Ulm", "it is Ulm")
+    '\\n Ulm\\n it is Ulm\\n '
+    """
+    return f"\n {reference.strip()}\n {answer.strip()}\n "
+
+
 def majority(
     answers: Sequence[Any], weights: Sequence[float] | None = None, ties: Literal["first", "none"] = "first"
 ) -> tuple[str | None, float]:

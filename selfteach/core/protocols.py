@@ -241,6 +241,10 @@ class Tokenizer(Protocol):
         """The bytes that each id adds to the text."""
         ...
 
+    def render(self, prompt: Any) -> np.ndarray:
+        """The ids of a prompt: text as a text begins, messages, or ids unchanged."""
+        ...
+
     def blank_prompt(self, prompt: Any) -> np.ndarray:
         """The ids of a prompt without content."""
         ...

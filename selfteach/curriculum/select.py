@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core import BadValue, RolloutGroup, RolloutRequest, Task, TaskSource, block, random_keys, stateful
+from ..core import BadValue, Block, RolloutGroup, RolloutRequest, Task, TaskSource, block, random_keys, stateful
+from ..core.tagged_text import last_between
 
 
 @block
@@ -29,6 +30,64 @@ def demonstrations(
     if finished_rounds or source.demos is None:
         return [], state
     return [RolloutRequest(source.demos(state + i), 1) for i in range(n)], state + n
+
+
+@block
+@stateful(int)
+def demonstrated_answers(
+    *,
+    n: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    state: int,
+    judge: Block | None = None,
+    rule: Block | None = None,
+    written: bool = True,
+) -> tuple[list[RolloutRequest], int]:
+    """`n` requests for programs that read one answer, at `answer` of their help: those of the next demonstrations.
+
+    judge    a reward of answers, by which written answers are right or wrong
+    rule     a reward of answers: only those that it rejects
+    written  beside each answer another to the same question, of the other verdict: of a right one the same words with
+             the reference of another question, of a wrong one the words of another right answer, with its own reference
+
+    Raises BadValue where nearly no demonstration is as asked, and without a judge.
+    """
+    if judge is None:
+        raise BadValue("demonstrated_answers needs judge=, a reward of answers such as exact_match()")
+    if finished_rounds or source.demos is None:
+        return [], state
+    first, found = state, list[RolloutRequest]()
+    right: tuple[str, str] | None = None  # the last right answer, and the reference in it
+    while len(found) < n:
+        item = source.demos(state)
+        state += 1
+        answer = last_between(item.data[0], "answer", "") if item.data else ""
+        gold = str(item.answer if isinstance(item.answer, str) else next(iter(item.answer or ()), ""))
+        texts = [answer]
+        is_right = bool(answer) and _accepted(judge, answer, item)
+        if written and right is not None:
+            texts.append(answer.replace(gold, right[1]) if is_right else right[0].replace(right[1], gold))
+        if answer and gold:
+            found += [
+                RolloutRequest(item, 1, help={"answer": text})
+                for text in dict.fromkeys(texts)
+                if rule is None or not _accepted(rule, text, item)
+            ]
+        if is_right and gold in answer and not (rule and _accepted(rule, answer, item)):
+            right = answer, gold
+        if state - first > 1000 * (len(found) + 1):
+            raise BadValue(
+                f"task {source.name}: of {state - first} demonstrations only {len(found)} give an answer to learn"
+                " verifying from; take a task whose demonstrations have right answers that the rule rejects"
+            )
+    return found[:n], state
+
+
+def _accepted(reward: Block, answer: str, item: Task) -> bool:
+    """Whether a reward of answers gives a demonstration's answer 1."""
+    given = {"answer": answer, "task": item, "text": item.data[0]}
+    return float(reward(**{n: given[n] for n in reward.needs}).value or 0.0) >= 1.0
 
 
 @block

@@ -1,6 +1,7 @@
 # Written by scripts/method_stub.py (make format).
 from .a_star_po import a_star_po as a_star_po
 from .aapo import aapo as aapo
+from .ace_rl import ace_rl as ace_rl
 from .adactrl import adactrl as adactrl
 from .adasearch import adasearch as adasearch
 from .aem import aem as aem
@@ -84,6 +85,7 @@ from .rloo import rloo as rloo
 from .rlpr import rlpr as rlpr
 from .rlsc import rlsc as rlsc
 from .rlvmr import rlvmr as rlvmr
+from .rlvrr import rlvrr as rlvrr
 from .rorecomp import rorecomp as rorecomp
 from .router_r1 import router_r1 as router_r1
 from .rover import rover as rover
@@ -104,6 +106,7 @@ from .sft import sft as sft
 from .sharpening import sharpening as sharpening
 from .shiq import shiq as shiq
 from .slate import slate as slate
+from .soft_rlvr import soft_rlvr as soft_rlvr
 from .spa import spa as spa
 from .spec_rl import spec_rl as spec_rl
 from .spiral import spiral as spiral
@@ -122,6 +125,7 @@ from .tango import tango as tango
 from .tempo import tempo as tempo
 from .temporal_self_rewarding import temporal_self_rewarding as temporal_self_rewarding
 from .thr import thr as thr
+from .tinyv import tinyv as tinyv
 from .tp_grpo import tp_grpo as tp_grpo
 from .truthrl import truthrl as truthrl
 from .ttrl import ttrl as ttrl

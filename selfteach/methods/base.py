@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from ..core import BadValue, Block, Method, Stage, Term, Update
+from ..core import BadValue, Block, Method, ModelRole, Stage, Term, Update, WeightSpec
 from ..credit.composers import per_trajectory
 from ..credit.replay import delayed
-from ..curriculum.select import uniform
+from ..curriculum.select import demonstrated_answers, uniform
+from ..objective.likelihood import nll
 from ..objective.loss_weights import prompt_mean, token_mean
 from ..reward.answer import exact_match
+from ..rollout.judgement import read_judgement
 from ..rollout.single import single
 
 
@@ -58,3 +61,44 @@ def policy_method(
             ),
         )
     )
+
+
+def with_verifier(
+    method: Method,
+    minibatches: int,
+    lr: float,
+    epochs: int = 3,
+    rule: Block | None = None,
+    written: bool = True,
+    noise: float = 0.0,
+    question: bool = False,
+    size: int = 32,
+) -> Method:
+    """The method after a first stage of one step in which a second model, `verifier`, learns to verify answers.
+
+    It starts from the run's model and learns the verdicts of the task's own judge, of which a share `noise` are turned
+    into the other, on demonstrated answers (those alone that `rule` rejects, where one is given) and on further ones
+    `written` beside them: `minibatches` of `size` answers, `epochs` times.
+    """
+    first = Stage(
+        name="distil",
+        select=demonstrated_answers(judge=exact_match(), rule=rule, written=written),
+        programs={"main": read_judgement(judge=exact_match(), noise=noise, question=question)},
+        reward=(),
+        credit=(per_trajectory(model_role="verifier"),),
+        updates=(
+            Update(
+                ("verifier",),
+                (Term(nll(), on=("verifier",), loss_weights=token_mean()),),
+                epochs=epochs,
+                minibatches=minibatches,
+                lr=lr,
+            ),
+        ),
+        groups=size * minibatches,
+        rollouts=1,
+        until=1,
+        data=True,
+    )
+    second = method.override(weights={"verifier": WeightSpec()}, models={"verifier": ModelRole(("verifier",))})
+    return replace(second, stages=(first, *second.stages))

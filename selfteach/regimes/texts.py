@@ -1,0 +1,22 @@
+"""Regimes on written texts, which can be done well in many ways and are judged point by point."""
+
+from __future__ import annotations
+
+from ..core.regime import Regime, regime
+from .digits import BATCH, RUN, SEARCH, WARM
+
+
+@regime
+def written() -> Regime:
+    """Reports of three or four facts in a demanded style, of which the start gets every point wrong now and then.
+
+    Each point can be done well and mostly some are not: one report in twenty-five is right in all of them.
+    """
+    return Regime(
+        task="report",
+        task_options={},
+        model="tiny-s",
+        settings={**WARM, "warm_steps": 300, **RUN, "steps": 60},
+        args=BATCH,
+        search=SEARCH,
+    )
