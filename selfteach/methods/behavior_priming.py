@@ -131,7 +131,7 @@ behavior_priming.claim = Claim(
     (
         premise("accuracy", "direct", 0.9, relation="<", fails_at=0.95),  # RL alone leaves something
         mechanism("mean:reward/recovery", "self", "lucky", by=0.05, fails_at=0.95),
-        mechanism("mean:reward/recovery", "misled", "lucky", by=0.05, fails_at=0.95),
+        mechanism("mean:reward/adaptive", "misled", "lucky", by=0.05, fails_at=0.95),  # wrong ones seldom recover
         outcome("accuracy", "self", "lucky", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "direct", by=0.03, fails_at=0.98),
         outcome("accuracy", "misled", "self", by=0.04, relation=">=", fails_at=1.0),
