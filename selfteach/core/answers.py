@@ -68,7 +68,7 @@ def for_verifier(reference: str, answer: str) -> str:
     r"""What a model that verifies answers reads after the question: the reference answer, and under it the answer.
 
     >>> for_verifier("Ulm", "it is Ulm")
-    '\\n Ulm\\n it is Ulm\\n '
+    '\n Ulm\n it is Ulm\n '
     """
     return f"\n {reference.strip()}\n {answer.strip()}\n "
 

@@ -13,9 +13,9 @@ ONE_OR_MORE, NOT_NEGATIVE, POSITIVE, A_SHARE = Range(least=1), Range(least=0), R
 
 # A name means the same in every method that has it; where two methods use it for different things, the wider range.
 NAMES = {
-    ONE_OR_MORE: """attempts batch branch candidates cycle divisor epochs every groups iteration k keep limit max_states
-        min_target minibatches most ngram noise partial places pool prefix proposals questions references
-        rollouts rounds samples searches seeds size solutions stages stride sync target_step tasks tokens
+    ONE_OR_MORE: """attempts batch branch candidates cycle divisor epochs every facts groups iteration k keep limit
+        max_states min_target minibatches most ngram noise partial places pool prefix proposals questions
+        references rollouts rounds samples searches seeds size solutions stages stride sync target_step tasks tokens
         turns verdicts votes wanted_pages wanted_searches window""",
     NOT_NEGATIVE: """alpha alpha_end answerable behaviour beta beta1 beta2 beta_first beta_min bonus budget buffer cache
         calibration capacity checks clip clip_high compensation delay density drop early eta examples explore

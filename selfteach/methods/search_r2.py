@@ -210,6 +210,6 @@ search_r2.claim = Claim(
     },
     regime="search_refined",
     equal="tokens",
-    idea=("main.program", "main.reward", "decode"),
+    idea=("main.program", "main.reward"),
     because="what was done well before the first wrong step is kept, and only the rest is done anew",
 )

@@ -58,7 +58,7 @@ def count_searches(pieces: Sequence[Piece]) -> int:
 
 
 def searches_of(episode: Episode, trajectory: Trajectory, context: RewardContext) -> list[Search]:
-    """The searches on a trajectory's path, in order: sampled turns that are followed by information."""
+    """The searches on a trajectory's path, in order: sampled turns with a query that information follows."""
     tree, leaf = episode.tree, trajectory.leaf
     nodes = [(node, tree.id[tree.begin[node] : tree.begin[node] + upto]) for node, upto in tree.path(*leaf[1:])]
     out = list[Search]()
@@ -66,10 +66,12 @@ def searches_of(episode: Episode, trajectory: Trajectory, context: RewardContext
         if tree.sampling[node] < 0 or tree.spans[tree.span[tree.begin[then]]] != INFORMATION:
             continue
         text = context.tokenizer.decode(said)
+        if not (query := last_between(text, "search", "")):
+            continue
         # the last token of a turn may extend past </search>, into the information
         told = (text.rpartition("</search>")[2] + context.tokenizer.decode(found)).strip()
         result = told.removeprefix("<information>").removesuffix("</information>").strip()
-        out.append(Search(text, last_between(text, "search", ""), result, Ref(episode.id, node)))
+        out.append(Search(text, query, result, Ref(episode.id, node)))
     return out
 
 

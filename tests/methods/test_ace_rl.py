@@ -17,9 +17,10 @@ POOR = "anna keeps a cat . also anna likes red . dear reader ."
 def test_the_mean_grade_of_the_checklist():
     assert checklist_grade(answer=GOOD, task=TASK).value == pytest.approx(1.0)
     # content 0.5, order 1, greet 0.5, link 1, close 1: mean 0.8; without half marks 0.6
-    for how, mean in (({}, 0.8), ({"partial": False}, 0.6), ({"levels": 3}, 1.0), ({"levels": 2}, 1.0)):
-        scored = checklist_grade(answer=POOR, task=TASK, length_weight=0.0, **how)
-        assert scored.value == pytest.approx(mean)
+    value = lambda **how: checklist_grade(answer=POOR, task=TASK, length_weight=0.0, **how).value  # noqa: E731
+    assert value() == pytest.approx(0.8) and value(partial=False) == pytest.approx(0.6)
+    assert value(levels=3) == value(levels=2) == 1.0
+    scored = checklist_grade(answer=POOR, task=TASK)
     assert scored.parts["followed"] == pytest.approx(0.6) and scored.parts["unsaid"] == 1.0
     assert scored.parts["right"] == 0.0
 
@@ -41,6 +42,7 @@ def test_the_length_is_rewarded_by_itself():
     assert scored.parts["length_error"] == pytest.approx(6 / 19)
     assert scored.parts["length"] == pytest.approx(13 / 19 / 0.9)
     assert scored.value == pytest.approx(0.5 * 0.8 + 0.5 * 0.7602, abs=1e-3)
+    assert checklist_grade(answer=POOR, task=TASK, length_weight=1.0, tolerance=0.4).value == 1.0
     assert length_reward(0.1, 0.1) == 1.0 and length_reward(2.0, 0.1) == 0.0
 
 
