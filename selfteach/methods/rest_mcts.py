@@ -205,9 +205,10 @@ async def line_search(
 
     Every line has the notes value, prior (what the value model said of it at first), visits and ended. Finished answers
     are closed as trajectories; where there is none the policy goes on from the line of the largest value to the
-    answer's end, as in the released code. Returns the answer of the largest value.
+    answer's end, as in the released code. A limit of the episode ends the search. Returns the answer of
+    the largest value.
     """
-    root, lines = Line(rollout.policy.begin(request.task.prompt)), list[Line]()
+    root, lines, at_limit = Line(rollout.policy.begin(request.task.prompt)), list[Line](), False
     value_of = values_by(request, rollout, value_model)
     best: Line | None = None
     for _ in range(expansions):
@@ -217,19 +218,26 @@ async def line_search(
         node = root
         while node.below:
             node = max((c for c in node.below if c.expandable(max_depth)), key=lambda c: c.uct(exploration))
-        lines += await _expand(node, value_of, branch, stop)
+        more, at_limit = await _expand(node, value_of, branch, stop)
+        lines += more
+        if at_limit:
+            break
         if not node.below:
             node.ended = True  # every sampled line was empty
             continue
         top = max(node.below, key=lambda c: c.value)
-        simulated = await _simulate(top, value_of, lookahead, stop)
+        simulated, at_limit = await _simulate(top, value_of, lookahead, stop)
         if simulated is not None:
             top.value = (1 - lookahead_weight) * top.value + lookahead_weight * simulated
         top.back_up()
         best = max((c for c in lines if c.ended), key=lambda c: c.value, default=None)
+        if at_limit:
+            break
     for line in lines:
         line.context.note(value=line.value, prior=line.prior, visits=line.visits, ended=float(line.finished))
     done = [c for c in lines if c.finished]
+    if not done and at_limit:
+        return None
     if not done:
         done = [max(lines, key=lambda c: c.value, default=root)]
         await done[0].context.sample(stop=("</answer>",))
@@ -256,10 +264,12 @@ async def best_of(
     answers: list[tuple[float, int, Any]] = []
     while len(answers) < n and not (tokens and rollout.spent >= tokens):
         context = start.fork()
-        await context.sample(stop=stop)
+        turn = await context.sample(stop=stop)
+        if turn.status == "limit":
+            break
         answers.append((await value_of(context), -len(answers), context))
         context.close()
-    return last_between(rollout.text(max(answers)[2].at), "answer", None)
+    return last_between(rollout.text(max(answers)[2].at), "answer", None) if answers else None
 
 
 @block
@@ -399,8 +409,8 @@ def values_by(request: RolloutRequest, rollout: RolloutContext, value_model: str
     return value_of
 
 
-async def _expand(node: Line, value_of: Valuation, branch: int, stop: tuple[str, ...]) -> list[Line]:
-    """The distinct next lines among `branch` samples, with their values."""
+async def _expand(node: Line, value_of: Valuation, branch: int, stop: tuple[str, ...]) -> tuple[list[Line], bool]:
+    """The distinct next lines among `branch` samples, with their values; and whether a limit of the episode was met."""
     forks = [node.context.fork() for _ in range(branch)]
     turns = await asyncio.gather(*(c.sample(stop=(*stop, "</answer>")) for c in forks))
     distinct = {
@@ -412,20 +422,24 @@ async def _expand(node: Line, value_of: Valuation, branch: int, stop: tuple[str,
     values = await asyncio.gather(*(value_of(c.context) for c in node.below))
     for line, value in zip(node.below, values, strict=True):
         line.value = line.prior = value
-    return node.below
+    return node.below, any(t.status == "limit" for t in turns)
 
 
-async def _simulate(line: Line, value_of: Valuation, lookahead: int, stop: tuple[str, ...]) -> float | None:
-    """The largest value along up to `lookahead` further lines sampled from here; None where none is sampled."""
+async def _simulate(
+    line: Line, value_of: Valuation, lookahead: int, stop: tuple[str, ...]
+) -> tuple[float | None, bool]:
+    """The largest value along up to `lookahead` further lines sampled from here, None where none is sampled; and
+    whether a limit of the episode was met.
+    """
     values: list[float] = []
     context, ended = line.context.fork(), line.ended
     while len(values) < lookahead and not ended:
         turn = await context.sample(stop=(*stop, "</answer>"))
         if not turn.text:
-            break
+            return max(values, default=None), turn.status == "limit"
         ended = _ends_answer(turn.text, stop)
         values.append(await value_of(context))
-    return max(values, default=None)
+    return max(values, default=None), False
 
 
 def _ends_answer(text: str, stop: tuple[str, ...]) -> bool:
@@ -460,7 +474,14 @@ rest_mcts.claim = Claim(
     arms={"filtered": ("rest_mcts", {"by_search": False, "groups": 8, "tokens": 640})},
     args={"groups": 8, "tokens": 640},  # an answer has forty tokens, and half of a search looks ahead
     regime="deep",
-    settings={"steps": 30, "lr": 3e-4, "eval_every": 5, "final_eval_tasks": 100, "final_eval_decoder_samples": 2},
+    settings={
+        "steps": 30,
+        "lr": 3e-4,
+        "eval_every": 5,
+        "final_eval_tasks": 100,
+        "final_eval_decoder_samples": 2,
+        "episode_turns": 640,
+    },
     idea=("main.program.main",),
     because=(
         "the lines from which a right answer was reached show where answers go wrong, so search finds answers "

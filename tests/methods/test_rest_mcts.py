@@ -17,6 +17,7 @@ from selfteach.core.scoring import score
 from selfteach.credit.composers import per_trajectory
 from selfteach.engine.scripted import ScriptedEngine
 from selfteach.loop.episode import play
+from selfteach.loop.step_context import EpisodeLimits
 from selfteach.methods.rest_mcts import (
     Line,
     answered,
@@ -135,6 +136,21 @@ def test_search_and_best_of_keep_to_their_token_budget(tags):
         sampled = groups[0].episodes[0].cost["tokens"]
         assert 60 <= sampled <= most
     assert searched(best_of(n=4), tags)[1][0].episodes[0].cost["turns"] == 4
+
+
+def test_a_limit_of_the_episode_ends_a_search_with_what_it_found(tags):
+    answers: dict[str, list[str | None]] = {"line_search": [], "best_of": []}
+    for turns in range(1, 24):
+        for program in (line_search(stop_early=False, expansions=99, max_depth=99), best_of(n=99)):
+            context = scripted_context(
+                program, [], tags, model_roles=("policy", "vm"), limits=EpisodeLimits(turns=turns)
+            )
+            context.engine = Endless(tags)
+            (group,) = asyncio.run(play(context, [RolloutRequest(TASK, 1)]))
+            (episode,) = group.episodes
+            assert (episode.status, episode.why) == ("limit", "")
+            answers[program.name].append(episode.answer)
+    assert answers["line_search"][0] is None and answers["line_search"][-1] == "2"
 
 
 def test_every_line_is_a_value_target_once_and_the_policy_imitates_right_answers(tags):
