@@ -211,9 +211,9 @@ def stale() -> Regime:
     return Regime(
         **LADDER,
         model="tiny-s",
-        settings=ESTIMATED["settings"],
+        settings={**ESTIMATED["settings"], "lr": 4e-4},
         args={**BATCH, "delay": 16, "sync": 1, "minibatches": 1},
-        search=ESTIMATED["search"],
+        search={"lr": (2e-4, 4e-4, 8e-4)},
         admits="failure",
         shows="at its best learning rate GRPO ends ten points or more below what it reaches in `ladder`",
         failure=premise("accuracy", "baseline", 0.8, relation="<", fails_at=0.85),
