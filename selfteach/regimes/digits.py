@@ -241,22 +241,22 @@ def reused() -> Regime:
 def taught() -> Regime:
     """An expert's way that the policy could go and never does: RL alone does not find it, imitation copies its slips.
 
-    The policy leaves out the last digit, hurries or guesses; four of a thousand demonstrations were careful. The expert
-    is, but two of five of its demonstrations hold a wrong addition, which nobody has marked. RL alone ends where
-    leaving out is right (the last digit is 0), imitation alone with the expert's slips.
+    The policy leaves out the last digit, hurries or guesses; no demonstration was careful, and careful steps are known
+    from practice alone. The expert is, but two of five of its demonstrations hold a wrong addition, which nobody has
+    marked. RL alone ends where leaving out is right (the last digit is 0), imitation alone with the expert's slips.
     """
     return Regime(
         task="digit_sum",
         task_options={
-            **ways(slowly=0.004, skipping=0.3, quickly=0.296, guess=0.4),
+            **ways(slowly=0.0, skipping=0.3, quickly=0.3, guess=0.4),
             "expert": "slowly",
             "slips": 0.4,
         },
         model="tiny-s",
-        settings={**WARM, **RUN, "steps": 120, "eval_every": 12},
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 120, "eval_every": 12},
         args={**BATCH, "pool": 256, "slips": True},
         ways=beginnings("slowly", "skipping", "quickly", "guess"),
-        search={"lr": (1e-4, 3e-4, 6e-4)},  # at 6e-4 RL alone collapses to guesses
+        search={"lr": (3e-5, 1e-4, 3e-4)},
         admits="failure",
         shows="at its best learning rate GRPO does not find the way that an expert shows",
         failure=premise("accuracy", "baseline", 0.5, relation="<", fails_at=0.6),
