@@ -177,6 +177,47 @@ def refill(
 
 @block
 @stateful(int)
+def not_by_heart(
+    *,
+    n: int,
+    rollouts: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    seed: int,
+    state: int,
+    judge: Block | None = None,
+    checks: int = 10,
+    rounds: int = 3,
+    program: str = "closed",
+) -> tuple[list[RolloutRequest], int]:
+    """The next `n` training tasks that none of `checks` episodes of a program answers, `rollouts` episodes of each.
+
+    The program answers without tools, so that what is asked is what has to be found. Each round checks as many tasks
+    as are missing; after `rounds` of them those that passed are asked, however few, or where none did, the last ones.
+
+    judge  a reward of an answer and its task, by which it is right. Raises BadValue without one
+    """
+    if judge is None:
+        raise BadValue("not_by_heart needs judge=, a reward of answers such as exact_match()")
+    checked = [g for round_ in finished_rounds for g in round_ if g.request.program == program]
+    if len(checked) < sum(map(len, finished_rounds)):
+        return [], state
+    passed = [g.request.task for g in checked if not is_answered(g, judge)]
+    if finished_rounds and (len(passed) >= n or len(finished_rounds) >= rounds):
+        asked = passed or [g.request.task for g in finished_rounds[-1]]
+        return [RolloutRequest(task, rollouts) for task in asked[:n]], state
+    missing = n - len(passed)
+    tasks = next_tasks(source, seed, state, missing)
+    return [RolloutRequest(task, checks, program) for task in tasks], state + missing
+
+
+def is_answered(group: RolloutGroup, judge: Block) -> bool:
+    """Whether some episode of a group is right by a judge of an answer and its task."""
+    return any(float(judge(answer=e.answer, task=group.request.task).value or 0.0) >= 1.0 for e in group.episodes)
+
+
+@block
+@stateful(int)
 def reviewed(
     *,
     n: int,

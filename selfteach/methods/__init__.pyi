@@ -26,6 +26,7 @@ from .cooper import rule_only as rule_only
 from .copg import copg as copg
 from .dapo import dapo as dapo
 from .decs import decs as decs
+from .deep_researcher import deep_researcher as deep_researcher
 from .deepdive import deepdive as deepdive
 from .deepseek_r1 import deepseek_r1 as deepseek_r1
 from .deepseek_r1 import deepseek_r1_zero as deepseek_r1_zero
