@@ -31,10 +31,11 @@ from ..core import (
     method,
     outcome,
     premise,
+    stateful,
 )
 from ..core.answers import normalise
 from ..core.random_keys import generator, key, uniform_at
-from ..curriculum.select import not_by_heart, uniform
+from ..curriculum.select import is_answered, next_tasks, uniform
 from ..reward.agent_record import documents_of, fault, pieces_of, searches_of
 from ..reward.answer import exact_match
 from ..reward.overlap import word_f1
@@ -79,12 +80,43 @@ def deep_researcher(
     on_web = search_agent(answerer=web_research(reader=reader), turns=turns)
     on_passages = search_agent(answerer="passages", turns=turns)
     made = search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta).replace(
-        select=not_by_heart(judge=exact_match(), checks=checks) if checks else uniform(),
+        select=not_by_heart(checks=checks) if checks else uniform(),
         programs={"main": on_web if live else on_passages, **({"closed": closed_book()} if checks else {})},
         reward=(f1_or_penalty(penalty=penalty),),
     )
     tools = {"web": web(irrelevant=irrelevant, broken=broken, adverts=adverts), "passages": passages()}
     return replace(made, tools=tools, decode={"main": on_web, "passages": on_passages})
+
+
+@block
+@stateful(int)
+def not_by_heart(
+    *,
+    n: int,
+    rollouts: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    seed: int,
+    state: int,
+    checks: int = 10,
+    rounds: int = 3,
+    program: str = "closed",
+) -> tuple[list[RolloutRequest], int]:
+    """The next `n` training tasks that none of `checks` episodes of a program answers, `rollouts` episodes of each.
+
+    The program answers without tools, so that what is asked is what has to be found. Each round checks as many tasks
+    as are missing; after `rounds` of them those that passed are asked, however few, or where none did, the last ones.
+    """
+    checked = [g for round_ in finished_rounds for g in round_ if g.request.program == program]
+    if len(checked) < sum(map(len, finished_rounds)):
+        return [], state
+    passed = [g.request.task for g in checked if not is_answered(g, exact_match())]
+    if finished_rounds and (len(passed) >= n or len(finished_rounds) >= rounds):
+        asked = passed or [g.request.task for g in finished_rounds[-1]]
+        return [RolloutRequest(task, rollouts) for task in asked[:n]], state
+    missing = n - len(passed)
+    tasks = next_tasks(source, seed, state, missing)
+    return [RolloutRequest(task, checks, program) for task in tasks], state + missing
 
 
 class Page(NamedTuple):
