@@ -235,20 +235,17 @@ red_searcher.claim = Claim(
     (
         premise("accuracy", "untaught", 0.8, relation="<", fails_at=0.9),  # trajectories alone leave something
         mechanism("early:reward/answer", "self", "untaught", by=0.1, fails_at=0.9),
-        mechanism("late:reward/searches", "self", "early:reward/searches of self", by=0.1, fails_at=7.5),
         outcome("accuracy", "self", "untaught", by=0.1, fails_at=0.95),
         outcome("accuracy", "self", "twice", by=0.03, relation=">=", fails_at=1.0),
-        outcome("accuracy", "self", "unshown", by=0.1, fails_at=0.95),
     ),
     arms={
         "untaught": ("red_searcher", {**FEW, "mid_steps": 0}, {"steps": 300}),
         "twice": ("red_searcher", {**FEW, "mid_steps": 0, "pool": 256}, {"steps": 300}),
-        "unshown": ("red_searcher", {**FEW, "sft_steps": 0}, {"steps": 700}),
     },
     args=FEW,
     settings={"steps": 900, "eval_every": 100},
     regime="search_untaught",
     idea=("mid", "mid.*", "trajectories", "trajectories.*"),
-    differs={"settings.steps": "every arm has a hundred steps of RL and, where it is shown any, 200 on trajectories"},
+    differs={"settings.steps": "every arm has 200 steps on trajectories and a hundred of RL"},
     because="what a trajectory is made of is learned from what costs nothing, so that few of them are enough",
 )
