@@ -8,6 +8,8 @@ from typing import Any
 from ..core import BadValue, Block, RolloutGroup, RolloutRequest, Task, TaskSource, block, random_keys, stateful
 from ..core.tagged_text import last_between
 
+SCANNED = 1000  # tasks that are looked at for each that is asked, before there are held to be none that suit
+
 
 @block
 @stateful(int)
@@ -254,6 +256,20 @@ def next_tasks(source: TaskSource, seed: int, taken: int, n: int) -> list[Task]:
     return [source.train(first + i) for i in range(n)]
 
 
+def suiting_tasks(source: TaskSource, first: int, n: int, suits: Callable[[Task], bool]) -> tuple[list[Task], int]:
+    """The next `n` training tasks from index `first` on that suit, and how many were looked at; fewer where of
+    SCANNED * n no more do.
+    """
+    out = list[Task]()
+    for i in range(SCANNED * n):
+        task = source.train(first + i)
+        if suits(task):
+            out.append(task)
+        if len(out) == n:
+            return out, i + 1
+    return out, SCANNED * n
+
+
 def first_task_index(seed: int) -> int:
     """The index in the endless source at which a run of this seed begins, so that other seeds get other tasks."""
     return random_keys.key(seed, "tasks") % 2**31
@@ -273,3 +289,8 @@ def known_rewards(group: RolloutGroup) -> list[float]:
 def has_mixed_rewards(group: RolloutGroup) -> bool:
     """True where a group's known rewards are not all equal."""
     return len(set(known_rewards(group))) > 1
+
+
+def is_answered(group: RolloutGroup, judge: Block) -> bool:
+    """Whether some episode of a group is right by a judge of an answer and its task."""
+    return any(float(judge(answer=e.answer, task=group.request.task).value or 0.0) >= 1.0 for e in group.episodes)

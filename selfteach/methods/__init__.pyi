@@ -10,6 +10,7 @@ from .ar_lopti import ar_lopti as ar_lopti
 from .archer import archer as archer
 from .areal import areal as areal
 from .arena_rl import arena_rl as arena_rl
+from .asearcher import asearcher as asearcher
 from .bapo import bapo as bapo
 from .behavior_priming import behavior_priming as behavior_priming
 from .bingo import bingo as bingo
@@ -26,6 +27,7 @@ from .cooper import rule_only as rule_only
 from .copg import copg as copg
 from .dapo import dapo as dapo
 from .decs import decs as decs
+from .deep_researcher import deep_researcher as deep_researcher
 from .deepdive import deepdive as deepdive
 from .deepseek_r1 import deepseek_r1 as deepseek_r1
 from .deepseek_r1 import deepseek_r1_zero as deepseek_r1_zero
@@ -78,6 +80,7 @@ from .rebn import rebn as rebn
 from .rec import asymre as asymre
 from .rec import opmd as opmd
 from .rec import rec as rec
+from .red_searcher import red_searcher as red_searcher
 from .reseek import reseek as reseek
 from .rest_mcts import rest_mcts as rest_mcts
 from .rloo import reinforce as reinforce

@@ -29,7 +29,7 @@ from ..core import (
 )
 from ..core.errors import BadValue
 from ..core.tagged_text import last_between
-from ..reward.agent_record import documents_of, fault, own_text, pieces_of, searches_of
+from ..reward.agent_record import citation_precision, documents_of, fault, own_text, pieces_of, searches_of
 from ..reward.answer import exact_match
 from .search_r1 import search_r1
 
@@ -75,7 +75,7 @@ def citation_aware(
     """The reward of C-GRPO (see `carr`).
 
     Parts: answer; rubrics, the share that is supported and connected; cited, how many names it cites; guessed, whether
-    it is right without any such rubric. Raises BadValue for a task without rubrics.
+    it is right without any such rubric; citation_precision, where it cites. Raises BadValue for a task without rubrics.
     """
     task = group.request.task
     rows = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
@@ -90,6 +90,7 @@ def citation_aware(
         outcomes.append(0.0 if why else right)
         shares.append(share)
         parts = {"answer": right, "rubrics": share, "cited": float(len(cited)), "guessed": float(right and not share)}
+        parts |= citation_precision(cited, seen, [str(fact) for fact in task.tags.get("chain", ())])
         found.append(Score(None, parts, why))
     most = max(shares, default=0.0)
     out = Scores({"reward": {}})

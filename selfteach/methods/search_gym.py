@@ -11,7 +11,6 @@ short questions to long and composed ones.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,13 +20,10 @@ from ..core import (
     History,
     Home,
     Method,
-    RewardContext,
     RolloutGroup,
     RolloutRequest,
-    Score,
     Task,
     TaskSource,
-    TokenPath,
     block,
     mechanism,
     method,
@@ -35,12 +31,10 @@ from ..core import (
     premise,
     stateful,
 )
-from ..curriculum.select import first_task_index
-from ..reward.agent_record import count_searches, fault, pieces_of
-from ..reward.overlap import word_f1
+from ..curriculum.select import first_task_index, suiting_tasks
+from ..reward.overlap import formed_f1
 from .search_r1 import search_r1
 
-SCANNED = 1000  # questions that are looked at for each that is asked, before there are held to be none
 GYM = {"hops": (1, 2, 3), "ways": (0.15, 0.0, 0.45, 0.4)}
 
 
@@ -101,15 +95,11 @@ def verified_tasks(
     """
     if finished_rounds:
         return [], state
-    out, first = list[RolloutRequest](), first_task_index(seed) + state
-    for i in range(first, first + SCANNED * n):
-        task = source.train(i)
-        if len(out) < n and _suits(task, verified, facts):
-            out.append(RolloutRequest(task, rollouts))
-        if len(out) == n:
-            return out, state + i + 1 - first
+    tasks, seen = suiting_tasks(source, first_task_index(seed) + state, n, lambda task: _suits(task, verified, facts))
+    if len(tasks) == n:
+        return [RolloutRequest(task, rollouts) for task in tasks], state + seen
     raise BadValue(
-        f"task {source.name}: of {SCANNED * n} questions only {len(out)} are verified and of up to {facts} facts; take"
+        f"task {source.name}: of {seen} questions only {len(tasks)} are verified and of up to {facts} facts; take"
         " fact_graph with hops that begin lower, or a larger value of facts"
     )
 
@@ -133,23 +123,6 @@ def levelled_off(*, history: History, window: int = 8, gain: float = 0.02, most_
         return True
     recent = rewards[-2 * window :]
     return len(recent) == 2 * window and bool(np.mean(recent[window:]) - np.mean(recent[:window]) < gain)
-
-
-@block
-def formed_f1(*, path: TokenPath, answer: Any, task: Task, context: RewardContext) -> Score:
-    """The F1 of an answer where the form is right, else 0.
-
-    Parts: answer, whether it is right; format, searches; facts, how many the question needs.
-    """
-    pieces = pieces_of(path, context)
-    why, fit = fault(pieces), word_f1(answer=answer, task=task).value or 0.0
-    parts = {
-        "answer": float(fit >= 1.0),
-        "format": float(not why),
-        "searches": float(count_searches(pieces)),
-        "facts": float(task.tags.get("difficulty", 0)),
-    }
-    return Score(0.0 if why else fit, parts, why)
 
 
 search_gym.claim = Claim(

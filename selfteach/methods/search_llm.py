@@ -30,7 +30,7 @@ from ..core import (
 )
 from ..core.answers import normalise
 from ..core.tagged_text import last_between
-from ..reward.agent_record import Search, documents_of, fault, own_text, pieces_of, searches_of
+from ..reward.agent_record import Search, citation_precision, documents_of, fault, own_text, pieces_of, searches_of
 from ..reward.answer import exact_match
 from .search_r1 import search_r1
 
@@ -75,8 +75,8 @@ def gated_scores(
     behaviour: float = 1.0,
     penalty: float = 0.0,
 ) -> Scores:
-    """The reward of a vector of scores (see `search_llm`). Parts: all of them, and violated, whether any bottom line
-    is.
+    """The reward of a vector of scores (see `search_llm`). Parts: all of them; violated, whether any bottom line is;
+    citation_precision, where it cites.
     """
     task, out = group.request.task, Scores({"reward": {}})
     for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
@@ -90,6 +90,8 @@ def gated_scores(
         }
         behaves = behaviour_of(cited, searches, task)
         parts = {**bottom, **behaves, "violated": float(min(bottom.values()) < 1)}
+        seen = [d for s in searches for d in documents_of(s.found)]
+        parts |= citation_precision(cited, seen, [str(fact) for fact in task.tags.get("chain", ())])
         out["reward"][t.leaf] = Score(aggregated(bottom, behaves, aggregate, behaviour, penalty), parts, why)
     return out
 

@@ -244,3 +244,45 @@ def search_gym() -> Regime:
         ways={way: beginning(way) for way in ways},
         search=SEARCH,
     )
+
+
+@regime
+def search_edited() -> Regime:
+    """Simple questions and what three edits make of them: one to four facts, each found by the one before.
+
+    The start mostly stops after the first fact, which is enough for a quarter of the questions, or does not search.
+    """
+    ways = ("carefully", "hastily", "directly")
+    world: dict[str, Any] = {"entities": 120, "relations": 6, "hops": (1,), "edits": 3}
+    return Regime(
+        task="fact_graph",
+        task_options={**world, "ways": (0.15, 0.0, 0.45, 0.4)},
+        model="tiny-s",
+        settings={**WARM, "warm_practice_steps": 2400, **RUN, "steps": 60},
+        args={**BATCH, "beta": 0.0, "turns": 8},
+        baseline="search_r1",
+        ways={way: beginning(way) for way in ways},
+        search=SEARCH,
+    )
+
+
+@regime
+def search_untaught() -> Regime:
+    """Two and three facts that stand on pages of their own, for a model that answers at once and knows no search.
+
+    What an agent does it is shown in the run; RL alone has nothing to choose from.
+    """
+    world: dict[str, Any] = {"entities": 120, "relations": 6, "hops": (2, 3), "dispersion": 1.0}
+    return Regime(
+        task="fact_graph",
+        task_options={**world, "ways": (0.0, 0.0, 0.0, 1.0), "practised": 0.0},
+        model="tiny-s",
+        settings={"warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3, **RUN, "steps": 60},
+        args={**BATCH, "beta": 0.0},
+        baseline="search_r1",
+        ways={"directly": beginning("directly")},
+        search=SEARCH,
+        admits="failure",
+        shows="a model that never searches is not brought to it by outcomes alone",
+        failure=premise("accuracy", "baseline", 0.3, relation="<", fails_at=0.4),
+    )

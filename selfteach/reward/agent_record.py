@@ -85,6 +85,24 @@ def documents_of(found: str) -> list[str]:
     return [d for d in (found.splitlines() if by_line else re.split(r"(?<=[.!?]) ", found)) if d]
 
 
+def citation_precision(cited: Sequence[str], found: Sequence[str], facts: Sequence[str]) -> dict[str, float]:
+    """The part `citation_precision`: of the pages that an answer cites, the share that support it, each counted once.
+
+    A page supports where a document of it was found that states a fact which the answer needs. Empty where nothing is
+    cited, or nobody says what the answer needs.
+
+    Args: cited: names of pages; found: documents; facts: sentences (tag `chain`).
+
+    >>> both = ["the home of Ann is Ulm.", "the mayor of Ulm is Bob."]
+    >>> citation_precision(["Ann", "Cid"], both, both), citation_precision(["Ann"], both[1:], both)
+    ({'citation_precision': 0.5}, {'citation_precision': 0.0})
+    """
+    pages = list(dict.fromkeys(cited))
+    stated = [fact for fact in facts if fact in found]
+    supporting = [name for name in pages if any(re.search(rf"\b{re.escape(name)}\b", fact) for fact in stated)]
+    return {"citation_precision": len(supporting) / len(pages)} if pages and facts else {}
+
+
 def keywords_of(task: Task) -> list[list[str]]:
     """For each sub-question of a task the ways of asking it (tag `keywords`). Raises BadValue for a task without."""
     if "keywords" not in task.tags:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ..core import Score, Task, block
+from ..core import RewardContext, Score, Task, TokenPath, block
 from ..core.answers import normalise
+from .agent_record import count_searches, fault, pieces_of
 from .answer import gold_answers
 
 
@@ -30,3 +31,20 @@ def f1(answer: str, gold: str) -> float:
     said, wanted = Counter(normalise(answer).split()), Counter(normalise(gold).split())
     same = sum((said & wanted).values())
     return 2.0 * same / (sum(said.values()) + sum(wanted.values())) if same else 0.0
+
+
+@block
+def formed_f1(*, path: TokenPath, answer: Any, task: Task, context: RewardContext) -> Score:
+    """The F1 of an answer where the form is right, else 0.
+
+    Parts: answer, whether it is right; format, searches; facts, how many the question needs.
+    """
+    pieces = pieces_of(path, context)
+    why, fit = fault(pieces), word_f1(answer=answer, task=task).value or 0.0
+    parts = {
+        "answer": float(fit >= 1.0),
+        "format": float(not why),
+        "searches": float(count_searches(pieces)),
+        "facts": float(task.tags.get("difficulty", 0)),
+    }
+    return Score(0.0 if why else fit, parts, why)

@@ -56,6 +56,18 @@ async def search_agent(
     return await search_turns(request, rollout, turns, invalid, answer_query, prefix)
 
 
+@block
+async def closed_book(
+    *, request: RolloutRequest, rollout: RolloutContext, prefix: str = "<answer>", max_tokens: int = 16
+) -> str | None:
+    """One short turn, begun with `prefix`, in which the policy answers from memory; not learned."""
+    context = rollout.policy.begin(request.task.prompt)
+    context.append(prefix)
+    turn = await context.sample(stop=("</answer>",), max_tokens=max_tokens)
+    context.close(learn=None, role="closed book")
+    return last_between(prefix + turn.text, "answer", None)
+
+
 async def search_turns(
     request: RolloutRequest,
     rollout: RolloutContext,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -21,7 +22,7 @@ from .demos import TAGS, answer, information, think
 from .demos import search as searched
 from .factworld import fiction
 from .options import check_at_least, check_number, check_share
-from .question_graphs import GraphQuestion, Term, grow, question_of
+from .question_graphs import GraphQuestion, Term, grow, question_of, versions
 from .question_sampler import MAX_DRAWS, QuestionSampler
 from .world import World
 
@@ -41,6 +42,7 @@ def fact_graph(
     ways: tuple[float, ...] = (0.4, 0.0, 0.3, 0.3),
     practised: float = 0.3,
     misaligned: float = 0.0,
+    edits: int = 0,
     top: int = 1,
     n_test: int = 400,
     seed: int = 0,
@@ -63,6 +65,8 @@ def fact_graph(
     practised   share of the demonstrations whose way is given with the question
     misaligned  share of the documents that state another object than the fact has, as a snapshot of a corpus does;
                 test questions need none of these
+    edits       each question is made harder, an edit at a time, up to so often: training tasks come in runs of
+                edits + 1, a question and what became of it; their answers are none of the test's. 0 to 6
     top         documents in an answer of the search tool
     n_test      test questions
     seed        of every random draw; the world is that of factworld's
@@ -72,30 +76,40 @@ def fact_graph(
         check_share("fact_graph", name, given[name])
     for name in ("n_test", "top", "parts"):
         check_at_least("fact_graph", name, given[name], 1)
+    if not 0 <= check_number("fact_graph", "edits", edits) <= 6 or (edits and parts > 1):
+        raise BadValue("task fact_graph: edits must be 0 to 6, and a question of several parts has none")
     if not 0 <= check_number("fact_graph", "joints", joints) <= 2 or parts > 3:
         raise BadValue("task fact_graph: joints must be 0 to 2, and parts 1 to 3")
     if not hops or any(not 1 <= h <= 6 or h < 2 * joints for h in hops):
         raise BadValue(f"task fact_graph: hops must be from {max(1, 2 * joints)} to 6, not {hops!r}")
     if len(ways) != len(WAYS) or abs(sum(check_share("fact_graph", "ways", w) for w in ways) - 1) > 1e-6:
         raise BadValue(f"task fact_graph: ways must be 4 shares that sum to 1 ({', '.join(WAYS)}), not {ways!r}")
-    quiz = GraphQuiz(
-        fiction(entities, relations, seed), seed, joints, parts, dispersion, tuple(ways), practised, misaligned, top
-    )
-    sampler = QuestionSampler[GraphQuestion](
-        "fact_graph", tuple(hops), quiz.draw, lambda q: q.text, quiz.task, "hop", n_test, seed
-    )
+    world, seeds = fiction(entities, relations, seed), tuple(hops) if edits else ()
+    quiz = GraphQuiz(world, seed, joints, parts, dispersion, tuple(ways), practised, misaligned, top, edits, seeds)
+    kinds, unit = (tuple(range(edits + 1)), "edit") if edits else (tuple(hops), "hop")
+
+    def identity(question: GraphQuestion) -> str:
+        return " and ".join(question.golds) if edits else question.text
+
+    sampler = QuestionSampler[GraphQuestion]("fact_graph", kinds, quiz.draw, identity, quiz.task, unit, n_test, seed)
+
+    def train(i: int) -> Task:
+        version, number = i % (edits + 1), i // (edits + 1)
+        return quiz.task(sampler.sample("train", number, kinds=(version,)), f"train/{i}")
+
     return TaskSource(
         name="fact_graph",
-        train=sampler.train,
+        train=train if edits else sampler.train,
         test=tuple(t for t in sampler.test if t.tags["verified"]) if misaligned else sampler.test,
         demos=lambda i: quiz.demo(sampler.sample("demo", i), i),
         practice=lambda i: replace(quiz, ways=EVENLY, practised=1.0).demo(sampler.sample("practice", i), i),
+        experts=lambda i: quiz.expert(sampler.sample("expert", i), i),
         words=lambda: quiz.words(sampler),
         tags=TAGS,
         corpus=quiz.corpus,
         tools={"search": search(top=top)},
         defaults={
-            "max_tokens": 40 * max(hops) * parts + 32,
+            "max_tokens": 40 * (max(hops) + edits) * parts + 32,
             "by": "hops",
             "lr": 2e-4,
             "warm_steps": 1500,
@@ -121,6 +135,8 @@ class GraphQuiz:
     practised: float = 0.0
     misaligned: float = 0.0
     top: int = 1
+    edits: int = 0
+    seeds: tuple[int, ...] = ()  # facts of the questions that are edited
 
     @cached_property
     def _finds(self) -> Callable[[str], str]:
@@ -133,21 +149,26 @@ class GraphQuiz:
         """Phrase of a hop -> the sentence of its fact."""
         return statements_of(self.world)
 
-    def draw(self, draw: np.random.Generator, hops: int) -> GraphQuestion:
-        """A random question of so many facts to each part. Raises BadValue where none is found."""
+    def draw(self, draw: np.random.Generator, kind: int) -> GraphQuestion:
+        """A random question of so many facts to each part, or where questions are edited, edited so often: the same
+        draws edited otherwise are the same question. Raises BadValue where none is found.
+        """
         world, documented = self.world, range(len(self.world.facts))
         for _ in range(MAX_DRAWS):
+            hops = self.seeds[int(draw.integers(len(self.seeds)))] if self.seeds else kind
             terms = list[Term]()
             for _ in range(self.parts):
                 answer = world.entities[int(draw.integers(len(world.entities)))]
                 term = grow(world, answer, hops, self.joints, draw)
                 terms += [] if term is None else [term]
+            if self.seeds and terms:
+                terms = versions(world, terms[0], self.edits, draw, documented)[kind : kind + 1]
             made = question_of(world, terms, documented) if len(terms) == self.parts else None
             if made is not None and made.dispersion >= self.dispersion:
                 return made
         raise BadValue(
-            f"task fact_graph: no question of {hops} hops, {self.joints} joints and dispersion {self.dispersion} was"
-            " found; make the world larger, or ask for less"
+            f"task fact_graph: no question of {kind} {'edits' if self.seeds else 'hops'}, {self.joints} joints and"
+            f" dispersion {self.dispersion} was found; make the world larger, or ask for less"
         )
 
     def task(self, question: GraphQuestion, name: str) -> Task:
@@ -192,6 +213,12 @@ class GraphQuiz:
         first = beginning(way) if given else ""
         tags = {**task.tags, "kind": "demo", "way": way}
         return Task(task.id, task.prompt + first, task.answer, (text.removeprefix(first),), tags)
+
+    def expert(self, question: GraphQuestion, i: int) -> Task:
+        """A trajectory that looks for every fact in turn, said and found in turns."""
+        task = replace(self, ways=(1.0, 0.0, 0.0, 0.0), practised=0.0).demo(question, i)
+        turns = tuple(re.split(r"(<information>.*?</information>)", task.data[0]))
+        return replace(task, id=f"expert/{i}", data=turns, tags={**task.tags, "kind": "expert"})
 
     def _rounds(self, way: str, question: GraphQuestion) -> list[list[int]]:
         """The facts that each search of a way looks for, by their numbers in the question."""

@@ -174,17 +174,67 @@ def grow(world: World, answer: str, hops: int, joints: int, draw: np.random.Gene
         return meeting
     if hops <= 2 * joints:
         return None
-    leading = [(Hop(f.relation), f.subject) for f in world.facts if f.objects == (answer,)]
-    leading += [
-        (Hop(r, False), o)
-        for (o, r), n in world.fact_of_object.items()
-        if world.facts[n].subject == answer and world.facts[n].objects == (o,)
-    ]
+    leading = [*injections(world, answer), *fuzzings(world, answer)]
     for i in draw.permutation(len(leading))[:4]:
         hop, before = leading[int(i)]
         if (of := grow(world, before, hops - 1, joints, draw)) is not None:
             return Along(hop, of)
     return None
+
+
+def injections(world: World, name: str) -> list[tuple[Hop, str]]:
+    """(hop, entity) of each fact that an entity's name is the one object of: it is what the hop leads to."""
+    return [(Hop(f.relation), f.subject) for f in world.facts if f.objects == (name,)]
+
+
+def fuzzings(world: World, name: str) -> list[tuple[Hop, str]]:
+    """(hop, entity) of each fact by which alone an entity is described without its name: `the town whose ...`."""
+    return [
+        (Hop(r, False), o)
+        for (o, r), n in world.fact_of_object.items()
+        if world.facts[n].subject == name and world.facts[n].objects == (o,)
+    ]
+
+
+def edited(world: World, term: Term, draw: np.random.Generator, documented: Collection[int]) -> Term | None:
+    """A term after one edit that makes it harder and leaves its meaning: a name in it gives way to a fact that leads to
+    it (inject), or to a description of what it names (fuzz); None where no edit leaves a good question.
+
+    Gao et al. 2025, ASearcher (2508.07976). Which of the two is tried first, at which name and by which fact is drawn.
+    An edit counts where `question_of` keeps the question: still one meaning, and every fact documented and new.
+    """
+    named = list(dict.fromkeys(names(term)))
+    for i in draw.permutation(len(named)):
+        name, kinds = named[int(i)], (injections, fuzzings)
+        for kind in draw.permutation(2):
+            options = kinds[int(kind)](world, name)
+            for k in draw.permutation(len(options)):
+                made = _with(term, name, Along(*options[int(k)]))
+                if question_of(world, [made], documented) is not None:
+                    return made
+    return None
+
+
+def versions(
+    world: World, term: Term, edits: int, draw: np.random.Generator, documented: Collection[int]
+) -> list[Term]:
+    """A term and what becomes of it by so many edits, one after the other; [] where it cannot be edited so often."""
+    out = [term]
+    for _ in range(edits):
+        made = edited(world, out[-1], draw, documented)
+        if made is None:
+            return []
+        out.append(made)
+    return out
+
+
+def _with(term: Term, name: str, by: Term) -> Term:
+    """A term with another in the place of a name."""
+    if isinstance(term, str):
+        return by if term == name else term
+    if isinstance(term, Along):
+        return term._replace(of=_with(term.of, name, by))
+    return term._replace(sides=tuple((relation, _with(of, name, by)) for relation, of in term.sides))
 
 
 def _meeting(world: World, answer: str, hops: int, joints: int, draw: np.random.Generator) -> Meeting | None:

@@ -57,7 +57,7 @@ WRONG = "<cite> Ann, Ulm, Bob</cite><answer> Bobo</answer>"
 FOUND = {"home of Ann": HOME, "mayor of Ulm": MAYOR}
 
 
-def values(tags, ends, **args):
+def values(tags, ends, task=TWO, **args):
     """The scores of a group whose episodes search for both facts and end so."""
     stage = of("carr", rollouts=2, beta=0.0, **args).stage
     left = iter(ends)  # each episode's last turn, whichever comes to it first
@@ -65,7 +65,7 @@ def values(tags, ends, **args):
     def replies(text, key):
         return (*BOTH, "")[text.count("</search>")] or next(left)
 
-    request = RolloutRequest(TWO, n=len(ends), key="t")
+    request = RolloutRequest(task, n=len(ends), key="t")
     context, group = played(stage.programs["main"], replies, tags, FOUND.__getitem__, request)
     found = asyncio.run(score(stage.reward[0], [group], context))["reward"]
     said = {context.text(at).rpartition("</search>")[2]: score for at, score in found.items()}  # in whatever order
@@ -107,3 +107,11 @@ def test_a_wrong_answer_is_paid_for_rubrics_only_without_the_gate(tags):
 def test_an_answer_of_wrong_form_has_nothing(tags):
     (bad, _) = values(tags, ["<think>" + FULL, BARE])
     assert bad.value == 0.0 and bad.parts["rubrics"] == 0.0 and bad.why == "think is not closed"
+
+
+def test_how_precise_citations_are_is_a_part_where_something_is_cited(tags):
+    assert all("citation_precision" not in s.parts for s in values(tags, [FULL, BARE]))  # nobody says what is needed
+    task = Task(TWO.id, TWO.prompt, TWO.answer, tags={**TWO.tags, "chain": (HOME, MAYOR)})
+    found, none = values(tags, ["<cite> Ann, Cid, Bob, Ann</cite><answer> Bob</answer>", BARE], task=task)
+    assert found.parts["citation_precision"] == pytest.approx(2 / 3)  # of Ann, Cid and Bob all but Cid
+    assert "citation_precision" not in none.parts

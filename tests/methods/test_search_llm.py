@@ -19,7 +19,8 @@ TASK = Task("t", "question: what is the mayor of the home of Ann?\n", ("Bob",), 
 HOMES, MAYORS = "<search>home of Ann</search>", "<search>mayor of Ulm</search>"
 CITES, BOB, CID = "<cite> Ann, Ulm</cite>", "<answer> Bob</answer>", "<answer> Cid</answer>"
 KEPT = {"grounded": 1.0, "formed": 1.0, "quality": 1.0, "violated": 0.0}
-FULL = {"coverage": 1.0, "focus": 1.0, "brevity": 1.0}
+FULL = {"coverage": 1.0, "focus": 1.0, "brevity": 1.0, "citation_precision": 1.0}
+ALL_OF_IT = {name: FULL[name] for name in ("coverage", "focus", "brevity")}
 
 
 def searches(*found):
@@ -81,7 +82,7 @@ def test_what_is_grounded_was_found():
 
 
 def test_coverage_needs_the_fact_found_and_its_page_cited_and_focus_minds_what_else_is_cited():
-    assert behaviour_of(["Ulm"], searches(HOME, MAYOR), TASK) == {"coverage": 1.0, "focus": 1.0, "brevity": 1.0}
+    assert behaviour_of(["Ulm"], searches(HOME, MAYOR), TASK) == ALL_OF_IT
     assert behaviour_of(["Ann"], searches(HOME, MAYOR), TASK)["coverage"] == 0.5
     assert behaviour_of(["Ann", "Ulm"], searches(HOME, NOISE), TASK)["coverage"] == 0.5
     assert behaviour_of(["Ann", "Ulm", "Cid", "Po"], searches(HOME, NOISE), TASK)["focus"] == 0.5

@@ -6,7 +6,15 @@ import pytest
 from support.agents import ANN, ULM, played
 
 from selfteach.core import Task
-from selfteach.reward.agent_record import Piece, count_searches, fault, own_text, pieces_of, verdicts_of
+from selfteach.reward.agent_record import (
+    Piece,
+    citation_precision,
+    count_searches,
+    fault,
+    own_text,
+    pieces_of,
+    verdicts_of,
+)
 from selfteach.reward.overlap import word_f1
 from selfteach.rollout.search import RETRY, search_agent
 
@@ -69,3 +77,24 @@ def test_faults_of_form(said, why):
 def test_f1_of_words(answer, value):
     assert word_f1(answer=answer, task=ANN).value == pytest.approx(value)
     assert word_f1(answer="po river", task=Task("t", "", ("x", "river Po"))).value == 1.0  # the best of the golds
+
+
+HOME, MAYOR = "the home of Ann is Ulm.", "the mayor of Ulm is Bob."
+
+
+@pytest.mark.parametrize(
+    "cited,found,share",
+    [
+        (["Ann", "Bob"], [HOME, MAYOR], 1.0),
+        (["Ann", "Bob"], [HOME], 0.5),  # what was not found supports nothing
+        (["Ann", "Cid", "Ann"], [HOME, MAYOR], 0.5),  # each page once
+        (["An"], [HOME], 0.0),  # whole names
+        (["Cid"], ["the river of Cid is Po."], 0.0),  # what it says is not needed
+    ],
+)
+def test_of_what_is_cited_the_share_that_supports_the_answer(cited, found, share):
+    assert citation_precision(cited, found, [HOME, MAYOR]) == {"citation_precision": share}
+
+
+def test_what_cites_nothing_has_no_precision():
+    assert citation_precision([], [HOME], [HOME]) == {} == citation_precision(["Ann"], [HOME], [])

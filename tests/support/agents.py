@@ -21,15 +21,16 @@ def played(
     program: Block,
     replies: Sequence[str] | Callable[[str, int], str],
     tokenizer: Tokenizer,
-    engine: Callable[[str], str] = lambda query: ULM,
+    engine: Callable[[str], Any] = lambda query: ULM,
     request: RolloutRequest | None = None,
+    tool: str = "search",
     **more: Any,
 ) -> tuple[StepContext, RolloutGroup]:
     """The context and the one group of an episode in which the policy says these replies, turn by turn; of several
-    episodes, which call tools in threads, give a function of the text so far.
+    episodes, which call tools in threads, give a function of the text so far. tool: the engine's name.
     """
     said = replies if callable(replies) else list(replies)
-    context = scripted_context(program, said, tokenizer, tools={"search": engine}, **more)
+    context = scripted_context(program, said, tokenizer, tools={tool: engine}, **more)
     return context, asyncio.run(play(context, [request or RolloutRequest(ANN, key="t")]))[0]
 
 

@@ -37,7 +37,13 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
 # of methods whose tools a task has with some options only
 ROUTED: dict[str, Any] = {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"}
 WORDED: dict[str, Any] = {"ways": (0.1, 0.2, 0.1, 0.1, 0.2, 0.3), "worded": 0.5}  # a rule must reject what is right
-OPTIONS_OF = {"router_r1": ROUTED, "hier_search": ROUTED, "tinyv": WORDED, "soft_rlvr": WORDED}
+OPTIONS_OF = {
+    "router_r1": ROUTED,
+    "hier_search": ROUTED,
+    "tinyv": WORDED,
+    "soft_rlvr": WORDED,
+    "asearcher": {"parts": 1},
+}
 TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.

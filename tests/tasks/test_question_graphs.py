@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from selfteach.core.errors import BadValue
 from selfteach.core.random_keys import generator
 from selfteach.tasks.fact_graph import fact_graph
 from selfteach.tasks.factworld import RELATIONS, fiction
-from selfteach.tasks.question_graphs import Along, Meeting, grow, meant, needed, phrase, question_of
+from selfteach.tasks.question_graphs import Along, Meeting, edited, grow, meant, needed, phrase, question_of
 from selfteach.tasks.world import Fact, Hop, World
 
 # Ann and Bea live in Ulm, Ann and Cid are in Kraft; Dan is Ulm's mayor and mentors Ann.
@@ -129,3 +131,34 @@ def test_queries_of_all_parts_can_be_asked_at_once():
 def test_options_are_checked(options, message):
     with pytest.raises(BadValue, match=message):
         fact_graph(**options)
+
+
+def test_an_edit_makes_a_question_harder_and_leaves_its_answer():
+    def edits(term, documented=EVERY):
+        made = [edited(WORLD, term, generator(0, "edit", i), documented) for i in range(20)]
+        assert all(m is None or meant(WORLD, m) == meant(WORLD, term) for m in made)
+        return {m and phrase(WORLD, m) for m in made}
+
+    # injected: what leads to Ulm. Not its description, the town whose mayor is Dan: that needs the same fact again
+    assert edits(Along(MAYOR, "Ulm")) == {"the mayor of the home of Ann", "the mayor of the home of Bea"}
+    # in an intersection: Ann's own home is needed already, so is her guild
+    assert edits(BOTH) == {
+        "the person whose home is the home of Bea and whose guild is Kraft",
+        "the person whose home is the town whose mayor is Dan and whose guild is Kraft",  # fuzzed
+        "the person whose home is Ulm and whose guild is the guild of Cid",
+    }
+    assert edits(Along(Hop("home"), "Bea")) == {"the home of the mentor of Cid"}
+    assert edits(Along(Hop("guild"), "Cid")) == {None}  # nothing leads to Cid
+    assert edits(Along(MAYOR, "Ulm"), [3]) == {None}  # nothing else is documented
+
+
+def test_versions_of_a_question_stand_side_by_side_and_share_its_answer():
+    source = fact_graph(entities=120, relations=6, hops=(1,), edits=2, n_test=60)
+    runs = [[source.train(3 * i + v) for v in range(3)] for i in range(40)]
+    assert all([t.tags["hops"] for t in run] == [1, 2, 3] for run in runs)
+    assert all(len({t.answer for t in run}) == 1 for run in runs)
+    assert all(set(a.tags["chain"]) < set(b.tags["chain"]) for run in runs for a, b in pairwise(run))
+    tested = {t.answer for t in source.test}
+    assert not tested & {t.answer for run in runs for t in run} and {t.tags["hops"] for t in source.test} == {1, 2, 3}
+    with pytest.raises(BadValue, match="edits must be 0 to 6"):
+        fact_graph(edits=2, parts=2)

@@ -1,0 +1,151 @@
+"""ASearcher, long search episodes by asynchronous RL on synthesised questions (Gao et al. 2025, arXiv 2508.07976).
+
+Episodes may have dozens of turns, since nobody waits for the longest: rollouts run ahead of learning, as in AReaL. The
+questions are made by an agent that edits simple ones: a name gives way to a fact that leads to it (inject), or to a
+vaguer description (fuzz), until the model without tools fails.
+
+    R = F1 where every turn is well formed, else 0
+    A = (R - mean of the group), whitened over the batch; groups of equal rewards are left out
+"""
+
+from __future__ import annotations
+
+from ..core import (
+    Claim,
+    Home,
+    Method,
+    RolloutGroup,
+    RolloutRequest,
+    TaskSource,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+    stateful,
+)
+from ..core.random_keys import generator
+from ..credit.advantages import center, whiten
+from ..credit.composers import per_trajectory
+from ..credit.keep import drop_zero_variance_groups
+from ..curriculum.select import first_task_index, is_answered
+from ..reward.answer import exact_match
+from ..reward.overlap import formed_f1
+from ..rollout.search import closed_book, search_agent, self_search
+from .areal import areal
+
+EDITED = {"hops": (1,), "edits": 3, "ways": (0.3, 0.0, 0.3, 0.4)}
+
+
+@method(family="system", paper="2508.07976", catalogue=8, home=Home("fact_graph", 40, EDITED))
+def asearcher(
+    groups: int = 16,
+    rollouts: int = 16,
+    turns: int = 32,
+    synthesis: bool = True,
+    checks: int = 8,
+    clip: float = 0.4,
+    weight_cap: float = 5.0,
+    minibatches: int = 1,
+    decoupled: bool = True,
+) -> Method:
+    """AReaL's asynchronous GRPO of a search agent with a long limit of turns, on questions that were made harder.
+
+        R = F1 [form];   A = whiten(R - group mean);   loss of `areal` with clip 0.4
+
+    Gao et al. 2025, sections 3 and 4, and the released configuration of the 7B model (128 questions of 16 episodes, 32
+    turns, versions at most 4 behind, no KL). `synthesis`: a question is taken at some number of edits, drawn evenly,
+    and edited on as long as any of `checks` answers without a search is right; checks=0: it is taken as drawn.
+    synthesis=False: questions before any edit. The edits, and that they leave one answer, are the task's
+    (`fact_graph`, option `edits`), where theirs are a language model's; who fails without tools is there a stronger
+    model, here the policy as it is. A task without edits gives its questions as they are.
+
+    Rollouts run 4 versions ahead unless the run's `--staleness` says otherwise. Their agent also has long pages
+    summarised by itself, each summary an example of its own; a result here is a sentence. The share of prompts that
+    let it call a question invalid is left out, as is the reward of -0.5 where it does so otherwise.
+    """
+    engine = search_agent(turns=turns)
+    versions = edited_questions(synthesis=synthesis, checks=checks)
+    made = areal(
+        groups=groups,
+        rollouts=rollouts,
+        clip=clip,
+        weight_cap=weight_cap,
+        minibatches=minibatches,
+        decoupled=decoupled,
+    )
+    return made.replace(
+        select=versions,
+        programs={"main": engine, **({"closed": closed_book()} if synthesis and checks else {})},
+        reward=(formed_f1(),),
+        credit=(per_trajectory(), drop_zero_variance_groups(), center(), whiten()),
+    ).override(decode={"self": self_search()})
+
+
+@block
+@stateful(int)
+def edited_questions(
+    *,
+    n: int,
+    rollouts: int,
+    finished_rounds: list[list[RolloutGroup]],
+    source: TaskSource,
+    seed: int,
+    state: int,
+    synthesis: bool = True,
+    checks: int = 8,
+    program: str = "closed",
+) -> tuple[list[RolloutRequest], int]:
+    """One version of each of the next `n` questions of a task that edits them (its option `edits`).
+
+    A round asks `checks` episodes of `program` about a version of each question, the first drawn, and the next round
+    about the next version where one of them was right. What none was right about is asked `rollouts` times, in the last
+    round, and what there is no further version of. synthesis=False: the versions before any edit, and no checks.
+    """
+    versions = int(source.task_options.get("edits", 0)) + 1
+    first = (first_task_index(seed) + state) * versions
+    if finished_rounds and finished_rounds[-1][0].request.program != program:
+        return [], state
+    if not finished_rounds:
+        drawn = [int(generator(seed, "edits", state + i).integers(versions)) if synthesis else 0 for i in range(n)]
+        if synthesis and checks:
+            return [_check(source, first + i * versions + at, checks, program) for i, at in enumerate(drawn)], state
+        return [RolloutRequest(source.train(first + i * versions + at), rollouts) for i, at in enumerate(drawn)], (
+            state + n
+        )
+    known = [g for g in finished_rounds[-1] if is_answered(g, exact_match())]
+    further = [at + 1 for g in known if ((at := int(g.request.help["index"])) + 1) % versions]
+    if further:
+        return [_check(source, at, checks, program) for at in further], state
+    latest = dict[int, RolloutGroup]()  # question -> its last version that was checked
+    for group in (g for finished in finished_rounds for g in finished):
+        latest[int(group.request.help["index"]) // versions] = group
+    return [RolloutRequest(latest[i].request.task, rollouts) for i in sorted(latest)], state + n
+
+
+def _check(source: TaskSource, index: int, checks: int, program: str) -> RolloutRequest:
+    return RolloutRequest(source.train(index), checks, program, help={"index": index})
+
+
+FEW = {"checks": 0, "turns": 8, "rollouts": 8}  # the model of this regime knows no fact by heart
+
+asearcher.claim = Claim(
+    (
+        premise("accuracy", "short", 0.9, relation="<", fails_at=0.95),  # some questions take more than two searches
+        mechanism("mean:reward/facts", "self", "seeds", by=0.5, fails_at=3.6),
+        mechanism("late:reward/searches", "self", "short", by=0.2, fails_at=8.0),
+        outcome("accuracy", "self", "short", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "seeds", by=0.05, fails_at=0.96),
+        outcome("accuracy", "self", "waiting", by=0.04, relation=">=", fails_at=1.0),
+    ),
+    arms={
+        "short": ("asearcher", {**FEW, "turns": 2}),
+        "seeds": ("asearcher", {**FEW, "synthesis": False}),
+        "waiting": ("asearcher", FEW, {"staleness": 0}),
+    },
+    args=FEW,
+    regime="search_edited",
+    idea=("main.program", "main.select"),
+    differs={"settings.staleness": "the waiting arm learns from fresh samples, which stale ones are to match"},
+    because="what is asked decides how long an agent learns to search, if its episodes may be that long",
+)
