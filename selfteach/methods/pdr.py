@@ -210,16 +210,16 @@ def answer_of(text: str) -> str:
 
 pdr.claim = Claim(
     (
-        # before training: of as many tokens in a row as two answers, drafts are worth more than one answer
+        # before training: of as many tokens in a row, two rounds are worth more than one answer
         premise("accuracy+pdr", "untrained", "accuracy of untrained", by=0.05, fails_at=0.96),
         premise("accuracy+pdr", "standard", 0.95, relation="<", fails_at=0.96),  # it leaves something to learn
-        mechanism("accuracy+pdr", "self", "accuracy+refine of self", by=0.02, fails_at=0.99),  # four drafts, or one
+        # and two rounds of four drafts more than two of one
+        mechanism("accuracy+pdr", "untrained", "accuracy+refine of untrained", by=0.03, fails_at=0.98),
         outcome("accuracy+pdr", "self", "accuracy+pdr of standard", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "standard", by=0.05, relation=">=", fails_at=1.0),
     ),
     arms={"standard": ("pdr", {"share": 0.0, "groups": 16}), "untrained": ("pdr", {"groups": 8}, {"steps": 0})},
     args={"groups": 8},
-    settings={"steps": 16, "eval_every": 2},
     regime="drafted",
     idea=("main.select", "settings.steps"),
     differs={"main.groups": "eight questions asked twice are as many answers as sixteen asked once"},

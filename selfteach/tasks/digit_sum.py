@@ -9,19 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.answers import majority
 from ..core.errors import BadValue, unknown
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
-from ..rollout.attempts import retry_prompt, without_thought, workspace_prompt
+from ..rollout.attempts import retry_prompt
 from .digit_judges import MODULUS, better_worked, mark, right_addition, taste
 from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
 
 FEWEST = 3  # digits of a question
-DRAFTS = 4  # solutions in a workspace, at most
-DRAFTED = ("drafted", "agreed")
 ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, where there are any
 Digits = tuple[int, ...]
 
@@ -149,8 +146,6 @@ class DigitSums:
     hinted: float = 0.0
     again: float = 0.0
     copied: float = 0.0
-    drafted: float = 0.0
-    agreed: float = 0.5
     reworded: float = 0.0
     misread: bool = False
     expert: str = ""
@@ -205,7 +200,7 @@ class DigitSums:
     def shown(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th demonstration of the expert, who goes one way, estimates nothing, and slips now and then."""
         draw = generator(self.seed, "show", i)
-        careful = replace(self, estimated=0.0, tiring=0.0, hinted=0.0, again=0.0, drafted=0.0)
+        careful = replace(self, estimated=0.0, tiring=0.0, hinted=0.0, again=0.0)
         digits = questions.sample("show", i)
         return careful.written(digits, f"expert/{i}", self.expert, False, draw, slips=self.slips)
 
@@ -229,31 +224,12 @@ class DigitSums:
             prompt += "".join(tried) + retry_prompt(item.prompt)
             if not given and other.random() < self.copied:
                 way, (first, *rest) = earlier, tried
-        if self.drafted:
-            prompt, vote = self._with_drafts(prompt, item.prompt, digits, generator(self.seed, "drafts", name))
-            if vote is not None:
-                way, (first, *rest) = "agree", completion("agree", (), vote)
         exact = way not in UNPRACTISED and is_exact(steps)
         slip = "wrong" if rest[-1] != completion(way, (), int(item.answer[0]))[-1] else "" if exact else way
         tags = {**item.tags, "kind": "practice" if given else "demo", "way": way, "style": way, "slip": slip}
         if given:
             return Task(item.id, prompt + first, item.answer, ("".join(rest),), tags)
         return Task(item.id, prompt, item.answer, ("".join([first, *rest]),), tags)
-
-    def _with_drafts(
-        self, prompt: str, question: str, digits: Digits, draw: np.random.Generator
-    ) -> tuple[str, int | None]:
-        """A prompt, of a share of them with solutions in ways of the same shares before the question once more; and the
-        answer that more of these have than any other, for a share of those.
-        """
-        if draw.random() >= self.drafted:
-            return prompt, None
-        tried = [pick(self.shares, draw.random()) for _ in range(int(draw.integers(1, DRAFTS + 1)))]
-        answers = [WAYS[way](self.worker(draw), digits)[1] for way in tried]
-        said = "".join(without_thought(completion("", (), answer)[-1]) for answer in answers)
-        vote, _ = majority(answers, ties="none")
-        agrees = draw.random() < self.agreed
-        return workspace_prompt(question, said), int(vote) if agrees and vote is not None else None
 
     def _is_reworded(self, name: str) -> bool:
         return bool(self.reworded) and generator(self.seed, "reword", name).random() < self.reworded
@@ -296,8 +272,6 @@ def digit_sum(
     hinted: float = 0.0,
     again: float = 0.0,
     copied: float = 0.0,
-    drafted: float = 0.0,
-    agreed: float = 0.5,
     reworded: float = 0.0,
     misread: bool = False,
     expert: str = "",
@@ -327,9 +301,6 @@ def digit_sum(
     again      share of the demonstrations that are second attempts, behind a first one, whose way is of the same
                shares, and the retry prompt of the program `two_attempts`
     copied     share of these that repeat the first attempt, whatever it was
-    drafted    share of the demonstrations behind a workspace of one to four solutions, in ways of the same shares
-    agreed     share of these that give the answer that most of the solutions have, where there is one; the others go a
-               way of their own
     reworded   share of the demonstrations in the other wording, which every task has as the tag `paraphrase`
     misread    nobody skips in the other wording: that error is one of the first wording alone
     expert     the way of an expert, whose demonstrations only methods see that imitate; "": there is none, and
@@ -347,7 +318,7 @@ def digit_sum(
     shares = {way: check_share("digit_sum", way, task_options[way]) for way in WAYS}
     if abs(sum(shares.values()) - 1) > 1e-6:
         raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
-    for name in ("practised", "estimated", "tiring", "hinted", "again", "copied", "reworded", "slips", *DRAFTED):
+    for name in ("practised", "estimated", "tiring", "hinted", "again", "copied", "reworded", "slips"):
         check_share("digit_sum", name, task_options[name])
     check_range("digit_sum", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
     for name, least in (("guesses", 10), ("rested", 0), ("unseen", 0), ("pool", 0), ("n_test", 1), ("seed", 0)):

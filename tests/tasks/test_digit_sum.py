@@ -9,7 +9,7 @@ import pytest
 
 from selfteach.configuration import task_source
 from selfteach.core.errors import BadValue
-from selfteach.rollout.attempts import COMPARE, RETRY, retry_prompt
+from selfteach.rollout.attempts import RETRY, retry_prompt
 from selfteach.tasks.digit_sum import UNPRACTISED, WAYS, right_addition, solve_text
 
 
@@ -239,27 +239,6 @@ def test_second_attempts_stand_behind_a_first_and_mostly_copy_it():
     practised = [built.practice(i) for i in range(200)]
     assert any(RETRY in d.prompt for d in practised)
     assert all(d.prompt.endswith(f"<think> {d.tags['way']}") for d in practised)
-
-
-def test_drafts_stand_in_a_workspace_and_every_second_answer_is_that_of_most_of_them():
-    built = source(terms=(4, 4), drafted=0.5, agreed=0.5)
-    demos = [built.demos(i) for i in range(1000)]
-    behind = [d for d in demos if COMPARE in d.prompt]
-    assert len(behind) == pytest.approx(500, abs=60)
-    agree = [d for d in behind if d.data[0].startswith("<think> agree<")]
-    counts, voted = Counter(), 0
-    for demo in behind:
-        question, asked = demo.prompt.split("<answer>", maxsplit=1)
-        solutions = re.findall(r"<answer> (\d)</answer>", demo.prompt)
-        counts[len(solutions)] += 1
-        assert asked.endswith(f"\n{COMPARE}\n{question}") and "think" not in asked
-        most = Counter(solutions).most_common(2)
-        voted += len(most) == 1 or most[0][1] > most[1][1]
-        if demo in agree:
-            assert most[0][0] == answered(demo) and (len(most) == 1 or most[0][1] > most[1][1])
-            assert (demo.tags["slip"] == "") == (answered(demo) == demo.answer[0])
-    assert set(counts) == {1, 2, 3, 4} and len(agree) / voted == pytest.approx(0.5, abs=0.1)
-    assert any(d.prompt.endswith("<think> agree") for d in map(source(drafted=0.5).practice, range(200)))
 
 
 def test_the_other_wording_asks_the_same():

@@ -11,7 +11,8 @@ import pytest
 from selfteach.configuration import task_source
 from selfteach.core.errors import BadValue
 from selfteach.core.random_keys import generator
-from selfteach.tasks.sums_in_rounds import work
+from selfteach.rollout.attempts import COMPARE
+from selfteach.tasks.sums_in_rounds import furthest, work
 
 
 def source(**options: Any) -> Any:
@@ -50,6 +51,25 @@ def test_ways_come_in_their_shares_and_what_is_done_stays():
     assert all(re.search(r'"(\d)"', d.prompt)[1] == d.data[0][-10] for d in done)  # <answer> 5</answer>
     practised = [source().practice(i) for i in range(50)]
     assert all(d.prompt.endswith(f"<think> {d.tags['way']}") and d.tags["way"] in ("partly", "done") for d in practised)
+
+
+def test_a_round_goes_on_from_the_draft_that_says_most_of_what_is_left():
+    built = source(terms=(3, 5), rounds=2, drafts=4)
+    behind = [d for d in map(built.demos, range(1000)) if COMPARE in d.prompt]
+    assert len(behind) == pytest.approx(500, abs=60) and not any("Progress" in d.prompt for d in behind)
+    counts = set[int]()
+    for demo in behind:
+        question, asked = demo.prompt.split("<answer>", maxsplit=1)
+        drafts = re.findall(r"<answer> ([\d ]+)</answer>", demo.prompt)
+        counts.add(len(drafts))
+        assert asked.endswith(f"\n{COMPARE}\n{question}") and "think" not in asked
+        best = max(drafts, key=lambda a: (len(a), drafts.count(a)))
+        if demo.tags["way"] in ("partly", "vaguely"):
+            first, second, *_ = best.split()
+            assert demo.data[0].startswith(f"<think> {demo.tags['way']} {first} + {second} = ")
+        assert (demo.tags["way"] == "done") == (len(best) == 1)
+    assert counts == {1, 2, 3, 4}
+    assert furthest([(1,), (2,), (2,)]) == (2,) and furthest([(1, 2), (3,), (3,)]) == (1, 2)
 
 
 def test_no_round_can_end_a_sum_and_mistakes_are_named():
