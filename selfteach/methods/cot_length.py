@@ -34,7 +34,7 @@ from .grpo import grpo
 
 
 @method(family="efficiency", paper="2502.07266", catalogue=350)
-def cot_length(groups: int = 16, rollouts: int = 8, votes: int = 16, width: int = 8, keep: int = 1) -> Method:
+def cot_length(groups: int = 16, rollouts: int = 8, votes: int = 16, width: int = 4, keep: int = 1) -> Method:
     """GRPO, with a vote among answers of the lengths whose answers agree, and a vote among all.
 
         filtered   of `votes` answers, in bins of `width` tokens, the majority of the `keep` bins of least entropy
@@ -93,7 +93,7 @@ async def length_filtered_vote(
     request: RolloutRequest,
     rollout: RolloutContext,
     k: int = 16,
-    width: int = 8,
+    width: int = 4,
     keep: int = 1,
     model_role: str = "policy",
     stop: tuple[str, ...] = ("</answer>",),
@@ -135,7 +135,7 @@ def entropy(answers: Sequence[str | None]) -> float:
 cot_length.claim = Claim(
     (
         # the start answers at several lengths, of which not all are right, and a vote of all leaves something to gain
-        premise("accuracy+vote", "self", 0.9, relation="<", fails_at=0.95),
+        premise("accuracy+vote", "self", 0.95, relation="<", fails_at=0.96),
         premise("length", "self", "length_right of self", by=2.0, fails_at=1e9),
         # RL has no reward for length, and moves it to where answers are right
         mechanism("length", "trained", "length of self", by=2.0, relation="<", fails_at=0.0),

@@ -27,11 +27,10 @@ from ..core import (
     outcome,
     premise,
 )
-from ..core.tagged_text import last_between
 from ..reward.answer import exact_match, thought_then_answer
 from ..reward.answer_verdicts import judge_answers
 from ..reward.combine import weighted
-from ..rollout.attempts import progress_prompt
+from ..rollout.attempts import answer_in, progress_prompt
 from .grpo import grpo
 
 
@@ -92,7 +91,7 @@ async def first_round(
     context = rollout.policy.begin(request.task.prompt)
     turn = await context.sample(stop=stop)
     context.close()
-    answer = answer_of(turn.text)
+    answer = answer_in(turn.text)
     if rounds > 1:
         following = (
             later_rounds(request, rollout, answer, rounds, stop, None, temperature=temperature, top_p=top_p)
@@ -110,7 +109,7 @@ async def in_rounds(
     context = rollout.policy.begin(request.task.prompt)
     turn = await context.sample(stop=stop)
     context.close(learn="main" if rounds == 1 else None)
-    return await later_rounds(request, rollout, answer_of(turn.text), rounds, stop, "main")
+    return await later_rounds(request, rollout, answer_in(turn.text), rounds, stop, "main")
 
 
 async def later_rounds(
@@ -126,14 +125,9 @@ async def later_rounds(
     for number in range(1, rounds):
         last = number == rounds - 1
         context = rollout.policy.begin(progress_prompt(request.task.prompt, number, answer, last))
-        answer = answer_of((await context.sample(stop=stop, **sampling)).text)
+        answer = answer_in((await context.sample(stop=stop, **sampling)).text)
         context.close(learn=learn if last else None, role="last" if last else "between")
     return answer
-
-
-def answer_of(text: str) -> str:
-    """What a round carries on: its answer; all that it said where it gave none, as where the token limit cut it."""
-    return last_between(text, "answer", text.strip())
 
 
 @block
@@ -150,14 +144,14 @@ async def mean_outcome(
     for episode in group.episodes:
         for own in (t for t in episode.trajectories if t.learn is not None):
             last = [t.leaf for t in episode.trajectories if t.role == role and t.status != "limit"]
-            ends[own.leaf] = [(at, answer_of(context.text(at))) for at in last or [own.leaf]]
+            ends[own.leaf] = [(at, answer_in(context.text(at))) for at in last or [own.leaf]]
     answers = [pair for pairs in ends.values() for pair in pairs]
     verdicts = await judge_answers(judge or exact_match(), group, answers, context, deadline)
     out: dict[Ref, Score] = {}
     for own, pairs in ends.items():
         known = [v for at, _ in pairs if (v := verdicts[at].value) is not None]
         share = sum(known) / len(known) if known else None
-        parts = {"progress": float(len(answer_of(context.text(own)).split()))}
+        parts = {"progress": float(len(answer_in(context.text(own)).split()))}
         error = next((e for at, _ in pairs if (e := verdicts[at].error)), None) if share is None else None
         out[own] = Score(share, parts if share is None else {**parts, "right": share}, "", error)
     return {"reward": out}

@@ -30,9 +30,8 @@ from ..core import (
     stateful,
 )
 from ..core.answers import canonical
-from ..core.tagged_text import last_between
 from ..curriculum.select import next_tasks
-from ..rollout.attempts import without_thought, workspace_prompt
+from ..rollout.attempts import answer_in, without_thought, workspace_prompt
 from ..rollout.single import single
 from .grpo import grpo
 
@@ -128,7 +127,7 @@ async def refinement(
     context = rollout.policy.begin(prompt)
     turn = await context.sample(stop=stop)
     context.close()
-    return answer_of(turn.text)
+    return answer_in(turn.text)
 
 
 @block
@@ -156,7 +155,7 @@ async def improving_rounds(
         for context in contexts:
             context.close(**({} if number == rounds else {"learn": None, "role": "draft"}))
         ends, text = [turn.at for turn in turns], turns[0].text
-    return answer_of(text)
+    return answer_in(text)
 
 
 async def next_prompts(
@@ -177,7 +176,7 @@ async def next_prompts(
         context.close(learn=None, role="summary")
         return [workspace_prompt(prompt, turn.text)] * count
     if distil == "top_k":
-        chosen = [most_voted([answer_of(rollout.text(at)) for at in ends], keep)] * count
+        chosen = [most_voted([answer_in(rollout.text(at)) for at in ends], keep)] * count
     else:
         draw = rollout.random(f"workspace {ends[0].node}")
         size = min(keep, len(ends))
@@ -201,11 +200,6 @@ def most_voted(answers: Sequence[str], k: int) -> list[int]:
     names = [canonical(a) for a in answers]
     ranked = sorted(range(len(names)), key=lambda i: -sum(n == names[i] for n in names))
     return sorted(ranked[:k])
-
-
-def answer_of(text: str) -> str:
-    """The answer in a text: what its last <answer>...</answer> holds, else all of it."""
-    return last_between(text, "answer", text.strip())
 
 
 pdr.claim = Claim(

@@ -339,7 +339,7 @@ def rounds() -> Regime:
     return Regime(
         task="sums_in_rounds",
         model="tiny-s",
-        settings={**WARM, **RUN, "steps": 40, "eval_every": 4},
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 30, "eval_every": 3},
         args=BATCH,
         ways=beginnings("partly", "vaguely", "guess"),
         search=SEARCH,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.tagged_text import last_between
+
 RETRY = "There might be an error in the solution above. Correct it, and give the final solution."
 COMPARE = "Solutions above may be wrong. Compare them, and give the final solution."
 
@@ -31,6 +33,15 @@ def workspace_prompt(prompt: Any, workspace: str, instruction: str = COMPARE) ->
     """
     again = retry_prompt(prompt, instruction) if isinstance(prompt, str) else f"\n{instruction}"
     return prompt_with(prompt, workspace + again if workspace else "")
+
+
+def answer_in(text: str) -> str:
+    """The answer in a text: what its last <answer>...</answer> holds; all of it where there is none.
+
+    >>> answer_in("<answer> 5</answer>"), answer_in(" 2 + 3 is 5 ")
+    ('5', '2 + 3 is 5')
+    """
+    return last_between(text, "answer", text.strip())
 
 
 def without_thought(text: str) -> str:
