@@ -25,6 +25,7 @@ from .confclip import confclip as confclip
 from .cooper import cooper as cooper
 from .cooper import rule_only as rule_only
 from .copg import copg as copg
+from .cot_length import cot_length as cot_length
 from .dapo import dapo as dapo
 from .decs import decs as decs
 from .deep_researcher import deep_researcher as deep_researcher
@@ -61,10 +62,12 @@ from .lite_ppo import lite_ppo as lite_ppo
 from .m2po import m2po as m2po
 from .magistral import magistral as magistral
 from .masa import masa as masa
+from .motif import motif as motif
 from .nft import nft as nft
 from .open_rs import open_rs as open_rs
 from .oprl import oprl as oprl
 from .pcl import pcl as pcl
+from .pdr import pdr as pdr
 from .per_step_dpo import per_step_dpo as per_step_dpo
 from .pipo import pipo as pipo
 from .ppo import ppo as ppo
@@ -104,8 +107,10 @@ from .sec import sec as sec
 from .seele import seele as seele
 from .self_certainty import self_certainty as self_certainty
 from .self_evolution import self_evolution as self_evolution
+from .self_rewarded_efficiency import self_rewarded_efficiency as self_rewarded_efficiency
 from .self_verification import self_verification as self_verification
 from .sft import sft as sft
+from .sft_then_grpo import sft_then_grpo as sft_then_grpo
 from .sharpening import sharpening as sharpening
 from .shiq import shiq as shiq
 from .slate import slate as slate

@@ -8,12 +8,12 @@ from typing import Literal
 from ..core import BadValue, Block, Method, ModelRole, Stage, Term, Update, WeightSpec
 from ..credit.composers import per_trajectory
 from ..credit.replay import delayed
-from ..curriculum.select import demonstrated_answers, uniform
+from ..curriculum.select import demonstrated_answers, experts, uniform
 from ..objective.likelihood import nll
 from ..objective.loss_weights import prompt_mean, token_mean
 from ..reward.answer import exact_match
 from ..rollout.judgement import read_judgement
-from ..rollout.single import single
+from ..rollout.single import read, single
 
 
 def delayed_trajectories(delay: int) -> Block:
@@ -60,6 +60,24 @@ def policy_method(
                 sync=sync,
             ),
         )
+    )
+
+
+def imitation_stage(
+    name: str, until: int, pool: int, batch: int, style: str = "", slips: bool = False, lr: float | None = None
+) -> Stage:
+    """`until` steps of supervised learning of the policy, each on `batch` of an expert's demonstrations (`experts`)."""
+    return Stage(
+        name=name,
+        select=experts(pool=pool, style=style, slips=slips),
+        programs={"main": read()},
+        reward=(),
+        credit=(per_trajectory(),),
+        updates=(Update(("policy",), (Term(nll(), loss_weights=token_mean()),), lr=lr),),
+        groups=batch,
+        rollouts=1,
+        until=until,
+        data=True,
     )
 
 

@@ -21,9 +21,6 @@ from ..core import (
     RolloutGroup,
     Score,
     Scores,
-    Stage,
-    Term,
-    Update,
     block,
     mechanism,
     method,
@@ -31,13 +28,9 @@ from ..core import (
     premise,
 )
 from ..core.answers import normalise
-from ..credit.composers import per_trajectory
-from ..curriculum.select import experts
-from ..objective.likelihood import nll
-from ..objective.loss_weights import token_mean
 from ..reward.agent_record import Search, Verdict, pieces_of, searches_of, verdicts_of
 from ..reward.answer import exact_match
-from ..rollout.single import read
+from .base import imitation_stage
 from .search_r1 import search_r1
 
 JUDGED = {"ways": (0.1, 0.3, 0.2, 0.1, 0.1, 0.2), "irrelevant": 0.4, "says": "judge", "looked_up": 1.0}
@@ -76,18 +69,7 @@ def behavior_priming(
     )
     if not prime_steps:
         return main
-    prime = Stage(
-        name="prime",
-        select=experts(pool=pool, style=style, slips=True),
-        programs={"main": read()},
-        reward=(),
-        credit=(per_trajectory(),),
-        updates=(Update(("policy",), (Term(nll(), loss_weights=token_mean()),)),),
-        groups=batch,
-        rollouts=1,
-        until=prime_steps,
-        data=True,
-    )
+    prime = imitation_stage("prime", prime_steps, pool, batch, style=style, slips=True)
     return main.override(stages=(prime, replace(main.stage, name="main")))
 
 

@@ -11,7 +11,6 @@ discounted back over rounds, so that what leads to an answer sooner is worth mor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..core import (
     Claim,
@@ -35,6 +34,7 @@ from ..core.tagged_text import last_between, without_tags
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..reward.answer import exact_match
+from ..rollout.attempts import prompt_with
 from ..rollout.search import workspace
 from .gspo import gspo
 
@@ -107,7 +107,7 @@ async def research_rounds(
     """
     report, seen, answer, rounds = "", "", None, list[ModelContext]()
     while answer is None and len(rounds) < turns:
-        context = rollout.policy.begin(_with_workspace(request.task.prompt, seen))
+        context = rollout.policy.begin(prompt_with(request.task.prompt, seen))
         context.append(prefix)
         turn = await context.sample(stop=("</search>", "</answer>"))
         if turn.status == "limit":
@@ -123,14 +123,6 @@ async def research_rounds(
         context.note(round=n, rounds=len(rounds))
         context.close()
     return answer
-
-
-def _with_workspace(prompt: Any, seen: str) -> Any:
-    """A prompt, text or messages, with a workspace after the question."""
-    if isinstance(prompt, str) or not seen:
-        return prompt + seen if seen else prompt
-    *before, last = prompt
-    return [*before, {**last, "content": f"{last['content']}\n{seen}"}]
 
 
 iter_research.claim = Claim(

@@ -8,11 +8,9 @@ reward in place of accuracy, which keeps answers within a tight limit.
 
 from __future__ import annotations
 
-import re
-
-from ..core import Claim, Method, Sampling, Score, block, mechanism, method, outcome, premise
+from ..core import Claim, Method, Sampling, mechanism, method, outcome, premise
 from ..curriculum.select import pool
-from ..reward.answer import exact_match
+from ..reward.answer import exact_match, thought_then_answer
 from ..reward.combine import weighted
 from ..reward.length import cosine_scaled
 from .grpo import grpo
@@ -58,17 +56,6 @@ def open_rs(
         reward=(weighted(parts=parts),), sampling=Sampling(temperature=temperature)
     )
     return base.replace(select=pool(size=questions)) if questions else base
-
-
-@block
-def thought_then_answer(*, text: str) -> Score:
-    """1 where a response is <think>...</think> and then <answer>...</answer>, and nothing else; 0 elsewhere.
-
-    >>> [thought_then_answer(text=t).value for t in ("<think>a</think> <answer>1</answer>", "<answer>1</answer>")]
-    [1.0, 0.0]
-    """
-    right = re.fullmatch(r"\s*<think>.*?</think>\s*<answer>.*?</answer>\s*", text, re.DOTALL) is not None
-    return Score(float(right), {"format": float(right)})
 
 
 open_rs.claim = Claim(

@@ -264,6 +264,23 @@ def taught() -> Regime:
 
 
 @regime
+def taught_long() -> Regime:
+    """`taught` by an expert without slips that works everything out twice: right, and twice as long as it need be."""
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=0.004, skipping=0.3, quickly=0.296, guess=0.4), "expert": "twice"},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 100, "eval_every": 10},
+        args=BATCH,
+        ways=beginnings("slowly", "twice", "skipping", "quickly", "guess"),
+        search=SEARCH,
+        admits="failure",
+        shows="GRPO alone does not find the way that an expert shows",
+        failure=premise("accuracy", "baseline", 0.5, relation="<", fails_at=0.6),
+    )
+
+
+@regime
 def steep() -> Regime:
     """Three to nine digits: up to six trivial at the start, seven and eight within reach, nine hopeless; ten held out.
 
@@ -291,6 +308,40 @@ def second_attempts() -> Regime:
         settings={**WARM, **RUN, "steps": 60},
         args=BATCH,
         ways=beginnings("slowly", "quickly", "guess"),
+        search=SEARCH,
+    )
+
+
+@regime
+def drafted() -> Regime:
+    """Sums of which most are too long for one answer, for a policy that goes on from drafts of its own.
+
+    One answer in three says what it has added and what is left, so that of several drafts one mostly does. Alone only
+    the shortest sums can be ended; for the others a guess is as good as anything, and better than to say what is left.
+    """
+    return Regime(
+        task="sums_in_rounds",
+        task_options={"terms": (3, 5), "rounds": 2, "drafts": 4},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 40, "eval_every": 4},
+        args=BATCH,
+        ways=beginnings("partly", "vaguely", "guess"),
+        search=SEARCH,
+    )
+
+
+@regime
+def rounds() -> Regime:
+    """Sums too long for one round, of which an answer alone is carried on: one way in three leaves all that is needed.
+
+    For what a round answers itself a guess is as good as anything, as no round can end the sum.
+    """
+    return Regime(
+        task="sums_in_rounds",
+        model="tiny-s",
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 30, "eval_every": 3},
+        args=BATCH,
+        ways=beginnings("partly", "vaguely", "guess"),
         search=SEARCH,
     )
 

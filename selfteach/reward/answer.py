@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -56,3 +57,14 @@ def same_text(*, answer: Any, task: Task) -> Score:
     return Score(
         float(right), {"answer": float(right)}, "" if right else f"wanted {' | '.join(gold_answers(task)[:3])}"
     )
+
+
+@block
+def thought_then_answer(*, text: str) -> Score:
+    """1 where a response is <think>...</think> and then <answer>...</answer>, and nothing else; 0 elsewhere.
+
+    >>> [thought_then_answer(text=t).value for t in ("<think>a</think> <answer>1</answer>", "<answer>1</answer>")]
+    [1.0, 0.0]
+    """
+    right = re.fullmatch(r"\s*<think>.*?</think>\s*<answer>.*?</answer>\s*", text, re.DOTALL) is not None
+    return Score(float(right), {"format": float(right)})

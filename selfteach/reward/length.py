@@ -101,8 +101,9 @@ async def with_brevity(
     deadline: float,
     judge: Block | None = None,
     weight: float = 1.0,
+    judged: float = 1.0,
 ) -> Scores:
-    """A judge's reward and the length reward (section 2.3.3).
+    """`judged` times a judge's reward and `weight` times the length reward (Kimi k1.5, 2501.12599, section 2.3.3).
 
     judge: right from 1 on; None: exact_match. Parts: those of the judge, right, brevity. Unknown rewards stay unknown.
     """
@@ -115,7 +116,7 @@ async def with_brevity(
     for at, is_right, extra in zip(known, right, added, strict=True):
         have = verdicts[at]
         parts = {**have.parts, "right": float(is_right), "brevity": extra}
-        out[at] = Score((have.value or 0.0) + weight * extra, parts, have.why, have.error)
+        out[at] = Score(judged * (have.value or 0.0) + weight * extra, parts, have.why, have.error)
     return {"reward": out}
 
 

@@ -337,7 +337,7 @@ def digit_sum(
     questions = replace(everything, kinds=kinds[: len(kinds) - unseen])
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = replace(writer, shares=dict.fromkeys(WAYS, 1 / len(WAYS)), practised=0.0, guesses=MODULUS)
-    steps = (most - 1) * (3 if looping else 2 if twice else 1)
+    steps = (most - 1) * (3 if looping else 2 if twice or expert == "twice" else 1)
     return TaskSource(
         name="digit_sum",
         train=(lambda i: questions.train(i % pool)) if pool else questions.train,

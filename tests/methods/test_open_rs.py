@@ -8,7 +8,7 @@ import pytest
 from support.answers import answered_group, paid
 from support.battery import of
 
-from selfteach.methods.open_rs import thought_then_answer
+from selfteach.reward.answer import thought_then_answer
 
 FORM = "<think>a</think><answer>7</answer>"  # 34 letters
 
