@@ -24,11 +24,11 @@ NAMES = {
         mix_from mu neg_weight offset outcome penalty plateau power process redundancy reflection repetition
         replayed resets retrieval retrieved revisions scale search_reward smooth solved split std_share step
         steps structure success target tau temperature tolerance tried unformed usage verifications
-        verify_from""",
-    POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
+        verify_from critic_beta likelihood target_kl""",
+    POSITIVE: "base cutoff far_high far_low lr rho top_p weight_cap",
     A_SHARE: """bar cap checker_noise decay drop_share ema_decay error fixed format gamma gamma_repetition gate_high
         gate_low highest label_smoothing lam least_probability length_weight mu_valley noise_end noise_start
-        prune rate saturation share static teacher_noise weight""",
+        prune rate saturation share static teacher_noise weight roll_in""",
 }
 RANGES: Mapping[str, Range] = {name: found for found, names in NAMES.items() for name in names.split()}
 ENDINGS: Mapping[str, Range] = {"_lr": POSITIVE, "_epochs": ONE_OR_MORE, "_minibatches": ONE_OR_MORE} | dict.fromkeys(

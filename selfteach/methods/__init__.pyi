@@ -60,6 +60,7 @@ from .m2po import m2po as m2po
 from .magistral import magistral as magistral
 from .masa import masa as masa
 from .nft import nft as nft
+from .nlpo import nlpo as nlpo
 from .open_rs import open_rs as open_rs
 from .oprl import oprl as oprl
 from .pcl import pcl as pcl
@@ -70,6 +71,7 @@ from .ppr import ppr as ppr
 from .prime import prime as prime
 from .prioritized_kl import prioritized_kl as prioritized_kl
 from .prorl import prorl as prorl
+from .q_sharp import q_sharp as q_sharp
 from .qerl import qerl as qerl
 from .r1_searcher import r1_searcher as r1_searcher
 from .r1_searcher_pp import r1_searcher_pp as r1_searcher_pp
@@ -121,6 +123,7 @@ from .ssrl import think_then_answer as think_then_answer
 from .ssrl_experiments import ssrl_variant as ssrl_variant
 from .step_search import step_search as step_search
 from .subsearch import subsearch as subsearch
+from .sweet_rl import sweet_rl as sweet_rl
 from .tango import tango as tango
 from .tempo import tempo as tempo
 from .temporal_self_rewarding import temporal_self_rewarding as temporal_self_rewarding

@@ -102,6 +102,8 @@ class Reserved:
     def blank_prompt(prompt: Any) -> np.ndarray:
         return np.zeros(1, np.int32)
 
+    render = blank_prompt
+
     @staticmethod
     def token_bytes(ids: Any) -> list[bytes]:
         return [b" " + b"abcd"[i // 6 : i // 6 + 1] for i in ids]  # four words, so that answers share phrases
