@@ -16,7 +16,7 @@ NAMES = {
     ONE_OR_MORE: """attempts batch branch candidates cycle divisor epochs every facts groups iteration k keep limit
         max_states min_target minibatches most ngram noise partial places pool prefix proposals questions
         references rollouts rounds samples searches seeds size solutions stages stride sync target_step tasks tokens
-        turns verdicts votes wanted_pages wanted_searches window""",
+        turns verdicts votes wanted_pages wanted_searches window plenty sft_groups""",
     NOT_NEGATIVE: """alpha alpha_end answerable behaviour beta beta1 beta2 beta_first beta_min bonus budget buffer cache
         calibration capacity checks clip clip_high compensation delay density drop early eta examples explore
         far floor forecasts form format_penalty format_reward gain gate_from grounding guesses high high_max
@@ -24,7 +24,7 @@ NAMES = {
         mix_from mu neg_weight offset outcome penalty plateau power process redundancy reflection repetition
         replayed resets retrieval retrieved revisions scale search_reward smooth solved split std_share step
         steps structure success target tau temperature tolerance tried unformed usage verifications
-        verify_from critic_beta likelihood target_kl""",
+        verify_from accuracy critic_beta hypotheses likelihood target_kl""",
     POSITIVE: "base cutoff far_high far_low lr rho top_p weight_cap",
     A_SHARE: """bar cap checker_noise decay drop_share ema_decay error fixed format gamma gamma_repetition gate_high
         gate_low highest label_smoothing lam least_probability length_weight mu_valley noise_end noise_start

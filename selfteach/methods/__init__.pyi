@@ -11,6 +11,7 @@ from .archer import archer as archer
 from .areal import areal as areal
 from .arena_rl import arena_rl as arena_rl
 from .bapo import bapo as bapo
+from .barl import barl as barl
 from .behavior_priming import behavior_priming as behavior_priming
 from .bingo import bingo as bingo
 from .c3po import c3po as c3po
@@ -86,6 +87,7 @@ from .rloo import reinforce as reinforce
 from .rloo import rloo as rloo
 from .rlpr import rlpr as rlpr
 from .rlsc import rlsc as rlsc
+from .rlsp import rlsp as rlsp
 from .rlvmr import rlvmr as rlvmr
 from .rlvrr import rlvrr as rlvrr
 from .rorecomp import rorecomp as rorecomp
@@ -93,6 +95,7 @@ from .router_r1 import router_r1 as router_r1
 from .rover import rover as rover
 from .s3 import s3 as s3
 from .sar import sar as sar
+from .sayself import sayself as sayself
 from .scale_rl import scale_rl as scale_rl
 from .score import score as score
 from .search_gym import search_gym as search_gym

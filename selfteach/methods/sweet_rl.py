@@ -30,7 +30,6 @@ from ..core import (
     RolloutContext,
     RolloutGroup,
     RolloutRequest,
-    Sampling,
     Seq,
     Stage,
     Step,
@@ -38,7 +37,6 @@ from ..core import (
     Term,
     Token,
     Trajectory,
-    Turn,
     Update,
     WeightSpec,
     block,
@@ -60,6 +58,7 @@ from ..objective.loss_weights import token_mean
 from ..objective.schedules import after
 from ..objective.segments import seq_mean, seq_sum
 from ..reward.answer import exact_match
+from ..rollout.branching import Branching
 from ..rollout.single import single
 
 CRITIC, PREFERRED = "critic", "preferred"
@@ -179,42 +178,6 @@ async def with_candidates(
     return await (play or single())(request=request, rollout=Branching(rollout, candidates, choose))
 
 
-class Branching:
-    """A rollout, or a model or context of it, whose turns are sampled several times; all else is what it wraps."""
-
-    def __init__(self, inner: Any, candidates: int, choose: Any) -> None:
-        self.inner, self.candidates, self.choose, self.turns = inner, candidates, choose, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    @property
-    def policy(self) -> Branching:
-        """The policy, whose contexts branch."""
-        return Branching(self.inner.policy, self.candidates, self.choose)
-
-    def model_role(self, name: str) -> Any:
-        """A model by name; the policy's contexts branch."""
-        return self.policy if name == "policy" else self.inner.model_role(name)
-
-    def begin(self, prompt: Any, tools: Sequence[Any] = ()) -> Branching:
-        """A new context that branches."""
-        return Branching(self.inner.begin(prompt, tools), self.candidates, self.choose)
-
-    async def sample(self, sampling: Sampling | None = None, **change: Any) -> Turn:
-        """The first of several samples of a turn, after a pair of them is noted."""
-        context: ModelContext = self.inner
-        before = context.fork()
-        others = [context.fork() for _ in range(self.candidates - 1)]
-        self.turns += 1
-        found = await asyncio.gather(*(c.sample(sampling, **change) for c in (context, *others)))
-        # At a limit of the episode turns are empty.
-        forks = [c for c, turn in zip((context, *others), found, strict=True) if turn.status != "limit"]
-        if len(forks) > 1:
-            await self.choose(before, self.turns, forks)
-        return found[0]
-
-
 @block
 @provides("informed")
 def better_episodes(*, groups: Sequence[RolloutGroup], context: RewardContext, tell: str = "object") -> list[Example]:
@@ -267,23 +230,16 @@ def turn_sums(ratio: torch.Tensor, step: torch.Tensor, seq_of_step: torch.Tensor
     return seq_sum(seq_mean(ratio, step, len(seq_of_step)), seq_of_step, n)
 
 
-def pair_accuracy(
-    *,
-    critic_logp_informed: torch.Tensor,
-    ref_logp_informed: torch.Tensor,
-    step: torch.Tensor,
-    seq: torch.Tensor,
-    group: torch.Tensor,
-    win: torch.Tensor,
-    lose: torch.Tensor,
-) -> torch.Tensor:
+def has_right(
+    critic_logp_informed: Any, ref_logp_informed: Any, step: Any, seq: Any, group: Any, win: Any, lose: Any
+) -> Any:
     """bool[P]: whether the critic gives the better episode the larger sum."""
     h = turn_sums(critic_logp_informed - ref_logp_informed, step, seq, len(group))
     return h[win] > h[lose]
 
 
 @block
-@logged("pair_accuracy", pair_accuracy)
+@logged("pair_accuracy", has_right)
 def episode_preference(
     *,
     critic_logp_informed: Token,

@@ -218,7 +218,8 @@ _studies: dict[tuple[str, str], Study] = {}
 def learning_stage(method: Method) -> Stage:
     """The first stage in which the policy learns from rewards, or else any from data."""
     learns = [s for s in method.stages if s.updates]
-    rewarded = [s for s in learns if not s.data]
+    sampled = [s for s in learns if not s.data]
+    rewarded = [s for s in sampled if s.reward] or sampled
     of_policy = [s for s in rewarded if any("policy" in u.params for u in s.updates)]
     return (of_policy or rewarded or learns)[0]
 
