@@ -154,8 +154,8 @@ async def with_candidates(
     """A program in which the policy's every turn is sampled `candidates` times, and one of the upper half is noted as
     preferred to one of the lower.
 
-    It goes on from the first sample, so that episodes are the policy's own. play: the program, None: a single turn.
-    Notes, at the two turns: `preferred`, 1 and -1; none where they say the same.
+    It goes on from the first sample, so that episodes are the policy's own; limits of an episode count all samples.
+    play: None: a single turn. Notes, at the two turns: `preferred`, 1 and -1; none where they say the same.
     """
     told = information(request.task, tell)
     judges = [rollout.model_role(name) for name in (critic, reference)]
