@@ -109,8 +109,8 @@ async def within_mask(
 
     A turn is sampled, and cut before its first token outside; from there another one is. A token that is drawn until it
     is inside has the distribution of the policy, renormalised over what is allowed, so the turn is an exact sample of
-    it. After 16 draws in vain the last stays (`beyond_mask` of the episode's cost); each draw is a turn of its limit. At
-    temperature 0 nothing is masked. Raises BadValue for another temperature than 0 and 1.
+    it. After 16 draws in vain the last stays (`beyond_mask` of the episode's cost); each draw is a turn of its limit.
+    At temperature 0 nothing is masked. Raises BadValue for another temperature than 0 and 1.
     """
     if rollout.sampling.temperature not in (0, 1) or not rollout.sampling.untruncated:
         raise BadValue(
