@@ -7,8 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from support.battery import of
-from support.episodes import scripted_context
+from support.battery import Study, of
+from support.episodes import scripted_context, single_turn_group
 
 from selfteach.configuration import task_source
 from selfteach.core import Block, RolloutGroup, Score, Task, collate
@@ -138,3 +138,8 @@ def test_the_program_of_an_environment_is_played_inside():
     assert method.decode["main"].name == "act" and method.stage.reward[0].name == "episode_return"
     whole = of("sweet_rl", by="episode")
     assert [u.params for u in whole.stage.updates] == [("policy",)] and "critic" not in whole.models
+
+
+def test_a_batch_in_which_no_episode_is_better_than_another_teaches_nothing():
+    study = Study(of("sweet_rl"), [single_turn_group([(5, 6), (7,)], [1.0, 1.0])])
+    assert not any(g.abs().max() for g in study.gradient.values())
