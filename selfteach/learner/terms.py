@@ -125,7 +125,11 @@ def check_update(update: Update, groups: ParamGroups, batch: Batch) -> None:
 def _check_known(column: str, part: Batch, on: Collection[str]) -> None:
     unit, values = part.columns[column]
     values = np.asarray(values)
-    if values.dtype.kind != "f" or not (unknown := np.isnan(values.reshape(len(values), -1)).any(-1)).any():
+    if (
+        values.dtype.kind != "f"
+        or not len(values)
+        or not (unknown := np.isnan(values.reshape(len(values), -1)).any(-1)).any()
+    ):
         return
     row = int(np.flatnonzero(unknown)[0])
     seq = {

@@ -138,27 +138,33 @@ def for_task(method: Method, source: TaskSource, judge: Block | None) -> Method:
 
 
 def played_by(method: Method, own: Block, where: str, why: str) -> Method:
-    """The method with a program in place of each single turn, and the decode programs that are then that one.
+    """The method with a program in place of each single turn, also inside other programs, and the decode programs that
+    then play it.
 
     Raises BadValue for a method whose programs are its own: it says where, and why they cannot be.
     """
 
     def played(program: Block) -> Block:
-        plain = program.name == "single" and not {"prefix", "model_role"} & program.args.keys()
-        return own if plain else program
+        if program.name == "single":
+            return program if {"prefix", "model_role"} & program.args.keys() else own
+        inner = {n: played(p) for n, p in program.args.items() if isinstance(p, Block)}
+        return program.replace(**inner) if inner else program
+
+    def is_played(program: Block) -> bool:
+        return own.name in (program.name, *(p.name for p in nested(program)))
 
     stages: list[Stage] = []
     for stage in method.stages:
         programs = {name: played(program) for name, program in stage.programs.items()}
         for program in programs.values():
-            if program.name not in (own.name, "read") and not stage.data:
+            if not is_played(program) and program.name != "read" and not stage.data:
                 raise BadValue(
                     f"method {method.name} {where}: its program {program.name} is its own, and {why}; take a method"
                     " that answers in a single turn, such as grpo, rloo or ppo"
                 )
         stages.append(replace(stage, programs=programs))
     decode = {name: played(program) for name, program in method.decode.items()}
-    return replace(method, stages=tuple(stages), decode={n: p for n, p in decode.items() if p.name == own.name})
+    return replace(method, stages=tuple(stages), decode={n: p for n, p in decode.items() if is_played(p)})
 
 
 def lacking(program: Block, method: Method, source: TaskSource) -> str | None:

@@ -12,6 +12,7 @@ from .areal import areal as areal
 from .arena_rl import arena_rl as arena_rl
 from .asearcher import asearcher as asearcher
 from .bapo import bapo as bapo
+from .barl import barl as barl
 from .behavior_priming import behavior_priming as behavior_priming
 from .bingo import bingo as bingo
 from .c3po import c3po as c3po
@@ -64,6 +65,7 @@ from .magistral import magistral as magistral
 from .masa import masa as masa
 from .motif import motif as motif
 from .nft import nft as nft
+from .nlpo import nlpo as nlpo
 from .open_rs import open_rs as open_rs
 from .oprl import oprl as oprl
 from .pcl import pcl as pcl
@@ -75,6 +77,7 @@ from .ppr import ppr as ppr
 from .prime import prime as prime
 from .prioritized_kl import prioritized_kl as prioritized_kl
 from .prorl import prorl as prorl
+from .q_sharp import q_sharp as q_sharp
 from .qerl import qerl as qerl
 from .r1_searcher import r1_searcher as r1_searcher
 from .r1_searcher_pp import r1_searcher_pp as r1_searcher_pp
@@ -90,6 +93,7 @@ from .rloo import reinforce as reinforce
 from .rloo import rloo as rloo
 from .rlpr import rlpr as rlpr
 from .rlsc import rlsc as rlsc
+from .rlsp import rlsp as rlsp
 from .rlvmr import rlvmr as rlvmr
 from .rlvrr import rlvrr as rlvrr
 from .rorecomp import rorecomp as rorecomp
@@ -97,6 +101,7 @@ from .router_r1 import router_r1 as router_r1
 from .rover import rover as rover
 from .s3 import s3 as s3
 from .sar import sar as sar
+from .sayself import sayself as sayself
 from .scale_rl import scale_rl as scale_rl
 from .score import score as score
 from .search_gym import search_gym as search_gym
@@ -129,6 +134,7 @@ from .ssrl import think_then_answer as think_then_answer
 from .ssrl_experiments import ssrl_variant as ssrl_variant
 from .step_search import step_search as step_search
 from .subsearch import subsearch as subsearch
+from .sweet_rl import sweet_rl as sweet_rl
 from .tango import tango as tango
 from .tempo import tempo as tempo
 from .temporal_self_rewarding import temporal_self_rewarding as temporal_self_rewarding

@@ -36,6 +36,12 @@ def mean_logp(*, logprobs: torch.Tensor) -> torch.Tensor:
 
 
 @quantity
+def vocab_logits(*, logits: torch.Tensor) -> torch.Tensor:
+    """The logits of all ids [N, V], for what compares whole distributions of two models; as much memory as that is."""
+    return logits
+
+
+@quantity
 def lse(*, logits: torch.Tensor) -> torch.Tensor:
     """Log of the sum of exp over the logits, at temperature 1."""
     return logits.logsumexp(-1)

@@ -102,6 +102,8 @@ class Reserved:
     def blank_prompt(prompt: Any) -> np.ndarray:
         return np.zeros(1, np.int32)
 
+    render = blank_prompt
+
     @staticmethod
     def token_bytes(ids: Any) -> list[bytes]:
         return [b" " + b"abcd"[i // 6 : i // 6 + 1] for i in ids]  # four words, so that answers share phrases
@@ -216,7 +218,8 @@ _studies: dict[tuple[str, str], Study] = {}
 def learning_stage(method: Method) -> Stage:
     """The first stage in which the policy learns from rewards, or else any from data."""
     learns = [s for s in method.stages if s.updates]
-    rewarded = [s for s in learns if not s.data]
+    sampled = [s for s in learns if not s.data]
+    rewarded = [s for s in sampled if s.reward] or sampled
     of_policy = [s for s in rewarded if any("policy" in u.params for u in s.updates)]
     return (of_policy or rewarded or learns)[0]
 

@@ -275,7 +275,7 @@ def _column(batch: Batch, name: str, unit: Any, rng: np.random.Generator) -> Any
         return batch.lengths()
     if name in ("task", "category", "role"):
         return np.array([f"{name}{i}" for i in rng.integers(0, 2, n)], object)
-    if name == "last_hidden":
+    if name == "last_hidden" or name.endswith("vocab_logits"):
         return rng.standard_normal((n, 4))
     if name == "label" or name == "reward":
         return rng.integers(0, 2, n).astype(np.float64) if rng.random() < 0.7 else rng.random(n)

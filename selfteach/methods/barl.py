@@ -1,0 +1,221 @@
+"""BARL, Bayes-adaptive RL (Zhang et al. 2025, arXiv 2505.20561): the value of a step under several hypotheses.
+
+Each answer that was given to a question is a hypothesis of what is right. A step's value under one is by how much it
+makes that answer likelier. Values are averaged by how far the policy believes in a hypothesis, and by how well it fits
+the rewards of the steps before: a strategy that is believed in and was refuted is worth leaving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..core import (
+    Block,
+    Claim,
+    Column,
+    Episode,
+    Method,
+    Ref,
+    RewardContext,
+    RolloutGroup,
+    Score,
+    Scores,
+    Seq,
+    Term,
+    Token,
+    Trajectory,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+    provides,
+)
+from ..core.answers import canonical
+from ..core.blocks import Array, asks_engine
+from ..core.tagged_text import SENTENCE_ENDS, split_points
+from ..credit import segments as seg
+from ..credit.composers import per_trajectory
+from ..objective.loss_weights import sequence_mean
+from ..objective.policy import clipped_ratio
+from ..reward.answer import exact_match, gold_answers
+from ..reward.answer_verdicts import judge_groups
+from ..reward.likelihood import token_logps
+from .base import policy_method
+
+
+@method(family="credit", paper="2505.20561", catalogue=294)
+def barl(
+    groups: int = 16,
+    rollouts: int = 8,
+    hypotheses: int = 5,
+    kappa: float = 1.0,
+    progress: bool = True,
+    clip: float = 0.2,
+) -> Method:
+    """GRPO whose advantage is that of each step, by its value averaged over hypotheses of the right answer.
+
+        p_i(s)  = policy(y_i | s, end of thought),   r_i(k) = p_i(s_{k+1}) - p_i(s_k)
+        Q_i(k)  = sum_{j >= k} r_i(j) + 1[the answer is y_i]
+        w_i(k) ~ p_i(s_k) exp(-kappa sum_{j < k} |r_0(j) - r_i(j)|),   sum_i w_i(k) = 1
+        A_t     = sum_i w_i(k) Q_i(k) of the step k of t, less the mean of this over the group's tokens
+
+    Zhang et al. 2025, section 5: y_0 is the accepted answer, y_1 to y_5 the most frequent others of the group; beta
+    there is kappa = 1 here. Steps end with sentences and lines; the last one ends with the answer. Known from the
+    paper's text, not from its code; the centring within a group is GRPO's. hypotheses=0: progress towards the accepted
+    answer alone; kappa=0: beliefs are never corrected by rewards; progress=False: Q is the outcome alone.
+    """
+    values = hypothesis_values(judge=exact_match(), hypotheses=hypotheses, kappa=kappa, progress=progress)
+    return policy_method(
+        credit=(per_trajectory(tokens=("step_value", "belief")), of_step()),
+        term=Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),
+        groups=groups,
+        rollouts=rollouts,
+    ).replace(reward=(values,))
+
+
+@block
+@provides("step_value", "belief")
+@asks_engine("raw_logp")
+async def hypothesis_values(
+    *,
+    group: RolloutGroup,
+    context: RewardContext,
+    deadline: float,
+    judge: Block | None = None,
+    hypotheses: int = 5,
+    kappa: float = 1.0,
+    progress: bool = True,
+    closing: str = "</think><answer>",
+    form: str = " {}",
+    ends: str = SENTENCE_ENDS,
+) -> Scores:
+    """The reward of each answer, and at the end of each of its steps the step's value over hypotheses (see `barl`),
+    without the reward, and how far the accepted answer is believed in, by which the reward counts.
+
+    judge    of answers, None: exact_match;  closing, form: what stands between a thought and an answer, and how this is
+    written
+
+    Columns: `reward`, `step_value`, `belief`. Parts: those of the judge; steps; belief_first and
+    belief_last, the weight of the accepted answer at the first and the last step.
+    """
+    verdicts = await judge_groups(judge, [group], context, deadline)
+    learned = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    gold, said = gold_answers(group.request.task), [canonical(e.answer) for e, _ in learned]
+    right = {canonical(g) for g in gold}
+    others = [y for y, _ in Counter(y for y in said if y and y not in right).most_common(hypotheses)]
+    answers = [*gold[:1], *others]
+    out: Scores = {"reward": dict(verdicts), "step_value": {}, "belief": {}}
+    if not answers:
+        return out
+    known = await asyncio.gather(
+        *(_likelihoods(e, t, [form.format(y) for y in answers], context, closing, ends) for e, t in learned)
+    )
+    for (episode, t), (places, p), own in zip(learned, known, said, strict=True):
+        verdict = verdicts[t.leaf]
+        if verdict.value is None:
+            continue
+        final = np.array([0.0, *(float(own == y) for y in others)])  # the reward itself is added by `of_step`
+        weights, q = beliefs(p, kappa), values_under(p if progress else np.zeros_like(p), final)
+        for place, value, belief in zip(places, (weights * q).sum(1), weights[:, 0], strict=True):
+            at = Ref(episode.id, t.leaf.node, place)
+            out["step_value"][at], out["belief"][at] = Score(float(value)), Score(float(belief))
+        parts = {"steps": float(len(p)), "belief_first": weights[0, 0], "belief_last": weights[-1, 0]}
+        out["reward"][t.leaf] = Score(verdict.value, {**verdict.parts, **parts}, verdict.why, verdict.error)
+    return out
+
+
+async def _likelihoods(
+    episode: Episode, t: Trajectory, answers: Sequence[str], context: RewardContext, closing: str, ends: str
+) -> tuple[list[int], np.ndarray]:
+    """Where each step of an answer ends in its turn, and the probability f64[K, M] of each answer before each step."""
+    tree, node, path, encode = episode.tree, t.leaf.node, context.path(t.leaf), context.tokenizer.encode
+    size = tree.stop(node) - tree.begin[node]
+    points = split_points(context.tokenizer.token_bytes(tree.id[tree.begin[node] : tree.stop(node)]), ends)
+    before, close = len(path.ids) - size, encode(closing)
+    contexts = [np.concatenate([path.ids[: before + n], close]) for n in (0, *points)]
+    logps = await asyncio.gather(
+        *(token_logps(context, episode, "policy", c, encode(y)) for c in contexts for y in answers)
+    )
+    p = np.exp([x.sum() for x in logps]).reshape(len(contexts), len(answers))
+    return [*points, size], p
+
+
+def beliefs(p: Array, kappa: float) -> np.ndarray:
+    """f64[K, M]: the weight of each hypothesis before each step, from its probability there, p f64[K, M].
+
+    >>> p = np.array([[0.2, 0.6], [0.4, 0.6]])  # the second stays where it is, while the true reward is 0.2
+    >>> beliefs(p, 1.0).round(3)  # 0.4 against 0.6 e^-0.2
+    array([[0.25 , 0.75 ],
+           [0.449, 0.551]])
+    """
+    p = np.asarray(p, np.float64)
+    rewards = np.diff(p, axis=0)
+    off = np.vstack([np.zeros(p.shape[1]), np.abs(rewards - rewards[:, :1]).cumsum(0)])
+    weights = np.maximum(p, 1e-12) * np.exp(-kappa * off)
+    return weights / weights.sum(1, keepdims=True)
+
+
+def values_under(p: Array, final: Array) -> np.ndarray:
+    """f64[K, M]: what is gained from each step on under each hypothesis: Q_i(k) = p_i(last) - p_i(s_k) + final_i.
+
+    >>> values_under(np.array([[0.25, 0.5], [0.75, 0.25]]), np.array([1.0, 0.0]))
+    array([[ 1.5 , -0.25],
+           [ 1.  ,  0.  ]])
+    """
+    p = np.asarray(p, np.float64)
+    return p[-1] - p + np.asarray(final, np.float64)
+
+
+@block
+def of_step(*, reward: Seq, step_value: Token, belief: Token, seq: Token, group: Seq) -> dict[str, Column]:
+    """The advantage of each token: the value of its step, less the mean over the group of its answers' mean values.
+
+        value = step_value + belief reward
+
+    Args: reward f64[S], the value of what follows the last known step; step_value, belief f64[N], at the last token of
+    a step (belief NaN: 1), else NaN; seq i64[N]; group i64[S]. Returns: adv f64[N]. Scope: group.
+
+    Two answers of two tokens: one of two steps, one of a single one. Means 3/4 and 1/4, of the group 1/2
+
+    >>> given = {"step_value": [0.5, 0.0, np.nan, 0.25], "belief": [0.5, 0.5, np.nan, 0.5]}
+    >>> of_step(**given, seq=[0, 0, 1, 1], group=[0, 0], reward=[1.0, 0.0])["adv"].values
+    array([ 0.5 ,  0.  , -0.25, -0.25])
+    """
+    seq, group, outcome = np.asarray(seq), np.asarray(group), np.asarray(reward, np.float64)
+    known = np.where(np.isnan(np.asarray(belief, np.float64)), 1.0, belief)
+    value = np.asarray(step_value, np.float64) + known * outcome[seq]
+    last = seg.last(seq, len(outcome))
+    last = last[last >= 0]
+    value[last] = np.where(np.isnan(value[last]), outcome[seq[last]], value[last])
+    rows = np.where(np.isnan(value), len(value), np.arange(len(value)))
+    of_token = value[np.minimum.accumulate(rows[::-1])[::-1]] if len(value) else value
+    mean = seg.mean(of_token, seq, len(outcome))
+    return {"adv": Column("token", of_token - seg.mean(mean, group, seg.count(group))[group][seq])}
+
+
+barl.claim = Claim(
+    (
+        premise("accuracy", "grpo", "start", by=0.2, fails_at=0.85),  # there is something to learn
+        premise("mean:reward/steps", "self", 1.5, fails_at=1.0),  # answers do have steps
+        # a policy that works out a question comes to believe in what is right
+        mechanism("late:reward/belief_last", "self", "late:reward/belief_first of self", by=0.1, fails_at=1.0),
+        mechanism("mean:policy/step_auc", "self", 0.5, by=0.02, fails_at=0.5),
+        outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "grpo", by=0.02, fails_at=0.99),
+        outcome("length_right", "self", "grpo", by=0.1, relation="<", scale="ratio", fails_at=0.0),
+        outcome("auc", "self", "one_hypothesis", by=0.02, fails_at=0.99),
+    ),
+    arms={
+        "grpo": "grpo",
+        "one_hypothesis": ("barl", {"hypotheses": 0}),
+        "uncorrected": ("barl", {"kappa": 0.0}),
+    },
+    regime="verbose",
+    idea=("main.reward*", "main.credit*"),
+    because="a step is worth what it tells apart, so that what only repeats what is known is not paid for",
+)

@@ -1,0 +1,95 @@
+"""BARL: beliefs and values of hypotheses by hand, at the places of an answer's steps."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from support.battery import of
+from support.episodes import scripted_context
+
+from selfteach.core import Task
+from selfteach.core.scoring import score
+from selfteach.core.task import RolloutRequest
+from selfteach.loop.episode import play
+from selfteach.methods.barl import beliefs, hypothesis_values, of_step, values_under
+from selfteach.rollout.single import single
+
+# The probability of each answer after so many steps; the accepted one is 2. What says 7 believes in 7 all the way.
+RIGHT, WRONG = {"2": (0.2, 0.4, 0.9), "7": (0.6, 0.6, 0.1)}, {"2": (0.2, 0.1), "7": (0.6, 0.9)}
+
+
+def test_a_hypothesis_that_does_not_fit_the_rewards_is_believed_less():
+    p = np.array([[0.2, 0.6], [0.4, 0.6], [0.9, 0.1]])
+    # True rewards 0.2, 0.5; under the other 0, -0.5: off by 0.2, then by 1.2
+    w = beliefs(p, 2.0)
+    assert w[:, 0] == pytest.approx([0.25, 0.4 / (0.4 + 0.6 * math.exp(-0.4)), 0.9 / (0.9 + 0.1 * math.exp(-2.4))])
+    assert beliefs(p, 0.0)[:, 0] == pytest.approx([0.25, 0.4, 0.9])
+    assert values_under(p, np.array([1.0, 0.0])).ravel() == pytest.approx([1.7, -0.5, 1.5, -0.5, 1.0, 0.0])
+
+
+def test_each_token_has_the_value_of_its_step():
+    # Answers of three tokens (steps of 2 and 1) and of one without known steps, reward 0: means (1 + 1 + 4) / 3 = 2 and
+    # 0, of the group 1; in a group of its own the third is its own mean.
+    got = of_step(
+        reward=[1.0, 0.0, 1.0],
+        step_value=[np.nan, 0.5, 3.0, np.nan, 5.0],
+        belief=[np.nan, 0.5, 1.0, np.nan, np.nan],
+        seq=[0, 0, 0, 1, 2],
+        group=[0, 0, 1],
+    )["adv"].values
+    assert got.tolist() == [0, 0, 3, -1, 0]
+
+
+class Believer:
+    """Of the scripted engine, with probabilities of answers after each number of steps."""
+
+    def __init__(self, engine: Any, tokenizer: Any) -> None:
+        self.engine, self.tokenizer = engine, tokenizer
+
+    async def score(self, model_role, context, tokens, want=("logp",)):
+        text, answer = self.tokenizer.decode(context), self.tokenizer.decode(tokens).strip()
+        assert text.endswith("</think><answer>") and want == ("raw_logp",)
+        table = WRONG if "qq" in text else RIGHT
+        p = table[answer][text.count(".")]
+        return {"raw_logp": np.array([math.log(p)] + [0.0] * (len(tokens) - 1))}
+
+
+def values(letters, **options: Any):
+    replies = {"one": "<think> a. b. </think><answer> 2</answer>", "two": "bad. </think><answer> 7</answer>"}
+    context = scripted_context(single(), lambda text, at: replies["two" if text.count("q") > 1 else "one"], letters)
+    requests = [RolloutRequest(Task("t", q, ("2",)), 1, key="k") for q in ("q", "qq")]
+    one, two = asyncio.run(play(context, requests))
+    group = one._replace(episodes=[*one.episodes, *two.episodes])
+    context.engine = Believer(context.engine, letters)  # type: ignore[assignment]
+    return group, asyncio.run(score(hypothesis_values(**options), [group], context))
+
+
+def test_steps_of_an_answer_are_valued_where_they_end(letters):
+    group, got = values(letters, hypotheses=5, kappa=0.0)
+    right, wrong = (e.trajectories[0].leaf for e in group.episodes)
+    # Weights without correction p / sum p: 0.25, 0.4, 0.9; Q of 2 without the reward: 0.7, 0.5, 0; of 7: -0.5, -0.5, 0.
+    by_place = {at.offset: s.value for at, s in got["step_value"].items() if at.episode == right.episode}
+    assert list(by_place.values()) == pytest.approx([0.25 * 0.7 - 0.375, 0.4 * 0.5 - 0.3, 0.0])
+    beliefs_at = [s.value for at, s in got["belief"].items() if at.episode == right.episode]
+    assert beliefs_at == pytest.approx([0.25, 0.4, 0.9]), "by which the reward of 1 counts"
+    # The wrong answer: p = 0.2, 0.6, then 0.1, 0.9; Q of 2: -0.1, 0; of 7: 0.3 + 1, 1.
+    other = [s.value for at, s in got["step_value"].items() if at.episode == wrong.episode]
+    assert other == pytest.approx([0.25 * -0.1 + 0.75 * 1.3, 0.9])
+    assert (got["reward"][right].value, got["reward"][wrong].value) == (1, 0)
+    assert got["reward"][right].parts["belief_last"] == pytest.approx(0.9)
+    size = group.episodes[0].tree.size(right.node)
+    assert max(by_place) == size and len(by_place) == 3
+
+
+def test_what_can_be_switched_off(letters):
+    # One hypothesis: progress towards what is right alone; without progress nothing beside the reward.
+    _, alone = values(letters, hypotheses=0, kappa=1.0)
+    assert [s.value for s in alone["step_value"].values()] == pytest.approx([0.7, 0.5, 0.0, -0.1, 0.0])
+    _, plain = values(letters, hypotheses=0, progress=False)
+    assert [s.value for s in plain["step_value"].values()] == [0, 0, 0, 0, 0]
+    assert {s.value for s in plain["belief"].values()} == {1.0}
+    assert of("barl", kappa=0.5).stage.reward[0].hyper_parameters["kappa"] == 0.5
