@@ -56,6 +56,7 @@ from ..rollout.single import single
 from ..rollout.slips import altered
 
 Valuation = Callable[[Any], Awaitable[float]]  # the value of a context
+Stop = tuple[str, ...]
 
 
 @method(family="treesearch", paper="2406.03816", catalogue=38)
@@ -126,11 +127,7 @@ def rest_mcts(
             "ref": ModelRole(("ref",)),
             "vm": ModelRole(("vm",), heads=("scalar",)),
         },
-        decode={
-            "main": single(),
-            "mcts": full,
-            "best_of": best_of(tokens=tokens, n=tokens),
-        },
+        decode={"main": single(), "mcts": full, "best_of": best_of(tokens=tokens, n=tokens)},
     )
 
 
@@ -213,7 +210,7 @@ async def line_search(
     best: Line | None = None
     for _ in range(expansions):
         is_found = stop_early and best is not None and best.value >= threshold
-        if is_found or not root.expandable(max_depth) or (tokens and rollout.spent >= tokens):
+        if is_found or at_limit or not root.expandable(max_depth) or (tokens and rollout.spent >= tokens):
             break
         node = root
         while node.below:
@@ -231,19 +228,15 @@ async def line_search(
             top.value = (1 - lookahead_weight) * top.value + lookahead_weight * simulated
         top.back_up()
         best = max((c for c in lines if c.ended), key=lambda c: c.value, default=None)
-        if at_limit:
-            break
     for line in lines:
         line.context.note(value=line.value, prior=line.prior, visits=line.visits, ended=float(line.finished))
     done = [c for c in lines if c.finished]
-    if not done and at_limit:
-        return None
-    if not done:
+    if not done and not at_limit:
         done = [max(lines, key=lambda c: c.value, default=root)]
         await done[0].context.sample(stop=("</answer>",))
     for line in done:
         line.context.close()
-    return last_between(rollout.text(max(done, key=lambda c: c.value).context.at), "answer", None)
+    return last_between(rollout.text(max(done, key=lambda c: c.value).context.at), "answer", None) if done else None
 
 
 @block
@@ -425,12 +418,8 @@ async def _expand(node: Line, value_of: Valuation, branch: int, stop: tuple[str,
     return node.below, any(t.status == "limit" for t in turns)
 
 
-async def _simulate(
-    line: Line, value_of: Valuation, lookahead: int, stop: tuple[str, ...]
-) -> tuple[float | None, bool]:
-    """The largest value along up to `lookahead` further lines sampled from here, None where none is sampled; and
-    whether a limit of the episode was met.
-    """
+async def _simulate(line: Line, value_of: Valuation, lookahead: int, stop: Stop) -> tuple[float | None, bool]:
+    """The largest value along up to `lookahead` lines sampled from here, or None; and whether a limit was met."""
     values: list[float] = []
     context, ended = line.context.fork(), line.ended
     while len(values) < lookahead and not ended:
@@ -443,7 +432,6 @@ async def _simulate(
 
 
 def _ends_answer(text: str, stop: tuple[str, ...]) -> bool:
-    """Whether a line ends the answer."""
     return "</answer>" in text or not any(s in text for s in stop)
 
 
@@ -461,6 +449,8 @@ def _tree(group: RolloutGroup, episode: Episode, bound: float) -> tuple[list[int
     return lines, parent, right
 
 
+SEARCHES = {"final_eval_tasks": 100, "final_eval_decoder_samples": 2, "episode_turns": 640}
+
 rest_mcts.claim = Claim(
     (
         premise("accuracy", "self", "start", by=0.1, fails_at=0.95),  # searches end answers that can be learned from
@@ -474,17 +464,7 @@ rest_mcts.claim = Claim(
     arms={"filtered": ("rest_mcts", {"by_search": False, "groups": 8, "tokens": 640})},
     args={"groups": 8, "tokens": 640},  # an answer has forty tokens, and half of a search looks ahead
     regime="deep",
-    settings={
-        "steps": 30,
-        "lr": 3e-4,
-        "eval_every": 5,
-        "final_eval_tasks": 100,
-        "final_eval_decoder_samples": 2,
-        "episode_turns": 640,
-    },
+    settings={"steps": 30, "lr": 3e-4, "eval_every": 5, **SEARCHES},
     idea=("main.program.main",),
-    because=(
-        "the lines from which a right answer was reached show where answers go wrong, so search finds answers "
-        "that sampling misses, and both models learn from them"
-    ),
+    because="lines that led to a right answer show where answers go wrong, so search finds what sampling misses",
 )
