@@ -167,10 +167,7 @@ prime.claim = Claim(
         outcome("accuracy", "self", "outcome", by=0.03, fails_at=0.98),
         outcome("steps_to@0.5", "self", "outcome", relation="<", scale="ratio", by=0.2, fails_at=0.0),
     ),
-    # Tuned on tuning seeds. Their answers have a thousand tokens, these forty: with beta 0.05 a reward model that is to
-    # give a wrong answer small odds unlearns all of its tokens, and with process 1 the policy learns its errors.
-    args={"beta": 1.0, "process": 0.3},
-    arms={"outcome": ("prime", {"beta": 1.0, "process": 0.0})},
+    arms={"outcome": ("prime", {"process": 0.0})},
     regime="deep",
     idea=("main.update",),
     because=(
