@@ -19,6 +19,7 @@ from ..core import (
     RolloutContext,
     RolloutGroup,
     RolloutRequest,
+    Sampling,
     Score,
     Scores,
     block,
@@ -93,10 +94,8 @@ async def first_round(
     context.close()
     answer = answer_in(turn.text)
     if rounds > 1:
-        following = (
-            later_rounds(request, rollout, answer, rounds, stop, None, temperature=temperature, top_p=top_p)
-            for _ in range(continuations)
-        )
+        sampling = rollout.sampling.replace(temperature=temperature, top_p=top_p)
+        following = [later_rounds(request, rollout, answer, rounds, stop, sampling) for _ in range(continuations)]
         await asyncio.gather(*following)
     return answer
 
@@ -109,7 +108,7 @@ async def in_rounds(
     context = rollout.policy.begin(request.task.prompt)
     turn = await context.sample(stop=stop)
     context.close(learn="main" if rounds == 1 else None)
-    return await later_rounds(request, rollout, answer_in(turn.text), rounds, stop, "main")
+    return await later_rounds(request, rollout, answer_in(turn.text), rounds, stop, learn="main")
 
 
 async def later_rounds(
@@ -118,14 +117,14 @@ async def later_rounds(
     answer: str,
     rounds: int,
     stop: tuple[str, ...],
-    learn: str | None,
-    **sampling: float,
+    sampling: Sampling | None = None,
+    learn: str | None = None,
 ) -> str:
     """The answer of the last round after a first one that answered `answer`; learn: the last round's loss stream."""
     for number in range(1, rounds):
         last = number == rounds - 1
         context = rollout.policy.begin(progress_prompt(request.task.prompt, number, answer, last))
-        answer = answer_in((await context.sample(stop=stop, **sampling)).text)
+        answer = answer_in((await context.sample(sampling, stop=stop)).text)
         context.close(learn=learn if last else None, role="last" if last else "between")
     return answer
 
