@@ -58,6 +58,7 @@ def q_sharp(
     replayed: int = 16,
     epochs: int = 2,
     minibatches: int = 4,
+    guide_lr: float = 1e-3,
 ) -> Method:
     """A guide of the reference, fitted to the outcomes of the reference's roll-outs from states of the guided policy.
 
@@ -70,8 +71,8 @@ def q_sharp(
     the episodes begins with tokens of the guided policy and switches to the reference at a random place, the others are
     the reference's from the start; old ones are learned again (`replayed` groups of the `buffer` newest). Chosen here:
     a step of the loop is one of many small iterations, where the paper refits a guide on all data in each of two to
-    five; all tokens are candidates, not the reference's likeliest. value="mean" guides by p / eta (controlled
-    decoding, 2310.17022); fit="squared" is regression in place of the likelihood of a distribution.
+    five; the rate is that of critics here; all tokens are candidates, not only the likeliest. value="mean" guides by p
+    / eta (controlled decoding, 2310.17022); fit="squared" is regression in place of the likelihood of a distribution.
     """
     if eta <= 0:
         raise BadValue(f"q_sharp: eta must be above 0, not {eta}; the smaller it is, the more the guide counts")
@@ -87,7 +88,7 @@ def q_sharp(
                 programs={"main": reads},
                 reward=(exact_match(),),
                 credit=(per_trajectory(), *((old,) if replayed else ())),
-                updates=(Update((GUIDE,), (term,), epochs=epochs, minibatches=minibatches),),
+                updates=(Update((GUIDE,), (term,), epochs=epochs, minibatches=minibatches, lr=guide_lr),),
                 groups=groups,
                 rollouts=rollouts,
             ),

@@ -277,14 +277,11 @@ sweet_rl.claim = Claim(
         mechanism("late:critic/pair_accuracy", "self", "uninformed", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
         outcome("accuracy", "self", "uninformed", by=0.03, fails_at=0.98),
-        outcome("accuracy", "self", "whole_episodes", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "whole", by=0.03, fails_at=0.98),
     ),
-    arms={
-        "grpo": "grpo",
-        "uninformed": ("sweet_rl", {"informed": False}),
-        "whole_episodes": ("sweet_rl", {"by": "episode"}),
-    },
+    arms={"grpo": "grpo", "uninformed": ("sweet_rl", {"informed": False}), "whole": ("sweet_rl", {"by": "episode"})},
     regime="twenty_questions",
+    settings={"steps": 40, "eval_every": 5},
     idea=("main.*", "weights*", "models*", "decode*"),
     because="who knows the object can say which question was a good one, and an agent learns that without knowing it",
 )
