@@ -23,6 +23,8 @@ from .conversation import RE_RENDERED, Conversation, common_prefix, conversation
 from .step_context import PathView, StepContext
 from .text_limit import cut, refuse_beyond
 
+EMPTY_TURNS = 64  # after a limit of the episode: as many as a program may sample at once, and end
+
 
 class EpisodeContext:
     """A program's models, tools and random numbers in one episode (core.contexts.RolloutContext)."""
@@ -227,7 +229,7 @@ class LiveContext:
         self, sampling: Sampling | None = None, *, shared_rng_key: int | None = None, **change: Any
     ) -> Turn:
         """Sample a turn and append it. Where a limit of the episode is reached the turn is empty, with the status
-        `limit`; after three of these the episode ends with an error.
+        `limit`; after 64 of these, of all contexts together, the episode ends with an error.
 
         shared_rng_key: the RNG key to draw at; None: one of its own, of the turn's place in the run.
         """
@@ -244,7 +246,7 @@ class LiveContext:
             or time.monotonic() > rollout._end
         ):
             rollout._refused += 1
-            if rollout._refused > 3:
+            if rollout._refused > EMPTY_TURNS:
                 raise BadValue("the program continues to sample after its limit is reached")
             rollout._episode.status = self._status = "limit"
             return Turn(self.at, "", "limit")

@@ -323,6 +323,17 @@ def test_a_limit_of_turns_ends_with_a_status(letters):
     assert [t.status for t in e.trajectories] == ["limit"]
 
 
+def test_a_limit_is_met_by_many_turns_at_once(letters):
+    async def main(request, rollout):
+        start = rollout.policy.begin("ab")
+        rounds = [await asyncio.gather(*(start.fork().sample() for _ in range(20))) for _ in range(2)]
+        return [[t.status for t in turns] for turns in rounds]
+
+    # what has begun goes on: only the second round finds the limit met
+    e = episode(scripted_context(program(main), ["ab"], letters, limits=EpisodeLimits(turns=3)))
+    assert e.answer == [["stop"] * 20, ["limit"] * 20] and (e.status, e.why) == ("limit", "")
+
+
 def test_a_limit_of_tokens_cuts_the_turn_and_ends(letters):
     e = episode(
         scripted_context(program(_many_turns), ["abc"], letters, limits=EpisodeLimits(tokens=6))
