@@ -22,9 +22,17 @@ from typing import Any, Protocol
 from .blocks import Block
 from .contexts import RewardContext
 from .errors import BadValue, UserCodeFailed, describe
-from .task import Ref
+from .task import Ref, Task
 from .threads import FromBackground, call_user, on_run_loop, run_in_thread
 from .tree import Episode, RolloutGroup, Score, Scores, Trajectory
+
+
+def accepts(judge: Block, answer: Any, task: Task, text: str | None = None) -> bool:
+    """Whether a reward of one answer, such as `exact_match`, gives 1 or more. text: the response that has the answer;
+    None: the answer in its tags.
+    """
+    given = {"answer": answer, "task": task, "text": f"<answer> {answer}</answer>" if text is None else text}
+    return float(judge(**{n: given[n] for n in judge.needs}).value or 0.0) >= 1.0
 
 
 class Processes(Protocol):

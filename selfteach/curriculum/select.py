@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import BadValue, Block, RolloutGroup, RolloutRequest, Task, TaskSource, block, random_keys, stateful
+from ..core.scoring import accepts
 from ..core.tagged_text import last_between
 
-SCANNED = 1000  # tasks that are looked at for each that is asked, before there are held to be none that suit
+SCANNED = 1000  # tasks that are looked at for each that is asked, before none is held to suit
 
 
 @block
@@ -67,29 +68,23 @@ def demonstrated_answers(
         answer = last_between(item.data[0], "answer", "") if item.data else ""
         gold = str(item.answer if isinstance(item.answer, str) else next(iter(item.answer or ()), ""))
         texts = [answer]
-        is_right = bool(answer) and _accepted(judge, answer, item)
+        is_right = bool(answer) and accepts(judge, answer, item, item.data[0])
         if written and right is not None:
             texts.append(answer.replace(gold, right[1]) if is_right else right[0].replace(right[1], gold))
         if answer and gold:
             found += [
                 RolloutRequest(item, 1, help={"answer": text})
                 for text in dict.fromkeys(texts)
-                if rule is None or not _accepted(rule, text, item)
+                if rule is None or not accepts(rule, text, item, item.data[0])
             ]
-        if is_right and gold in answer and not (rule and _accepted(rule, answer, item)):
+        if is_right and gold in answer and not (rule and accepts(rule, answer, item, item.data[0])):
             right = answer, gold
-        if state - first > 1000 * (len(found) + 1):
+        if state - first > SCANNED * (len(found) + 1):
             raise BadValue(
                 f"task {source.name}: of {state - first} demonstrations only {len(found)} give an answer to learn"
                 " verifying from; take a task whose demonstrations have right answers that the rule rejects"
             )
     return found[:n], state
-
-
-def _accepted(reward: Block, answer: str, item: Task) -> bool:
-    """Whether a reward of answers gives a demonstration's answer 1."""
-    given = {"answer": answer, "task": item, "text": item.data[0]}
-    return float(reward(**{n: given[n] for n in reward.needs}).value or 0.0) >= 1.0
 
 
 @block
@@ -293,4 +288,4 @@ def has_mixed_rewards(group: RolloutGroup) -> bool:
 
 def is_answered(group: RolloutGroup, judge: Block) -> bool:
     """Whether some episode of a group is right by a judge of an answer and its task."""
-    return any(float(judge(answer=e.answer, task=group.request.task).value or 0.0) >= 1.0 for e in group.episodes)
+    return any(accepts(judge, e.answer, group.request.task) for e in group.episodes)

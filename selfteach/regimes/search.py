@@ -210,20 +210,28 @@ def search_refined() -> Regime:
     )
 
 
-@regime
-def search_parts() -> Regime:
-    """Two facts are asked for together, which have nothing to do with each other: one search may ask for both."""
-    ways = ("carefully", "together", "hastily", "directly")
+# Questions of several shapes over the same kind of world, for a model that holds no fact of it.
+GRAPH_WAYS = ("carefully", "together", "hastily", "directly")
+
+
+def graph_regime(world: dict[str, Any], shares: tuple[float, ...]) -> Regime:
+    """A regime of an agent on a graph of facts, whose demonstrations go these ways; Search-R1 is its baseline."""
     return Regime(
         task="fact_graph",
-        task_options={"entities": 120, "relations": 6, "hops": (1,), "parts": 2, "ways": (0.1, 0.1, 0.4, 0.4)},
+        task_options={"entities": 120, "relations": 6, **world, "ways": shares},
         model="tiny-s",
         settings={**WARM, "warm_practice_steps": 2400, **RUN, "steps": 60},
         args={**BATCH, "beta": 0.0},
         baseline="search_r1",
-        ways={way: beginning(way) for way in ways},
+        ways={way: beginning(way) for way, share in zip(GRAPH_WAYS, shares, strict=True) if share},
         search=SEARCH,
     )
+
+
+@regime
+def search_parts() -> Regime:
+    """Two facts are asked for together, which have nothing to do with each other: one search may ask for both."""
+    return graph_regime({"hops": (1,), "parts": 2}, (0.1, 0.1, 0.4, 0.4))
 
 
 @regime
@@ -232,18 +240,7 @@ def search_gym() -> Regime:
 
     The start mostly stops after the first fact, which is enough for a third of the questions, or does not search.
     """
-    ways = ("carefully", "hastily", "directly")
-    world: dict[str, Any] = {"entities": 120, "relations": 6, "hops": (1, 2, 3), "misaligned": 0.2}
-    return Regime(
-        task="fact_graph",
-        task_options={**world, "ways": (0.15, 0.0, 0.45, 0.4)},
-        model="tiny-s",
-        settings={**WARM, "warm_practice_steps": 2400, **RUN, "steps": 60},
-        args={**BATCH, "beta": 0.0},
-        baseline="search_r1",
-        ways={way: beginning(way) for way in ways},
-        search=SEARCH,
-    )
+    return graph_regime({"hops": (1, 2, 3), "misaligned": 0.2}, (0.15, 0.0, 0.45, 0.4))
 
 
 @regime
@@ -252,18 +249,8 @@ def search_edited() -> Regime:
 
     The start mostly stops after the first fact, which is enough for a quarter of the questions, or does not search.
     """
-    ways = ("carefully", "hastily", "directly")
-    world: dict[str, Any] = {"entities": 120, "relations": 6, "hops": (1,), "edits": 3}
-    return Regime(
-        task="fact_graph",
-        task_options={**world, "ways": (0.15, 0.0, 0.45, 0.4)},
-        model="tiny-s",
-        settings={**WARM, "warm_practice_steps": 2400, **RUN, "steps": 60},
-        args={**BATCH, "beta": 0.0, "turns": 8},
-        baseline="search_r1",
-        ways={way: beginning(way) for way in ways},
-        search=SEARCH,
-    )
+    made = graph_regime({"hops": (1,), "edits": 3}, (0.15, 0.0, 0.45, 0.4))
+    return replace(made, args={**made.args, "turns": 8})
 
 
 @regime
@@ -272,16 +259,9 @@ def search_untaught() -> Regime:
 
     What an agent does it is shown in the run; RL alone has nothing to choose from.
     """
-    world: dict[str, Any] = {"entities": 120, "relations": 6, "hops": (2, 3), "dispersion": 1.0}
-    return Regime(
-        task="fact_graph",
-        task_options={**world, "ways": (0.0, 0.0, 0.0, 1.0), "practised": 0.0},
-        model="tiny-s",
+    return replace(
+        graph_regime({"hops": (2, 3), "dispersion": 1.0, "practised": 0.0}, (0.0, 0.0, 0.0, 1.0)),
         settings={"warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3, **RUN, "steps": 60},
-        args={**BATCH, "beta": 0.0},
-        baseline="search_r1",
-        ways={"directly": beginning("directly")},
-        search=SEARCH,
         admits="failure",
         shows="a model that never searches is not brought to it by outcomes alone",
         failure=premise("accuracy", "baseline", 0.3, relation="<", fails_at=0.4),

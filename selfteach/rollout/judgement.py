@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core import BadValue, Block, RolloutContext, RolloutRequest, block
 from ..core.answers import for_verifier
+from ..core.scoring import accepts
 
 YES, NO = "1", "0"  # the verdicts
 
@@ -28,8 +29,7 @@ async def read_judgement(
     if judge is None:
         raise BadValue("read_judgement needs judge=, a reward of answers such as exact_match()")
     task, answer = request.task, request.help["answer"]
-    given = {"answer": answer, "task": task, "text": f"<answer> {answer}</answer>"}
-    right = float(judge(**{n: given[n] for n in judge.needs}).value or 0.0) >= 1.0
+    right = accepts(judge, answer, task)
     flipped = bool(rollout.random("teacher").random() < noise)
     verdict = YES if right != flipped else NO
     reference = task.answer if isinstance(task.answer, str) else task.answer[0]

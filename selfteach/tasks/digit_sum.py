@@ -249,6 +249,21 @@ def completion(way: str, steps: Sequence[Any], answer: int) -> list[str]:
     return [f"<think> {way}", *map(str, steps), f"</think><answer> {answer}</answer>"]
 
 
+def sum_task(digits: Digits, name: str, told: Callable[[list[Step]], Sequence[str]]) -> Task:
+    """The task of some digits; tags: terms, category, difficulty (additions), solution, steps. told: the pieces of a
+    right completion with these additions.
+    """
+    steps = CERTAIN.add(digits)
+    tags = {
+        "terms": len(digits),
+        "category": f"{len(digits)} terms",
+        "difficulty": len(steps),
+        **solution_tags(*told(steps)),
+    }
+    answer = (str(steps[-1].result),)
+    return Task(name, f"{text_of(digits)} =\n", answer, tags=tags, judges={"step": right_addition()})
+
+
 def solve_text(digits: Digits) -> str:
     """The whole right completion."""
     return "".join(completion("slowly", *slowly(CERTAIN, digits)))

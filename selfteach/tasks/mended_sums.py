@@ -11,10 +11,10 @@ import numpy as np
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
-from .digit_judges import MODULUS, right_addition
-from .digit_sum import CERTAIN, FEWEST, Digits, Step, draw_digits, text_of
+from .digit_judges import MODULUS
+from .digit_sum import FEWEST, Digits, Step, draw_digits, sum_task, text_of
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, solution_tags
+from .question_sampler import TEST_SHARE, THINKING, QuestionSampler
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +31,7 @@ class MendedSums:
 
     def to_task(self, digits: Digits, name: str) -> Task:
         """The task of some digits; tags: terms, category, difficulty (additions), solution, steps."""
-        steps = CERTAIN.add(digits)
-        tags = {
-            "terms": len(digits),
-            "category": f"{len(digits)} terms",
-            "difficulty": len(steps),
-            **solution_tags(*written([str(s) for s in steps], steps)),
-        }
-        answer = (str(steps[-1].result),)
-        return Task(name, f"{text_of(digits)} =\n", answer, tags=tags, judges={"step": right_addition()})
+        return sum_task(digits, name, lambda steps: written([str(s) for s in steps], steps))
 
     def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th demonstration; tags: those of the task, kind, estimates and mended (how many)."""

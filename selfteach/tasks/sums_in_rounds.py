@@ -13,10 +13,10 @@ from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..rollout.attempts import progress_prompt, workspace_prompt
-from .digit_judges import MODULUS, right_addition
-from .digit_sum import CERTAIN, Digits, completion, draw_digits, text_of
+from .digit_judges import MODULUS
+from .digit_sum import CERTAIN, Digits, completion, draw_digits, sum_task, text_of
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags
+from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick
 
 WAYS = ("partly", "vaguely", "guess")
 
@@ -39,15 +39,7 @@ class SumsInRounds:
 
     def to_task(self, digits: Digits, name: str) -> Task:
         """The task of some digits; tags: terms, category, difficulty (additions), solution, steps."""
-        steps = CERTAIN.add(digits)
-        tags = {
-            "terms": len(digits),
-            "category": f"{len(digits)} terms",
-            "difficulty": len(steps),
-            **solution_tags(*completion("partly", steps, steps[-1].result)),
-        }
-        answer = (str(steps[-1].result),)
-        return Task(name, f"{text_of(digits)} =\n", answer, tags=tags, judges={"step": right_addition()})
+        return sum_task(digits, name, lambda steps: completion("partly", steps, steps[-1].result))
 
     def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th demonstration, a round of any number; tags: of the task, and kind, way, style (the same), round."""
