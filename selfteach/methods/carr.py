@@ -28,8 +28,15 @@ from ..core import (
     premise,
 )
 from ..core.errors import BadValue
-from ..core.tagged_text import last_between
-from ..reward.agent_record import citation_precision, documents_of, fault, own_text, pieces_of, searches_of
+from ..reward.agent_record import (
+    citation_precision,
+    cited_by,
+    documents_found,
+    facts_of,
+    fault,
+    pieces_of,
+    searches_of,
+)
 from ..reward.answer import exact_match
 from .search_r1 import search_r1
 
@@ -82,15 +89,14 @@ def citation_aware(
     outcomes, shares, found = list[float](), list[float](), list[Score]()
     for episode, t in rows:
         pieces = pieces_of(context.path(t.leaf), context)
-        why, said = fault(pieces), last_between(own_text(pieces), "cite", "")
-        cited = [name.strip() for name in said.split(",") if name.strip()]
-        seen = [d for s in searches_of(episode, t, context) for d in documents_of(s.found)]
+        why, cited = fault(pieces), cited_by(pieces)
+        seen = documents_found(searches_of(episode, t, context))
         right = exact_match(answer=episode.answer, task=task).value or 0.0
         share = 0.0 if why else rubric_share(task, str(episode.answer), cited, seen, connected)
         outcomes.append(0.0 if why else right)
         shares.append(share)
         parts = {"answer": right, "rubrics": share, "cited": float(len(cited)), "guessed": float(right and not share)}
-        parts |= citation_precision(cited, seen, [str(fact) for fact in task.tags.get("chain", ())])
+        parts |= citation_precision(cited, seen, facts_of(task))
         found.append(Score(None, parts, why))
     most = max(shares, default=0.0)
     out = Scores({"reward": {}})

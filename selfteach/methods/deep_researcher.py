@@ -36,7 +36,7 @@ from ..core import (
 from ..core.answers import normalise
 from ..core.random_keys import generator, key, uniform_at
 from ..curriculum.select import is_answered, next_tasks, uniform
-from ..reward.agent_record import documents_of, fault, pieces_of, searches_of
+from ..reward.agent_record import documents_of, facts_of, fault, pieces_of, searches_of
 from ..reward.answer import exact_match
 from ..reward.overlap import word_f1
 from ..rollout.search import closed_book, search_agent
@@ -232,7 +232,7 @@ def f1_or_penalty(*, group: RolloutGroup, context: RewardContext, penalty: float
     searched once more.
     """
     task, out = group.request.task, Scores({"reward": {}})
-    facts = [str(fact) for fact in task.tags.get("chain", ())]
+    facts = facts_of(task)
     for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
         why, searches = fault(pieces_of(context.path(t.leaf), context)), searches_of(episode, t, context)
         fit = word_f1(answer=episode.answer, task=task).value or 0.0

@@ -46,7 +46,7 @@ from ..credit.composers import per_trajectory
 from ..curriculum.select import experts, first_task_index, suiting_tasks
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
-from ..reward.agent_record import fault, keywords_of, pieces_of, searches_of
+from ..reward.agent_record import facts_of, fault, keywords_of, pieces_of, searches_of
 from ..reward.answer import exact_match
 from ..rollout.single import read
 from .search_r1 import search_r1
@@ -224,7 +224,7 @@ def right_and_searches(*, group: RolloutGroup, context: RewardContext) -> Scores
         right = exact_match(answer=episode.answer, task=task).value or 0.0
         searches = len(searches_of(episode, t, context))
         parts = {"answer": right, "format": float(not why), "searches": float(searches)}
-        parts["facts"] = float(len(task.tags.get("chain", ())))
+        parts["facts"] = float(len(facts_of(task)))
         out["reward"][t.leaf] = Score(right, parts, why)
     return out
 

@@ -29,8 +29,16 @@ from ..core import (
     premise,
 )
 from ..core.answers import normalise
-from ..core.tagged_text import last_between
-from ..reward.agent_record import Search, citation_precision, documents_of, fault, own_text, pieces_of, searches_of
+from ..reward.agent_record import (
+    Search,
+    citation_precision,
+    cited_by,
+    documents_found,
+    facts_of,
+    fault,
+    pieces_of,
+    searches_of,
+)
 from ..reward.answer import exact_match
 from .search_r1 import search_r1
 
@@ -81,8 +89,7 @@ def gated_scores(
     task, out = group.request.task, Scores({"reward": {}})
     for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
         pieces, searches = pieces_of(context.path(t.leaf), context), searches_of(episode, t, context)
-        said, why = last_between(own_text(pieces), "cite", ""), fault(pieces)
-        cited = [name.strip() for name in said.split(",") if name.strip()]
+        cited, why = cited_by(pieces), fault(pieces)
         bottom = {
             "grounded": float(is_grounded(episode.answer, cited, searches)),
             "formed": float(not why),
@@ -90,8 +97,7 @@ def gated_scores(
         }
         behaves = behaviour_of(cited, searches, task)
         parts = {**bottom, **behaves, "violated": float(min(bottom.values()) < 1)}
-        seen = [d for s in searches for d in documents_of(s.found)]
-        parts |= citation_precision(cited, seen, [str(fact) for fact in task.tags.get("chain", ())])
+        parts |= citation_precision(cited, documents_found(searches), facts_of(task))
         out["reward"][t.leaf] = Score(aggregated(bottom, behaves, aggregate, behaviour, penalty), parts, why)
     return out
 
@@ -107,8 +113,7 @@ def behaviour_of(cited: Sequence[str], searches: Sequence[Search], task: Task) -
     """coverage, focus and brevity of an episode, each from 0 to 1 (see `search_llm`); 0 where there is nothing to be
     judged.
     """
-    facts = [str(fact) for fact in task.tags.get("chain", ())]
-    found = {d for s in searches for d in documents_of(s.found)}
+    facts, found = facts_of(task), set(documents_found(searches))
     pages = {name: {f for f in facts if name in f.rstrip(".").split()} for name in cited}
     covered = {f for about in pages.values() for f in about if f in found}
     return {

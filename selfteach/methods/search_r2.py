@@ -34,7 +34,7 @@ from ..core import (
     premise,
 )
 from ..core.tagged_text import last_between
-from ..reward.agent_record import Search, documents_of, searches_of
+from ..reward.agent_record import Search, documents_found, facts_of, searches_of
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, append_information, search_agent, search_on, self_search
 from .search_r1 import search_r1
@@ -175,8 +175,7 @@ def outcome_and_density(*, group: RolloutGroup, context: RewardContext, density:
 
 def supporting(searches: Sequence[Search], task: Task) -> float:
     """The share of the documents found that state a fact of the question's chain; 0 where none was found."""
-    documents = [d for s in searches for d in documents_of(s.found)]
-    facts = [str(fact) for fact in task.tags.get("chain", ())]
+    documents, facts = documents_found(searches), facts_of(task)
     return sum(any(fact in d for fact in facts) for d in documents) / len(documents) if documents else 0.0
 
 
@@ -186,7 +185,7 @@ def first_wrong(searches: Sequence[Search], said: str, task: Task) -> int:
     """
     if (exact_match(answer=last_between(said, "answer", None), task=task).value or 0.0) >= 1.0:
         return 0
-    facts = [str(fact) for fact in task.tags.get("chain", ())]
+    facts = facts_of(task)
     on_the_way = [n < len(facts) and facts[n] in s.found for n, s in enumerate(searches)]
     return 1 + (on_the_way.index(False) if False in on_the_way else len(searches))
 

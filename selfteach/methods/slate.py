@@ -33,7 +33,7 @@ from ..core import (
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
-from ..reward.agent_record import searches_of, sub_question
+from ..reward.agent_record import facts_of, searches_of, sub_question
 from ..reward.answer import exact_match
 from ..reward.payoff import payoff_from_notes
 from ..rollout.search import RETRY, append_information, search_agent, self_search
@@ -140,7 +140,7 @@ def step_scores(said: str, task: Task, asked: Sequence[str], found: Sequence[str
     thought, query = last_between(said, "think", None), last_between(said, "search", None)
     given = last_between(said, "answer", None)
     if query is not None and given is None:
-        facts, told = [str(s) for s in task.tags.get("chain", ())], " ".join(found)
+        facts, told = facts_of(task), " ".join(found)
         open_ones = [n for n, fact in enumerate(facts) if fact not in told]
         at = sub_question(query, task)
         value = 1.0 if open_ones and at == open_ones[0] else 0.0 if at in open_ones else -1.0

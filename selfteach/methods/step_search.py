@@ -40,7 +40,7 @@ from ..core.answers import normalise
 from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
 from ..credit.returns import at_last_token, gae_shaped, kl_per_token
-from ..reward.agent_record import documents_of, keywords_of, searches_of
+from ..reward.agent_record import documents_of, facts_of, keywords_of, searches_of
 from ..reward.answer import exact_match
 from ..reward.overlap import f1, word_f1
 from ..rollout.search import RETRY, search_agent, self_search
@@ -115,7 +115,7 @@ def step_search_reward(
     Raises BadValue for a task without sub-questions.
     """
     task, out = group.request.task, Scores({"reward": {}, "step_value": {}})
-    support, keywords = [str(s) for s in task.tags.get("chain", ())], keywords_of(task)
+    support, keywords = facts_of(task), keywords_of(task)
     for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
         searches = searches_of(episode, t, context)
         results = [documents_of(s.found) for s in searches]

@@ -85,6 +85,23 @@ def documents_of(found: str) -> list[str]:
     return [d for d in (found.splitlines() if by_line else re.split(r"(?<=[.!?]) ", found)) if d]
 
 
+def documents_found(searches: Sequence[Search]) -> list[str]:
+    """The documents of all results, in order."""
+    return [d for s in searches for d in documents_of(s.found)]
+
+
+def facts_of(task: Task) -> list[str]:
+    """The facts that a question's answer needs, in the order in which one leads to the next (tag `chain`); empty where
+    nobody says.
+    """
+    return [str(fact) for fact in task.tags.get("chain", ())]
+
+
+def cited_by(pieces: Sequence[Piece]) -> list[str]:
+    """The names of pages that an agent cites in its last <cite>, between commas."""
+    return [name.strip() for name in last_between(own_text(pieces), "cite", "").split(",") if name.strip()]
+
+
 def citation_precision(cited: Sequence[str], found: Sequence[str], facts: Sequence[str]) -> dict[str, float]:
     """The part `citation_precision`: of the pages that an answer cites, the share that support it, each counted once.
 
