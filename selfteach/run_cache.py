@@ -25,8 +25,8 @@ from .core.serial import plain
 from .loop.dependencies import source_files
 from .loop.log import read_events
 from .loop.run_folder import finished_figures
+from .loop.session import Observer, ignore_events
 from .model.names import ABOUT
-from .training import Observer, ignore_events
 
 
 def run_key(run_config: RunConfig) -> str:

@@ -1,67 +1,56 @@
-"""Carrying out a planned run: checks, warm start, evaluation before, steps, evaluation after; and measuring one.
+"""Carrying out a planned run: checks, warm start, evaluation before, steps, evaluation after.
 
 carry_out(plan("grpo", task="chain_sum", rollouts=16, steps=40), Path("runs/mine"))
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from .cluster.ray_cluster import Cluster
 from .configuration import (
     RunConfig,
-    judge_of,
     keep_inputs,
-    run_config_of,
-    search_options,
-    task_source,
     use_file,
-    with_search,
-    with_tools,
 )
-from .core import registry
 from .core import trust as trust_record
-from .core.blocks import Block
 from .core.disk import disk_error, write_whole
-from .core.errors import BadValue, quoted, unknown
-from .core.functions import tools_text
-from .core.method import Method
-from .core.random_keys import generator
+from .core.errors import BadValue
 from .core.serial import plain
-from .core.task import TaskSource
-from .core.threads import run_in_thread, run_to_end, user_code
+from .core.threads import run_to_end
+from .evaluation import final_eval
 from .learner.errors import RankFailed
 from .learner.ranks import close_ranks
 from .loop import assemble, checkpoint, method_on_task
-from .loop.log import RolloutArchive, read_events
+from .loop.log import read_events
 from .loop.made_by import file_hashes, load_kernels
-from .loop.placed import check_placed, cluster_of, store_bytes
-from .loop.remote_engines import check_remote
+from .loop.placed import cluster_of, store_bytes
 from .loop.run_folder import FIGURES, finished_figures
-from .loop.session import Observer, Session, StopRequest, Watch
+from .loop.session import Observer, Session, StopRequest, Watch, ignore_events
 from .loop.settings import EvalConfig, RunSettings
-from .loop.warmstart import warm_folder, warm_start, warm_start_seconds
-from .model import files, lora, peft_files
+from .loop.warmstart import warm_start_seconds
+from .model import lora
 from .model.catalog import StartModel, build
-from .reward.outside_forms import Reward, as_block, check_call
-from .tools.functions import functions_of
-from .tools.retrieve import prepare
-
-
-def ignore_events(event: Mapping[str, Any]) -> None:
-    """An observer that does nothing."""
+from .preparation import (
+    check_start,
+    make_session,
+    prepare_search,
+    set_threads,
+    shared_cores,
+    source_of,
+    warm_started,
+    within_context,
+)
+from .reward.outside_forms import check_call
 
 
 def no_warnings(event: Mapping[str, Any]) -> tuple[()]:
@@ -354,156 +343,6 @@ def serve_other_ranks(run_config: RunConfig) -> None:
         raise SystemExit(0)
 
 
-async def start_model(run_config: RunConfig, source: TaskSource, observer: Observer) -> StartModel:
-    """The model that a run starts from: loaded, or fresh and warm-started."""
-    start = build(run_config.model, source, run_config.warm.seed)
-    source = within_context(run_config, source, start)
-    folder = check_start(run_config, source, start, trains=False)
-    return await warm_started(run_config, source, start, folder, observer)
-
-
-def source_of(run_config: RunConfig, folder: Path | None) -> TaskSource:
-    """The task of a run; the tokenizer of a fresh model is made of its words, and of what prompts say of tools."""
-    source, said = task_source(run_config.task, run_config.task_options, folder), said_tools(run_config.method)
-    if not said or (words := source.words) is None:
-        return source
-    return replace(source, words=lambda: (said + text for text in words()))
-
-
-async def prepare_search(run_config: RunConfig, observer: Observer) -> None:
-    """Open what the method's tools search, so that an index is built, and seen to be, before anything else is.
-
-    In a thread, so that Ctrl-C ends it; the next run goes on where it was.
-    """
-    loop = asyncio.get_running_loop()
-
-    def say(**event: Any) -> None:
-        loop.call_soon_threadsafe(observer, event)
-
-    def progress(what: str, done: int, total: int) -> None:
-        say(event="indexing", what=what, done=done, total=total)
-
-    tools = run_config.method.tools
-    await run_in_thread(prepare, tools, progress, lambda text: say(event="note", text=text))
-
-
-def said_tools(method: Method) -> str:
-    """What a prompt of text says of a method's typed functions; empty where it has none."""
-    functions = [tool().spec for tool in functions_of(method.tools).values()]
-    return tools_text(functions) if functions else ""
-
-
-def within_context(run_config: RunConfig, source: TaskSource, start: StartModel) -> TaskSource:
-    """The source without tasks whose prompts leave no room for an answer in the context, where it has such."""
-    if source.within is None:
-        return source
-    settings, render = run_config.settings, start.tokenizer.render
-    turn = settings.max_tokens or source.defaults.get("max_tokens", assemble.MAX_TOKENS)
-    context = assemble.context_of(settings, start)
-    longest = context - min(turn, context // 2) - len(start.tokenizer.encode(said_tools(run_config.method)))
-
-    def count(prompt: Any) -> int:
-        return len(render(assemble.chat_prompt(prompt, start.tokenizer)))
-
-    return source.within(longest, count)
-
-
-def check_start(run_config: RunConfig, source: TaskSource, start: StartModel, trains: bool = True) -> Path | None:
-    """Check before any work, and before a folder is taken, what can be known: adapters, context, the cache, the engine.
-
-    Returns the folder of the warm start; None for a model that needs none. Raises SelfteachError.
-    """
-    settings = run_config.settings
-    assemble.adapter_for(settings, start.model)
-    length = assemble.context_of(settings, start)
-    assemble.check_interruptible(start, settings)
-    assemble.correction_of(run_config.method, settings)
-    check_placed(run_config.method, settings)
-    check_remote(run_config.method, start, settings, length, trains)
-    if not (start.fresh and run_config.warm.steps > 0 and source.demos is not None):
-        return None
-    return warm_folder(source, start, warm_method(run_config), run_config.warm, settings)
-
-
-def warm_method(run_config: RunConfig) -> Method:
-    """The method of the warm start: supervised training, of prompts that say the tools."""
-    made = registry.methods.get("sft")(batch=run_config.warm.batch)
-    return with_tools(made, functions_of(run_config.method.tools))
-
-
-async def warm_started(
-    run_config: RunConfig,
-    source: TaskSource,
-    start: StartModel,
-    folder: Path | None,
-    observer: Observer,
-    stop: StopRequest | None = None,
-) -> StartModel:
-    """A model after its warm start (`check_start` gives the folder), trained now or read; without one as it is. It is
-    quantised where the method says so.
-    """
-    if folder is None:
-        return quantised(start, run_config.method.quantise)
-    method, judge = warm_method(run_config), judge_of(source)
-    await warm_start(folder, source, start, method, judge, run_config.warm, run_config.settings, observer, stop)
-    model, tokenizer = files.load(folder, mapped=True)
-    start = replace(start, model=model, tokenizer=tokenizer, folder=folder, mapped=True)
-    return quantised(start, run_config.method.quantise)
-
-
-def quantised(start: StartModel, form: Block | None) -> StartModel:
-    """A start whose projections a number format has rounded, in place; embeddings, norms and the head stay."""
-    if form is None:
-        return start
-    with user_code(f"quantisation {form.name}"):
-        for layer in lora.adaptable_linears(start.model).values():
-            layer.weight.data = form(weight=layer.weight.detach())
-    return start
-
-
-def make_session(
-    run_config: RunConfig,
-    source: TaskSource,
-    start: StartModel,
-    out: Path | None,
-    observer: Observer,
-    cluster: Cluster | None = None,
-) -> Session:
-    """A session ready to train in the folder `out`, or, where that is None, to measure.
-
-    cluster  that places its processes; None: all is done in this one
-    """
-    stored_tree = RolloutArchive(out / "log").tree if out else None
-    s = run_config.settings
-    loop = assemble.loop(
-        run_config.method,
-        source,
-        start,
-        s,
-        stored_tree,
-        donate_start=True,
-        trains=out is not None,
-        folder=out,
-        say=lambda text: observer({"event": "note", "text": text}),
-        cluster=cluster,
-    )
-    session = Session(
-        loop,
-        judge_of(source),
-        out,
-        s.checkpoint_every,
-        s.keep,
-        observer=observer,
-        base=str(start.folder or run_config.model),
-        reward=run_config.reward,
-    )
-    session.eval_every, session.eval_tasks, session.eval_samples = s.eval_every, s.eval_tasks, s.eval_samples
-    if run_config.final_eval.seed is not None:
-        order = generator("test_tasks", run_config.final_eval.seed).permutation(len(source.test))
-        session.test_order = order.tolist()
-    return session
-
-
 def _last_evaluation(out: Path) -> dict[str, Any] | None:
     """The event of the newest evaluation after training, also of a shorter run before this, where the log has it."""
     found = [e for e in read_events(out / "log") if e["event"] == "final_eval" and e["when"] != "start"]
@@ -516,167 +355,3 @@ def _logged_evaluation(out: Path, when: str, what: str = "figures") -> dict[str,
         if event["event"] == "final_eval" and event["when"] == when:
             return event.get(what)
     return None
-
-
-async def final_eval(
-    session: Session, config: EvalConfig, when: str, decoders: Sequence[str] | None = None
-) -> dict[str, float]:
-    """Measure the current policy, with its own program and with each decoder of the method (or those in `decoders`).
-
-    Names of figures: accuracy (mean over samples), greedy, reward and reward_greedy (of a user's own), pass@k, maj and
-    distinct right answers (of `config.decoder_samples` samples; distinct@k of k, maj@2, maj@4 ... of so many), length,
-    calls, accuracy/hops=2; those of a decoder end in its name: accuracy+search ... `failed` and `unscored` count
-    episodes that raised and other answers without a score, in all that was sampled.
-    """
-    method, source = session.loop.method, session.loop.source
-    tasks, tags = session.test_tasks(), [source.defaults.get("by", "category")]
-    last = method.stages[-1]
-    main = method.eval_program(last)
-    out: dict[str, float] = {}
-    counts: dict[str, Any] = {}
-
-    def progress(what: str) -> Callable[[int, int], None]:
-        return lambda done, total: session.observer(
-            {"event": "measuring", "when": when, "what": what, "done": done, "total": total}
-        )
-
-    async def measure(name: str, program: Block, k: int, n: int, greedy: bool) -> dict[str, float]:
-        what = f"{name or 'own program'}, {'greedy' if greedy else f'{k} samples'}"
-        result = await session.measure_tasks(
-            tasks[:n],
-            k=k,
-            greedy=greedy,
-            program=program,
-            where=("final_eval", when, name, greedy),
-            on_progress=progress(what),
-        )
-        if not name and (greedy or k == config.decoder_samples):
-            counts.setdefault("greedy" if greedy else "sampled", result.counts())
-        return result.figures([] if greedy else [2**i for i in range(11) if 2**i <= k], tags)
-
-    requested = {name: program for name, program in method.decode.items() if decoders is None or name in decoders}
-    for name, program in {"": main, **requested}.items():
-        if name and (str(program) == str(main) or method_on_task.lacking(program, method, source)):
-            continue
-        greedy = await measure(name, program, 1, config.tasks, True)
-        found, many = dict[str, float](), dict[str, float]()
-        if config.decoder_samples:
-            found = await measure(name, program, config.decoder_samples, config.tasks, False)
-        drawn = {k: v for k, v in found.items() if not k.startswith("maj@")}
-        if (
-            config.k and session.judge is not None and (not name or decoders is not None)
-        ):  # a decoder asked for by name gets pass@k too
-            many = await measure(name, program, config.k, min(config.pass_at_k_tasks, len(tasks)), False)
-            drawn |= {k: v for k, v in many.items() if k.startswith(("pass@", "maj@"))}
-            drawn |= {f"{figure}@{config.k}": many.get(figure, float("nan")) for figure in ("maj", "distinct")}
-        drawn |= {n: greedy[n] + found.get(n, 0.0) + many.get(n, 0.0) for n in ("failed", "unscored")}
-        tail = f"+{name}" if name else ""
-        for figure, own in (("accuracy", "greedy"), ("reward", "reward_greedy")):
-            out |= {f"{k.replace(figure, own, 1)}{tail}": v for k, v in greedy.items() if k.startswith(figure)}
-        out |= {f"{k}{tail}": v for k, v in drawn.items()}
-    questions = list(session.test_order or range(len(tasks)))[: config.tasks]
-    counts |= {"samples": config.decoder_samples, "questions": questions}
-    session.emit("final_eval", when=when, step=session.loop.state.step, figures=out, counts=counts)
-    return out
-
-
-def evaluate(
-    run: str | os.PathLike[str] | RunConfig,
-    config: EvalConfig | None = None,
-    observer: Observer = ignore_events,
-    decoder: str | None = None,
-    task: str | None = None,
-    task_options: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    trust: bool = False,
-    reward: Reward | Sequence[Reward | tuple[float, Reward]] | None = None,
-    search: Mapping[str, Any] | None = None,
-) -> dict[str, float]:
-    """Measure the newest checkpoint of a run, or the model that a RunConfig would start from, before any training.
-
-    decoder  of the method's decoders only this one, besides its own program
-    task     another task than the run's, with its options
-    settings others than the run's: threads, max_unscored
-    trust    as in `resume`
-    reward   measured besides, in place of the run's own
-    search   corpus, search_url, retriever and search as of PlanArguments, in place of the run's own
-
-    Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run, ScoringFailed
-    where more than `max_unscored` of the answers have no score.
-    """
-    folder = None if isinstance(run, RunConfig) else Path(run)
-    run_config = (run if isinstance(run, RunConfig) else run_config_of(Path(run), trust)).override(**(settings or {}))
-    if task is not None:
-        run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
-    if reward is not None:
-        run_config = replace(run_config, reward=as_block(reward)[0])
-    if search:
-        run_config = replace(run_config, method=with_search(run_config.method, search_options(search)))
-    if decoder is not None and decoder not in run_config.method.decode:
-        if not run_config.method.decode:
-            raise BadValue(
-                f"method {run_config.method.name}: has no decoder besides its own program, so no {decoder!r}; leave"
-                " --decoder out"
-            )
-        raise unknown(f"decoder of {run_config.method.name}", decoder, run_config.method.decode)
-    set_threads(run_config.settings.threads)
-    source = source_of(run_config, folder)
-    run_config = replace(run_config, method=method_on_task.for_task(run_config.method, source, judge_of(source)))
-    method_on_task.check(run_config.method, source)
-    if run_config.reward is not None:
-        run_to_end(check_call(run_config.reward, source.test[0], run_config.settings.reward_seconds))
-    run_to_end(prepare_search(run_config, observer))
-    if folder is None:
-        start = run_to_end(start_model(run_config, source, observer))
-    else:
-        start = trained_model(folder, observer, trust)
-        run_config = replace(run_config, settings=run_config.settings.full())
-    source = within_context(run_config, source, start)
-    session = make_session(run_config, source, start, None, observer)
-    observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.structure, learns=False)})
-    return run_to_end(_evaluated(session, config or run_config.final_eval, decoder))
-
-
-async def _evaluated(session: Session, config: EvalConfig, decoder: str | None) -> dict[str, float]:
-    try:
-        return await final_eval(session, config, "now", None if decoder is None else [decoder])
-    finally:
-        await session.close()
-
-
-def trained_model(folder: str | Path, observer: Observer = ignore_events, trust: bool = False) -> StartModel:
-    """The model of a run's newest checkpoint.
-
-    Where the checkpoint holds adapters alone, it is the model that the run started from with these merged in.
-    """
-    run_config, last = run_config_of(folder, trust), checkpoint.find(Path(folder))
-    source = source_of(run_config, Path(folder))
-    if last is None:
-        raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
-    if (last / "config.json").is_file() or not (last / "adapter").is_dir():
-        return build(str(last), source)
-    start = run_to_end(start_model(run_config, source, observer))
-    peft_files.check_base(last / "learner.json", start.model)
-    adapter = peft_files.read(last / "adapter", start.model)
-    return replace(start, model=lora.merged_copy(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))
-
-
-@contextmanager
-def shared_cores(run_config: RunConfig) -> Generator[None]:
-    """Where rollouts run ahead, and the run does not say how many threads: half of the cores each for engine and
-    learner, since threads that wait for cores are slower than none.
-    """
-    before, s = torch.get_num_threads(), run_config.settings
-    ahead = s.staleness if s.staleness is not None else max(stage.staleness for stage in run_config.method.stages)
-    if ahead and not s.threads:
-        torch.set_num_threads(max(1, min(before, (os.cpu_count() or 1) // 2)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def set_threads(count: int | None) -> None:
-    """Set how many threads matmuls use, for the whole process; the same number gives the same bits."""
-    if count:
-        torch.set_num_threads(count)

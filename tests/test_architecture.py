@@ -40,6 +40,8 @@ LAYERS = [
     {"serving"},
     {"api"},
     {"training"},
+    {"evaluation"},
+    {"preparation"},
     {"progress", "tracking"},
     {"configuration"},
     {"methods"},

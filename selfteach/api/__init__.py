@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..configuration import RunConfig as RunConfig
     from ..configuration import plan as plan
+    from ..evaluation import evaluate as evaluate
+    from ..evaluation import trained_model as trained_model
     from ..loop.settings import EvalConfig as EvalConfig
     from ..loop.settings import RunSettings as RunSettings
-    from ..training import evaluate as evaluate
     from ..training import new_run_folder as new_run_folder
-    from ..training import trained_model as trained_model
     from .run import Run as Run
     from .run import Step as Step
     from .run import load as load
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _HOME = {
     "..configuration": ("RunConfig", "plan"),
     "..loop.settings": ("EvalConfig", "RunSettings"),
-    "..training": ("evaluate", "new_run_folder", "trained_model"),
+    "..evaluation": ("evaluate", "trained_model"),
+    "..training": ("new_run_folder",),
     ".run": ("Run", "Step", "load"),
     ".start": ("Steps", "resume", "steps", "train", "train_async"),
 }

@@ -14,11 +14,11 @@ from ..analysis.health import HealthWatch
 from ..configuration import RunConfig
 from ..core.errors import BadValue, UserCodeFailed, describe
 from ..core.threads import raised_at, run_aside
-from ..loop.session import StopRequest
+from ..loop.session import Observer, StopRequest
 from ..progress import show_progress
 from ..tracking import Tracker, tracked
 from ..tracking.feed import warn_in_words
-from ..training import Observer, Outcome
+from ..training import Outcome
 
 Trackers = str | Tracker | Sequence[str | Tracker]  # names of `--log`, or trackers
 

@@ -16,12 +16,13 @@ from ..core.errors import BadValue, quoted
 from ..core.protocols import Completion
 from ..core.task import Sampling
 from ..core.threads import run_to_end
+from ..evaluation import trained_model
 from ..loop import assemble, checkpoint
 from ..loop.settings import RunSettings
 from ..model import files
 from ..model.catalog import StartModel
 from ..model.tokenizer import Tokenizer, is_conversation
-from ..training import set_threads, trained_model
+from ..preparation import set_threads
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Prompt: TypeAlias = str | Messages

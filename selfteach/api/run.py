@@ -17,9 +17,10 @@ from ..core.errors import BadValue
 from ..loop import checkpoint
 from ..loop.log import logged_steps, read_events
 from ..loop.run_folder import finished_figures
+from ..loop.session import Observer, ignore_events
 from ..loop.settings import not_placed
 from ..model.tokenizer import Tokenizer
-from ..training import Observer, Outcome, extend, ignore_events
+from ..training import Outcome, extend
 from .launch import Trackers, calling, launch
 from .policy import Policy, policy_of
 from .rollouts import Rollout, read_rollouts

@@ -14,8 +14,8 @@ from ..configuration import RunArguments, RunConfig, listed, plan
 from ..core.errors import BadValue
 from ..core.method import Method, MethodEntry
 from ..core.threads import LoopThread
-from ..loop.session import StopRequest
-from ..training import Observer, Outcome, ignore_events, opened
+from ..loop.session import Observer, StopRequest, ignore_events
+from ..training import Outcome, opened
 from .launch import Trackers, launch, launch_async, observing, run_folder
 from .run import Run, Step, load, step_of
 

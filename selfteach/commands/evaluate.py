@@ -125,13 +125,13 @@ def run(command: str, words: Sequence[str]) -> int:
             task_options = {**run_config.task_options, **(task_options or {})}
     else:
         run_config, task = target, None
-    from .. import training  # with torch, once nothing is left to refuse
+    from .. import evaluation  # with torch, once nothing is left to refuse
     from ..analysis.figures import failed_figures, tables
     from ..progress import show_progress
     from .show import print_tables
 
     with show_progress() as progress:
-        figures = training.evaluate(
+        figures = evaluation.evaluate(
             target,
             config,
             progress,

@@ -111,13 +111,14 @@ def _tokenizer(folder: Path, trust: bool) -> Any:
     last = checkpoint.find(folder)
     if last is not None and (last / "tokenizer.json").is_file():
         return Tokenizer.load(last)
-    from .. import training
+    from .. import preparation
     from ..configuration import run_config_of, task_source
     from ..core.threads import run_to_end
+    from ..loop.session import ignore_events
 
     config = run_config_of(folder, trust)
     source = task_source(config.task, config.task_options, folder)
-    return run_to_end(training.start_model(config, source, training.ignore_events)).tokenizer
+    return run_to_end(preparation.start_model(config, source, ignore_events)).tokenizer
 
 
 def _line(record: Any) -> str:

@@ -190,7 +190,7 @@ def _resume(words: Sequence[str], name: str | None) -> int:
 def _run_with_progress(planned: Callable[[], Any], folder: Path, resume: bool, given: Mapping[str, Any]) -> int:
     """Carry out a run with its progress shown, then draw its curves and print its figures."""
     from ..api.launch import launch
-    from ..training import ignore_events
+    from ..loop.session import ignore_events
     from .show import show_run
 
     as_json = bool(given.get("json"))

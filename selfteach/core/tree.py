@@ -275,6 +275,11 @@ class Episode:
     cost: dict[str, float] = field(default_factory=dict)
     calls: list[CallRecord] = field(default_factory=list[CallRecord])
 
+    @property
+    def learned(self) -> list[Trajectory]:
+        """The trajectories that are learned: those with a loss stream."""
+        return [t for t in self.trajectories if t.learn is not None]
+
 
 NUMBERS: Any = (bool, int, float, np.bool_, np.integer, np.floating)
 
@@ -333,6 +338,11 @@ class RolloutGroup(NamedTuple):
     episodes: list[Episode]
     scores: Scores
     key: str
+
+    @property
+    def learned(self) -> list[tuple[Episode, Trajectory]]:
+        """Each trajectory that is learned, with its episode."""
+        return [(episode, t) for episode in self.episodes for t in episode.learned]
 
     def for_user(self) -> RolloutGroup:
         """The same with lists of its own, for a reward or a composer, which may change what it is given; costs, which

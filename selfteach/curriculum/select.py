@@ -201,7 +201,7 @@ def reviewed(
     out: list[RolloutRequest] = []
     for group in finished_rounds[0]:
         scores = group.scores.get("reward", {})
-        for leaf in [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]:
+        for leaf in [t.leaf for _, t in group.learned]:
             known = scores[leaf].value if leaf in scores else None
             out.append(
                 RolloutRequest(

@@ -20,11 +20,11 @@ from ..core.errors import BadValue
 from ..core.method import Method
 from ..core.regime import Regime
 from ..core.serial import plain
+from ..loop.session import Observer, ignore_events
 from ..loop.settings import split_settings
 from ..reward.controls import shuffled
 from ..rollout.single import single
 from ..run_cache import write_json
-from ..training import Observer, ignore_events
 from .arms import measures_of, regime_config, samples_per_task, seeded, stated_value
 from .reproduce import arm_cost, check_json, run_json, versions
 from .runs import RunPool, RunRequest, available_cores

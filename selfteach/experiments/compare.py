@@ -13,8 +13,8 @@ from ..analysis import comparison, statistics
 from ..core.disk import disk_error
 from ..core.errors import BadValue
 from ..core.serial import plain
+from ..loop.session import Observer, ignore_events
 from ..run_cache import write_json
-from ..training import Observer, ignore_events
 from .arms import Arm
 from .runs import RunPool, RunRequest
 

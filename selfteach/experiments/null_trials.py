@@ -12,7 +12,7 @@ from ..core import registry
 from ..core.cache import cache_folder
 from ..core.random_keys import generator
 from ..core.regime import Regime
-from ..training import Observer, ignore_events
+from ..loop.session import Observer, ignore_events
 from .arms import regime_config, seeded
 from .runs import RunPool, RunRequest
 

@@ -22,8 +22,8 @@ from ..core.errors import SelfteachError
 from ..core.serial import plain
 from ..loop.log import read_events
 from ..loop.run_folder import finished_figures
+from ..loop.session import Observer, ignore_events
 from ..run_cache import accuracy_curve, logged_summaries, run_key, run_once
-from ..training import Observer, ignore_events
 
 TRIES = 2  # of a run whose process dies
 PATIENCE = 60.0  # seconds that a run gets to end its step and save, when all are stopped

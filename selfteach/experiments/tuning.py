@@ -16,9 +16,9 @@ from ..core.errors import BadValue
 from ..core.method import MethodEntry
 from ..core.regime import Regime
 from ..core.serial import plain
+from ..loop.session import Observer, ignore_events
 from ..loop.settings import SETTING_NAMES
 from ..run_cache import write_json
-from ..training import Observer, ignore_events
 from .admission import SEARCH_SEEDS, TUNING_SEEDS, search_figures
 from .arms import arm_config, claim_arms, seeded, stated_value
 from .reproduce import versions

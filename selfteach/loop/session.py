@@ -35,6 +35,12 @@ from .state import RunState
 from .text_limit import CUT, cut_line
 
 Observer = Callable[[Mapping[str, Any]], None]
+
+
+def ignore_events(event: Mapping[str, Any]) -> None:
+    """An observer that does nothing."""
+
+
 Watch = Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]  # an event -> events that follow from it
 SHOWN_ROLLOUTS = 4  # of a step, that the observer gets as text
 

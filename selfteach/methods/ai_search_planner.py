@@ -109,7 +109,7 @@ def planned(
         right = states_gold(episode.answer, task)
         others = [context.text(t.leaf) for t in episode.trajectories if t.role in ("rag", "closed")]
         without = max((states_gold(last_between(text, "answer", None), task) for text in others), default=False)
-        for t in (t for t in episode.trajectories if t.learn is not None):
+        for t in episode.learned:
             searches = searches_of(episode, t, context)
             sense, cost = reason_of(searches, task), len(searches) / turns
             value = (1.0 - gain) + gain * (float(right) - float(without)) + process * sense - alpha * cost

@@ -104,7 +104,7 @@ async def hypothesis_values(
     belief_last, the weight of the accepted answer at the first and the last step.
     """
     verdicts = await judge_groups(judge, [group], context, deadline)
-    learned = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    learned = group.learned
     gold, said = gold_answers(group.request.task), [canonical(e.answer) for e, _ in learned]
     right = {canonical(g) for g in gold}
     others = [y for y, _ in Counter(y for y in said if y and y not in right).most_common(hypotheses)]

@@ -80,7 +80,7 @@ def outcome_and_behaviours(*, group: RolloutGroup, context: RewardContext, proce
     Parts: answer, searches, each behaviour, and behaviours, their share.
     """
     task, out = group.request.task, Scores({"reward": {}})
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         searches = searches_of(episode, t, context)
         verdicts = verdicts_of(pieces_of(context.path(t.leaf), context), "judge", "Yes", "No")
         right = exact_match(answer=episode.answer, task=task).value or 0.0

@@ -85,7 +85,7 @@ def citation_aware(
     it is right without any such rubric; citation_precision, where it cites. Raises BadValue for a task without rubrics.
     """
     task = group.request.task
-    rows = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    rows = group.learned
     outcomes, shares, found = list[float](), list[float](), list[Score]()
     for episode, t in rows:
         pieces = pieces_of(context.path(t.leaf), context)

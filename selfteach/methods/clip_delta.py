@@ -96,7 +96,7 @@ async def process_scores(
     Columns: `reward`, and `step_value` at places inside the last turn. Parts: those of the judge; steps, how many were
     scored; step_mean, their mean score.
     """
-    trajectories = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    trajectories = group.learned
     answers = [(t.leaf, e.answer) for e, t in trajectories]
     verdicts = await judge_answers(judge or exact_match(), group, answers, context, deadline)
     scorer = prm or group.request.task.judge("step")

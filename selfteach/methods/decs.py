@@ -114,7 +114,7 @@ async def necessary_prefix(
     end: `reward`, `necessary` and `thinking`, in sampled tokens; part of a right answer's score: `necessary`, its share
     of the thinking.
     """
-    trajectories = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    trajectories = group.learned
     verdicts = await judge_answers(
         judge or exact_match(), group, [(t.leaf, e.answer) for e, t in trajectories], context, deadline
     )

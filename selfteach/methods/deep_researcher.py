@@ -233,7 +233,7 @@ def f1_or_penalty(*, group: RolloutGroup, context: RewardContext, penalty: float
     """
     task, out = group.request.task, Scores({"reward": {}})
     facts = facts_of(task)
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         why, searches = fault(pieces_of(context.path(t.leaf), context)), searches_of(episode, t, context)
         fit = word_f1(answer=episode.answer, task=task).value or 0.0
         parts = {"answer": float(fit >= 1.0), "format": float(not why), "searches": float(len(searches))}

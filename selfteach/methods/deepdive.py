@@ -102,7 +102,7 @@ def all_or_nothing(
     Parts: answer, format, searches; where there are two searches, alike: how alike its queries are.
     """
     task, out = group.request.task, Scores({"reward": {}})
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         pieces = pieces_of(context.path(t.leaf), context)
         queries = [s.query for s in searches_of(episode, t, context)]
         said = own_text(pieces)

@@ -249,7 +249,7 @@ def _rewards(
     verifications: int = 1,
 ) -> Scores:
     task, out = group.request.task, Scores({"reward": {}})
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         searches = searches_of(episode, t, context)
         labels, why = calls_of(searches, verifications), fault(pieces_of(context.path(t.leaf), context))
         right = exact_match(answer=episode.answer, task=task).value or 0.0

@@ -202,7 +202,7 @@ def f1_or_tools(*, group: RolloutGroup, context: RewardContext, usage: float = 0
     for episode in group.episodes:
         below = [pieces_of(context.path(t.leaf), context) for t in episode.trajectories if t.learn is None]
         made_up = {said for pieces in below if (said := unsupported(pieces))}
-        for t in (t for t in episode.trajectories if t.learn is not None):
+        for t in episode.learned:
             pieces, searches = pieces_of(context.path(t.leaf), context), searches_of(episode, t, context)
             why = fault(pieces) or ("" if "<think>" in own_text(pieces) else "no thought")
             fit = word_f1(answer=episode.answer, task=task).value or 0.0

@@ -71,7 +71,7 @@ def discounted_outcome(*, group: RolloutGroup, gamma: float = 0.995) -> Scores:
     out = Scores({"reward": {}})
     for episode in group.episodes:
         right = exact_match(answer=episode.answer, task=group.request.task).value or 0.0
-        for t in (t for t in episode.trajectories if t.learn is not None):
+        for t in episode.learned:
             at, rounds = (episode.tree.number(t.leaf.node, name) or 1.0 for name in ("round", "rounds"))
             out["reward"][t.leaf] = Score(right * gamma ** (rounds - at), {"answer": right, "rounds": rounds})
     return out

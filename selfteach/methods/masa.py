@@ -196,7 +196,7 @@ async def aligned_forecasts(
     out: dict[Ref, Score] = dict(verdicts)
     for group in [g for g in groups if g.request.program == "foresee"]:
         solutions = known.get(group.request.task.id, [])
-        for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+        for episode, t in group.learned:
             if not solutions:
                 out[t.leaf] = Score(0.0, why="its question was not solved")
                 continue

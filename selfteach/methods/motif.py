@@ -141,7 +141,7 @@ async def mean_outcome(
     """
     ends: dict[Ref, list[tuple[Ref, str]]] = {}
     for episode in group.episodes:
-        for own in (t for t in episode.trajectories if t.learn is not None):
+        for own in episode.learned:
             last = [t.leaf for t in episode.trajectories if t.role == role and t.status != "limit"]
             ends[own.leaf] = [(at, answer_in(context.text(at))) for at in last or [own.leaf]]
     answers = [pair for pairs in ends.values() for pair in pairs]

@@ -104,7 +104,7 @@ def answers_and_refinements(
         return [], state
     again = list[RolloutRequest]()
     for group in finished_rounds[0][: round(share * n)]:
-        ends = [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]
+        ends = [t.leaf for _, t in group.learned]
         if ends:
             again.append(RolloutRequest(group.request.task, rollouts, program, help={"drafts": ends}, cause=group.key))
     return again, state

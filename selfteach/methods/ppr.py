@@ -90,7 +90,7 @@ def outcome_and_principles(*, group: RolloutGroup, context: RewardContext) -> Sc
     """
     task, out = group.request.task, Scores({"reward": {}, "step_value": {}})
     question = task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         searches = searches_of(episode, t, context)
         kept = [principles(searches[:n], search, question) for n, search in enumerate(searches)]
         out["step_value"].update({s.at: Score(value) for s, value in zip(searches, kept, strict=True)})

@@ -219,7 +219,7 @@ def stated(query: str, sentence: str) -> str:
 def right_and_searches(*, group: RolloutGroup, context: RewardContext) -> Scores:
     """Whether the answer is right. Parts: answer, format, searches; facts, how many the question needs."""
     task, out = group.request.task, Scores({"reward": {}})
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         why = fault(pieces_of(context.path(t.leaf), context))
         right = exact_match(answer=episode.answer, task=task).value or 0.0
         searches = len(searches_of(episode, t, context))

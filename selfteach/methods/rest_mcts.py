@@ -296,7 +296,7 @@ def answered(*, group: RolloutGroup, context: RewardContext) -> Scores:
     """
     task, out = group.request.task, dict[Ref, Score]()
     area = sibling_auc(group, context, "prior")
-    for leaf in [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for leaf in [t.leaf for _, t in group.learned]:
         found = Score.of(exact_match(answer=last_between(context.text(leaf), "answer", None), task=task))
         out[leaf] = found if area is None else replace(found, parts={**found.parts, "step_auc": area})
     return {"reward": out}

@@ -97,7 +97,7 @@ def routed(
         price = float(episode.cost.get(f"{SEARCH}price", 0.0))
         costs = [*costs, price**0.5][-window:]
         cheap = cheapness(costs)
-        for t in (t for t in episode.trajectories if t.learn is not None):
+        for t in episode.learned:
             pieces = pieces_of(context.path(t.leaf), context)
             why = fault(pieces) or (
                 "" if own_text(pieces).startswith("<think>") else "it does not begin with a thought"

@@ -117,7 +117,7 @@ def gain_beyond_rag(*, group: RolloutGroup, context: RewardContext, rag: bool = 
         right = states_gold(episode.answer, task)
         texts = [context.text(t.leaf) for t in episode.trajectories if t.role == "rag"]
         naive = max((states_gold(last_between(text, "answer", None), task) for text in texts), default=False)
-        for t in (t for t in episode.trajectories if t.learn is not None):
+        for t in episode.learned:
             parts = {"answer": float(right), "searches": float(len(searches_of(episode, t, context)))}
             parts |= {"rag": float(naive)} if rag else {}
             out["reward"][t.leaf] = Score(float(right) - float(rag and naive), parts)

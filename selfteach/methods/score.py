@@ -164,7 +164,7 @@ async def progress(
     ends: list[list[Ref]] = []
     answers: list[tuple[Ref, Any]] = []
     for episode in group.episodes:
-        for t in (t for t in episode.trajectories if t.learn is not None):
+        for t in episode.learned:
             path = [node for leaf in (*t.before, t.leaf) for node, _ in episode.tree.path(leaf.node, leaf.offset)]
             turns = [n for n in dict.fromkeys(path) if episode.tree.sampling[n] >= 0] or [t.leaf.node]
             ends.append([*(Ref(episode.id, n) for n in turns[:-1]), t.leaf])

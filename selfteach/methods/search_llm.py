@@ -87,7 +87,7 @@ def gated_scores(
     citation_precision, where it cites.
     """
     task, out = group.request.task, Scores({"reward": {}})
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         pieces, searches = pieces_of(context.path(t.leaf), context), searches_of(episode, t, context)
         cited, why = cited_by(pieces), fault(pieces)
         bottom = {

@@ -101,7 +101,7 @@ async def certainty(
     verdicts: dict[Any, Score] = {}
     if (asked := judge or metric_judge) is not None:
         verdicts = (await score(asked, [group], context, deadline)).get("reward", {})
-    learned = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    learned = group.learned
     certain, likely = list[float](), list[float]()
     for episode, t in learned:
         path = context.path(t.leaf)

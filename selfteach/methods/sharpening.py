@@ -108,7 +108,7 @@ async def own_judgement(
     """
     if by not in ("likelihood", "mean", "vote"):
         raise BadValue(f"own_judgement: by must be likelihood, mean or vote, not {by!r}")
-    learned = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    learned = group.learned
     voted, _ = majority([e.answer for e, _ in learned])
     values = list[float]()
     for episode, t in learned:

@@ -166,7 +166,7 @@ def sum_of_steps(
 ) -> Scores:
     """The sum of a whole episode's step scores. Parts: searches, and the means of what the scores are made of."""
     task, out = group.request.task, Scores({"reward": {}})
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         searches, tree = searches_of(episode, t, context), episode.tree
         last = context.tokenizer.decode(tree.id[tree.begin[t.leaf.node] : tree.stop(t.leaf.node)])
         value, every = 0.0, list[dict[str, float]]()

@@ -122,7 +122,7 @@ async def reward_model(*, group: RolloutGroup, context: RewardContext, model_rol
     if context.engine is None:
         raise BadValue("reward_model needs an engine, and this stage only reads data; use it in a stage that samples")
     out: dict[Ref, Score] = {}
-    for leaf in [t.leaf for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for leaf in [t.leaf for _, t in group.learned]:
         path = context.path(leaf)
         prompt, answer = path.ids[: path.prompt], path.ids[path.prompt :]
         if not len(answer):

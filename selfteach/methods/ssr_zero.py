@@ -134,7 +134,7 @@ async def own_score(
     values: dict[Ref, float] = {}
     parts: dict[Ref, dict[str, float]] = {}
     for episode in group.episodes:
-        for leaf in [t.leaf for t in episode.trajectories if t.learn is not None]:
+        for leaf in [t.leaf for t in episode.learned]:
             truth = Score.of(truth_of(answer=episode.answer, task=task)).value or 0.0
             formed = "</answer>" in context.text(leaf)
             parts[leaf] = {"adequacy": truth, "formed": float(formed)}

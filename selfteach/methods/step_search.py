@@ -116,7 +116,7 @@ def step_search_reward(
     """
     task, out = group.request.task, Scores({"reward": {}, "step_value": {}})
     support, keywords = facts_of(task), keywords_of(task)
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         searches = searches_of(episode, t, context)
         results = [documents_of(s.found) for s in searches]
         gains, repeats = information_gains(results, support), repeated(results)

@@ -112,7 +112,7 @@ def outcome_and_split(
     """
     task, out = group.request.task, Scores({"reward": {}})
     question = task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
-    for episode, t in [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]:
+    for episode, t in group.learned:
         searches = searches_of(episode, t, context)
         pieces = pieces_of(context.path(t.leaf), context)
         why = fault(pieces) or _thoughtless(own_text(pieces))

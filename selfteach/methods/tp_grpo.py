@@ -130,7 +130,7 @@ def own_verdicts(*, group: RolloutGroup, context: RewardContext) -> Scores:
     """
     back, again = dict[Ref, Score](), dict[Ref, Score]()
     for episode in group.episodes:
-        for leaf in (t.leaf for t in episode.trajectories if t.learn is not None):
+        for leaf in (t.leaf for t in episode.learned):
             tree = episode.tree
             pieces = context.tokenizer.token_bytes(tree.id[tree.begin[leaf.node] : tree.stop(leaf.node)])
             bounds = [0, *split_points(pieces, r"[.]")]

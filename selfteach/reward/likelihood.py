@@ -38,7 +38,7 @@ async def reference_logps(
     if not (accepted := gold_answers(group.request.task)):
         raise BadValue(f"task {group.request.task.id} has no reference answer; take a task that has")
     reference, tag = tokenizer.encode(form.format(accepted[0])), tokenizer.encode(opening)
-    learned = [(e, t) for e in group.episodes for t in e.trajectories if t.learn is not None]
+    learned = group.learned
     if not learned:
         return ReferenceLogps(np.zeros(len(reference)), [])
     path = reward_context.path(learned[0][1].leaf)

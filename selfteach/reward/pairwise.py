@@ -73,7 +73,7 @@ async def compare(
     result, asked = await run_schedule(schedule(len(players)), ask)
     counts = Counter(i for pair in asked for i in pair)
     scores = [Score(v, {"comparisons": float(counts[i])}) for i, v in enumerate(values(result))]
-    found = {t.leaf: s for e, s in zip(players, scores, strict=True) for t in e.trajectories if t.learn is not None}
+    found = {t.leaf: s for e, s in zip(players, scores, strict=True) for t in e.learned}
     return {"reward": with_auc(group, found)}
 
 

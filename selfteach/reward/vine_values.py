@@ -27,7 +27,7 @@ async def vine_values(
     # A vine's leaf -> its state: the answer's leaf, and how many of the answer's tokens precede (0: the prompt).
     roots: dict[Ref, tuple[Ref, int]] = {}
     for episode in group.episodes:
-        own = [t for t in episode.trajectories if t.learn is not None]
+        own = episode.learned
         answers += [(t.leaf, episode.answer) for t in own]
         for t in (t for t in episode.trajectories if t.role == role and t.status != "limit"):
             node = t.leaf.node

@@ -49,7 +49,7 @@ def vote_scores(
     why = "no answer has the most votes" if label is None else f"voted {label}"
     out: dict[Any, Score] = {}
     for episode in group.episodes:
-        for t in (t for t in episode.trajectories if t.learn is not None):
+        for t in episode.learned:
             hit = float(label is not None and canonical(episode.answer) == label)
             parts, known = {"share": share}, truth[t.leaf].value if t.leaf in truth else None
             if known is not None:

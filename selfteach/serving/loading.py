@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from .. import training
+from .. import evaluation, preparation
 from ..core.errors import BadValue, quoted
 from ..core.task import TaskSource
 from ..loop import assemble, checkpoint
@@ -58,7 +58,7 @@ def start_of(word: str, trust: bool = False) -> StartModel:
         raise BadValue(f"{word}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
     if (last / "config.json").is_file():
         return catalog.build(str(last), NO_TASK)
-    return training.trained_model(folder, trust=trust)
+    return evaluation.trained_model(folder, trust=trust)
 
 
 def load(
@@ -77,7 +77,7 @@ def load(
 
     Raises SelfteachError, also where one sequence does not fit the memory.
     """
-    training.set_threads(threads)
+    preparation.set_threads(threads)
     start = start_of(word, trust)
     settings = RunSettings(context=context, slots=slots, device=device)  # type: ignore[call-arg]
     length, place = assemble.context_of(settings, start), devices.resolve_device(device)

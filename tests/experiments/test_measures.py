@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from support.runs import run_config_of
 
-from selfteach import api, training
+from selfteach import api, preparation
 from selfteach.analysis import learning_curve
 from selfteach.analysis.learning_curve import curve, curve_figures
 from selfteach.configuration import task_source
 from selfteach.loop.evaluate import Result
 from selfteach.loop.log import read_events
+from selfteach.loop.session import ignore_events
 
 
 def test_the_examples_in_the_docstrings_are_true():
@@ -83,8 +84,8 @@ def test_questions_are_drawn_by_their_seed_alone(mini_folder: Path):
     def asked(**change):
         run_config = run_config_of(mini_folder, task_options={"n_test": 30}).override(**change)
         source = task_source(run_config.task, run_config.task_options)
-        start = asyncio.run(training.start_model(run_config, source, training.ignore_events))
-        session = training.make_session(run_config, source, start, None, training.ignore_events)
+        start = asyncio.run(preparation.start_model(run_config, source, ignore_events))
+        session = preparation.make_session(run_config, source, start, None, ignore_events)
         return [t.id for t in session.test_tasks()]
 
     one = asked(final_eval_seed=3)

@@ -18,10 +18,11 @@ from support.runs import run_config_of, same_run
 
 from selfteach import api
 from selfteach.core import BadValue
+from selfteach.evaluation import trained_model
 from selfteach.methods.qerl import E2M1, in_format, noise_of, norm_noise
 from selfteach.model import lora
 from selfteach.model.catalog import StartModel
-from selfteach.training import quantised, trained_model
+from selfteach.preparation import quantised
 
 
 def row(*values: float, width: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.episodes import full_text, scripted_context
 
-from selfteach import api, methods, training
+from selfteach import api, methods, preparation
 from selfteach.cli import main
 from selfteach.configuration import plan, run_config_of, task_source
 from selfteach.core import BadValue, RolloutRequest, Task, UnknownName
@@ -140,7 +140,7 @@ def test_single_turn_methods_call_them_as_typed_functions(corpus: str, questions
     built = tools_for(made.method, task_source("rows", made.task_options))
     assert built["search"].spec.schema["function"]["parameters"]["required"] == ["query"]  # type: ignore[attr-defined]
     assert built["search"]({"query": "mayor of Town 7"}).startswith('Doc 1(Title: "Town 7")')
-    assert "open(page: str, piece: int = 1)" in training.said_tools(made.method).replace("=1", " = 1")
+    assert "open(page: str, piece: int = 1)" in preparation.said_tools(made.method).replace("=1", " = 1")
 
 
 def test_a_run_s_key_is_of_the_corpus_s_content(corpus: str, questions: str) -> None:

@@ -9,9 +9,10 @@ import time
 
 if __name__ == "__main__":
     start_time = time.perf_counter()
-    from selfteach import training
+    from selfteach import preparation
     from selfteach.configuration import plan, task_source
     from selfteach.loop import method_on_task
+    from selfteach.loop.session import ignore_events
 
     async def first_episode() -> None:
         """Start as `selfteach train grpo` does, play one episode, and print the seconds since the process began."""
@@ -19,8 +20,8 @@ if __name__ == "__main__":
         source = task_source(run_config.task, run_config.task_options)
         method_on_task.check(run_config.method, source)
         events: list[str] = []
-        model = await training.start_model(run_config, source, lambda event: events.append(event["event"]))
-        session = training.make_session(run_config, source, model, None, training.ignore_events)
+        model = await preparation.start_model(run_config, source, lambda event: events.append(event["event"]))
+        session = preparation.make_session(run_config, source, model, None, ignore_events)
         await session.measure(k=1, tasks=1)
         print(json.dumps({"seconds": time.perf_counter() - start_time, "cached": "warm_found" in events}), flush=True)
 
