@@ -282,6 +282,8 @@ def claim_section(
     out += ["\n", markdown(["arm", *COSTS.values(), "differs from self in"], arms)]
     if tuned:
         out.append(f"\n{formatted_tuning(tuned)}\n")
+    if corrected := r["claim"].get("corrected"):
+        out.append(f"\nReported before on other seeds, and corrected since: {corrected}.\n")
     if r["claim"]["equal"] != "steps":
         out.append(f"\nArms are equal in {r['claim']['equal']}.\n")
     if r.get("changed"):

@@ -222,6 +222,7 @@ def claim_json(claim: Claim) -> dict[str, Any]:
         "equal": claim.equal,
         "arms": arms,
         "differs": dict(claim.differs),
+        **({"corrected": claim.corrected} if claim.corrected else {}),
     }
 
 

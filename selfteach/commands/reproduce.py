@@ -59,7 +59,7 @@ def parser() -> Parser:
     made.add_argument("method", metavar="METHOD", help="a method's name, or path/to/file.py:name")
     made.add_argument("--seeds", type=int, metavar="N", help="look once, after N seeds (default: at 8, 12, 16, 24)")
     made.add_argument("--max-seeds", type=int, metavar="N", help="the most seeds to look at (default: 24)")
-    made.add_argument("--first-seed", type=int, metavar="N", help="the first of them (default: 200)")
+    made.add_argument("--first-seed", type=int, metavar="N", help="the first of them (default: as the claim says)")
     made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: as many as cores)")
     made.add_argument("--hours", type=float, metavar="H", help="begin no run after this many hours of wall-clock time")
     made.add_argument("--out", metavar="DIR", help="where METHOD.json is written (default: results, or results/tuning)")
@@ -111,7 +111,7 @@ def _reproduce(words: Sequence[str]) -> int:
                 entry.name,
                 given.get("seeds"),
                 out,
-                given.get("first_seed", experiments.FIRST_SEED),
+                given.get("first_seed"),
                 progress,
                 settings=settings_of(given, entry),
                 model=model_of(given),

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from .errors import BadValue
 
+FIRST_SEED = 200  # of those that are reported; 0 to 99 are for tuning, and the first edition has seen 100 to 199
 Kind: TypeAlias = Literal["premise", "mechanism", "outcome", "unsorted"]
 # A method's name, with hyper-parameters, and with run settings of its own.
 ArmSpec: TypeAlias = "str | tuple[str, Mapping[str, Any]] | tuple[str, Mapping[str, Any], Mapping[str, Any]]"
@@ -158,6 +159,8 @@ class Claim:
     differs   pattern -> why the arms differ in that too
     equal     what every arm gets the same of: steps, tokens sampled, or seconds of training; those of "self"
     because   what the paper says, in a sentence
+    first_seed  of the seeds that are reported
+    corrected   what was wrong with the claim when it was reported before, on other seeds
     task, task_options, steps  of a claim without a regime, which has not been decided again
 
     Raises BadValue for a claim in a regime whose checks are not sorted or do not name a value at which they fail.
@@ -175,6 +178,8 @@ class Claim:
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
     idea: tuple[str, ...] = ()
     differs: Mapping[str, str] = field(default_factory=dict[str, str])
+    first_seed: int = FIRST_SEED
+    corrected: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.checks, Check):

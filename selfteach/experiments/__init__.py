@@ -8,11 +8,10 @@ interrupted experiment continues, and two claims with the same baseline share it
 from .admission import measure_regime
 from .arms import Arm, ArmDifference, arm_differences, claim_arms, regime_config
 from .compare import compare
-from .reproduce import FIRST_SEED, reproduce, result_file
+from .reproduce import reproduce, result_file
 from .tuning import tune
 
 __all__ = [
-    "FIRST_SEED",
     "Arm",
     "ArmDifference",
     "arm_differences",

@@ -26,7 +26,6 @@ from .arms import Arm, ArmDifference, arm_differences, claim_arms, measures_of, 
 from .runs import OutOfTime, RunPool, RunRequest, available_cores
 
 FORMAT = 2
-FIRST_SEED = 200  # of reported runs; 0 to 99 are for tuning, and the first edition has seen 100 to 199
 MAX_STEP_FACTOR = 20  # where tokens or seconds are equal, an arm may take this many times the claim's steps
 
 
@@ -34,7 +33,7 @@ def reproduce(
     name: str,
     seeds: int | None = None,
     out: str | Path | None = "results",
-    first_seed: int = FIRST_SEED,
+    first_seed: int | None = None,
     observer: Observer = ignore_events,
     store: Path | None = None,
     *,
@@ -53,6 +52,7 @@ def reproduce(
     other arms stop at what "self" took with that seed.
 
     seeds                 one look at this many
+    first_seed            None: the claim's
     out                   the folder of results; None: nothing is written
     store                 the folder of cached runs; None: that of selfteach's cache
     settings, model, use  of all arms, in place of the claim's, as `configuration.plan` takes them; the result holds
@@ -70,6 +70,7 @@ def reproduce(
     arms = claim_arms(entry, settings, model=model, use=use)
     claim = entry.claim
     assert claim is not None
+    first_seed = claim.first_seed if first_seed is None else first_seed
     differences = arm_differences(claim, arms)
     if claim.regime:
         refuse_unexplained(name, differences)

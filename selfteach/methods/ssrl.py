@@ -202,7 +202,8 @@ ssrl.claim = Claim(
     (
         premise("accuracy", "self", "start", by=0.2, fails_at=0.9),  # there is a way to be found
         premise("accuracy", "answer_only", 0.15, fails_at=0.1),  # direct answers are no straw man
-        mechanism("late:reward/format", "self", "no_format", by=0.05, fails_at=1.0),
+        premise("early:reward/format", "no_format", 0.7, relation="<", fails_at=0.8),  # form is to be learned
+        mechanism("mean:reward/format", "self", "no_format", by=0.05, fails_at=1.0),
         # of each answer, a token at least of what it wrote to itself is left out: it searches, and the mask acts
         mechanism("late:dropped/masked:information", "self", 128.0, fails_at=0.0),
         outcome("accuracy", "self", "answer_only", by=0.05, fails_at=0.97),
@@ -229,7 +230,12 @@ ssrl.claim = Claim(
         "no_mask": ("ssrl", {"mask": False}),
         "no_format": ("ssrl", {"format": 0.0}),
     },
-    regime="search",
+    regime="search_unclosed",
+    first_seed=300,
+    corrected=(
+        "in `search`, on seeds 200 to 211, nothing could be said of its form: four demonstrations in five were well "
+        "formed, and without a reward for it form was learned all the same, late as well as with one"
+    ),
     equal="tokens",  # a direct answer is a twentieth as long, so its arm gets more of them
     idea=("main.program", "main.reward", "main.credit", "decode"),
     because=(

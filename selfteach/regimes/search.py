@@ -44,6 +44,20 @@ def search() -> Regime:
 
 
 @regime
+def search_unclosed() -> Regime:
+    """As `search`, but three demonstrations in five leave a tag open, so that form has to be learned as well."""
+    return Regime(
+        task="factworld",
+        task_options={**WORLD, "ways": SHARES, "malformed": 0.6},
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways={way: beginning(way) for way in WAYS},
+        search=SEARCH,
+    )
+
+
+@regime
 def worded() -> Regime:
     """As `search`, but every second answer is a sentence, which is as right and which a strict rule cannot read."""
     return Regime(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,14 @@ def test_a_claim_is_run_judged_and_written(tmp_path, pretended, claimed):
     assert result["arms"]["low"]["args"] == {"clip": "0.1"} and result["arms"]["low"]["seeds"]["201"]["after"][
         "accuracy"
     ] == pytest.approx(0.801)
+
+
+def test_a_corrected_claim_is_reported_on_seeds_of_its_own(tmp_path, pretended, claimed):
+    name = claimed(replace(CLAIM, first_seed=300, corrected="the baseline could not learn"))
+    result = experiments.reproduce(name, seeds=2, out=tmp_path / "results", store=tmp_path / "store")
+    assert result["seeds"] == [300, 301]
+    assert "corrected since: the baseline could not learn." in ledger.claim_section(result, name)
+    assert experiments.reproduce(name, seeds=1, first_seed=0, out=None, store=tmp_path / "store")["seeds"] == [0]
 
 
 def test_runs_are_kept_by_content_and_shared(tmp_path, pretended, claimed):
