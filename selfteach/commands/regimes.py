@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   selfteach regimes                               # all, with what is known of them
   selfteach regimes NAME                          # one: settings, ways, evidence
   selfteach regimes NAME --measure --jobs 4       # run it on seeds 0 to 7; what was interrupted goes on
+  selfteach regimes --all --measure --jobs 64     # each that was not measured as it is defined now
   selfteach regimes --page docs/regimes.md        # the page of all, with pictures
 
 what comes out: a table; with --json a list of {"name", "doc", "task", "model", "status", "why", "greedy", "sampled",
@@ -46,7 +47,8 @@ def parser() -> Parser:
     """The options of `regimes`."""
     made = Parser("regimes", usage="selfteach regimes [NAME] [options]", description=ABOUT, epilog=EXAMPLES)
     made.add_argument("name", metavar="NAME", nargs="?", help="one regime")
-    made.add_argument("--measure", action="store_true", help="with NAME: run it on tuning seeds, and judge it")
+    made.add_argument("--measure", action="store_true", help="run NAME on tuning seeds, and judge it")
+    made.add_argument("--all", action="store_true", help="with --measure: each that was not measured as it is defined")
     made.add_argument("--seeds", type=int, metavar="N", help="of the baseline (default: 8; fewer admit nothing)")
     made.add_argument("--first-seed", type=int, metavar="N", help="the first of them (default: 0; all lie below 100)")
     made.add_argument("--jobs", type=int, metavar="N", help="how many runs at once (default: as many as cores)")
@@ -64,9 +66,13 @@ def run(command: str, words: Sequence[str]) -> int:
     given = vars(parser().read(words))
     _check(given)
     used = load_files(given.get("use", ()))
+    if "all" in given:
+        return _measure_all(given, used)
     home: Regime | None = registry.regimes.get(given["name"]) if "name" in given else None
     if home is not None and given.get("measure"):
-        _measure(home, given, used)
+        result = _measure(home, given, used)
+        if given.get("json"):
+            print_json(result)
         return 0
     if "results" in given and not Path(given["results"]).is_dir():
         raise BadValue(
@@ -87,8 +93,10 @@ def run(command: str, words: Sequence[str]) -> int:
 def _check(given: Mapping[str, Any]) -> None:
     """Raise BadValue for options that do not go together."""
     own = "selfteach regimes"
-    if given.get("measure") and "name" not in given:
-        raise BadValue(f"{own}: --measure needs the NAME of a regime")
+    if given.get("measure") and "name" not in given and "all" not in given:
+        raise BadValue(f"{own}: --measure needs the NAME of a regime, or --all")
+    if "all" in given and ("name" in given or not given.get("measure")):
+        raise BadValue(f"{own}: --all goes with --measure and without a NAME")
     if "page" in given and ("name" in given or given.get("measure")):
         raise BadValue(f"{own}: --page is of all regimes; leave {given.get('name') or '--measure'} out")
     if given.get("measure") and "results" in given:
@@ -102,7 +110,30 @@ def _all() -> list[Regime]:
     return [home for _, home in registry.regimes.items()]
 
 
-def _measure(home: Regime, given: Mapping[str, Any], used: Sequence[str]) -> None:
+def _measure_all(given: Mapping[str, Any], used: Sequence[str]) -> int:
+    """Measure each regime that has no evidence as it is defined; what fails is said, and the exit code is then 1."""
+    from ..analysis.regime_evidence import CHANGED, NOT_MEASURED, read_evidence, regime_folders, status
+
+    evidence = read_evidence([*([given["out"]] if "out" in given else []), *regime_folders()])
+    open_ones = [home for home in _all() if status(home, evidence.get(home.name)) in (CHANGED, NOT_MEASURED)]
+    found: dict[str, Any] = {}
+    failed: list[str] = []
+    for number, home in enumerate(open_ones, 1):
+        print_note(f"[{number}/{len(open_ones)}] {home.name}")
+        try:
+            found[home.name] = _measure(home, given, used)
+        except SelfteachError as error:
+            failed.append(home.name)
+            print_note(f"{home.name}: {error}")
+    if given.get("json"):
+        print_json(found)
+    if failed:
+        print_note(f"not measured: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _measure(home: Regime, given: Mapping[str, Any], used: Sequence[str]) -> dict[str, Any]:
+    """What a regime came to, printed where JSON is not asked for."""
     from .. import experiments
     from ..progress import show_progress
 
@@ -112,12 +143,11 @@ def _measure(home: Regime, given: Mapping[str, Any], used: Sequence[str]) -> Non
         result = experiments.measure_regime(
             home.name, jobs=given.get("jobs"), out=out, observer=progress, use=used, **more
         )
-    if given.get("json"):
-        print_json(result)
-    else:
+    if not given.get("json"):
         print()
         _show(home, result, False)
         print(f"result  {Path(out) / (home.name + '.json')}")
+    return result
 
 
 def regime_summary(home: Regime, found: Mapping[str, Any] | None) -> dict[str, Any]:

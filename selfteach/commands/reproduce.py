@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ..core import registry
 from ..core.errors import BadValue, SelfteachError
 from ..core.method import MethodEntry
+from ..core.serial import plain
 from ..loop.settings import option_name
 from .arguments import Parser, convert
 from .common import add_model, add_run_options, model_of, print_json, print_note, read_method, settings_of
@@ -28,6 +30,8 @@ it stops. What the arms differ in beside the idea is printed first, and refused 
 EXAMPLES = """examples:
   selfteach reproduce grpo                              # looks at 8, 12, 16 and 24 seeds, until all is decided
   selfteach reproduce ssrl --jobs 8 --hours 2           # eight runs at once; stops, and can go on, after two hours
+  selfteach reproduce grpo dapo ppo                     # one claim after another
+  selfteach reproduce --all --undecided --jobs 64       # every claim of the library that has no verdict yet
   selfteach reproduce grpo --seeds 3 --first-seed 0     # three tuning seeds, to see what it takes; decides nothing
   selfteach reproduce ssrl --full                       # the claim, and every other experiment of the paper, on a page
   selfteach reproduce ssrl --experiment sampling        # one of them
@@ -36,7 +40,8 @@ EXAMPLES = """examples:
 what comes out: a table of checks with effect, interval, the effect that so many seeds could have found, and verdict;
 what a run of each arm costs; and OUT/METHOD.json, from which `selfteach ledger` makes its page, with the counts of
 right answers by question. Experiments are written to OUT/experiments, and with --full a page with pictures of them all.
-With --json the one line of stdout is that JSON (--full: {"claim": ..., "experiments": {NAME: ...}}). Runs are cached by
+With --json the one line of stdout is that JSON (--full: {"claim": ..., "experiments": {NAME: ...}}; of several claims
+{METHOD: ...}). Of several, one that cannot be measured is said, and the next goes on. Runs are cached by
 configuration and code, so that claims share their baselines and an interrupted reproduce continues. Reported seeds
 start at 200: tune on 0 to 99. Settings that differ from the claim's are noted in the result. Needs the extra
 selfteach[claims]."""
@@ -55,8 +60,10 @@ what comes out: the page, and its path on stdout (with --json: {"file": ..., "ve
 
 def parser() -> Parser:
     """The options of `reproduce`."""
-    made = Parser("reproduce", usage="selfteach reproduce METHOD [options]", description=ABOUT, epilog=EXAMPLES)
-    made.add_argument("method", metavar="METHOD", help="a method's name, or path/to/file.py:name")
+    made = Parser("reproduce", usage="selfteach reproduce METHOD ... [options]", description=ABOUT, epilog=EXAMPLES)
+    made.add_argument("method", metavar="METHOD", nargs="*", help="methods by name, or path/to/file.py:name")
+    made.add_argument("--all", action="store_true", help="every method whose claim names a regime")
+    made.add_argument("--undecided", action="store_true", help="of these, claims without a result as they stand now")
     made.add_argument("--seeds", type=int, metavar="N", help="look once, after N seeds (default: at 8, 12, 16, 24)")
     made.add_argument("--max-seeds", type=int, metavar="N", help="the most seeds to look at (default: 24)")
     made.add_argument("--first-seed", type=int, metavar="N", help="the first of them (default: as the claim says)")
@@ -89,19 +96,94 @@ def _reproduce(words: Sequence[str]) -> int:
             "selfteach reproduce: takes --seeds N and --first-seed N, and a claim has its own budget; leave --seed"
             " and --budget out"
         )
-    from .. import experiments
-    from ..progress import show_progress
     from .common import load_files
 
     used = load_files(given.get("use", ()))
-    entry, args, files = read_method(given["method"])
-    if args:
-        raise BadValue(
-            "selfteach reproduce: a claim is made with the method's own hyper-parameters;"
-            " leave out what follows the name"
-        )
+    entries, files = _named(given)
+    use = (*used, *files)
     if "tune" in given:
-        return _tune(entry, given, (*used, *files))
+        return _tune(entries[0], given, use)
+    if len(entries) == 1 and not {"all", "undecided"} & given.keys():
+        found = _measured(entries[0], given, use, given.get("hours"))
+        if given.get("json"):
+            print_json(found)
+        return 0
+    return _reproduce_several(entries, given, use)
+
+
+def _named(given: Mapping[str, Any]) -> tuple[list[MethodEntry[...]], list[str]]:
+    """The methods that are asked for, in the order of their regimes where it is all, and the files that they are in."""
+    names: list[str] = given.get("method", [])
+    alone = next((name for name in ("tune", "full", "experiment") if name in given), None)
+    several = "all" in given or "undecided" in given or len(names) > 1
+    if alone and several:
+        raise BadValue(f"selfteach reproduce: --{alone} is of one method; name one alone")
+    if "all" in given:
+        if names:
+            raise BadValue("selfteach reproduce: --all is every method; leave the names out")
+        claims = [(e.claim.regime, name, e) for name, e in registry.methods.items() if e.claim and e.claim.regime]
+        return [entry for _, _, entry in sorted(claims, key=lambda c: c[:2])], []
+    if not names:
+        raise BadValue("selfteach reproduce: which claim? name a method, or give --all; see selfteach reproduce --help")
+    entries: list[MethodEntry[...]] = []
+    use: list[str] = []
+    for word in dict.fromkeys(names):
+        entry, args, files = read_method(word)
+        if args:
+            raise BadValue(
+                "selfteach reproduce: a claim is made with the method's own hyper-parameters;"
+                " leave out what follows the name"
+            )
+        entries.append(entry)
+        use += files
+    return entries, use
+
+
+def _reproduce_several(entries: Sequence[MethodEntry[...]], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
+    """One claim after another, each with its tables; what fails is said, and the exit code is then 1."""
+    from ..analysis import ledger
+
+    folders = [Path(given.get("out", "results")), *ledger.result_folders()]
+    if "undecided" in given:
+        entries = [entry for entry in entries if not _has_result(entry, folders)]
+    end = None if "hours" not in given else time.monotonic() + 3600 * given["hours"]
+    results: dict[str, Any] = {}
+    failed: list[str] = []
+    for number, entry in enumerate(entries, 1):
+        left = None if end is None else (end - time.monotonic()) / 3600
+        if left is not None and left <= 0:
+            print_note(f"the time is over: {len(entries) - number + 1} of {len(entries)} claims are not begun")
+            break
+        print_note(f"[{number}/{len(entries)}] {entry.name}")
+        try:
+            results[entry.name] = _measured(entry, given, use, left)
+        except SelfteachError as error:
+            failed.append(entry.name)
+            print_note(f"{entry.name}: {error}")
+    if given.get("json"):
+        print_json(results)
+    if failed:
+        print_note(f"not measured: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _has_result(entry: MethodEntry[...], folders: Sequence[Path]) -> bool:
+    """Whether a folder has a result of a method's claim as it stands."""
+    from ..analysis import ledger, verdict
+
+    found = ledger.read_result(entry.name, folders)
+    if found is None or entry.claim is None or not ledger.is_decided(found):
+        return False
+    return found["claim"] == plain(verdict.claim_json(entry.claim))
+
+
+def _measured(
+    entry: MethodEntry[...], given: Mapping[str, Any], use: tuple[str, ...], hours: float | None
+) -> dict[str, Any]:
+    """What a claim, or what is asked for of it, came to, as --json has it; printed where that is not asked for."""
+    from .. import experiments
+    from ..progress import show_progress
+
     out = Path(given.get("out", "results"))
     asked = _asked(entry, given)
     results: dict[str | None, dict[str, Any]] = {}
@@ -115,22 +197,21 @@ def _reproduce(words: Sequence[str]) -> int:
                 progress,
                 settings=settings_of(given, entry),
                 model=model_of(given),
-                use=(*used, *files),
+                use=use,
                 jobs=given.get("jobs"),
-                hours=given.get("hours"),
+                hours=hours,
                 experiment=experiment,
                 **({"max_seeds": given["max_seeds"]} if "max_seeds" in given else {}),
             )
         if not given.get("json"):
             show_result(results[experiment])
             print(f"result  {out / experiments.result_file(entry.name, experiment)}")
-    page = _write_experiments(entry, [out], out / "experiments") if "full" in given else None
-    if given.get("json"):
-        named = {n: r for n, r in results.items() if n is not None}
-        print_json({"claim": results[None], "experiments": named} if "full" in given else results[asked[0]])
-    elif page:
+    if "full" not in given:
+        return results[asked[0]]
+    page = _write_experiments(entry, [out], out / "experiments")
+    if not given.get("json"):
         print(f"page    {page}")
-    return 0
+    return {"claim": results[None], "experiments": {n: r for n, r in results.items() if n is not None}}
 
 
 def _asked(entry: MethodEntry[...], given: Mapping[str, Any]) -> list[str | None]:

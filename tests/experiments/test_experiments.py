@@ -17,6 +17,7 @@ from support.runs import BANDIT
 from selfteach import experiments, run_cache
 from selfteach.analysis import claim_curves, ledger
 from selfteach.analysis.verdict import FAILS, HOLDS, NOT_TESTED, UNDECIDED
+from selfteach.commands import reproduce as reproduce_command
 from selfteach.core import BadValue, Claim, SelfteachError, mechanism, outcome, premise, registry
 from selfteach.core.method import Method, MethodEntry
 from selfteach.experiments import runs as runs_module
@@ -233,6 +234,22 @@ def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pr
     assert ledger.write_page([tmp_path / "out"], tmp_path / "page" / "ledger.md").read_text().count(".png") == 1
     assert (tmp_path / "page" / "ledger" / "claimed.png").stat().st_size > 5000
     assert ledger.verdicts([tmp_path / "out"]) == {"claimed": "mechanism shown"}
+
+
+def test_several_claims_go_one_after_another_and_those_with_a_result_are_left_out(
+    claimed, pretended, tmp_path, monkeypatch, capsys
+):
+    pretended.value["accuracy"] = lambda arm, seed: (0.8 if arm == "self" else 0.6) + noise(seed)
+    monkeypatch.setenv("SELFTEACH_CACHE", str(tmp_path / "cache"))
+    words = ["grpo_trl", claimed(claim_of()), "--out", str(tmp_path / "out"), "--jobs", "1", "--json"]
+    assert reproduce_command.run("reproduce", words) == 1  # one of them makes no claim
+    said = capsys.readouterr()
+    assert list(json.loads(said.out)) == ["claimed"] and len(pretended.asked) == 16
+    assert "grpo_trl: " in said.err and "\nnot measured: grpo_trl" in said.err
+    again = ["claimed", "--undecided", *words[2:]]
+    assert reproduce_command.run("reproduce", again) == 0 and json.loads(capsys.readouterr().out) == {}
+    claimed(claim_of(outcome("accuracy", "self", "other", by=0.1, fails_at=0.9)))  # what it says is another thing now
+    assert reproduce_command.run("reproduce", again) == 0 and list(json.loads(capsys.readouterr().out)) == ["claimed"]
 
 
 def test_results_made_of_the_same_runs_say_so():
