@@ -45,13 +45,18 @@ def search() -> Regime:
 
 @regime
 def search_unclosed() -> Regime:
-    """As `search`, but three demonstrations in five leave a tag open, so that form has to be learned as well."""
+    """As `search`, but three demonstrations in five leave a tag open, so that form has to be learned as well.
+
+    The longer a way is, the more often it is broken off: without a reward for form, what is soonest learned is to
+    answer at once.
+    """
     return Regime(
         task="factworld",
         task_options={**WORLD, "ways": SHARES, "malformed": 0.6},
         model="tiny-s",
         settings={**WARM, **RUN, "steps": 60},
         args=BATCH,
+        baseline="ssrl",
         ways={way: beginning(way) for way in WAYS},
         search=SEARCH,
     )
