@@ -8,16 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .configuration import (
-    RunConfig,
-    judge_of,
-    run_config_of,
-    search_options,
-    with_search,
-)
+from .configuration import RunConfig, run_config_of
 from .core.blocks import Block
 from .core.errors import BadValue, quoted, unknown
 from .core.threads import run_to_end
+from .given_parts import judge_of, search_options, with_search
 from .loop import checkpoint, method_on_task
 from .loop.made_by import load_kernels
 from .loop.session import Observer, Session, ignore_events

@@ -13,12 +13,7 @@ from typing import Any
 import torch
 
 from .cluster.ray_cluster import Cluster
-from .configuration import (
-    RunConfig,
-    judge_of,
-    task_source,
-    with_tools,
-)
+from .configuration import RunConfig, task_source
 from .core import registry
 from .core.blocks import Block
 from .core.functions import tools_text
@@ -26,6 +21,7 @@ from .core.method import Method
 from .core.random_keys import generator
 from .core.task import TaskSource
 from .core.threads import run_in_thread, user_code
+from .given_parts import judge_of, with_tools
 from .loop import assemble
 from .loop.log import RolloutArchive
 from .loop.placed import check_placed

@@ -44,6 +44,7 @@ LAYERS = [
     {"preparation"},
     {"progress", "tracking"},
     {"configuration"},
+    {"given_parts"},
     {"methods"},
     {"regimes"},
     {"tasks"},

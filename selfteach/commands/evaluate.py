@@ -100,7 +100,8 @@ def run(command: str, words: Sequence[str]) -> int:
         return _inspect(given)
     if "inspect_logs" in given:
         raise BadValue("selfteach eval: --inspect-logs goes with --inspect FILE.py")
-    from ..configuration import asked_as, rows_of, run_config_of
+    from ..configuration import rows_of, run_config_of
+    from ..given_parts import asked_as
 
     config = EvalConfig(**{name: given[name] for name in MEASURED if name in given})
     if not config.tasks:
