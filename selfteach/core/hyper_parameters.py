@@ -22,7 +22,7 @@ NAMES = {
         brevity budget buffer cache calibration capacity checks clip clip_high compensation critic_beta
         delay density distractors drop early eta examples explore far floor forecasts form format
         format_penalty format_reward gain gate_from grounding guesses high high_max hypotheses kappa key
-        language least least_range length length_penalty lenience levels likelihood longer low low_max
+        language least least_range length level length_penalty lenience levels likelihood longer low low_max
         meta mix_from mu neg_weight offset outcome penalty plateau power process redundancy reflection
         repetition replayed resets retrieval retrieved revisions scale search_reward smooth solved split
         std_share step steps structure success target target_kl tau temperature tolerance tried unformed

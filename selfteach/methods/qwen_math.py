@@ -51,7 +51,7 @@ from ..core.lazy import torch
 from ..core.scoring import score
 from ..credit import segments as seg
 from ..credit.advantages import norm
-from ..credit.composers import per_trajectory
+from ..credit.composers import of_another_model, per_trajectory
 from ..credit.keep import drop_zero_variance_groups
 from ..curriculum.select import first_task_index, known_rewards, suiting_tasks, uniform
 from ..objective.kl import kl
@@ -65,6 +65,7 @@ from ..rollout.single import single
 from ..rollout.vote import sample_answers
 
 Paid = Literal["both", "rule", "model"]
+RIGHT = 0.5  # a larger reward is that of a right answer
 
 
 @method(family="system", paper="2409.12122", catalogue=121)
@@ -109,7 +110,7 @@ def qwen_math(
         select=labelled_tasks(unlabelled=unlabelled),
         programs={"main": single()},
         reward=(rule,),
-        credit=(per_trajectory(model_role="rm"), drop_zero_variance_groups()),
+        credit=(of_another_model(compose=per_trajectory(model_role="rm")), drop_zero_variance_groups()),
         updates=(Update(("rm",), (Term(listwise()),), lr=judge_lr),),
         groups=groups,
         rollouts=answers,
@@ -205,7 +206,8 @@ def labelled_tasks(
 @stateful(lambda: {"right": {}, "asked": 0}, shared="reach")
 def count_right(*, groups: Sequence[RolloutGroup], state: dict[str, Any]) -> tuple[list[Example], dict[str, Any]]:
     """A composer without examples: it stores how many answers to each question were right, for `within_reach`."""
-    found = {str(g.request.help["number"]): sum(v >= 1 for v in known_rewards(g)) for g in groups}
+    asked = [(g.request.help.get("number"), g) for g in groups]
+    found = {str(i): sum(v > RIGHT for v in known_rewards(g)) for i, g in asked if i is not None}
     return [], {**state, "right": {**state["right"], **found}}
 
 
@@ -261,11 +263,11 @@ def _gaps(scalar_after: Any, seq: Any, reward: Any, group: Any) -> list[Any]:
     """For each group R_i - R_j of every right i and wrong j, f[k, n - k]."""
     liked = seq_last(scalar_after, seq, len(reward))
     rows = [group == number for number in range(int(group.max()) + 1 if len(group) else 0)]
-    return [liked[mine & (reward >= 1)][:, None] - liked[mine & (reward < 1)][None] for mine in rows]
+    return [liked[mine & (reward > RIGHT)][:, None] - liked[mine & (reward <= RIGHT)][None] for mine in rows]
 
 
 def _ordered(scalar_after: Any, seq: Any, reward: Any, group: Any) -> Any:
-    """bool[pairs]: whether the right answer is liked more."""
+    """bool[pairs]: whether the right answer of two is the one that the reward model likes more."""
     return torch.cat([scalar_after[:0], *(g.flatten() for g in _gaps(scalar_after, seq, reward, group))]) > 0
 
 
@@ -274,7 +276,7 @@ def _ordered(scalar_after: Any, seq: Any, reward: Any, group: Any) -> Any:
 def listwise(*, scalar_after: Token, seq: Token, reward: Seq, group: Seq) -> Grp:
     """The loss of a reward model on the right and wrong answers to a question: the mean over all their pairs.
 
-        l = -mean over right i, wrong j of log sigmoid(R_i - R_j)        right: a reward of 1 or more
+        l = -mean over right i, wrong j of log sigmoid(R_i - R_j)        right: a reward above 0.5
 
     Args: scalar_after f[N], of which a text's last is R; seq i64[N]; reward f[S]; group i64[S]. Returns: l f[G], 0 for
     a group without one of each. Scope: group.
@@ -296,7 +298,7 @@ def _at_end(scalar: Token, seq: Token, count: int) -> np.ndarray:
 
 def _top(reward: Seq, group: Seq, order: Any, count: int) -> dict[str, Column]:
     """keep 1 for the `count` right answers of each group that come first by `order`, the least first."""
-    right, group, keep = np.asarray(reward) >= 1, np.asarray(group), np.zeros(len(reward))
+    right, group, keep = np.asarray(reward) > RIGHT, np.asarray(group), np.zeros(len(reward))
     for number in np.unique(group):
         rows = np.flatnonzero((group == number) & right)
         keep[rows[np.argsort(order[rows], kind="stable")[:count]]] = 1.0
@@ -307,7 +309,7 @@ def _top(reward: Seq, group: Seq, order: Any, count: int) -> dict[str, Column]:
 def best_right(*, reward: Seq, rm_scalar_after: Token, seq: Token, group: Seq, best: int = 2) -> dict[str, Column]:
     """Keep the right answers to each question that the reward model likes most.
 
-        keep_i = [r_i >= 1 and R_i is among the `best` largest of the right ones of its group]
+        keep_i = [r_i > 0.5 and R_i is among the `best` largest of the right ones of its group]
 
     Args: reward f64[S]; rm_scalar_after f64[N], of which a text's last is R; seq i64[N]; group i64[S]. Returns: keep
     f64[S]. Scope: group.
