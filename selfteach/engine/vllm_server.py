@@ -20,7 +20,7 @@ from ..core.errors import BadValue, EngineLost, describe
 from ..core.protocols import EngineCapabilities
 from .endpoints import Failed, ask_now
 from .http import SCORED
-from .weight_files import EXTENSION
+from .weight_files import EXTENSION, room_for
 
 IN_VLLM = Path(__file__).parent / "in_vllm"
 LAUNCHES = 2  # a launch that hangs is tried again
@@ -65,6 +65,7 @@ class VllmServer:
     say      is called with lines on how the start goes
     threads  of a processor that it may use; None: as vLLM decides
     host     the address at which it listens
+    lora_rank  of the adapters that can be loaded into it beside the model; None: it takes none
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class VllmServer:
         start_seconds: float = 600.0,
         say: Callable[[str], object] = lambda text: None,
         host: str = "127.0.0.1",
+        lora_rank: int | None = None,
     ) -> None:
         self.host = host
         self.version, self._distribution = installed(python)
@@ -93,8 +95,10 @@ class VllmServer:
         self._args += ["--worker-extension-cls", EXTENSION, "--served-model-name", "policy"]
         if cache_bytes is not None:  # on a processor, where it would take most of the memory
             self._args += ["--kv-cache-memory-bytes", str(cache_bytes), "--enforce-eager"]
+        if lora_rank is not None:
+            self._args += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(room_for(lora_rank))]
         self._args += list(args)
-        self._threads = threads
+        self._threads, self._takes_adapters = threads, lora_rank is not None
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Any = None
 
@@ -140,6 +144,8 @@ class VllmServer:
         environment = {**os.environ, **quiet, "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": path}
         if self._threads:
             environment |= {"OMP_NUM_THREADS": str(self._threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        if self._takes_adapters:
+            environment |= {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         with self.log.open("ab") as out:
             out.write(f"\n$ {shlex.join(serve)}\n".encode())
             out.flush()

@@ -294,8 +294,15 @@ def remote_engine(
     if settings.engine == "http":
         return http_engine(method, start, settings, length)
     group = next(iter(roles_of(method).values()))
-    model = _engine_copy(learner.trunk(group), frozen=True)
-    return vllm_engine(method, start, model, settings, length, folder, say)
+    trunk = learner.trunk(group)
+    adapted = next(iter(lora.lora_layers(trunk).values()), None)
+    # Learners of several processes give whole weights, and a stage's own sampler changes more than an adapter.
+    alone = adapted is not None and not learner.groups.ranks and not any(s.sampler for s in method.stages)
+    if alone and adapted is not None and settings.lora_delivery == "adapter":
+        model, rank = lora.base_copy(trunk), adapted.lora.rank
+    else:
+        model, rank = _engine_copy(trunk, frozen=True), None
+    return vllm_engine(method, start, model, settings, length, folder, say, rank)
 
 
 def engine_of(start: StartModel, settings: RunSettings) -> BuiltinEngine | EqualLengthEngine:

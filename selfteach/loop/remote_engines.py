@@ -14,7 +14,7 @@ from ..core.errors import BadValue
 from ..core.method import Method
 from ..engine.http import HttpEngine
 from ..engine.vllm_server import CAPABILITIES, VllmServer, installed, model_folder
-from ..engine.weight_files import FileDelivery
+from ..engine.weight_files import AdapterDelivery, FileDelivery
 from ..model import devices, files
 from ..model.base import Model
 from ..model.catalog import StartModel
@@ -84,14 +84,24 @@ def vllm_engine(
     length: int,
     folder: Path | None,
     say: Callable[[str], object],
+    lora_rank: int | None = None,
 ) -> VllmEngine:
-    """An engine over a vLLM that is started now on a model; its log is in `folder`."""
+    """An engine over a vLLM that is started now on a model; its log is in `folder`.
+
+    lora_rank: the model is the base of adapters of this rank, which are delivered alone; None: weights are delivered.
+    """
     weights = Path(settings.weights_folder) if settings.weights_folder else None
     log = (folder or Path(tempfile.mkdtemp(prefix="selfteach-vllm-"))) / "vllm.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     served = model_folder(lambda at: files.save(at, model, start.tokenizer))
     options = vllm_options(settings, model, length, devices.resolve_device(settings.device))
-    server = VllmServer(served, log=log, say=say, **options)
+    server = VllmServer(served, log=log, say=say, lora_rank=lora_rank, **options)
+
+    def delivery() -> FileDelivery | AdapterDelivery:
+        if lora_rank is None:
+            return FileDelivery(weights, settings.engine_seconds)
+        return AdapterDelivery(model, weights, settings.engine_seconds)
+
     return VllmEngine(
         server,
         roles_of(method),
@@ -100,7 +110,7 @@ def vllm_engine(
         length,
         in_flight=settings.slots,
         timeout=settings.engine_seconds,
-        delivery=lambda: FileDelivery(weights, settings.engine_seconds),
+        delivery=delivery,
     )
 
 

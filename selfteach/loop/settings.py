@@ -151,6 +151,11 @@ class RunSettings(LearnerSettings):
         None, "dropout of the adapters' inputs in training (default: 0, or that of --adapter)"
     )
     lora_rslora: bool = setting(False, "scale the adapters by alpha / sqrt(rank) instead")
+    lora_delivery: Literal["adapter", "merged"] = setting(
+        "adapter",
+        "of --engine vllm, what it gets: the adapter alone, beside the base that it holds; or all weights, the adapter"
+        " merged in",
+    )
     adapter: str | None = setting(
         None, "start from the adapter in this folder, in peft's layout; --model is then its base"
     )

@@ -79,9 +79,11 @@ from .prioritized_kl import prioritized_kl as prioritized_kl
 from .prorl import prorl as prorl
 from .q_sharp import q_sharp as q_sharp
 from .qerl import qerl as qerl
+from .qwen_math import qwen_math as qwen_math
 from .r1_searcher import r1_searcher as r1_searcher
 from .r1_searcher_pp import r1_searcher_pp as r1_searcher_pp
 from .re_searcher import re_searcher as re_searcher
+from .reasoning_core import reasoning_core as reasoning_core
 from .rebn import rebn as rebn
 from .rec import asymre as asymre
 from .rec import opmd as opmd

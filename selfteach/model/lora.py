@@ -218,8 +218,8 @@ class MergedTensors(Mapping[str, Tensor]):
     """
 
     def __init__(self, model: Model, more: Mapping[str, Tensor] | None = None) -> None:
-        own = {n: p for n, p in model.named_tensors().items() if n.rpartition(".")[2] not in ("lora_A", "lora_B")}
-        self.own = {n: p.detach() for n, p in {**own, **(more or {})}.items()}
+        self.model = model
+        self.own = {n: p.detach() for n, p in {**base_tensors(model), **(more or {})}.items()}
         self.adapted = {f"{n}.weight": m for n, m in lora_layers(model).items()}
 
     def __getitem__(self, name: str) -> Tensor:
@@ -230,6 +230,18 @@ class MergedTensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.own)
+
+
+def base_tensors(model: Model) -> dict[str, Tensor]:
+    """The tensors of a model without those of its adapters."""
+    return {n: p for n, p in model.named_tensors().items() if n.rpartition(".")[2] not in ("lora_A", "lora_B")}
+
+
+def base_copy(model: Model) -> Model:
+    """A copy of a model in memory of its own, without its adapters."""
+    tensors = base_tensors(model)
+    whole = Transformer.without_weights(model.config).assign((n, t.detach().clone()) for n, t in tensors.items())
+    return whole.to(model.lm_head.weight.device)  # for the rotary tables
 
 
 def merged_copy(model: Model) -> Model:

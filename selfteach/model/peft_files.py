@@ -37,7 +37,12 @@ def save(folder: Path, model: Model, base: str) -> None:
     }
     folder.mkdir(exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    files.write_tensors(folder / WEIGHTS, {f"{PREFIX}{n}.weight": t for n, t in factors(model).items()})
+    files.write_tensors(folder / WEIGHTS, named_factors(model))
+
+
+def named_factors(model: Model) -> dict[str, Tensor]:
+    """The factors of a model's adapters under peft's names."""
+    return {f"{PREFIX}{n}.weight": t for n, t in factors(model).items()}
 
 
 def read_factors(folder: Path) -> dict[str, Tensor]:

@@ -6,22 +6,15 @@ that nothing can be called; everything else is a wrong answer.
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
 import re
-import select
-import subprocess
-import sys
-import threading
-from pathlib import Path
 from typing import Any
 
 from ..core import Score, Task, block
 from ..core.errors import BadValue, SelfteachError
+from .worker_process import WorkerProcess
 
 LONGEST = 20_000  # characters of an answer that is scored
-START_SECONDS = 120.0  # that the process may take for its imports
 _FUNCTIONS = {
     "sin",
     "cos",
@@ -69,61 +62,7 @@ def harmless(name: str, answer: str) -> bool:
     return True
 
 
-class Scorer:
-    """The process of the scorers; calls take turns. Killed where an answer is not scored in time, and begun anew."""
-
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
-        self.lock = threading.Lock()
-
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The process's answer to a request. Raises SelfteachError where there is none in time."""
-        with self.lock:
-            if self.process is None or self.process.poll() is not None:
-                self._start()
-            return self._exchange(json.dumps(request), seconds)
-
-    def stop(self) -> None:
-        """Kill the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            for pipe in (self.process.stdin, self.process.stdout):
-                if pipe is not None:
-                    pipe.close()
-            self.process = None
-
-    def _start(self) -> None:
-        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "selfteach.reward.reasoning_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,
-        )
-        self._exchange("{}", START_SECONDS)
-
-    def _exchange(self, line: str, seconds: float) -> dict[str, Any]:
-        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
-        try:
-            self.process.stdin.write(line.encode() + b"\n")
-            self.process.stdin.flush()
-            if not select.select([self.process.stdout], [], [], seconds)[0]:
-                self.stop()
-                raise SelfteachError(f"no score within {seconds:g} s; the scorer's process was killed")
-            answer = self.process.stdout.readline()
-        except OSError as error:
-            self.stop()
-            raise SelfteachError(f"the scorer's process ended ({error})") from None
-        if not answer:
-            self.stop()
-            raise SelfteachError("the scorer's process ended without an answer; is reasoning-gym installed?")
-        return json.loads(answer)
-
-
-_scorer = Scorer()
-atexit.register(_scorer.stop)
+_scorer = WorkerProcess("reward.reasoning_worker", "reasoning-gym")
 
 
 @block

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from selfteach.core.errors import BadValue, EngineLost, EngineMismatch
 from selfteach.core.protocols import Completion
@@ -28,8 +29,8 @@ from support.engines import TOKENIZER, VOCAB, model
 
 from selfteach.engine import endpoints
 from selfteach.engine.http import HttpEngine
-from selfteach.engine.weight_files import FileDelivery
-from selfteach.model import files
+from selfteach.engine.weight_files import AdapterDelivery, FileDelivery, room_for
+from selfteach.model import files, lora
 
 KINDS = ("vllm", "sglang", "llamacpp")
 CONTEXT = np.array([5, 80, 33, 7], np.int32)
@@ -358,6 +359,63 @@ def test_a_server_that_holds_something_else_after_a_delivery_is_found_out(server
     with pytest.raises(EngineMismatch, match=r"version 2: no server took them \(.*status 500"):
         engine.load("w", new, 2)
     assert server.controls[-1] == "resume"
+
+
+def adapted(base: Any, seed: int, rank: int = 3) -> lora.MergedTensors:
+    """A base with an adapter that changes what it says."""
+    made, draw = lora.adapt(base, lora.LoraConfig(rank, 5.0), seed), np.random.default_rng(seed)
+    for name, tensor in lora.factors(made).items():
+        if name.endswith("lora_B"):
+            tensor.data.copy_(torch.from_numpy(draw.normal(0, 0.3, tensor.shape)))
+    return lora.MergedTensors(made)
+
+
+def test_of_an_adapter_the_factors_alone_are_delivered_and_sampled_from(servers: Any) -> None:
+    server, url = servers(takes_weights=True)
+    base = model("grouped", 0)
+    engine = engine_at(url, delivery=lambda: AdapterDelivery(base))
+    for version in (3, 4):
+        new = adapted(base, version)
+        server.controls.clear()
+        assert engine.load("w", new, version) == files.fingerprint(new) == engine.fingerprint("w")
+        steps = ["pause", "load_lora_adapter", "collective_rpc", "reset_prefix_cache", "resume"]
+        assert server.controls == steps
+    assert isinstance(engine.delivery, AdapterDelivery)
+    assert engine.delivery.bytes < 0.3 * sum(t.numel() * 4 for t in base.named_tensors().values())
+    assert "fingerprints of the base and the adapter that the layers hold" in engine.about()
+    with pytest.raises(BadValue, match="--lora-delivery merged"):
+        engine.load("w", base.named_tensors(), 5)
+    right = ReferenceEngine({"w": lora.merged_copy(new.model)}, {"policy": "w"}, TOKENIZER)
+    done = draw(engine, Sampling(max_tokens=6))
+    same = asyncio.run(right.generate("policy", CONTEXT, Sampling(max_tokens=6), 11))
+    plain = asyncio.run(reference(0).generate("policy", CONTEXT, Sampling(max_tokens=6), 11))
+    assert done.ids.tolist() == same.ids.tolist() != plain.ids.tolist()
+    assert server.bodies[-1]["model"] == "adapter" and not engine.delivery.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        ({"wrong": "model.layers.0.mlp.down_proj holds another"}, "do not compute with the adapter .*down_proj"),
+        ({"arrived": "00"}, "the file was changed"),
+        ({"base": "00"}, "holds another base"),
+    ],
+)
+def test_an_adapter_that_layers_do_not_compute_with_is_found_out(servers: Any, held: Any, why: str) -> None:
+    server, url = servers(takes_weights=True)
+    base = model("grouped", 0)
+    engine = engine_at(url, delivery=lambda: AdapterDelivery(base))
+    server.load_faults = iter([lambda answer: {**answer, **held}])
+    with pytest.raises(EngineMismatch, match=why):
+        engine.load("w", adapted(base, 1), 1)
+    assert server.controls[-1] == "resume"
+    asyncio.run(engine.close())
+
+
+def test_vllm_makes_room_for_some_ranks() -> None:
+    assert [room_for(r) for r in (1, 5, 8, 9, 512)] == [1, 8, 8, 16, 512]
+    with pytest.raises(BadValue, match="rank 512 at most, not 513; give --lora-delivery merged"):
+        room_for(513)
 
 
 def test_a_server_without_the_workers_part_keeps_its_weights_and_says_how_it_would_not(servers: Any) -> None:

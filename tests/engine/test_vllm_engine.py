@@ -26,13 +26,13 @@ from selfteach.core.protocols import Completion
 from selfteach.core.task import Sampling
 from selfteach.engine import ReferenceEngine
 from selfteach.engine import vllm_server as launcher
-from selfteach.model import files
+from selfteach.model import files, lora
 from selfteach.model.transformer import Config, Transformer
 
 pytest.importorskip("httpx2")
 
 from selfteach.engine.http import HttpEngine
-from selfteach.engine.weight_files import FileDelivery
+from selfteach.engine.weight_files import AdapterDelivery, FileDelivery
 
 PYTHON = os.environ.get("SELFTEACH_TEST_VLLM_PYTHON")
 CONTEXT = np.array([5, 80, 33, 7], np.int32)
@@ -177,6 +177,72 @@ def test_a_delivery_that_does_not_arrive_whole_is_refused(engine: HttpEngine, mo
     monkeypatch.setattr(FileDelivery, "put", another)
     with pytest.raises(EngineMismatch, match="the file was changed"):
         engine.load("w", model(1).named_tensors(), 9)
+
+
+class Wrapped(torch.nn.Module):
+    """A layer that vLLM has wrapped for adapters: a layer inside, and room for one adapter of rank 4 of each part."""
+
+    tp_size = 1
+
+    def __init__(self, outputs: tuple[int, ...]) -> None:
+        super().__init__()
+        self.base_layer = torch.nn.Linear(3, sum(outputs))
+        self.lora_a_stacked = tuple(torch.zeros(1, 1, 4, 3) for _ in outputs)
+        self.lora_b_stacked = tuple(torch.zeros(1, 1, out, 4) for out in outputs)
+
+
+def test_what_layers_hold_other_than_the_adapter_that_was_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(launcher.IN_VLLM))
+    from selfteach_worker import _own_modules, _wrong_factors
+
+    model = torch.nn.Module()
+    model.qkv_proj, model.down_proj = Wrapped((2, 1, 1)), Wrapped((5,))  # of q, k and v; and alone
+    root = torch.nn.Module()
+    root.mlp = model
+    wrong = lambda sent: _wrong_factors(root, sent, 2.0)  # noqa: E731
+    a, b = torch.arange(6.0).view(2, 3), torch.arange(2.0).view(1, 2)
+    sent = {"mlp.v_proj.lora_A": a, "mlp.v_proj.lora_B": b}
+    assert wrong({}) == "" and wrong(sent) == "mlp.v_proj holds another"
+    model.qkv_proj.lora_a_stacked[2][0, 0, :2] = a
+    model.qkv_proj.lora_b_stacked[2][0, 0, :, :2] = 2 * b  # the scale is in B
+    assert wrong(sent) == "" and wrong({**sent, "mlp.v_proj.lora_A": a + 1}) == "mlp.v_proj holds another"
+    assert wrong({}) == "mlp.v_proj has one that was not sent"
+    assert wrong({**sent, "mlp.gate_proj.lora_A": a, "mlp.gate_proj.lora_B": b}) == "mlp.gate_proj takes none"
+    model.down_proj.tp_size = 2
+    assert wrong(sent) is None
+    assert _own_modules(root)["mlp.down_proj"] is model.down_proj.base_layer
+
+
+@pytest.fixture(scope="module")
+def for_adapters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    try:
+        launcher.installed(PYTHON)
+    except BadValue as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("vllm")
+    files.save(folder / "model", model(0), TOKENIZER)
+    given: dict[str, Any] = {"length": 160, "slots": 16, "dtype": "float32", "cache_bytes": 64 << 20, "threads": 1}
+    made = launcher.VllmServer(folder / "model", python=PYTHON, log=folder / "vllm.log", lora_rank=5, **given)
+    yield made.start()
+    made.stop()
+
+
+def test_an_adapter_is_loaded_beside_the_base_and_proven_to_be_held(for_adapters: str) -> None:
+    base = model(0)
+    made = HttpEngine([for_adapters], {"policy": "w"}, TOKENIZER, VOCAB, 160, delivery=lambda: AdapterDelivery(base))
+    for version, targets in enumerate((("all-linear",), ("q_proj", "down_proj"))):
+        adapted = lora.adapt(base, lora.LoraConfig(5, 7.0, targets), version)
+        for name, tensor in lora.factors(adapted).items():
+            if name.endswith("lora_B"):
+                tensor.data.copy_(torch.from_numpy(np.random.default_rng(version).normal(0, 0.3, tensor.shape)))
+        merged = lora.MergedTensors(adapted)
+        assert made.load("w", merged, version) == files.fingerprint(merged)
+        right = ReferenceEngine({"w": lora.merged_copy(adapted)}, {"policy": "w"}, TOKENIZER)
+        for done in drawn(made, Sampling(max_tokens=10), 4):
+            own = asyncio.run(right.score("policy", CONTEXT, done.ids))["logp"]
+            np.testing.assert_allclose(done.logp, own, atol=1e-4)
+    assert "the adapter that the layers hold" in made.about()
+    asyncio.run(made.close())
 
 
 def test_an_environment_without_vllm_is_named(tmp_path: Path) -> None:

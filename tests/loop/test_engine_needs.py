@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.models import mini
 
 from selfteach.core.errors import BadValue
 from selfteach.core.protocols import EngineCapabilities
 from selfteach.core.registry import methods
 from selfteach.core.task import Sampling
+from selfteach.loop import assemble
 from selfteach.loop.engine_roles import check_engine
 from selfteach.loop.method_on_task import needed
+from selfteach.loop.settings import RunSettings
+from selfteach.model import files, lora
 
 VLLM = EngineCapabilities(
     "vllm",
@@ -90,3 +95,32 @@ def test_log_probabilities_of_another_distribution_are_refused_where_they_are_re
         return
     with pytest.raises(BadValue, match="processed_logprobs"):
         check_engine(made, replace(VLLM, logp=kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "ranks", "rank"),
+    [
+        ("grpo", {"lora_rank": 3}, 0, 3),
+        ("grpo", {"lora_rank": 3, "lora_delivery": "merged"}, 0, None),
+        ("grpo", {"lora_rank": 3}, 2, None),  # what ranks hold in parts is given whole
+        ("qerl", {"lora_rank": 3}, 0, None),  # it samples with noise beside its adapter
+        ("grpo", {}, 0, None),
+    ],
+)
+def test_vllm_is_started_on_the_base_where_adapters_alone_are_delivered(
+    name: str, settings: dict[str, Any], ranks: int, rank: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, given = mini(64), list[Any]()
+    adapted = lora.adapt(base, lora.LoraConfig(3)) if settings else base
+    for tensor in lora.factors(adapted).values():
+        tensor.data.fill_(0.1)
+    learner: Any = SimpleNamespace(trunk=lambda group: adapted, groups=SimpleNamespace(ranks=ranks))
+    start: Any = SimpleNamespace(model=base)
+    monkeypatch.setattr(assemble, "vllm_engine", lambda *all_given: given.extend(all_given))
+    assemble.remote_engine(
+        method(name), learner, start, RunSettings(engine="vllm", context=32, **settings), None, print
+    )
+    served, last = given[2], given[-1]
+    assert last == rank
+    same = files.fingerprint(served.named_tensors()) == files.fingerprint(base.named_tensors())
+    assert same == (rank is not None or not settings), "merged weights are others"

@@ -216,12 +216,13 @@ _studies: dict[tuple[str, str], Study] = {}
 
 
 def learning_stage(method: Method) -> Stage:
-    """The first stage in which the policy learns from rewards, or else any from data."""
+    """The first stage in which the policy learns from rewards, of advantages if there is one, or else any from data."""
     learns = [s for s in method.stages if s.updates]
     sampled = [s for s in learns if not s.data]
     rewarded = [s for s in sampled if s.reward] or sampled
     of_policy = [s for s in rewarded if any("policy" in u.params for u in s.updates)]
-    return (of_policy or rewarded or learns)[0]
+    compared = [s for s in of_policy if any("adv" in t.fn.columns for u in s.updates for t in u.terms)]
+    return (compared or of_policy or rewarded or learns)[0]
 
 
 def busiest_step(stage: Stage) -> int:

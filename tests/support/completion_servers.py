@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from starlette.routing import Route
 
 from selfteach.core.task import Sampling
 from selfteach.engine import ReferenceEngine
-from selfteach.model import files
+from selfteach.model import files, lora, peft_files
 from support.servers import answering
 
 Fault = Callable[[Mapping[str, Any]], Any]  # an answer -> what is answered instead: JSON, or a Response
@@ -41,6 +43,7 @@ class FakeServer:
         self.controls: list[str] = []
         self.takes_weights = False
         self.load_faults: Iterator[Fault | None] = iter(())
+        self.base = copy.deepcopy(engine.models["w"])
 
     def application(self) -> Any:
         paths = {"vllm": "/v1/completions", "sglang": "/generate", "llamacpp": "/completion"}
@@ -48,6 +51,7 @@ class FakeServer:
             routes=[
                 Route("/v1/models", self.models, methods=["GET"]),
                 Route(paths[self.kind], self.complete, methods=["POST"]),
+                Route("/v1/load_lora_adapter", self.load_adapter, methods=["POST"]),
                 *([Route("/{control}", self.control, methods=["POST"])] if self.takes_weights else []),
             ]
         )
@@ -93,14 +97,26 @@ class FakeServer:
         body = await request.json()
         if body["method"] == "selfteach_about":
             return JSONResponse({"results": [{"selfteach": 1, "dtype": "torch.float32"}]})
-        tensors = load_file(body["args"][0])
         fault = next(self.load_faults, None)
+        if body["method"] == "selfteach_adapter":
+            arrived = files.fingerprint(load_file(f"{body['args'][0]}/adapter_model.safetensors"))
+            held = {"arrived": arrived, "wrong": "", "base": files.fingerprint(self.base.named_tensors())}
+            return JSONResponse({"results": [held if fault is None else fault(held)]})
+        tensors = load_file(body["args"][0])
         if fault is None:
             self.engine.load("w", tensors, 0)
         held = {"held": self.engine.fingerprint("w"), "arrived": files.fingerprint(tensors)}
         answer = {"results": [held | {"dtype": "torch.float32", "seconds": 0.0}]}
         answer = answer if fault is None else fault(answer)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
+
+    async def load_adapter(self, request: Request) -> Response:
+        """Sample from the base with an adapter of peft's files; answer in plain text, as vLLM does."""
+        self.controls.append("load_lora_adapter")
+        adapter = peft_files.read(Path((await request.json())["lora_path"]), self.base)
+        adapted = lora.adapt(self.base, adapter.lora, given=adapter.tensors)
+        self.engine.load("w", lora.MergedTensors(adapted), 0)
+        return Response("Success: LoRA adapter 'adapter' added successfully.")
 
     async def drawn(self, ids: list[int], sampling: Sampling, seed: int) -> tuple[list[int], list[float], str]:
         done = await self.engine.generate("policy", np.array(ids), sampling.replace(record=("logp", "raw_logp")), seed)

@@ -23,6 +23,7 @@ LAKE = re.findall(r"```python\n(# lake\.py\n.*?)```", PAGE, re.DOTALL)[0]
 EXTRAS = {  # task -> its extra, and a package of it
     "gym": ("gym", "gymnasium"),
     "minigrid": ("minigrid", "minigrid"),
+    "reasoning_core": ("reasoning-core", "reasoning_core"),
     "reasoning_gym": ("reasoning", "reasoning_gym"),
     "textarena": ("games", "textarena"),
     "textworld": ("textworld", "textworld"),
@@ -30,7 +31,12 @@ EXTRAS = {  # task -> its extra, and a package of it
     "verifiers": ("verifiers", "verifiers"),
     "pettingzoo": ("pettingzoo", "rlcard"),
 }
-SHORT = {"reasoning_gym": ["n_test=4"], "textworld": ["games=1", "test_games=1"], "verifiers": []}  # else max_turns=2
+SHORT = {  # else max_turns=2
+    "reasoning_core": ["items=6", "n_test=2"],
+    "reasoning_gym": ["n_test=4"],
+    "textworld": ["games=1", "test_games=1"],
+    "verifiers": [],
+}
 MINE = """
 def cautious(text, moves):
     return moves[0]

@@ -12,9 +12,10 @@ import pytest
 from selfteach.cli import main
 from selfteach.configuration import task_source
 from selfteach.core import BadValue, UnknownName
-from selfteach.reward import reasoning
+from selfteach.reward import reasoning, worker_process
 from selfteach.reward.answer import exact_match
 from selfteach.reward.reasoning import CODE_SETS, harmless, reasoning_score
+from selfteach.reward.worker_process import WorkerProcess
 from selfteach.tasks.reasoning_gym import EXCLUDED, options_of
 
 SMALL = "min_terms=2,max_terms=2,min_digits=1,max_digits=1"
@@ -89,10 +90,10 @@ def test_a_scorer_that_hangs_is_killed_and_the_next_call_has_another(tmp_path: P
         "import sys, time\nfor line in sys.stdin:\n    time.sleep(30 if 'hang' in line else 0)\n"
         "    print('{\"score\": 1}', flush=True)\n"
     )
-    scorer = reasoning.Scorer()
-    popen = reasoning.subprocess.Popen
+    scorer = WorkerProcess("reward.reasoning_worker", "reasoning-gym")
+    popen = worker_process.subprocess.Popen
     monkeypatch.setattr(
-        reasoning.subprocess, "Popen", lambda args, **more: popen([args[0], str(tmp_path / "slow.py")], **more)
+        worker_process.subprocess, "Popen", lambda args, **more: popen([args[0], str(tmp_path / "slow.py")], **more)
     )
     monkeypatch.setattr(reasoning, "_scorer", scorer)
     judge = reasoning_score(config=json.dumps({"leg_counting": {}}), seconds=0.5)

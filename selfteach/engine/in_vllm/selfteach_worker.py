@@ -7,6 +7,7 @@ a folder of its own, which is on vLLM's PYTHONPATH: it imports nothing of selfte
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from typing import Any
 
@@ -45,6 +46,28 @@ class WeightReceiver:
         held, dtype = self._selfteach_held(shapes)
         return {"arrived": arrived.digest(), "held": held, "dtype": dtype, "seconds": seconds}
 
+    @torch.inference_mode()
+    def selfteach_adapter(self, path: str, shapes: dict[str, list[int]]) -> dict[str, Any]:
+        """Compare what layers hold with an adapter in peft's files that vLLM has just loaded, the only one.
+
+        Returns `arrived`, the fingerprint of the file; `wrong`, what a layer holds that is not of it ("" where
+        nothing is, None where it cannot be told: tensor parallel); `base`, the fingerprint of the weights beside it, of
+        these shapes, as `held` of selfteach_load.
+        """
+        with open(f"{path}/adapter_config.json", encoding="utf-8") as file:
+            config = json.load(file)
+        scale = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
+        arrived, factors = _Fingerprint(), dict[str, torch.Tensor]()
+        with safe_open(f"{path}/adapter_model.safetensors", framework="pt") as file:
+            for name in sorted(file.keys()):
+                tensor = file.get_tensor(name)
+                arrived.add(name, tensor)
+                factors[name.removeprefix("base_model.model.").removesuffix(".weight")] = tensor
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]
+        wrong = _wrong_factors(model, factors, scale)
+        base, _ = self._selfteach_held({name: tuple(shape) for name, shape in shapes.items()})
+        return {"arrived": arrived.digest(), "wrong": wrong, "base": base}
+
     def selfteach_about(self) -> dict[str, Any]:
         """That the extension is there, and the dtype of the model."""
         return {"selfteach": 1, "dtype": str(self.model_runner.model_config.dtype)}  # type: ignore[attr-defined]
@@ -53,7 +76,7 @@ class WeightReceiver:
     def _selfteach_held(self, shapes: dict[str, tuple[int, ...]]) -> tuple[str | None, str]:
         """(fingerprint of the weights that layers compute with, dtype), taken apart again into the Hub's tensors."""
         model = self.model_runner.get_model()  # type: ignore[attr-defined]
-        modules, found = dict(model.named_modules()), _Fingerprint()
+        modules, found = _own_modules(model), _Fingerprint()
         parts = {p: (whole, n) for whole, of in _packed(model).items() for n, p in enumerate(of)}
         dtype = str(self.model_runner.model_config.dtype)  # type: ignore[attr-defined]
         for name in sorted(shapes):
@@ -69,6 +92,40 @@ class WeightReceiver:
             if not torch.equal(own, shared):
                 found.add("lm_head.weight", own)
         return found.digest(), dtype
+
+
+def _own_modules(model: Any) -> dict[str, Any]:
+    """The layers of a model by name; in place of one that vLLM has wrapped for adapters, the layer inside."""
+    every = dict(model.named_modules())
+    return {path.replace(".base_layer", ""): m for path, m in every.items() if not hasattr(m, "base_layer")}
+
+
+def _wrong_factors(model: Any, factors: dict[str, torch.Tensor], scale: float) -> str | None:
+    """What is wrong with the factors that the layers of a model hold; "": nothing, None: it cannot be told.
+
+    A layer has room for one adapter, of which the first rows are A's, the first columns B's, times the scale.
+    """
+    packed, seen = _packed(model), set[str]()
+    for path, layer in model.named_modules():
+        if not isinstance(getattr(layer, "lora_b_stacked", None), tuple):
+            continue
+        if getattr(layer, "tp_size", 1) != 1:
+            return None
+        parent, _, leaf = path.rpartition(".")
+        names = [f"{parent}.{part}" for part in packed.get(leaf, [leaf])]
+        for n, (room_a, room_b) in enumerate(zip(layer.lora_a_stacked, layer.lora_b_stacked, strict=True)):
+            a, b = factors.get(f"{names[n]}.lora_A"), factors.get(f"{names[n]}.lora_B")
+            if a is None or b is None:
+                if room_b.any():
+                    return f"{names[n]} has one that was not sent"
+                continue
+            seen.add(names[n])
+            held_a, held_b = room_a[0, 0, : a.shape[0]], room_b[0, 0, :, : b.shape[1]]
+            scaled = b.to(room_b) * scale
+            if not torch.equal(held_a, a.to(room_a)) or not torch.equal(held_b, scaled):
+                return f"{names[n]} holds another"
+    missing = sorted({name.rpartition(".")[0] for name in factors} - seen)
+    return f"{missing[0]} takes none" if missing else ""
 
 
 def _packed(model: Any) -> dict[str, list[str]]:
