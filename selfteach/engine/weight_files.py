@@ -116,6 +116,7 @@ class AdapterDelivery:
         self._shapes = {name: list(t.shape) for name, t in tensors.items()}
         self._bases = {files.fingerprint(tensors, dtype=d) for d in (None, *DTYPES.values())}
         self._adapter: Path | None = None
+        self._puts = 0
         self._sent = self._merged = ""
         self._end = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
@@ -127,7 +128,8 @@ class AdapterDelivery:
             )
         if self._adapter is not None:
             shutil.rmtree(self._adapter, ignore_errors=True)
-        self._adapter = self.folder / f"{version}-{os.getpid()}"  # another path each time, as vLLM asks
+        self._puts += 1
+        self._adapter = self.folder / f"{version}-{self._puts}"  # another path each time, as vLLM asks
         peft_files.save(self._adapter, weights.model, "")
         self.bytes = (self._adapter / peft_files.WEIGHTS).stat().st_size
         self._sent = files.fingerprint(peft_files.named_factors(weights.model))
