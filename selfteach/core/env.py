@@ -53,6 +53,8 @@ class Env:
         executable  1 where the action could be carried out, else 0
         repeated    1 where it was said before in this episode, else 0
         progress    by how many steps the shortest way to the goal got shorter
+
+        Those that begin with `search/` are summed over the episode and stand in its cost and among the figures.
         """
         return {}
 

@@ -17,7 +17,6 @@ from ..core.functions import FunctionSpec
 from ..core.protocols import Completion
 from ..core.task import Ref, RolloutRequest, Sampling
 from ..core.threads import call_user, end_fork
-from ..core.tool_calls import ToolText
 from ..core.tree import CallRecord, Episode, Trajectory, Tree, Turn
 from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at, with_tools
 from .step_context import PathView, StepContext
@@ -86,7 +85,8 @@ class EpisodeContext:
                 raise
             finally:
                 self._episode.calls.append(CallRecord(name, node, round(time.monotonic() - begun, 4), wrong))
-            for what, n in found.counts.items() if isinstance(found, ToolText) else ():
+            counts = getattr(found, "counts", None)  # of a ToolText, of a step of an environment
+            for what, n in counts.items() if isinstance(counts, Mapping) else ():
                 self._episode.cost[what] = self._episode.cost.get(what, 0) + n
             return found
 

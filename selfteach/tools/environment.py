@@ -13,6 +13,7 @@ from ..core.blocks import block
 from ..core.env import Env
 from ..core.errors import BadValue, SelfteachError, describe
 from ..core.task import Task
+from ..core.tool_calls import SEARCH
 
 MAX_OBSERVATION = 20_000  # characters of an observation
 PROBE_SECONDS = 60.0  # that the first reset and step of an environment may take
@@ -26,6 +27,11 @@ class EnvStep(NamedTuple):
     reward: float
     done: bool
     notes: Mapping[str, float] = {}
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Of the notes those that are counted as the episode's, as a search engine's are: search/..."""
+        return {name: n for name, n in self.notes.items() if name.startswith(SEARCH)}
 
 
 class EnvEpisode:
