@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import BadValue, SelfteachError, unknown
 from .arguments import Parser
-from .common import add_run_options, print_json, read_task_options, settings_of
+from .common import add_run_options, model_of, print_json, read_task_options, settings_of
 
 ABOUT = """Train the published methods of a family alike, each on as many sampled tokens, and measure all on the same
 held-out questions: accuracy (exact match and F1), searches, tokens, needless and missed searches.
@@ -28,7 +28,7 @@ that JSON is the one line of stdout. Runs are cached by configuration and code, 
 more seeds add to it. --page writes FILE.md and a picture beside it from OUT/FAMILY.json or, where there is none, from
 the result that comes with the library, and runs nothing (with --json: {"file": ..., "methods": [...]}). Needs the extra
 selfteach[claims], --page selfteach[plot]."""
-RUNNING = ("methods", "seeds", "first_seed", "tokens", "jobs", "hours", "set")
+RUNNING = ("methods", "seeds", "first_seed", "tokens", "jobs", "hours", "set", "model")
 
 
 def parser() -> Parser:
@@ -44,6 +44,7 @@ def parser() -> Parser:
     made.add_argument("--set", metavar="KEY=VALUE", nargs="+", action="extend", help="options of the family's task")
     made.add_argument("--out", metavar="DIR", help="where FAMILY.json is written (default: results/families)")
     made.add_argument("--page", metavar="FILE.md", help="write the page of a result, and run nothing")
+    made.add_argument("--model", metavar="M", help="the model that all start from (default: the family's)")
     add_run_options(made)
     return made
 
@@ -80,6 +81,7 @@ def run(command: str, words: Sequence[str]) -> int:
             hours=given.get("hours"),
             task_options=read_task_options(task, given.get("set", ())),
             settings=settings,
+            model=model_of(given),
         )
     if given.get("json"):
         print_json(result)

@@ -16,6 +16,7 @@ from ..core.cache import cache_folder
 from ..core.errors import BadValue, SelfteachError, unknown
 from ..core.method import MethodEntry
 from ..core.regime import Regime
+from ..core.serial import plain
 from ..core.task import TaskSource
 from ..loop import method_on_task
 from ..run_cache import write_json
@@ -76,6 +77,7 @@ def lineup(
     tokens: int | None = None,
     task_options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    model: str | None = None,
 ) -> Lineup:
     """The runs of a family's methods (or of some), each with its own demonstrations on the family's questions.
 
@@ -92,7 +94,7 @@ def lineup(
         raise BadValue(f"side by side: tokens must be 1 or more, not {tokens}")
     home: Regime = registry.regimes.get(kind.regime)
     home = replace(home, task_options={**home.task_options, **(task_options or {})})
-    plain = registry.tasks.get(home.task)(**home.task_options)
+    common = registry.tasks.get(home.task)(**home.task_options)
     steps = int(home.settings["steps"]) * MAX_STEP_FACTOR
     given = {"steps": steps, **(settings or {}), "budget": tokens}
     arms, apart = dict[str, Arm](), dict[str, str]()
@@ -100,13 +102,15 @@ def lineup(
         entry: MethodEntry[...] = registry.methods.get(name)
         own = {k: v for k, v in _options(entry).items() if k in kind.own}
         try:
-            run_config = regime_config(replace(home, task_options={**home.task_options, **own}), entry, {}, given)
+            run_config = regime_config(
+                replace(home, task_options={**home.task_options, **own}), entry, {}, given, model=model
+            )
             source = task_source(run_config.task, run_config.task_options)
             method_on_task.check(run_config.method, source)
         except SelfteachError as error:
             apart[name] = str(error)
             continue
-        if why := _unlike(source, plain):
+        if why := _unlike(source, common):
             apart[name] = why
         else:
             arms[name] = Arm(name, run_config)
@@ -121,11 +125,11 @@ def _options(entry: MethodEntry[...]) -> Mapping[str, Any]:
     return entry.home.options if entry.home else {}
 
 
-def _unlike(source: TaskSource, plain: TaskSource) -> str:
+def _unlike(source: TaskSource, common: TaskSource) -> str:
     """Why a task is not the family's: it has another tool, or other questions; "": it is."""
-    if more := sorted(source.tools.keys() - plain.tools.keys()):
+    if more := sorted(source.tools.keys() - common.tools.keys()):
         return f"its agent asks {', '.join(more)}, a tool that this task has not"
-    if [(t.prompt, t.answer) for t in source.test] != [(t.prompt, t.answer) for t in plain.test]:
+    if [(t.prompt, t.answer) for t in source.test] != [(t.prompt, t.answer) for t in common.test]:
         return "what its demonstrations say comes with other questions"
     return ""
 
@@ -144,6 +148,7 @@ def side_by_side(
     hours: float | None = None,
     task_options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    model: str | None = None,
 ) -> dict[str, Any]:
     """Train the methods of a family (or some of them), each on as many sampled tokens, and measure all alike.
 
@@ -153,19 +158,20 @@ def side_by_side(
 
     jobs   how many runs at once; None: as many as there are cores
     hours  begin no run after as many of wall-clock time
+    task_options, settings, model  in place of the regime's
     """
     if seeds < 1:
         raise BadValue(f"side by side: seeds must be 1 or more, not {seeds}")
     if seeds > 1:
         statistics.require_scipy()
-    found = lineup(family, methods, tokens, task_options, settings)
+    found = lineup(family, methods, tokens, task_options, settings, model)
     if not found.arms:
         first, why = next(iter(found.apart.items()))
         raise BadValue(f"family {family}: none of these methods can be compared; {first}: {why}")
     home: Regime = registry.regimes.get(FAMILIES[family].regime)
     deadline = None if hours is None else time.monotonic() + 3600 * hours
     cores = available_cores() if jobs is None else max(1, jobs)
-    result = _result(family, found, {}, {})
+    result = dict[str, Any]()
     with RunPool(store or cache_folder("reproduce"), observer, cores, (), deadline, tolerant=True) as pool:
         for seed in range(first_seed, first_seed + seeds):
             try:
@@ -198,7 +204,7 @@ def _result(
         "family": family,
         "regime": FAMILIES[family].regime,
         "task": run_config.task,
-        "task_options": {k: v for k, v in run_config.task_options.items() if k not in FAMILIES[family].own},
+        "task_options": plain({k: v for k, v in run_config.task_options.items() if k not in FAMILIES[family].own}),
         "model": run_config.model,
         "tokens": run_config.settings.budget,
         "samples": run_config.final_eval.decoder_samples,

@@ -80,7 +80,7 @@ def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     assert json.loads((tmp_path / "search.json").read_text()) == result and not result["apart"]
     assert [*result["methods"]["ssrl"]["seeds"]] == ["200", "201", "202"]
     kept = result["methods"]["ssrl"]["seeds"]["201"]
-    assert kept["tokens"] == 900 and kept["after"]["accuracy"] == 0.701 and "accuracy+self" not in kept["after"]
+    assert kept["tokens"] == 900 and "accuracy+self" not in kept["after"]
     rows = page.rows_of(result)
     # 0.9 = 0.7 + 0.2, the mean seed being 201; 0.8 by the decoder; 0.701 by its own program
     assert [r.name for r in rows] == ["search_r1", "ssrl with search", "ssrl"]
@@ -124,25 +124,16 @@ def test_mistakes_are_one_line(words, why, capsys, tmp_path, monkeypatch):
     assert why in capsys.readouterr().err
 
 
-def test_two_methods_run_for_a_few_tokens(tmp_path, capsys):
-    small = {"warm_practice_steps": 1, "warm_steps": 1, "warm_batch": 2, "final_eval_tasks": 3, "max_tokens": 8}
-    words = [
-        "side-by-side",
-        "search",
-        "--methods",
-        *TWO,
-        "--seeds",
-        "1",
-        "--first-seed",
-        "0",
-        "--tokens",
-        "1",
-        "--json",
-    ]
-    words += ["--jobs", "1", "--out", str(tmp_path), "--set", "entities=60", "n_test=8", "hops=1"]
-    assert main([*words, *(w for k, v in small.items() for w in (f"--{k.replace('_', '-')}", str(v)))]) == 0
+def test_two_methods_run_for_a_few_tokens(tmp_path, small_start, capsys):
+    model = small_start("factworld", {"entities": 60, "relations": 4, "hops": (1, 2), "n_test": 8})
+    settings = {"warm_steps": 0, "warm_practice_steps": 0, "final_eval_tasks": 3, "max_tokens": 6}
+    words = ["side-by-side", "search", "--methods", *TWO, "--seeds", "1", "--first-seed", "0", "--tokens", "1"]
+    words += ["--jobs", "1", "--out", str(tmp_path), "--model", str(model)]
+    words += ["--set", "entities=60", "n_test=8", "hops=1"]
+    words += [w for k, v in settings.items() for w in (f"--{k.replace('_', '-')}", str(v))]
+    assert main([*words, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert [*result["methods"]] == [*TWO] and not result["failed"]
+    assert [*result["methods"]] == [*TWO] and not result["failed"] and result["model"] == str(model)
     for method in result["methods"].values():
         (run,) = method["seeds"].values()
         assert run["tokens"] > 0 and {"accuracy", "f1", "calls", "length"} <= run["after"].keys()
