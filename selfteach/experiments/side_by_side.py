@@ -43,7 +43,7 @@ class Family(NamedTuple):
     own: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
-    tokens: int = 1_000_000
+    tokens: int = 500_000
 
 
 FAMILIES = {

@@ -24,9 +24,10 @@ def test_the_picture(tmp_path):
     assert file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    "figures", [{}, {"accuracy": 0.5, "calls": 0.0, "accuracy/calls=0": 0.5, "share/calls=0": 1.0}]
-)
+UNASKED = {"accuracy": 0.5, "calls": 0.0, "accuracy/calls=0": 0.5, "share/calls=0": 1.0}
+
+
+@pytest.mark.parametrize("figures", [{}, UNASKED])
 def test_without_calls_there_is_nothing_to_draw(figures, tmp_path):
     with pytest.raises(BadValue, match="nothing was called"):
         draw_calls(figures, "a run", tmp_path / "calls.png")

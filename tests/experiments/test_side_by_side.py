@@ -15,6 +15,7 @@ from selfteach.experiments import runs as runs_module
 from selfteach.experiments.side_by_side import lineup, members
 
 TWO = ("ssrl", "search_r1")
+SMALL = {"entities": 60, "n_test": 8, "hops": (1,)}
 
 
 @pytest.fixture
@@ -69,7 +70,8 @@ def test_names_that_are_none_are_refused(given):
 
 def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     def measure(seeds, **more):
-        return experiments.side_by_side("search", TWO, seeds, 900, tmp_path, 200, store=tmp_path / "runs", **more)
+        more |= {"store": tmp_path / "runs", "task_options": SMALL}
+        return experiments.side_by_side("search", TWO, seeds, 900, tmp_path, 200, **more)
 
     pretended.append("ssrl")
     first = measure(1)
@@ -96,7 +98,8 @@ def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
 
 def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
     pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
-    experiments.side_by_side("search", (*TWO, "hier_search"), 2, 900, tmp_path, store=tmp_path / "runs")
+    run = {"store": tmp_path / "runs", "task_options": SMALL}
+    experiments.side_by_side("search", (*TWO, "hier_search"), 2, 900, tmp_path, **run)
     file = tmp_path / "docs" / "search_methods.md"
     assert main(["side-by-side", "search", "--out", str(tmp_path), "--page", str(file)]) == 0
     text = file.read_text(encoding="utf-8")
