@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,32 +93,52 @@ def _reach(found: Mapping[str, Any]) -> float:
     return found["interval"][1] - found["mean"] if found["interval"] else 0.0
 
 
-def write_page(result: Mapping[str, Any], file: str | Path) -> Path:
-    """Write the page of a result, and its picture beside it.
+def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any] | None, file: str | Path) -> Path:
+    """Write the page of a family, and where something was measured its picture beside it.
 
+    papers  method -> its paper, of all methods of the family; those without a figure or a reason are named
     Raises OSError where it cannot be written, BadValue where matplotlib is not installed.
     """
     file = Path(file)
-    family, options = result["family"], " ".join(f"{k}={v}" for k, v in result["task_options"].items())
-    picture = draw(result, file.with_suffix(".png"))
-    first, *others = tables(result)
-    parts = [
-        f"# The methods of {family}, side by side\n\n"
-        f"Each is trained on {result['tokens']:,} sampled tokens with its defaults, and batch and rate of the regime"
-        f" `{result['regime']}`, from a warm start of its own demonstrations of the same questions; then all answer the"
-        f" same {result['questions']} held-out questions, {result['samples']} times each. A seed decides warm start,"
-        " run and questions. Needless are searches for what memory answers, missed are answers without a search where"
-        f" memory does not have them; both per answer.\n\nThis page is made by `selfteach side-by-side {family}"
-        f" --page {file.name}`, from what `selfteach side-by-side {family}` measured. The task: `{result['task']}` with"
-        f" `{options}`, the model `{result['model']}`.\n\n",
-        markdown(first.columns, first.rows),
-        f"\n![accuracy against searches]({picture.name})\n",
-    ]
-    for table in others:
-        parts += [f"\n## {table.title.capitalize()}\n\n", markdown(table.columns, table.rows)]
+    parts = [f"# The methods of {family}, side by side\n"]
+    if result is not None and result["methods"]:
+        options = " ".join(f"{k}={v}" for k, v in result["task_options"].items())
+        picture = draw(result, file.with_suffix(".png"))
+        parts += [
+            f"\nEach is trained on {result['tokens']:,} sampled tokens with its defaults, and batch and rate of the"
+            f" regime `{result['regime']}`, from a warm start of its own demonstrations of the same questions; then all"
+            f" answer the same {result['questions']} held-out questions, {result['samples']} times each. A seed decides"
+            " warm start, run and questions. EM is exact match; needless are searches for what memory answers, missed"
+            " are answers without a search where memory does not have them, both per answer. Rates were not tuned for"
+            f" each method.\n\nThe task is `{result['task']}` with `{options}`, the model `{result['model']}`.\n\n"
+        ]
+        first, *others = tables(result)
+        rows = [[linked(row[0], papers), *row[1:]] for row in first.rows]
+        parts += [markdown(first.columns, rows), f"\n![accuracy against searches]({picture.name})\n"]
+        for table in others:
+            parts += [f"\n## {table.title.capitalize()}\n\n", markdown(table.columns, table.rows)]
+    known = {*result["methods"], *result["apart"]} if result is not None else set[str]()
+    if missing := [name for name in papers if name not in known]:
+        parts.append(f"\nNot measured yet: {', '.join(linked(name, papers) for name in missing)}.\n")
+    parts.append(
+        f"\nMeasured by `selfteach side-by-side {family}`; this page is made by `selfteach side-by-side {family} --page"
+        f" docs/{file.name}`.\n"
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(parts), encoding="utf-8")
     return file
+
+
+def linked(row: str, papers: Mapping[str, str]) -> str:
+    """A row's name with a link to its method's paper, where that is on arXiv.
+
+    >>> linked("ssrl with search", {"ssrl": "2508.10874"})
+    '[ssrl](https://arxiv.org/abs/2508.10874) with search'
+    """
+    name, _, more = row.partition(" ")
+    paper = papers.get(name, "")
+    link = f"[{name}](https://arxiv.org/abs/{paper})" if re.fullmatch(r"\d{4}\.\d{4,5}", paper) else name
+    return f"{link} {more}".strip()
 
 
 def read_result(folder: str | Path, family: str) -> dict[str, Any] | None:

@@ -25,9 +25,9 @@ EXAMPLES = """examples:
 
 what comes out: a table with mean and 95 % interval over seeds, and OUT/FAMILY.json, also after each seed; with --json
 that JSON is the one line of stdout. Runs are cached by configuration and code, so that an interrupted one continues and
-more seeds add to it. --page writes FILE.md and a picture beside it from OUT/FAMILY.json or, where there is none, from
-the result that comes with the library, and runs nothing (with --json: {"file": ..., "methods": [...]}). Needs the extra
-selfteach[claims], --page selfteach[plot]."""
+more seeds add to it. --page runs nothing: it writes FILE.md, and a picture beside it, from OUT/FAMILY.json or, where
+there is none, from the result that comes with the library, and names what was not measured (with --json: {"file": ...,
+"methods": [...]}). Needs the extra selfteach[claims], --page selfteach[plot]."""
 RUNNING = ("methods", "seeds", "first_seed", "tokens", "jobs", "hours", "set", "model")
 
 
@@ -100,19 +100,18 @@ def _page(command: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -
         raise BadValue(f"selfteach {command}: --page runs nothing; leave --{unread[0].replace('_', '-')} out")
     from ..analysis.ledger import SHIPPED_RESULTS
     from ..analysis.side_by_side import read_result, write_page
+    from ..core import registry
+    from ..experiments.side_by_side import members
 
+    family = given["family"]
+    papers = {name: registry.methods.get(name).paper for name in members(family)}
     folders = [Path(given["out"])] if "out" in given else [Path("results/families"), SHIPPED_RESULTS / "families"]
-    result = next((r for folder in folders if (r := read_result(folder, given["family"]))), None)
-    if result is None or not result["methods"]:
-        raise BadValue(
-            f"selfteach {command}: nothing was measured of {given['family']} in {' or '.join(map(str, folders))};"
-            f" selfteach {command} {given['family']} does it"
-        )
+    result = next((r for folder in folders if (r := read_result(folder, family))), None)
     try:
-        file = write_page(result, given["page"])
+        file = write_page(family, papers, result, given["page"])
     except OSError as error:
         raise SelfteachError(f"{given['page']}: cannot be written ({error.strerror}); give another --page") from None
     if given.get("json"):
-        print_json({"file": str(file), "methods": list(result["methods"])})
+        print_json({"file": str(file), "methods": list(result["methods"]) if result else []})
     else:
         print(file)

@@ -103,8 +103,12 @@ def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
     file = tmp_path / "docs" / "search_methods.md"
     assert main(["side-by-side", "search", "--out", str(tmp_path), "--page", str(file)]) == 0
     text = file.read_text(encoding="utf-8")
-    assert "| ssrl with search |" in text and "![accuracy against searches](search_methods.png)" in text
+    assert (
+        "| [ssrl](https://arxiv.org/abs/2508.10874) with search |" in text
+        and "![accuracy against searches](search_methods.png)" in text
+    )
     assert "| hier_search | its agent asks experts, a tool that this task has not |" in text
+    assert "Not measured yet: [adasearch](https://arxiv.org/abs/" in text and "[hier_search]" not in text
     assert (tmp_path / "docs" / "search_methods.png").stat().st_size > 10_000
 
 
@@ -116,7 +120,7 @@ def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
         ("search --steps 5", "give --tokens N"),
         ("search --seeds 0", "seeds must be 1 or more"),
         ("search --page x.md --seeds 2", "leave --seeds out"),
-        ("search --page x.md --out nowhere", "nothing was measured"),
+        ("searching --page x.md", "searching"),
         ("search --methods grpo", "grpo"),
         ("search --set hop=2", "hop"),
     ],
@@ -125,6 +129,13 @@ def test_mistakes_are_one_line(words, why, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["side-by-side", *words.split()]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_a_page_of_nothing_names_every_method(tmp_path, capsys):
+    file = tmp_path / "search.md"
+    assert main(["side-by-side", "search", "--out", str(tmp_path), "--page", str(file)]) == 0
+    text = file.read_text(encoding="utf-8")
+    assert all(f"[{name}]" in text for name in members("search")) and "![" not in text
 
 
 def test_two_methods_run_for_a_few_tokens(tmp_path, small_start, capsys):
