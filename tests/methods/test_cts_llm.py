@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from support.battery import of
 from support.episodes import scripted_context
 
+from selfteach.cli import main
 from selfteach.core import BadValue, RolloutRequest, Task
 from selfteach.core.scoring import score
 from selfteach.loop.episode import play
@@ -154,3 +156,14 @@ def test_a_program_that_plays_by_the_tasks_own_tool_is_kept():
     assert for_task(grpo(), source, episode_return()).stage.programs["main"].name == "act"
     with pytest.raises(BadValue, match="its program search_agent is its own"):
         for_task(of("search_r1"), source, episode_return())
+
+
+def test_an_evaluation_tells_graphs_and_users_apart_counts_what_was_said_and_draws_it(tmp_path, small_start, capsys):
+    model = small_start("dialog_graph", {"n_test": 6})
+    words = ["eval", "cts_llm", "--model", str(model), "--set", "n_test=6", "--tasks", "6", "--k", "0"]
+    words += ["--decoder-samples", "1", "--picture", str(tmp_path / "calls.png"), "--json"]
+    assert main(words) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    shown = {"accuracy/split=seen", "accuracy/split=edited", "accuracy/split=unseen", "accuracy/user=vague"}
+    assert shown <= figures.keys() and figures["search/said"] >= 1 and figures["search/invented"] == 0
+    assert (tmp_path / "calls.png").stat().st_size > 10_000
