@@ -194,7 +194,7 @@ def search_sources() -> Regime:
     """
     shares = (0.0, 0.6, 0.0, 0.0, 0.2, 0.2)
     options = {"irrelevant": 0.0, "says": "route", "hops": (1, 2), "experts": ("scribe", "herald"), "across": True}
-    made = agent_regime({**NOISY, **options, "entities": 200}, shares, 2000)
+    made = agent_regime({**NOISY, **options, "entities": 200}, shares, 1600)
     return replace(made, args={**made.args, "turns": 5}, baseline="router_r1")
 
 

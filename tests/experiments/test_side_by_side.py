@@ -40,7 +40,7 @@ def pretended(monkeypatch):
             "steps": 4,
             "tokens": run_config.settings.budget,
         }
-        (folder / "figures.json").write_text(json.dumps(told))
+        (folder / "figures.json").write_text(json.dumps(told), encoding="utf-8")
         return folder
 
     monkeypatch.setattr(runs_module, "run_once", run_once)
@@ -79,7 +79,7 @@ def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     assert [t.title for t in page.tables(first)] == ["search: mean [95 % interval over seeds]", "not in the table"]
     pretended.clear()
     result = measure(3)
-    assert json.loads((tmp_path / "search.json").read_text()) == result and not result["apart"]
+    assert json.loads((tmp_path / "search.json").read_text(encoding="utf-8")) == result and not result["apart"]
     assert [*result["methods"]["ssrl"]["seeds"]] == ["200", "201", "202"]
     kept = result["methods"]["ssrl"]["seeds"]["201"]
     assert kept["tokens"] == 900 and "accuracy+self" not in kept["after"]
