@@ -7,7 +7,7 @@ says the node's text and reads the reply. What is said is always a text of the g
 training.
 
     candidates = the k labels whose nodes' texts are nearest to what the user said           (retriever)
-    goals      = {answers at or below n : the model says that the user means n}, all where there is none
+    goals      = {answers at or below n : the model names n of these}, all where it names none
     at a node  : one edge leads to a goal -> along it, silently;   several -> say the text, and follow the reply
 """
 
@@ -32,7 +32,7 @@ from ..core import (
 )
 from ..reward.payoff import episode_return
 from ..rollout.play import append_message, first_prompt
-from ..tools.dialog_graph import SAY, SKIP, DialogEnv, DialogGraph, text_words
+from ..tools.dialog_graph import SAY, SKIP, DialogEnv, DialogGraph, question, text_words
 from .grpo import grpo
 
 Selector = Literal["model", "retriever"]
@@ -52,13 +52,14 @@ def cts_llm(
 
     Väth & Vu 2024, from summaries; graphs, users and the baseline's actions (say, or skip along an edge) as in the
     authors' repository for conversational tree search (2303.10227). The paper's planner is not trained: that is this
-    method after no steps. GRPO of what the model says of nodes is an addition here, for models that are too small to
+    method after no steps. GRPO of what the model names is an addition here, for models that are too small to
     know it.
 
-    The model is asked of one candidate after another, in one context, whether the user means it, where the paper asks
-    for the ids of a list. Where it means none, the user is guided from where the planner stands. A user who means a
-    topic and no answer is told the notes on the way; others are not. A number that was said needs not be asked for.
-    The retriever counts shared words in place of a sentence encoder, so half of what users say it understands half.
+    The model is shown the candidates' labels, which stand for ids and texts, and names those that the user means; a
+    reply is matched to an edge in the same way. Where it names none, the user is guided from where the planner stands.
+    A user who means a topic and no answer is told the notes on the way; others are not. A number that was said needs
+    not be asked for. The retriever counts shared words in place of a sentence encoder, so of the three words that users
+    have for everything it does not know one.
 
     selector  retriever: its first label is taken, and a reply's nearest edge; no model is asked
     top       labels that the model is asked about at first; 0: all that share a word
@@ -131,18 +132,15 @@ async def plan_dialog(
 
 
 async def meant(context: ModelContext, request: RolloutRequest, labels: Sequence[str]) -> list[str]:
-    """Those of some labels that the model says the user means; it is asked of each in turn."""
-    found = list[str]()
-    for label in labels:
-        append_message(request, context, f"{label} ?\n")
-        turn = await context.sample(stop=() if context.is_conversation else ("\n",))
-        if turn.text.strip().lower().startswith("yes"):
-            found.append(label)
-        if turn.status == "limit":
-            break
-        if not turn.text.endswith("\n") and not context.is_conversation:
-            context.append("\n")
-    return found
+    """Those of some labels that the model names; it is asked once."""
+    if not labels:
+        return []
+    append_message(request, context, question(labels))
+    turn = await context.sample(stop=() if context.is_conversation else ("\n",))
+    if not turn.text.endswith("\n") and not context.is_conversation and turn.status != "limit":
+        context.append("\n")
+    named = [name.strip() for name in turn.text.split(",")]
+    return [label for label in labels if label in named]
 
 
 def silent_edge(graph: DialogGraph, at: int, goals: Collection[int], days: int, is_guided: bool) -> str | None:

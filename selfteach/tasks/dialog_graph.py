@@ -12,14 +12,15 @@ import numpy as np
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
-from ..tools.dialog_graph import AREAS, SAY, SKIP, TOPICS, WORDS, Dialog, DialogEnv, User, graph_of
+from ..tools.dialog_graph import AREAS, SAY, SKIP, TOPICS, WORDS, Dialog, DialogEnv, User, graph_of, question
 from .environment import MOST_TURNS
 from .options import check_at_least, check_range, check_share, check_shares
 from .played import PlayedTasks
 
 WAYS = ("asker", "skipper", "stray", "chatter")
 SPLITS = ("seen", "edited", "unseen")
-ASKED = 6  # labels that the model is asked about in one item of practice
+NEAR, FAR = 3, 4  # labels of an item of practice that share a word with what is meant, and the others, at most
+NONE = "none"
 OTHERS = 10_000  # the first number of the graphs that only practice has
 
 
@@ -44,31 +45,26 @@ class DialogTasks(PlayedTasks[DialogEnv]):
         return super().demo(i)
 
     def practice(self, i: int) -> Task:
-        """The i-th item of practice: labels of a graph, of which the model says whether a user means them.
-
-        As `plan_dialog` asks it: after what the user said first labels of all kinds, after a reply those of the edges.
+        """The i-th item of practice: which of some labels of a graph a user means by his first words, if any, and then
+        which edge of a question by his reply. As `cts_llm` asks it.
         """
         draw = generator(self.seed, "practice", i)
         task = self.episode("practice", OTHERS + i, "unseen")
         world = DialogEnv()
         world.reset(task)
-        said, meant, labels = world.heard, meant_by(world.dialog, world.heard), list[str]()
-        if draw.random() < 0.4:
-            questions = [n for n in world.dialog.path() if world.graph.nodes[n].kind == "question"]
-            at = questions[int(draw.integers(len(questions)))]
-            world.at = at
-            world.step(SAY)
-            said, meant, labels = world.heard, world.right_edge(), list(world.graph.nodes[at].edges)
-        else:
-            near = [x for x in world.graph.labels if x != meant and set(x.split()) & set(meant.split())]
-            far = [x for x in world.graph.labels if x != meant and x not in near]
-            others = [*draw.permutation(near)[: ASKED // 2].tolist(), *draw.permutation(far)[: ASKED // 2].tolist()]
-            labels = [meant] * bool(draw.random() < 0.8) + others[: ASKED - 1]
+        meant, graph = meant_by(world.dialog, world.heard), world.graph
+        near = [x for x in graph.labels if x != meant and set(x.split()) & set(meant.split())]
+        far = [x for x in graph.labels if x != meant and x not in near]
+        labels = [*draw.permutation(near)[:NEAR].tolist(), *draw.permutation(far)[: int(draw.integers(FAR))].tolist()]
+        labels += [meant] * bool(draw.random() < 0.85)
         labels = [str(x) for x in draw.permutation(labels)]
-        pieces = list[str]()
-        for label in labels:
-            pieces += [f"{label} ?\n"] * bool(pieces) + ["yes\n" if label == meant else "no\n"]
-        return Task(task.id, f"{said}\n{labels[0]} ?\n", task.answer, tuple(pieces), {**task.tags, "kind": "practice"})
+        prompt, named = f"{world.heard}\n{question(labels)}", meant if meant in labels else NONE
+        questions = [n for n in world.dialog.path() if graph.nodes[n].kind == "question"]
+        world.at = questions[int(draw.integers(len(questions)))]
+        world.step(SAY)
+        edges = list(graph.nodes[world.at].edges)
+        pieces = (f"{named}\n", f"{world.heard}\n{question(edges)}", f"{world.right_edge()}\n")
+        return Task(task.id, prompt, task.answer, pieces, {**task.tags, "kind": "practice"})
 
     def words(self) -> Iterator[str]:
         """Text for the tokenizer: every word, numbers, conversations and practice."""

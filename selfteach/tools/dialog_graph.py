@@ -103,6 +103,15 @@ def text_words(label: str) -> list[str]:
     return [w for word in label.split() for w in (word, *WORDS[word][:1])]
 
 
+def question(labels: Sequence[str]) -> str:
+    r"""What a model is asked of some labels: which of them the user means.
+
+    >>> question(["train cost", "train"])
+    'train cost, train ?\n'
+    """
+    return f"{', '.join(labels)} ?\n"
+
+
 def said_by_user(label: str, draw: np.random.Generator) -> str:
     """A paraphrase of a label: any word of each of its words."""
     return " ".join((word, *WORDS[word])[int(draw.integers(3))] for word in label.split())

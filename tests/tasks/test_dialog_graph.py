@@ -117,10 +117,27 @@ def test_ways_go_as_they_are_named():
     )
 
 
-def test_practice_asks_about_labels_of_which_one_is_meant():
-    items = [dialog_graph(n_test=3).practice(i) for i in range(60)]
-    meant = [sum(p == "yes\n" for p in t.data) for t in items]
-    assert set(meant) == {0, 1} and all(t.prompt.startswith("user ") for t in items)
+def test_practice_asks_which_label_is_meant_and_then_which_edge():
+    none = 0
+    for i in range(60):
+        item = dialog_graph(n_test=3).practice(i)
+        heard, asked = item.prompt.split("\n")[:2]
+        first, then, edge = item.data
+        labels, said = asked.removesuffix(" ?").split(", "), [w for w in heard.split()[1:] if not w.isdigit()]
+        if first == "none\n":
+            none += 1
+            assert not [x for x in labels if fits(x, said)]
+        else:
+            assert [x for x in labels if fits(x, said)] == [first.strip()]
+        reply, edges = then.split("\n")[:2]
+        assert edge.strip() in edges.removesuffix(" ?").split(", ") and fits(edge.strip(), reply.split()[1:])
+    assert 2 <= none <= 20
+
+
+def fits(label, said):
+    """Whether the words of a label are those that were said."""
+    words = label.split()
+    return len(words) == len(said) and all(s in (w, *WORDS[w]) for s, w in zip(said, words, strict=True))
 
 
 @pytest.mark.parametrize(
