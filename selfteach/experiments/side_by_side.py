@@ -197,6 +197,7 @@ def _result(
     failed: Mapping[tuple[str, int], str],
 ) -> dict[str, Any]:
     run_config: RunConfig = next(iter(found.arms.values())).run_config
+    asked = len(task_source(run_config.task, run_config.task_options).test)
     rows = {name: _row(FAMILIES[family], arm, runs.get(name, {})) for name, arm in found.arms.items()}
     broken = {name: f"seed {seed} failed: {why}" for (name, seed), why in failed.items()}
     return {
@@ -208,7 +209,7 @@ def _result(
         "model": run_config.model,
         "tokens": run_config.settings.budget,
         "samples": run_config.final_eval.decoder_samples,
-        "questions": run_config.final_eval.tasks,
+        "questions": min(run_config.final_eval.tasks, asked),
         "methods": {name: row for name, row in rows.items() if row["seeds"]},
         "apart": {**found.apart, **{n: why for n, why in broken.items() if not rows[n]["seeds"]}},
         "failed": broken,

@@ -229,9 +229,10 @@ def search_side_by_side() -> Regime:
     The start goes every way, careful ones seldom; of what the engine finds one in five is another document. Each method
     has its own demonstrations of the same questions, which say what its agent says.
     """
-    options = {**HALF, "hops": (1, 2), "irrelevant": 0.2, "says": ""}
+    options = {**HALF, "entities": 160, "hops": (1, 2), "irrelevant": 0.2, "says": ""}
     made = agent_regime(options, (0.1, 0.15, 0.1, 0.1, 0.25, 0.3), 2400)
-    return replace(made, settings={**made.settings, "eval_every": 0, "final_eval_decoder_samples": 4})
+    settings = {**made.settings, "eval_every": 0, "final_eval_decoder_samples": 4}
+    return replace(made, settings=settings, warm_seeds=4)  # of every saying
 
 
 # Questions of several shapes over the same kind of world, for a model that holds no fact of it.
