@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from ..core import random_keys
+from ..core.env import EnvStep
 from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.functions import FunctionSpec
 from ..core.protocols import Completion
 from ..core.task import Ref, RolloutRequest, Sampling
 from ..core.threads import call_user, end_fork
+from ..core.tool_calls import ToolText
 from ..core.tree import CallRecord, Episode, Trajectory, Tree, Turn
 from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at, with_tools
 from .step_context import PathView, StepContext
@@ -85,8 +87,7 @@ class EpisodeContext:
                 raise
             finally:
                 self._episode.calls.append(CallRecord(name, node, round(time.monotonic() - begun, 4), wrong))
-            counts = getattr(found, "counts", None)  # of a ToolText, of a step of an environment
-            for what, n in counts.items() if isinstance(counts, Mapping) else ():
+            for what, n in found.counts.items() if isinstance(found, ToolText | EnvStep) else ():
                 self._episode.cost[what] = self._episode.cost.get(what, 0) + n
             return found
 

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..core.blocks import block
-from ..core.env import Env
+from ..core.env import Env, EnvStep
 from ..core.errors import BadValue, SelfteachError, describe
 from ..core.task import Task
-from ..core.tool_calls import SEARCH
 
 MAX_OBSERVATION = 20_000  # characters of an observation
 PROBE_SECONDS = 60.0  # that the first reset and step of an environment may take
 T = TypeVar("T")
-
-
-class EnvStep(NamedTuple):
-    """What a step of an environment gave."""
-
-    observation: str
-    reward: float
-    done: bool
-    notes: Mapping[str, float] = {}
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """Of the notes those that are counted as the episode's, as a search engine's are: search/..."""
-        return {name: n for name, n in self.notes.items() if name.startswith(SEARCH)}
 
 
 class EnvEpisode:
