@@ -30,9 +30,9 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.dialog_graph import SAY, SKIP, DialogGraph, question
 from ..reward.payoff import episode_return
 from ..rollout.play import append_message, first_prompt
-from ..tools.dialog_graph import SAY, SKIP, DialogEnv, DialogGraph, question, text_words
 from .grpo import grpo
 
 Selector = Literal["model", "retriever"]
@@ -90,9 +90,9 @@ async def plan_dialog(
     """
     play = rollout.tool(tool)
     episode, observation = await play(request.task)
-    if not isinstance(episode.env, DialogEnv):
+    graph = getattr(episode.env, "graph", None)
+    if not isinstance(graph, DialogGraph):
         raise BadValue(f"plan_dialog: task {request.task.id} has no dialogue graph; take the task dialog_graph")
-    graph: DialogGraph = episode.env.graph
     said = observation.partition("\n")[0]
     context = rollout.policy.begin(first_prompt(request, said + "\n"))
     ask = selector == "model"
@@ -118,7 +118,7 @@ async def plan_dialog(
                 if ask:
                     append_message(request, context, said)
                 chosen = await meant(context, request, edges) if ask else []
-                edge = chosen[0] if chosen else nearest_edge(said, edges)
+                edge = chosen[0] if chosen else graph.nearest(at, said)
         child = graph.child(at, edge or "")
         if child is None:  # a number that was not given
             break
@@ -154,12 +154,6 @@ def silent_edge(graph: DialogGraph, at: int, goals: Collection[int], days: int, 
         return str(days) if days else None
     alive = [edge for edge, child in node.edges.items() if set(goals) & set(graph.below(child))]
     return alive[0] if len(alive) == 1 else None
-
-
-def nearest_edge(said: str, edges: Sequence[str]) -> str:
-    """The edge whose text shares most words with a reply; of equal ones the first."""
-    words = set(said.split())
-    return max(edges, key=lambda edge: len(words & set(text_words(edge))))
 
 
 def number_in(said: str) -> int:

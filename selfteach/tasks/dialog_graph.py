@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..core.dialog_graph import SAY, SKIP, question
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
-from ..tools.dialog_graph import AREAS, SAY, SKIP, TOPICS, WORDS, Dialog, DialogEnv, User, graph_of, question
+from ..tools.dialog_graph import AREAS, TOPICS, WORDS, Dialog, DialogEnv, User, graph_of
 from .environment import MOST_TURNS
 from .options import check_at_least, check_range, check_share, check_shares
 from .played import PlayedTasks

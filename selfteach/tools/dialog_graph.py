@@ -6,14 +6,14 @@ for a number) with a condition on it, and answers. A system may only walk and sa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
+from ..core.dialog_graph import SAY, SKIP, DialogGraph, Kind, Node
 from ..core.env import Env
 from ..core.random_keys import generator
 from ..core.task import Task
@@ -40,76 +40,14 @@ TOPICS = {
 ASPECTS = {"cost": ("price", "fee"), "form": ("paper", "sheet"), "limit": ("bound", "most")}
 ASPECTS |= {"contact": ("person", "who")}
 WORDS = {**AREAS, **TOPICS, **ASPECTS}
-LONG = 3  # days, above which another answer holds
-SAY, SKIP, REFUSED, OK, UNSURE = "say", "skip", "no", "ok", "unsure"
+REFUSED, OK, UNSURE = "no", "ok", "unsure"
 
-Kind = Literal["note", "question", "variable", "answer"]
 User = Literal["specific", "vague"]
-
-
-class Node(NamedTuple):
-    """A node: what it is, the label by which it is chosen ("" for a note), its text, and its children by edge.
-
-    Edges of a question are labels; of a note `on`; of a variable `short` and `long`, of which its condition takes one.
-    """
-
-    kind: Kind
-    label: str
-    text: str
-    edges: Mapping[str, int] = {}
-
-
-@dataclass(frozen=True)
-class DialogGraph:
-    """A tree of nodes, of which 0 is the start."""
-
-    nodes: tuple[Node, ...]
-
-    def below(self, node: int) -> list[int]:
-        """The answers at or below a node, in order."""
-        own = self.nodes[node]
-        return [node] if own.kind == "answer" else [a for child in own.edges.values() for a in self.below(child)]
-
-    def child(self, node: int, edge: str) -> int | None:
-        """Where an edge leads; of a variable a number of days. None where there is no such edge."""
-        own = self.nodes[node]
-        if own.kind == "variable":
-            return own.edges["long" if int(edge) > LONG else "short"] if re.fullmatch("[0-9]", edge) else None
-        return own.edges.get(edge)
-
-    def labelled(self, label: str) -> list[int]:
-        """The uppermost nodes of a label: one, where a graph is unambiguous."""
-        found = [i for i, n in enumerate(self.nodes) if n.label == label]
-        inner = {child for i in found for child in self.nodes[i].edges.values()}
-        return [i for i in found if i not in inner]
-
-    @property
-    def labels(self) -> list[str]:
-        """What can be sought, each once."""
-        return list(dict.fromkeys(n.label for n in self.nodes if n.label))
-
-    def ranked(self, utterance: str, top: int) -> list[str]:
-        """The retriever: the `top` labels whose nodes' texts share most words with an utterance, and at least one; of
-        equal ones the shortest. top: 0 for all that share one.
-        """
-        said = set(utterance.split())
-        shared = {label: len(said & set(text_words(label))) for label in self.labels}
-        order = sorted((lab for lab in shared if shared[lab]), key=lambda lab: (-shared[lab], len(lab.split())))
-        return order[:top] if top else order
 
 
 def text_words(label: str) -> list[str]:
     """The words of a label as a node's text has them: each with a second word for it."""
     return [w for word in label.split() for w in (word, *WORDS[word][:1])]
-
-
-def question(labels: Sequence[str]) -> str:
-    r"""What a model is asked of some labels: which of them the user means.
-
-    >>> question(["train cost", "train"])
-    'train cost, train ?\n'
-    """
-    return f"{', '.join(labels)} ?\n"
 
 
 def said_by_user(label: str, draw: np.random.Generator) -> str:
@@ -207,7 +145,9 @@ class Dialog:
 
     def __post_init__(self) -> None:
         is_long = "long stay" in self.graph.nodes[self.goal].text
-        self.days = int(self.draw.integers(LONG + 1, 10) if is_long else self.draw.integers(1, LONG + 1))
+        self.days = int(
+            self.draw.integers(self.graph.bound + 1, 10) if is_long else self.draw.integers(1, self.graph.bound + 1)
+        )
 
     def path(self) -> list[int]:
         """The nodes from the start to the goal."""

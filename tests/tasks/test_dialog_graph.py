@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from selfteach.core import BadValue, Task
+from selfteach.core.dialog_graph import SAY
 from selfteach.tasks.dialog_graph import SPLITS, dialog_graph
-from selfteach.tools.dialog_graph import (
-    SAY,
-    WORDS,
-    DialogEnv,
-    built,
-    draw_plan,
-    edited_plan,
-    graph_of,
-)
+from selfteach.tools.dialog_graph import WORDS, DialogEnv, built, draw_plan, edited_plan, graph_of
 
 
 def test_no_word_stands_for_two_things():
