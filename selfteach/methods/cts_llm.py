@@ -45,7 +45,7 @@ def cts_llm(
     selector: Selector = "model",
     top: int = 8,
     prune: bool = True,
-    max_turns: int = 16,
+    turns: int = 16,
     beta: float = 0.0,
 ) -> Method:
     """A planner that walks a dialogue graph as a model's choice of nodes says, and says its texts alone.
@@ -65,7 +65,7 @@ def cts_llm(
     top       labels that the model is asked about at first; 0: all that share a word
     prune     False: every text on the way is said, and every reply awaited
     """
-    planner = plan_dialog(selector=selector, top=top, prune=prune, max_turns=max_turns)
+    planner = plan_dialog(selector=selector, top=top, prune=prune, turns=turns)
     return (
         grpo(groups=groups, rollouts=rollouts, beta=beta)
         .replace(programs={"main": planner}, reward=(episode_return(),))
@@ -82,7 +82,7 @@ async def plan_dialog(
     selector: Selector = "model",
     top: int = 8,
     prune: bool = True,
-    max_turns: int = 16,
+    turns: int = 16,
 ) -> str:
     """Walk the graph of a conversation (tools/dialog_graph.py), whose goal is not looked at; see `cts_llm`.
 
@@ -102,7 +102,7 @@ async def plan_dialog(
     goals = {answer for n in nodes for answer in graph.below(n)} or set(graph.below(0))
     is_guided = all(graph.nodes[n].kind == "question" for n in nodes)
     days, at, rewards, done = number_in(said), 0, list[float](), False
-    while not done and len(rewards) < max_turns:
+    while not done and len(rewards) < turns:
         edge = silent_edge(graph, at, goals, days, is_guided) if prune else None
         if edge is None:
             step = await play((episode, SAY))

@@ -144,14 +144,14 @@ def test_only_the_nearest_labels_are_asked_about(talk, tags):
 
 
 def test_the_planner_ends_after_so_many_actions(talk):
-    episode, heard, _ = talk(goal("loan form"), prune=False, max_turns=3)
+    episode, heard, _ = talk(goal("loan form"), prune=False, turns=3)
     assert episode.answer == "failure" and len(heard) <= 3
 
 
 def test_a_program_that_plays_by_the_tasks_own_tool_is_kept():
     source = dialog_graph(n_test=3)
-    planned = for_task(of("cts_llm", prune=False, top=3, selector="retriever", max_turns=5), source, episode_return())
-    args = {"selector": "retriever", "top": 3, "prune": False, "max_turns": 5}
+    planned = for_task(of("cts_llm", prune=False, top=3, selector="retriever", turns=5), source, episode_return())
+    args = {"selector": "retriever", "top": 3, "prune": False, "turns": 5}
     assert planned.stage.programs["main"] == plan_dialog(**args) == planned.decode["main"]
     assert for_task(grpo(), source, episode_return()).stage.programs["main"].name == "act"
     with pytest.raises(BadValue, match="its program search_agent is its own"):
