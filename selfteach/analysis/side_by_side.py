@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.errors import BadValue
 from .comparison import formatted_mean
 from .curves import COLOURS, plot_style, save_figure
 from .figures import ReportTable, decoders, figure_name, formatted, markdown
@@ -142,6 +143,14 @@ def linked(row: str, papers: Mapping[str, str]) -> str:
 
 
 def read_result(folder: str | Path, family: str) -> dict[str, Any] | None:
-    """The result of a family in a folder; None where there is none."""
+    """The result of a family in a folder; None where there is none. Raises BadValue for a file that is none."""
     file = Path(folder) / f"{family}.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    if not file.is_file():
+        return None
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        if result["family"] != family or not {"methods", "apart", "failed"} <= result.keys():
+            raise ValueError
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadValue(f"{file}: is no result of side-by-side {family}; give the folder that it wrote to") from error
+    return result

@@ -94,7 +94,7 @@ def lineup(
         raise BadValue(f"side by side: tokens must be 1 or more, not {tokens}")
     home: Regime = registry.regimes.get(kind.regime)
     home = replace(home, task_options={**home.task_options, **(task_options or {})})
-    common = registry.tasks.get(home.task)(**home.task_options)
+    common = task_source(home.task, home.task_options)
     steps = int(home.settings["steps"]) * MAX_STEP_FACTOR
     given = {"steps": steps, **(settings or {}), "budget": tokens}
     arms, apart = dict[str, Arm](), dict[str, str]()
@@ -174,6 +174,7 @@ def side_by_side(
     result = dict[str, Any]()
     with RunPool(store or cache_folder("reproduce"), observer, cores, (), deadline, tolerant=True) as pool:
         for seed in range(first_seed, first_seed + seeds):
+            late = False
             try:
                 pool.run(
                     RunRequest(name, seed, arm.run_config.override(**dict[str, Any](home.seeded(seed))))
@@ -182,11 +183,12 @@ def side_by_side(
                 )
             except OutOfTime:
                 observer({"event": "out_of_time", "hours": hours})
+                late = True
+            result = _result(family, found, pool.results, pool.failed)
+            if out is not None:
+                write_json(Path(out) / f"{family}.json", result)
+            if late:
                 break
-            finally:
-                result = _result(family, found, pool.results, pool.failed)
-                if out is not None:
-                    write_json(Path(out) / f"{family}.json", result)
     return result
 
 

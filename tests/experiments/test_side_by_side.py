@@ -121,12 +121,15 @@ def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
         ("search --seeds 0", "seeds must be 1 or more"),
         ("search --page x.md --seeds 2", "leave --seeds out"),
         ("searching --page x.md", "searching"),
+        ("search --page x.md --out bad", "is no result of side-by-side search"),
         ("search --methods grpo", "grpo"),
         ("search --set hop=2", "hop"),
     ],
 )
 def test_mistakes_are_one_line(words, why, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "search.json").write_text('{"family": "search"}', encoding="utf-8")
     assert main(["side-by-side", *words.split()]) == 2
     assert why in capsys.readouterr().err
 
