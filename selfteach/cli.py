@@ -38,6 +38,7 @@ COMMANDS = {
     "serve-search": ("serve_search", "serve a search engine over a corpus to runs, by Search-R1's HTTP request"),
     "export": ("export", "write it as a GGUF file, or a folder in the Hub's layout"),
     "compare": ("compare", "run several methods on one task over seeds: one table and one chart, with intervals"),
+    "side-by-side": ("side_by_side", "train the methods of a family on as many tokens each, and measure all alike"),
     "sweep": ("sweep", "run a method with every combination of some values: a table, best first, and a chart"),
     "reproduce": ("reproduce", "run a paper's claim as an experiment and say whether it holds here"),
     "ledger": ("reproduce", "write the page of all verdicts from the results of reproduce"),

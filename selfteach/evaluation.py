@@ -58,6 +58,7 @@ def evaluate(
     trust: bool = False,
     reward: Reward | Sequence[Reward | tuple[float, Reward]] | None = None,
     search: Mapping[str, Any] | None = None,
+    by_calls: bool = False,
 ) -> dict[str, float]:
     """Measure the newest checkpoint of a run, or the model that a RunConfig would start from, before any training.
 
@@ -67,6 +68,7 @@ def evaluate(
     trust    as in `resume`
     reward   measured besides, in place of the run's own
     search   corpus, search_url, retriever and search as of PlanArguments, in place of the run's own
+    by_calls  sampled answers by their number of calls too: accuracy/calls=2 ..., share/calls=2 ...
 
     Raises UnknownName for a decoder that the method does not have, BadValue for a folder without a run, ScoringFailed
     where more than `max_unscored` of the answers have no score.
@@ -101,28 +103,30 @@ def evaluate(
     source = within_context(run_config, source, start)
     session = make_session(run_config, source, start, None, observer)
     observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.structure, learns=False)})
-    return run_to_end(_evaluated(session, config or run_config.final_eval, decoder))
+    return run_to_end(_evaluated(session, config or run_config.final_eval, decoder, by_calls))
 
 
-async def _evaluated(session: Session, config: EvalConfig, decoder: str | None) -> dict[str, float]:
+async def _evaluated(session: Session, config: EvalConfig, decoder: str | None, by_calls: bool) -> dict[str, float]:
     try:
-        return await final_eval(session, config, "now", None if decoder is None else [decoder])
+        return await final_eval(session, config, "now", None if decoder is None else [decoder], by_calls)
     finally:
         await session.close()
 
 
 async def final_eval(
-    session: Session, config: EvalConfig, when: str, decoders: Sequence[str] | None = None
+    session: Session, config: EvalConfig, when: str, decoders: Sequence[str] | None = None, by_calls: bool = False
 ) -> dict[str, float]:
     """Measure the current policy, with its own program and with each decoder of the method (or those in `decoders`).
 
     Names of figures: accuracy (mean over samples), greedy, reward and reward_greedy (of a user's own), pass@k, maj and
     distinct right answers (of `config.decoder_samples` samples; distinct@k of k, maj@2, maj@4 ... of so many), length,
     calls, accuracy/hops=2; those of a decoder end in its name: accuracy+search ... `failed` and `unscored` count
-    episodes that raised and other answers without a score, in all that was sampled.
+    episodes that raised and other answers without a score, in all that was sampled. by_calls: accuracy/calls=2 ... and
+    share/calls=2 ... too.
     """
     method, source = session.loop.method, session.loop.source
-    tasks, tags = session.test_tasks(), [source.defaults.get("by", "category")]
+    tasks, by = session.test_tasks(), source.defaults.get("by", "category")
+    tags = [by] if isinstance(by, str) else list(by)
     last = method.stages[-1]
     main = method.eval_program(last)
     out: dict[str, float] = {}
@@ -145,7 +149,7 @@ async def final_eval(
         )
         if not name and (greedy or k == config.decoder_samples):
             counts.setdefault("greedy" if greedy else "sampled", result.counts())
-        return result.figures([] if greedy else [2**i for i in range(11) if 2**i <= k], tags)
+        return result.figures([] if greedy else [2**i for i in range(11) if 2**i <= k], tags, by_calls and not greedy)
 
     requested = {name: program for name, program in method.decode.items() if decoders is None or name in decoders}
     for name, program in {"": main, **requested}.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core import registry
-from ..core.errors import BadValue, nearest
+from ..core.errors import BadValue, SelfteachError, nearest
 from ..loop.settings import EvalConfig, RunSettings
 from .arguments import Parser, add_fields
 from .common import (
@@ -43,13 +43,14 @@ EXAMPLES = """examples:
   selfteach eval runs/grpo-1 --k 256 --pass-at-k-tasks 20         pass@1..256 on 20 tasks
   selfteach eval runs/grpo-1 --task chain_sum --set terms=5,6     on tasks of a kind that it was not trained on
   selfteach eval runs/ssrl-1 --decoder search --corpus wiki.jsonl --retriever fused   over documents of your own
+  selfteach eval runs/ssrl-1 --picture calls.png                  and a picture of accuracy against searches
   selfteach eval ssrl --model smollm2-135m --k 64                 a model before any training
   selfteach eval runs/grpo-1 --inspect mine.py@arithmetic --tasks 50          on a task of inspect_ai
   selfteach eval runs/grpo-1 --test-data other.jsonl --reward mine.py:score   on rows of your own, by your own reward
 
 what comes out: tables on stdout, or with --json one line {"of": ..., "figures": {"accuracy": ..., "pass@64": ...,
 "accuracy+search": ...}}. Figures of a decoder end in +DECODER, those of a part of the tasks in /hops=2.
-Nothing is written."""
+Nothing is written but the picture."""
 
 
 def parser() -> Parser:
@@ -65,6 +66,11 @@ def parser() -> Parser:
         "--inspect",
         metavar="FILE.py[@TASK]",
         help="evaluate on tasks of inspect_ai instead, greedy unless they say otherwise; RUN may be a model too",
+    )
+    made.add_argument(
+        "--picture",
+        metavar="FILE.png",
+        help="draw accuracy against calls of tools: by the number of calls, and each decoder as a point",
     )
     made.add_argument("--inspect-logs", metavar="FOLDER", help="keep inspect_ai's logs there (default: nowhere)")
     add_fields(made, EvalConfig, only=MEASURED, of="")
@@ -143,7 +149,9 @@ def run(command: str, words: Sequence[str]) -> int:
             bool(given.get("trust")),
             reward,
             {n: data[n] for n in OF_SEARCH if n in data},
+            by_calls="picture" in given,
         )
+    picture = _draw(given["picture"], figures, title) if "picture" in given else None
     if given.get("json"):
         print_json({"of": title, "figures": figures})
     else:
@@ -153,9 +161,21 @@ def run(command: str, words: Sequence[str]) -> int:
             " --json has the standard error of"
             " the sampled accuracy"
         )
+        if picture is not None:
+            print(f"picture  {picture}")
     if text := failed_figures(figures):
         print_note(text)
     return 0
+
+
+def _draw(file: str, figures: Mapping[str, float], title: str) -> Path:
+    """Write the picture of accuracy against calls. Raises BadValue where the program calls nothing."""
+    from ..analysis.calls_picture import draw_calls
+
+    try:
+        return draw_calls(figures, title, Path(file))
+    except OSError as error:
+        raise SelfteachError(f"{file}: cannot be written ({error.strerror}); give another --picture") from None
 
 
 OF_INSPECT = ("run", "inspect", "inspect_logs", "tasks", "max_tokens", "seed", "threads", "trust", "json")

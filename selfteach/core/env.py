@@ -9,12 +9,13 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import trust
 from .errors import BadValue, nearest
 from .registry import load_file, user_module
 from .task import Task
+from .tool_calls import SEARCH
 
 
 class Env:
@@ -53,6 +54,8 @@ class Env:
         executable  1 where the action could be carried out, else 0
         repeated    1 where it was said before in this episode, else 0
         progress    by how many steps the shortest way to the goal got shorter
+
+        Those that begin with `search/` are summed over the episode and stand in its cost and among the figures.
         """
         return {}
 
@@ -67,6 +70,20 @@ class Env:
     def success(self, rewards: Sequence[float]) -> bool:
         """Whether an episode that is done went well, by the rewards of its turns. Here: the last one is above 0."""
         return bool(rewards) and rewards[-1] > 0
+
+
+class EnvStep(NamedTuple):
+    """What a step of an environment gave."""
+
+    observation: str
+    reward: float
+    done: bool
+    notes: Mapping[str, float] = {}
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Of the notes those that are counted as the episode's, as a search engine's are: search/..."""
+        return {name: n for name, n in self.notes.items() if name.startswith(SEARCH)}
 
 
 _given: dict[str, type[Env]] = {}  # classes that were handed over in Python, by their word

@@ -154,7 +154,7 @@ class TaskSource:
     decode    programs by which what plays `program` is measured, `main` in place of it
     files     the user's own files that it was made from
     defaults  settings that this task suggests: max_tokens, model, warm_steps ...; `judge`: the block that judges its
-              answers, None where they cannot be judged; `by`: the tag by which figures are shown apart
+              answers, None where they cannot be judged; `by`: the tag (or tags) by which figures are shown apart
     columns   names that the tags of every task have, for rewards that read them
     content   a hash of the data that tasks come from, where that is not code
     within    (longest, count) -> the source without tasks whose prompt has more than `longest` tokens by `count`; None:

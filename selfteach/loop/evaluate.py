@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.answers import canonical, majority
+from ..core.answers import canonical, f1, majority
 from ..core.blocks import Block
 from ..core.errors import ScoringFailed
 from ..core.scoring import score
@@ -49,6 +49,8 @@ class Result:
     length_right: float = float("nan")  # of the samples that are right, and of those that are wrong
     length_wrong: float = float("nan")
     calls: float = 0.0
+    f1: float = float("nan")  # of the words, on questions that say what the model holds (tag `known`)
+    by_calls: dict[int, list[int]] = field(default_factory=dict[int, list[int]])  # calls -> right and scored answers
     wrong_calls: float = 0.0  # of typed functions, that did not fit
     re_rendered: float = 0.0  # times that a chat template re-rendered a conversation, per episode
     searches: Mapping[str, float] = field(default_factory=dict[str, float])  # per answer, by what became of them
@@ -91,9 +93,13 @@ class Result:
                 found[str(task.tags[tag])].append(value)
         return {k: float(np.mean(v)) for k, v in sorted(found.items())}
 
-    def figures(self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",)) -> dict[str, float]:
+    def figures(
+        self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",), by_calls: bool = False
+    ) -> dict[str, float]:
         """Everything by name: accuracy, stderr, pass@k, maj@n, distinct, length, calls, accuracy/hops=2 ...; reward,
         where there is one of the user's; without a judge nothing of what is right or wrong.
+
+        by_calls: also accuracy/calls=2 ..., of the answers with so many calls, and their share/calls=2 of all.
         """
         out: dict[str, float] = {}
         if self.is_judged:
@@ -109,6 +115,8 @@ class Result:
         if self.wrong_calls:
             out["wrong_calls"] = self.wrong_calls
         out |= self.searches
+        if not np.isnan(self.f1):
+            out["f1"] = self.f1
         if self.re_rendered:
             out["re_rendered"] = self.re_rendered
         if not self.is_judged:
@@ -120,6 +128,9 @@ class Result:
             out |= {"maj": self.majority, "distinct": self.distinct}
         for tag in tags:
             out |= {f"accuracy/{tag}={v}": a for v, a in self.by(tag).items()}
+        total = sum(n for _, n in self.by_calls.values())
+        for calls, (right, n) in sorted(self.by_calls.items()) if by_calls else ():
+            out |= {f"accuracy/calls={calls}": right / n, f"share/calls={calls}": n / total}
         return out
 
     def counts(self) -> str:
@@ -163,6 +174,7 @@ async def evaluate(
     cost: Counter[str] = Counter()
     tokens: dict[bool, list[float]] = {True: [], False: []}
     values: list[float] = []
+    overlaps: list[float] = []
     played = right = distinct = judged = 0
     voted: defaultdict[int, list[bool]] = defaultdict(list)
     for at in range(0, len(tasks), wave):
@@ -193,7 +205,11 @@ async def evaluate(
                 cost.update(episode.cost)
                 cost.update(_searched(episode, group.request.task, context))
                 played += 1
+                if "known" in group.request.task.tags and episode.status != "error":
+                    overlaps.append(_overlap(episode.answer, group.request.task))
                 if value is not None:
+                    of_calls = result.by_calls.setdefault(int(episode.cost.get("calls", 0)), [0, 0])
+                    of_calls[0], of_calls[1] = of_calls[0] + value.right, of_calls[1] + 1
                     tokens[value.right].append(episode.cost.get("tokens", 0))
         context.trees.clear()
         _check(result, len(tasks) * k, max_unscored)
@@ -206,6 +222,7 @@ async def evaluate(
     result.wrong_calls = cost["wrong_tool_calls"] / max(1, played)
     result.re_rendered = sum(re_render_counts([cost]).values()) / max(1, played)
     result.cut_text = cost[CUT]
+    result.f1 = float(np.mean(overlaps)) if overlaps else float("nan")
     result.score = float(np.mean(values)) if values else float("nan")
     result.majorities = {k: float(np.mean(found)) for k, found in voted.items()}
     result.majority, result.distinct = right / max(1, judged), distinct / max(1, judged)
@@ -229,6 +246,12 @@ def _searched(episode: Episode, task: Task, context: StepContext) -> dict[str, f
         found = " ".join(re.findall(r"<information>(.*?)</information>", told, re.DOTALL))
         out[f"{SEARCH}recall"] = sum(s in found for s in task.tags["chain"]) / len(task.tags["chain"])
     return out
+
+
+def _overlap(answer: Any, task: Task) -> float:
+    """The F1 of an answer's words against the gold answer that fits best."""
+    golds = task.answer if isinstance(task.answer, tuple | list) else (task.answer,)
+    return max((f1("" if answer is None else str(answer), str(gold)) for gold in golds), default=0.0)
 
 
 def _majority_is_right(known: Sequence[tuple[Any, Verdict]]) -> bool:

@@ -4,6 +4,7 @@ what cannot run is refused at once.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..core.blocks import Block, items_read, last_step_read, shared_state
@@ -121,25 +122,30 @@ def check_run_ahead(method: Method, staleness: int | None, interrupt: bool) -> N
 
 def for_task(method: Method, source: TaskSource, judge: Block | None) -> Method:
     """The method as it plays a task that brings a program of its own (an environment): that in place of each single
-    turn, the task's judge in place of exact_match. As it is where the task brings none.
+    turn, the task's judge in place of exact_match. As it is where the task brings none. A program of the method's own
+    that plays by a tool of the task (its `tool`) is kept.
 
-    Raises BadValue for a method whose programs are its own.
+    Raises BadValue for a method whose programs are its own and play by no such tool.
     """
     if source.program is None:
         return method
     if judge is None:
         raise BadValue(f"task {source.name}: brings a program, and no judge of what it does; give it defaults['judge']")
     method = played_by(
-        method, source.program, f"on task {source.name}", f"this task is played by {source.program.name}"
+        method,
+        source.program,
+        f"on task {source.name}",
+        f"this task is played by {source.program.name}",
+        source.tools,
     )
     method = replace(method, decode={**method.decode, **source.decode})
     rewarded = any(stage.reward for stage in method.stages)
     return method.with_reward(judge, required=rewarded and all(judge.name not in str(s.reward) for s in method.stages))
 
 
-def played_by(method: Method, own: Block, where: str, why: str) -> Method:
+def played_by(method: Method, own: Block, where: str, why: str, tools: Collection[str] = ()) -> Method:
     """The method with a program in place of each single turn, also inside other programs, and the decode programs that
-    then play it.
+    then play it. A program whose `tool` is one of `tools` plays by itself.
 
     Raises BadValue for a method whose programs are its own: it says where, and why they cannot be.
     """
@@ -151,7 +157,8 @@ def played_by(method: Method, own: Block, where: str, why: str) -> Method:
         return program.replace(**inner) if inner else program
 
     def is_played(program: Block) -> bool:
-        return own.name in (program.name, *(p.name for p in nested(program)))
+        by_itself = program.hyper_parameters.get("tool") in tools
+        return by_itself or own.name in (program.name, *(p.name for p in nested(program)))
 
     stages: list[Stage] = []
     for stage in method.stages:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core import random_keys
+from ..core.env import EnvStep
 from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.functions import FunctionSpec
 from ..core.protocols import Completion
@@ -86,7 +87,7 @@ class EpisodeContext:
                 raise
             finally:
                 self._episode.calls.append(CallRecord(name, node, round(time.monotonic() - begun, 4), wrong))
-            for what, n in found.counts.items() if isinstance(found, ToolText) else ():
+            for what, n in found.counts.items() if isinstance(found, ToolText | EnvStep) else ():
                 self._episode.cost[what] = self._episode.cost.get(what, 0) + n
             return found
 

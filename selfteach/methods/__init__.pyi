@@ -27,6 +27,7 @@ from .cooper import cooper as cooper
 from .cooper import rule_only as rule_only
 from .copg import copg as copg
 from .cot_length import cot_length as cot_length
+from .cts_llm import cts_llm as cts_llm
 from .dapo import dapo as dapo
 from .decs import decs as decs
 from .deep_researcher import deep_researcher as deep_researcher

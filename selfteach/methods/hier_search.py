@@ -38,21 +38,20 @@ from ..core import (
     outcome,
     premise,
 )
-from ..core.answers import normalise
+from ..core.answers import f1, normalise
 from ..core.tagged_text import last_between, without_tags
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..reward.agent_record import INFORMATION, Piece, documents_of, fault, own_text, pieces_of, searches_of
-from ..reward.overlap import f1, word_f1
+from ..reward.overlap import word_f1
 from ..rollout.search import search_agent, search_on
 from .search_r1 import search_r1
 
 AGENTS = {"scribe": ("local",), "herald": ("web",), "sage": ("local", "web")}  # who a planner's name for them calls
 STORES = {"local": "scribe", "web": "herald"}  # whose facts an agent's own store has
 NOTHING = "nothing found."
-NO_AGENT = f"there is no such agent; ask one of {', '.join(AGENTS)}, as in scribe: query."
 
 
 @method(
@@ -69,6 +68,7 @@ def hier_search(
     refine: bool = True,
     share: float = 0.3,
     usage: float = 0.1,
+    both: bool = True,
     flat: bool = False,
     beta: float = 0.0,
 ) -> Method:
@@ -81,18 +81,19 @@ def hier_search(
     keeps of each search the `share` of its documents (at least one) that are nearest to the thought before it, and of
     what is left the `share` nearest to what both agents concluded; conclusions themselves are left out. Nearness is the
     F1 of words in place of an encoder's cosine. refine=False: the planner is told what an agent concluded, as a
-    sentence. flat=True: one agent with all sources as its tools, trained for all steps.
+    sentence. both=False: no name asks both agents at once. flat=True: one agent with all sources as its tools, trained
+    for all steps.
 
     Here an agent's store is what one of the task's experts says (tools/experts.py): the scribe's is the local one, the
     herald's the web; of what a store does not cover it has mistaken copies. A planner asks `scribe`, `herald` or, both
     at once, `sage`, and there are no more; their names are those that demonstrations have. All begin as the same model.
     """
-    reward = f1_or_tools(usage=usage)
+    reward = f1_or_tools(usage=usage, both=both)
     base = search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta)
     if flat:
         engine = search_agent(answerer="experts", turns=turns)
         return base.replace(programs={"main": engine}, reward=(reward,)).override(decode={"main": engine})
-    planner = search_agent(answerer=agents(turns=turns, refine=refine, share=share), turns=turns)
+    planner = search_agent(answerer=agents(turns=turns, refine=refine, share=share, both=both), turns=turns)
     main = replace(base.stage, name="planner", programs={"main": planner}, reward=(reward,))
     low = tuple(
         replace(
@@ -153,12 +154,13 @@ async def agents(
     turns: int = 4,
     refine: bool = True,
     share: float = 0.3,
+    both: bool = True,
 ) -> str:
-    """What the agents that a planner's query names found, refined; without a name of AGENTS an error."""
+    """What the agents that a planner's query names found, refined; without a name that there is an error."""
     name, _, asked = query.partition(":")
-    asked = asked.strip()
-    if name.strip() not in AGENTS or not asked:
-        return NO_AGENT
+    asked, there = asked.strip(), names_of_agents(both)
+    if name.strip() not in there or not asked:
+        return f"there is no such agent; ask one of {', '.join(there)}, as in {there[0]}: query."
     prompt = f"question: what is the {asked}?\n"
     every = [await ask_source(rollout, role, prompt, turns, None) for role in AGENTS[name.strip()]]
     if refine:
@@ -166,6 +168,15 @@ async def agents(
     else:
         told = [f"the {asked} is {one.conclusion}." for one in every if one.conclusion]
     return " ".join(told) or NOTHING
+
+
+def names_of_agents(both: bool) -> list[str]:
+    """The names that a planner may use, with that which asks both agents or without.
+
+    >>> names_of_agents(False)
+    ['scribe', 'herald']
+    """
+    return [name for name, roles in AGENTS.items() if both or len(roles) == 1]
 
 
 def refined_evidence(own: Evidence, every: Sequence[Evidence], share: float = 0.3) -> list[str]:
@@ -192,13 +203,14 @@ def nearest(documents: Sequence[str], text: str, share: float) -> list[str]:
 
 
 @block
-def f1_or_tools(*, group: RolloutGroup, context: RewardContext, usage: float = 0.1) -> Scores:
+def f1_or_tools(*, group: RolloutGroup, context: RewardContext, usage: float = 0.1, both: bool = True) -> Scores:
     """The F1 of a well formed answer, or where that is 0, `usage` times the share of the tools that were used.
 
-    A planner's tools are the names of AGENTS, and a source's agent has one. Parts: answer, whether it is right; format,
-    searches; copied, whether it is wrong and what an agent made up; invalid, the share of queries that name no agent.
+    A planner's tools are the names of its agents, and a source's agent has one. Parts: answer, whether it is right;
+    format, searches; copied, whether it is wrong and what an agent made up; invalid, the share of queries that name no
+    agent.
     """
-    task, out = group.request.task, Scores({"reward": {}})
+    task, out, there = group.request.task, Scores({"reward": {}}), names_of_agents(both)
     for episode in group.episodes:
         below = [pieces_of(context.path(t.leaf), context) for t in episode.trajectories if t.learn is None]
         made_up = {said for pieces in below if (said := unsupported(pieces))}
@@ -207,7 +219,7 @@ def f1_or_tools(*, group: RolloutGroup, context: RewardContext, usage: float = 0
             why = fault(pieces) or ("" if "<think>" in own_text(pieces) else "no thought")
             fit = word_f1(answer=episode.answer, task=task).value or 0.0
             named = [s.query.partition(":")[0].strip() for s in searches]
-            used = float(bool(searches)) if t.role in STORES else len(set(named) & set(AGENTS)) / len(AGENTS)
+            used = float(bool(searches)) if t.role in STORES else len(set(named) & set(there)) / len(there)
             parts = {
                 "answer": float(fit >= 1.0),
                 "format": float(not why),
@@ -215,7 +227,7 @@ def f1_or_tools(*, group: RolloutGroup, context: RewardContext, usage: float = 0
                 "copied": float(fit < 1.0 and normalise(str(episode.answer or "")) in made_up),
             }
             if searches and t.role not in STORES:
-                parts["invalid"] = sum(name not in AGENTS for name in named) / len(named)
+                parts["invalid"] = sum(name not in there for name in named) / len(named)
             out["reward"][t.leaf] = Score(0.0 if why else fit or usage * used, parts, why)
     return out
 
@@ -227,21 +239,26 @@ def unsupported(pieces: Sequence[Piece]) -> str:
     return "" if f" {said} " in f" {found} " else said
 
 
+ALONE = {"both": False}  # what asks both agents at once would make a planner of one query enough
+
 hier_search.claim = Claim(
     (
         premise("accuracy", "flat", 0.95, relation="<", fails_at=0.97),  # one agent with all tools leaves something
         premise("late:reward/copied", "unrefined", 0.03, fails_at=0.01),  # agents do make things up
+        # what needs both sources can be learned
+        premise("accuracy/hops=2", "flat", "start", by=0.1, fails_at=0.95),
         mechanism("late:reward/copied", "self", "unrefined", by=0.02, relation="<", fails_at=0.0),
-        outcome("accuracy", "self", "flat", by=0.03, fails_at=0.98),
-        outcome("accuracy", "self", "unrefined", by=0.02, fails_at=0.99),
-        outcome("accuracy", "self", "untrained", by=0.03, fails_at=0.98),
+        outcome("accuracy/hops=2", "self", "flat", by=0.03, fails_at=0.98),
+        outcome("accuracy/hops=2", "self", "unrefined", by=0.02, fails_at=0.99),
+        outcome("accuracy/hops=2", "self", "untrained", by=0.03, fails_at=0.98),
     ),
+    args=ALONE,
     arms={
-        "flat": ("hier_search", {"flat": True}),
-        "unrefined": ("hier_search", {"refine": False}),
-        "untrained": ("hier_search", {"low_steps": 0}),
+        "flat": ("hier_search", {"flat": True, **ALONE}),
+        "unrefined": ("hier_search", {"refine": False, **ALONE}),
+        "untrained": ("hier_search", {"low_steps": 0, **ALONE}),
     },
-    regime="search_experts",
+    regime="search_sources",
     idea=("local", "local.*", "web", "web.*", "planner", "planner.*", "main", "main.*", "decode", "models", "weights"),
     because="each agent learns its own source, and the planner sees what they found and not what they say",
 )

@@ -36,13 +36,13 @@ from ..core import (
     premise,
     provides,
 )
-from ..core.answers import normalise
+from ..core.answers import f1, normalise
 from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
 from ..credit.returns import at_last_token, gae_shaped, kl_per_token
 from ..reward.agent_record import documents_of, facts_of, keywords_of, searches_of
 from ..reward.answer import exact_match
-from ..reward.overlap import f1, word_f1
+from ..reward.overlap import word_f1
 from ..rollout.search import RETRY, search_agent, self_search
 from .ppo import ppo
 

@@ -206,6 +206,18 @@ def search_experts() -> Regime:
 
 
 @regime
+def search_sources() -> Regime:
+    """Questions of one and two hops for a model that may ask two experts by name, each of whom knows half.
+
+    Of a question of two hops each expert knows one, and nobody knows both. What an expert does not know it mistakes.
+    """
+    shares = (0.0, 0.6, 0.0, 0.0, 0.2, 0.2)
+    options = {"irrelevant": 0.0, "says": "route", "hops": (1, 2), "experts": ("scribe", "herald"), "across": True}
+    made = agent_regime({**NOISY, **options, "entities": 200}, shares, 1600)
+    return replace(made, args={**made.args, "turns": 5}, baseline="router_r1")
+
+
+@regime
 def search_cited() -> Regime:
     """Questions of two hops for a model that holds no fact and cites, before its answer, all pages, one, or none."""
     made = agent_regime({**HOPS, "says": "cite", "hops": (2,)}, (0.4, 0.0, 0.1, 0.1, 0.2, 0.2), 2400)
@@ -227,6 +239,19 @@ def search_refined() -> Regime:
         shows="an agent that goes on from what it finds stays at what two searches in three find",
         failure=premise("accuracy", "baseline", 0.5, relation="<", fails_at=0.6),
     )
+
+
+@regime
+def search_side_by_side() -> Regime:
+    """Questions of one and two hops, some of which memory answers, for all methods that search.
+
+    The start goes every way, careful ones seldom; of what the engine finds one in five is another document. Each method
+    has its own demonstrations of the same questions, which say what its agent says.
+    """
+    options = {**HALF, "entities": 160, "hops": (1, 2), "irrelevant": 0.2, "says": ""}
+    made = agent_regime(options, (0.1, 0.15, 0.1, 0.1, 0.25, 0.3), 2400)
+    settings = {**made.settings, "eval_every": 0, "final_eval_decoder_samples": 4}
+    return replace(made, settings=settings, warm_seeds=4)  # of every saying
 
 
 # Questions of several shapes over the same kind of world, for a model that holds no fact of it.

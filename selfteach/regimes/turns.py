@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..core.regime import Regime, regime
@@ -46,3 +47,16 @@ def twenty_questions() -> Regime:
     The table of objects is learned before RL begins, which learns to ask for what splits the objects that are left.
     """
     return Regime(task="twenty_questions", task_options={"ways": (0.45, 0.27, 0.22, 0.06)}, **TURNS)
+
+
+@regime
+def dialog() -> Regime:
+    """Conversations on a dialogue graph, where the start walks on in silence, says each text, strays or chats.
+
+    A third of the test is on the graph of training, a third on it after edits, a third on graphs that were never seen.
+    What words mean is practised on other graphs, before.
+    """
+    options = {"ways": (0.35, 0.25, 0.25, 0.15)}
+    made = Regime(task="dialog_graph", task_options=options, **TURNS)
+    settings = {**made.settings, "warm_practice_steps": 800, "warm_steps": 400}
+    return replace(made, settings=settings, args={**BATCH, "beta": 0.0})

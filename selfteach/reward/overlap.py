@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from ..core import RewardContext, Score, Task, TokenPath, block
-from ..core.answers import normalise
+from ..core.answers import f1
 from .agent_record import count_searches, fault, pieces_of
 from .answer import gold_answers
 
@@ -24,13 +23,6 @@ def word_f1(*, answer: Any, task: Task) -> Score:
     """
     value = max((f1("" if answer is None else str(answer), gold) for gold in gold_answers(task)), default=0.0)
     return Score(value, {"f1": value})
-
-
-def f1(answer: str, gold: str) -> float:
-    """The F1 of the words of two texts; 0 where they share none."""
-    said, wanted = Counter(normalise(answer).split()), Counter(normalise(gold).split())
-    same = sum((said & wanted).values())
-    return 2.0 * same / (sum(said.values()) + sum(wanted.values())) if same else 0.0
 
 
 @block

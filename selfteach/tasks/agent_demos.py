@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.blocks import block
 from ..rollout.search import workspace
-from ..tools.experts import EXPERTS
+from ..tools.experts import experts_named
 from .demo_ways import WayWriter, beginning, without_search
 from .demos import answer, information, search, think
 from .question_sampler import pick
@@ -100,10 +100,12 @@ class AgentWriter(WayWriter):
 
     says        of SAYINGS
     irrelevant  share of the results that are another document
+    experts     names of the experts that it addresses; (): all
     """
 
     says: str = ""
     irrelevant: float = 0.0
+    experts: tuple[str, ...] = ()
 
     def go(self, way: str, chain: Chain, draw: np.random.Generator, sure: float = 1.0) -> str:
         """The completion of a way."""
@@ -208,7 +210,8 @@ class AgentWriter(WayWriter):
         for n, wording in enumerate(asked):
             elsewhere = self._elsewhere(sentence, draw) if draw.random() < self.irrelevant else None
             if SAYINGS[self.says].route:
-                expert = EXPERTS[int(draw.integers(len(EXPERTS)))]
+                experts = experts_named(self.experts)
+                expert = experts[int(draw.integers(len(experts)))]
                 wording = f"{expert.name}: {wording}"
                 elsewhere = None if expert.knows(hop.relation) else self._mistaken(hop, here, there, draw)
             result, seen = elsewhere or (sentence, there)

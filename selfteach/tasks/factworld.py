@@ -11,6 +11,7 @@ from ..core.errors import BadValue, unknown
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import TaskSource
+from ..tools.experts import experts_named
 from .agent_demos import SAYINGS
 from .demo_ways import WAYS, WayShares
 from .options import check_number, check_share
@@ -93,6 +94,8 @@ def factworld(
     looked_up: float = 0.0,
     irrelevant: float = 0.0,
     says: str = "",
+    experts: tuple[str, ...] = (),
+    across: bool = False,
     top: int = 1,
     some: bool = False,
     n_test: int = 400,
@@ -135,6 +138,8 @@ def factworld(
                report (each turn is a round of its own, which begins from what the last one reported), cite (the pages
                that led to the answer), route (which expert a query is for; adds the tool `experts`), refine (after
                the answer, whether all was right, and which step went wrong first; asks in any wording)
+    experts    with says=route, names of the experts that there are (tools/experts.py); (): all
+    across     with `experts`, whether questions of several hops are those that none of them can answer alone
     top        documents in an answer of the search tool
     some       an answer of the search tool has 1 to `top` documents, as its query says (SSRL's tests: the first 1 to 3)
     n_test     test questions
@@ -149,6 +154,9 @@ def factworld(
     if not 2 <= check_number("factworld", "relations", relations) <= len(RELATIONS):
         raise BadValue(f"task factworld: relations must be from 2 to {len(RELATIONS)}, not {relations!r}")
     _check_agent(ways, withheld, unheld, looked_up, says)
+    experts_named(experts)
+    if (experts or across) and says != "route":
+        raise BadValue("task factworld: experts and across are of queries that name an expert; give says=route")
     quiz = Quiz(
         fiction(entities, relations, seed),
         seed,
@@ -170,6 +178,8 @@ def factworld(
         looked_up,
         irrelevant,
         says,
+        tuple(experts),
+        across,
     )
     return quiz.source("factworld", task_options, top, some)
 

@@ -16,7 +16,7 @@ from ..core.errors import BadValue
 from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Document, Task, TaskSource
 from ..reward.answer import ABSTENTIONS
-from ..tools.experts import ask_expert
+from ..tools.experts import ask_expert, experts_named
 from ..tools.search import search
 from .agent_demos import (
     SAYINGS,
@@ -73,6 +73,8 @@ class Quiz:
     looked_up  with `ways`, share of the demonstrations that need a fact which the warm start does not show
     irrelevant  share of the engine's results that are another document
     says       with `ways`, what demonstrations say besides (tasks/agent_demos.py, SAYINGS)
+    experts    names of the experts that there are to ask; (): all
+    across     whether a question of several hops needs facts of more than one of these experts
     """
 
     world: World
@@ -95,6 +97,8 @@ class Quiz:
     looked_up: float = 0.0
     irrelevant: float = 0.0
     says: str = ""
+    experts: tuple[str, ...] = ()
+    across: bool = False
 
     @cached_property
     def held_out_entities(self) -> frozenset[str]:
@@ -131,7 +135,7 @@ class Quiz:
         shown = frozenset(range(len(self.world.facts))) - self.withheld_facts
         if not self.is_agent:
             return WayWriter(self.world, shown, self.held_out_entities)
-        return AgentWriter(self.world, shown, self.held_out_entities, self.says, self.irrelevant)
+        return AgentWriter(self.world, shown, self.held_out_entities, self.says, self.irrelevant, self.experts)
 
     @property
     def is_agent(self) -> bool:
@@ -158,7 +162,11 @@ class Quiz:
 
     @lru_cache(maxsize=64)  # noqa: B019  (a quiz lives as long as its run)
     def _templates(self, hops: int, testing: bool) -> list[tuple[Hop, ...]]:
-        return [t for t in self.world.templates(hops) if (testing, t[0]) in self._pools]
+        found = [t for t in self.world.templates(hops) if (testing, t[0]) in self._pools]
+        if not self.across or hops == 1:
+            return found
+        there = experts_named(self.experts)
+        return [t for t in found if not any(all(e.knows(hop.relation) for hop in t) for e in there)]
 
     def chain(self, draw: np.random.Generator, hops: int, testing: bool = False, shown: bool = False) -> Chain | None:
         """A random question of so many hops; None where none was found.
@@ -481,7 +489,7 @@ class Quiz:
             self._question("train", 0, shown=True, lacking=lacking)
         if not self.test:
             raise BadValue(f"task {name}: held_out={self.held_out!r} leaves nothing to test on; make it larger")
-        longest = max(self.hops)
+        longest, with_names = max(self.hops), {"experts": self.experts} if self.experts else {}
         by_hops = {n: sum(t.tags["hops"] == n for t in self.test) for n in self.hops}
         return TaskSource(
             name=name,
@@ -496,7 +504,7 @@ class Quiz:
             questions=FactQuestions(name, self.corpus, [t.prompt for t in self.test]),
             tools={
                 "search": search(top=top, some=some, **({"noise": self.irrelevant} if self.irrelevant else {})),
-                **({"experts": ask_expert()} if SAYINGS[self.says].route else {}),
+                **({"experts": ask_expert(**with_names)} if SAYINGS[self.says].route else {}),
             },
             defaults={
                 "max_tokens": (64 if self.irrelevant else 32) * longest + 32,

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..core.blocks import block
-from ..core.env import Env
+from ..core.env import Env, EnvStep
 from ..core.errors import BadValue, SelfteachError, describe
 from ..core.task import Task
 
 MAX_OBSERVATION = 20_000  # characters of an observation
 PROBE_SECONDS = 60.0  # that the first reset and step of an environment may take
 T = TypeVar("T")
-
-
-class EnvStep(NamedTuple):
-    """What a step of an environment gave."""
-
-    observation: str
-    reward: float
-    done: bool
-    notes: Mapping[str, float] = {}
 
 
 class EnvEpisode:

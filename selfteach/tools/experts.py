@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..core.blocks import block
-from ..core.errors import BadValue
+from ..core.errors import BadValue, unknown
 from ..core.random_keys import generator, key, uniform_at
 from ..core.task import TaskSource
 from ..core.tool_calls import SEARCH, ToolText
@@ -35,18 +35,35 @@ EXPERTS = (
     Expert("sage", ("*",), 4.0),
     Expert("parrot", (), 0.5),
 )
-UNKNOWN = f"there is no such expert; ask one of {', '.join(e.name for e in EXPERTS)}, as in {EXPERTS[0].name}: query."
+
+
+def unknown_expert(experts: Sequence[Expert]) -> str:
+    """The reply to a query that names none of some experts."""
+    names = ", ".join(e.name for e in experts)
+    return f"there is no such expert; ask one of {names}, as in {experts[0].name}: query."
+
+
+UNKNOWN = unknown_expert(EXPERTS)
+
+
+def experts_named(names: Sequence[str]) -> tuple[Expert, ...]:
+    """The experts of some names, in the order of EXPERTS; () for all. Raises UnknownName."""
+    for name in names:
+        if name not in (known := [e.name for e in EXPERTS]):
+            raise unknown("expert", name, known)
+    return tuple(e for e in EXPERTS if not names or e.name in names)
 
 
 @block
-def ask_expert(*, source: TaskSource, luck: float = 0.2) -> Callable[[str], ToolText]:
+def ask_expert(*, source: TaskSource, luck: float = 0.2, experts: tuple[str, ...] = ()) -> Callable[[str], ToolText]:
     """The reply of an expert to `name: query`: the fact that is asked for where the expert knows its relation, else,
     but for a share of lucky guesses, that fact with another object.
 
     The same query always gets the same reply. What it cost (`price` times its words) is counted as the episode's. Needs
     a task with a corpus of facts, else raises BadValue.
 
-    luck  share of the queries outside of what an expert knows that it answers right all the same
+    luck     share of the queries outside of what an expert knows that it answers right all the same
+    experts  names of those that there are; (): all
     """
     if source.corpus is None:
         raise BadValue(f"tool ask_expert: task {source.name} has no corpus; use a task with facts, such as factworld")
@@ -54,13 +71,14 @@ def ask_expert(*, source: TaskSource, luck: float = 0.2) -> Callable[[str], Tool
     for document in source.corpus():
         if fact := _FACT.fullmatch(document.text):
             objects.setdefault(fact[1], []).append(fact[3])
-    by_name = {e.name: e for e in EXPERTS}
+    there = experts_named(experts)
+    by_name, nobody = {e.name: e for e in there}, unknown_expert(there)
 
     def reply(query: str) -> ToolText:
         name, _, asked = str(query).partition(":")
         expert = by_name.get(name.strip())
         if expert is None or not asked.strip():
-            return ToolText(UNKNOWN, {PRICE: 0.0})
+            return ToolText(nobody, {PRICE: 0.0})
         text = find(asked)
         fact = _FACT.fullmatch(text)
         if fact and not expert.knows(fact[1]) and uniform_at(key("expert", query), 0) >= luck:

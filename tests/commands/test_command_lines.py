@@ -91,7 +91,11 @@ def test_a_command_line_is_carried_out_or_refused_in_one_line(
 @given(data=st.data())
 def test_by_a_process_of_its_own_as_well(data: Any) -> None:
     command = data.draw(
-        st.sampled_from(sorted({*COMMANDS} - {"bench", "reproduce", "regimes", "compare", "sweep", "ledger", "view"}))
+        st.sampled_from(
+            sorted(
+                {*COMMANDS} - {"bench", "reproduce", "regimes", "compare", "side-by-side", "sweep", "ledger", "view"}
+            )
+        )
     )
     words = data.draw(command_lines(command, "nowhere"))
     if any("tiny" in word for word in words):  # it would train

@@ -169,3 +169,22 @@ def test_what_searches_were_worth(known: bool, asks: bool, found: str, expected:
         search_agent(), replies, LETTERS, tools={"search": lambda query: found}, max_concurrent=1
     )
     assert asyncio.run(evaluate(context, tasks, Block(right))).searches == expected
+
+
+def is_the_gold(*, answer: Any, task: Any) -> float:
+    return float(answer in task.answer)
+
+
+def test_answers_by_their_number_of_calls_and_the_words_that_they_share():
+    """Asked once and right, asked once and half right, not asked and wrong."""
+    tasks = [Task(str(n), "q", ("x y",), tags={"known": True}) for n in range(3)]
+    replies = ["<search>x</search>", "<answer>x y</answer>", "<search>x</search>", "<answer>x c</answer>"]
+    context = scripted_context(
+        search_agent(), [*replies, "<answer>c</answer>"], LETTERS, tools={"search": lambda query: ""}, max_concurrent=1
+    )
+    result = asyncio.run(evaluate(context, tasks, Block(is_the_gold)))
+    figures = result.figures(by_calls=True)
+    by_calls = {"accuracy/calls=0": 0.0, "share/calls=0": 1 / 3, "accuracy/calls=1": 0.5, "share/calls=1": 2 / 3}
+    assert {n: v for n, v in figures.items() if "calls=" in n} == by_calls
+    # all words, one of two on both sides, none: (1 + 1/2 + 0) / 3
+    assert figures["f1"] == pytest.approx(0.5) and not [n for n in result.figures() if "calls=" in n]

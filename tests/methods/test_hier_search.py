@@ -11,7 +11,7 @@ from support.episodes import scripted_context
 from selfteach.core import RolloutRequest, Task
 from selfteach.core.scoring import score
 from selfteach.loop.episode import play
-from selfteach.methods.hier_search import NO_AGENT, NOTHING, Evidence, nearest, refined_evidence
+from selfteach.methods.hier_search import NOTHING, Evidence, nearest, refined_evidence
 
 HOME, STALE = "the home of Ann is Ulm.", "the home of Ann is Po."
 ANN = Task("t", "question: what is the home of Ann?\n", ("Ulm",))
@@ -59,7 +59,8 @@ def told(group, context):
             f"{HOME} {STALE}",
             ["scribe: home of Ann", "herald: home of Ann"],
         ),
-        ("parrot", [], {}, NO_AGENT, []),
+        ("parrot", [], {}, "there is no such agent; ask one of scribe, herald, sage, as in scribe: query.", []),
+        ("sage", [], {"both": False}, "there is no such agent; ask one of scribe, herald, as in scribe: query.", []),
         # an agent that made its answer up has no evidence
         ("scribe", [PO], {}, NOTHING, []),
         ("scribe", [PO], {"refine": False}, STALE, []),
@@ -70,6 +71,7 @@ def test_a_planner_is_told_what_the_agents_found(tags, name, below, args, text, 
     _, group, context, asked = episode(tags, [ask(name), *below, ULM], **args)
     assert told(group, context) == text and asked == stores
     roles = {"scribe": ["local"], "herald": ["web"], "sage": ["local", "web"], "parrot": []}[name]
+    roles = roles if args.get("both", True) else []
     learned = {t.role: t.learn for t in group.episodes[0].trajectories}
     assert learned == {"policy": "main", **dict.fromkeys(roles)}  # the agents are frozen
     starts = [context.text(t.leaf) for t in group.episodes[0].trajectories if t.learn is None]
@@ -82,6 +84,7 @@ def test_a_planner_is_told_what_the_agents_found(tags, name, below, args, text, 
         ([ask("scribe"), THINK + FIND, ULM, ULM], {}, 1.0, 0.0),
         ([ask("scribe"), PO, PO], {}, 0.1 / 3, 1.0),  # one of three tools; what the agent made up
         ([ask("scribe"), PO, PO], {"usage": 0.3}, 0.1, 1.0),
+        ([ask("scribe"), PO, PO], {"both": False}, 0.1 / 2, 1.0),  # one of two
         ([ask("scribe"), THINK + FIND, ULM, PO], {}, 0.1 / 3, 0.0),  # wrong by itself
         ([ask("herald"), THINK + FIND, PO, PO], {}, 0.1 / 3, 0.0),  # wrong by what was found
         ([ask("scribe"), PO, "<think>" + ULM], {}, 0.0, 0.0),  # a tag that is not closed
@@ -135,5 +138,5 @@ def test_the_refiner_keeps_what_is_near_to_the_thought_and_to_the_conclusions():
 
 def test_hyper_parameters_reach_planner_and_reward():
     planner = of("hier_search", turns=5, refine=False, share=0.4, usage=0.2).stages[-1]
-    assert planner.programs["main"].args["answerer"].args == {"turns": 5, "refine": False, "share": 0.4}
-    assert planner.programs["main"].args["turns"] == 5 and planner.reward[0].args == {"usage": 0.2}
+    assert planner.programs["main"].args["answerer"].args == {"turns": 5, "refine": False, "share": 0.4, "both": True}
+    assert planner.programs["main"].args["turns"] == 5 and planner.reward[0].args == {"usage": 0.2, "both": True}

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from selfteach.commands import (
     rollouts,
     serve,
     serve_search,
+    side_by_side,
     sweep,
     train,
     view,
@@ -86,6 +88,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "serve-search": serve_search.parser,
     "view": view.parser,
     "compare": compare.parser,
+    "side-by-side": side_by_side.parser,
     "sweep": sweep.parser,
     "reproduce": reproduce.parser,
     "regimes": regimes.parser,
@@ -101,6 +104,7 @@ PLACES = {
     **{c: ["run", "nothing", "tiny", "file", "results", "-"] for c in ("generate", "chat", "serve", "export")},
     "serve-search": ["notes", "notes", "notes", "file", "nothing", "results"],
     "compare": METHODS,
+    "side-by-side": ["search", "nothing"],
     "sweep": METHODS,
     "reproduce": ["grpo", "ttrl", "bandit_reinforce", "grpo:beta=1"],
     "regimes": ["deep", "skill", "bandit_small"],
@@ -211,6 +215,7 @@ def only_planned() -> Iterator[list[RunConfig]]:
         patch.setattr(loading, "start_of", stop)  # generate, chat, serve
         patch.setattr(sys, "stdin", io.StringIO("a prompt"))
         patch.setattr(runs.RunPool, "run", stop)  # compare, reproduce, regimes --measure
+        patch.setattr(import_module("selfteach.experiments.side_by_side"), "lineup", stop)
         patch.setattr(measure, "measure_workload", stop)  # bench
         patch.setattr(measure, "measure", stop)
         patch.setattr(cluster_plan, "splits", stop)

@@ -28,6 +28,7 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "hidden_rule": {"n_test": 8},
     "fact_graph": {"entities": 60, "relations": 4, "hops": (1,), "parts": 2, "n_test": 8},
     "household": {"n_test": 8, "max_turns": 4},
+    "dialog_graph": {"n_test": 6, "max_turns": 6},
     "mended_sums": {"n_test": 8},
     "two_tongues": {"n_test": 8},
     "translation": {"n_test": 8},

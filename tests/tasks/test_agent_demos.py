@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from selfteach.core import BadValue, Task, UnknownName
+from selfteach.core import BadValue, SelfteachError, Task, UnknownName
 from selfteach.core.random_keys import generator
 from selfteach.core.tagged_text import between
 from selfteach.tasks.agent_demos import AgentWriter, first_words, statements_of, states_what_is_sought
@@ -205,6 +205,39 @@ def test_queries_are_for_experts_who_are_right_about_what_they_know():
         for call in re.findall(r"<search>(\w+): \w+ of (\w+)</search>", source.demos(i).data[0])
     ]
     assert {name for name, _ in asked} == {e.name for e in EXPERTS}
+
+
+def test_questions_across_experts_need_two_of_those_that_there_are():
+    options = {**AGENT_OF_ROUNDS, "says": "route", "irrelevant": 0.0, "relations": 6, "hops": (1, 2)}
+    source = factworld(
+        **{**options, "ways": (0.0, 1.0, 0.0, 0.0, 0.0, 0.0), "experts": ("scribe", "herald"), "across": True}
+    )
+    texts = [source.demos(i).data[0] for i in range(60)]
+    assert {name for text in texts for name in re.findall(r"<search>(\w+): ", text)} == {"scribe", "herald"}
+    assert source.tools["experts"](source=source)("sage: home of Ann").startswith(
+        "there is no such expert; ask one of s"
+    )
+    known = {relation: e.name for e in EXPERTS[:2] for relation in e.relations}
+    two = [t for t in (*source.test, *map(source.train, range(40))) if t.tags["hops"] == 2]
+    asked = [{known[query.split()[0]] for query in relations_of(t)} for t in two]
+    assert len(two) > 10 and all(len(experts) == 2 for experts in asked)
+
+
+def relations_of(task):
+    """The relations of a task's chain, one sentence each: `the home of Ann is Ulm.`"""
+    return [sentence.removeprefix("the ") for sentence in task.tags["chain"]]
+
+
+@pytest.mark.parametrize(
+    "options,why",
+    [
+        ({"experts": ("scribe",)}, "give says=route"),
+        ({"says": "route", "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "experts": ("oracle",)}, "oracle"),
+    ],
+)
+def test_experts_that_are_none_are_refused(options, why):
+    with pytest.raises(SelfteachError, match=why):
+        factworld(entities=60, relations=4, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"says": "judge", "ways": (0.5, 0.1, 0.1, 0.1, 0.1, 0.1), "irrelevant": 0.3}])
