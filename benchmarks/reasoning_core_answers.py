@@ -1,7 +1,7 @@
 """What Reasoning Core's own scorers say of its own answers: for each task of its roster the share that they take for
 right, the seconds and characters of an item, and whether another process makes the same item of the same seed.
 
-    python benchmarks/reasoning_core_answers.py [--items 30] [--seconds 6] [TASK ...] > docs/reasoning_core.json
+    python benchmarks/reasoning_core_answers.py [--items 30] [--seconds 6] [TASK ...]
 
 Of each of the levels 0, 1, 2 and 3 `items` are made, or as many as are made in `seconds`.
 """
