@@ -44,7 +44,7 @@ class Family(NamedTuple):
     own: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
-    tokens: int = 500_000
+    tokens: int = 250_000
 
 
 FAMILIES = {

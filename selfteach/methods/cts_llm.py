@@ -94,10 +94,10 @@ async def plan_dialog(
     if not isinstance(graph, DialogGraph):
         raise BadValue(f"plan_dialog: task {request.task.id} has no dialogue graph; take the task dialog_graph")
     said = observation.partition("\n")[0]
-    context = rollout.policy.begin(first_prompt(request, said + "\n"))
-    ask = selector == "model"
-    labels = graph.ranked(said, top)
-    labels = await meant(context, request, labels) if ask else labels[:1]
+    candidates, ask = graph.ranked(said, top), selector == "model"
+    asked = question(candidates) if ask and candidates else ""
+    context = rollout.policy.begin(first_prompt(request, f"{said}\n{asked}"))
+    labels = await meant(context, candidates) if asked else [] if ask else candidates[:1]
     nodes = [n for label in labels for n in graph.labelled(label)]
     goals = {answer for n in nodes for answer in graph.below(n)} or set(graph.below(0))
     is_guided = all(graph.nodes[n].kind == "question" for n in nodes)
@@ -116,8 +116,8 @@ async def plan_dialog(
             if graph.nodes[at].kind == "question":
                 edges = list(graph.nodes[at].edges)
                 if ask:
-                    append_message(request, context, said)
-                chosen = await meant(context, request, edges) if ask else []
+                    append_message(request, context, said + question(edges))
+                chosen = await meant(context, edges) if ask else []
                 edge = chosen[0] if chosen else graph.nearest(at, said)
         child = graph.child(at, edge or "")
         if child is None:  # a number that was not given
@@ -131,11 +131,8 @@ async def plan_dialog(
     return "success" if success else "failure"
 
 
-async def meant(context: ModelContext, request: RolloutRequest, labels: Sequence[str]) -> list[str]:
-    """Those of some labels that the model names; it is asked once."""
-    if not labels:
-        return []
-    append_message(request, context, question(labels))
+async def meant(context: ModelContext, labels: Sequence[str]) -> list[str]:
+    """Those of some labels that the model names, which has just been asked about them."""
     turn = await context.sample(stop=() if context.is_conversation else ("\n",))
     if not turn.text.endswith("\n") and not context.is_conversation and turn.status != "limit":
         context.append("\n")
