@@ -51,6 +51,7 @@ def test_methods_of_one_policy_run_on_vllm(name: str) -> None:
         ("self_certainty", {}, "its reward certainty reads self_certainty_at of given tokens"),
         ("tango", {}, "are sampled from 2 weight groups"),
         ("pcl", {}, "has the scalar head value"),
+        ("efficiency_steering", {}, "its reward remember_direction reads residuals of given tokens"),
     ],
 )
 def test_what_vllm_lacks_is_named_with_the_methods_part(name: str, args: dict[str, Any], why: str) -> None:
@@ -90,3 +91,13 @@ def test_log_probabilities_of_another_distribution_are_refused_where_they_are_re
         return
     with pytest.raises(BadValue, match="processed_logprobs"):
         check_engine(made, replace(VLLM, logp=kind))
+
+
+def test_a_program_that_steers_is_refused_by_an_engine_without_a_place_for_it() -> None:
+    made = method("efficiency_steering")
+    with pytest.raises(BadValue) as raised:
+        check_engine(made, replace(EngineCapabilities(), name="http", steers=False))
+    assert str(raised.value) == (
+        "method efficiency_steering with the engine http: its program steered adds a vector to hidden states as it"
+        " samples, which this engine cannot; take --engine builtin"
+    )
