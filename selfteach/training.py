@@ -417,6 +417,7 @@ def check_start(run_config: RunConfig, source: TaskSource, start: StartModel, tr
     assemble.adapter_for(settings, start.model)
     length = assemble.context_of(settings, start)
     assemble.check_interruptible(start, settings)
+    assemble.check_layers_divide(start.model, settings)
     assemble.correction_of(run_config.method, settings)
     check_placed(run_config.method, settings)
     check_remote(run_config.method, start, settings, length, trains)
@@ -633,6 +634,8 @@ def evaluate(
         run_config = replace(run_config, settings=run_config.settings.full())
     source = within_context(run_config, source, start)
     session = make_session(run_config, source, start, None, observer)
+    if folder is not None and (found := checkpoint.read(folder)) is not None:
+        session.loop.state.blocks = dict(found[2]["blocks"])  # which decode programs may read
     observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.structure, learns=False)})
     return run_to_end(_evaluated(session, config or run_config.final_eval, decoder))
 
