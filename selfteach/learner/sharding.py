@@ -23,6 +23,7 @@ from ..model.attention import causal_attention
 from ..model.base import Model
 from ..model.residual import layers_of
 from .ranks import Division, Ranks
+from .tensor_parallel import cut, plan_of
 
 M = TypeVar("M", bound=Model)
 
@@ -49,8 +50,6 @@ def shard(
     mesh = ranks.mesh if division is None else division.mesh
     plan: dict[str, str] = {}
     if division is not None and division.tensor > 1:
-        from .tensor_parallel import cut, plan_of
-
         plan = plan_of(model)
     names = {id(p): name for name, p in model.named_parameters()}
     made: dict[int, nn.Parameter] = {}

@@ -53,11 +53,12 @@ def _sizes(model: Model) -> dict[str, int]:
     if isinstance(model, Transformer):
         c = model.config
         return {"key-value heads": c.kv_heads, "heads": c.heads, "hidden units": c.hidden}
-    inner: Any = model.get_submodule("inner").config.get_text_config()
+    inner: Any = model.get_submodule("inner")
+    shape = inner.config.get_text_config()
     sizes = {
-        "key-value heads": getattr(inner, "num_key_value_heads", None),
-        "heads": getattr(inner, "num_attention_heads", None),
-        "hidden units": getattr(inner, "intermediate_size", None),
+        "key-value heads": getattr(shape, "num_key_value_heads", None),
+        "heads": getattr(shape, "num_attention_heads", None),
+        "hidden units": getattr(shape, "intermediate_size", None),
     }
     return {name: size for name, size in sizes.items() if isinstance(size, int)}
 

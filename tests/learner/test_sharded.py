@@ -33,6 +33,8 @@ from selfteach.learner.errors import RankFailed
 from selfteach.learner.microbatch import split_by_tokens
 from selfteach.learner.sharded import ShardedLearner
 from selfteach.learner.tensor_parallel import check_tensor_parallel
+from selfteach.loop.assemble import check_layers_divide
+from selfteach.loop.settings import RunSettings
 from selfteach.model import files, lora
 from selfteach.model.hf_model import HFModel, HFModelConfig
 from selfteach.model.lora import Adapter, LoraConfig
@@ -209,6 +211,13 @@ def test_what_cannot_be_cut_is_refused_before_any_rank_is_started(given: dict[st
     with pytest.raises(BadValue) as raised:
         sharded(**given)
     assert str(raised.value) == why
+
+
+def test_a_run_of_one_process_has_none_to_cut_layers_over() -> None:
+    with pytest.raises(BadValue, match=r"^tensor_parallel 2: the learner is local; give --learner fsdp$"):
+        check_layers_divide(model(), RunSettings(tensor_parallel=2))
+    check_layers_divide(model(), RunSettings())
+    check_layers_divide(model(), RunSettings(learner="fsdp", world=2, tensor_parallel=2))
 
 
 @pytest.mark.parametrize(
