@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import Run, Step, Steps, evaluate, load, resume, steps, train, train_async
     from .configuration import RunConfig, plan, task_source
-    from .core import Check, Claim, Env, Method, Score, SelfteachError, Task, TaskSource, block, method, task
+    from .core import Check, Claim, Env, Method, Score, SelfteachError, Steering, Task, TaskSource, block, method, task
     from .experiments import compare, reproduce
     from .loop.settings import EvalConfig, RunSettings
 
@@ -32,6 +32,7 @@ _HOME = {
         "Method",
         "Score",
         "SelfteachError",
+        "Steering",
         "TaskSource",
         "Task",
         "block",
@@ -54,6 +55,7 @@ __all__ = [
     "RunSettings",
     "Score",
     "SelfteachError",
+    "Steering",
     "Step",
     "Steps",
     "Task",

@@ -110,6 +110,7 @@ def check_start(run_config: RunConfig, source: TaskSource, start: StartModel, tr
     assemble.adapter_for(settings, start.model)
     length = assemble.context_of(settings, start)
     assemble.check_interruptible(start, settings)
+    assemble.check_layers_divide(start.model, settings)
     assemble.correction_of(run_config.method, settings)
     check_placed(run_config.method, settings)
     check_remote(run_config.method, start, settings, length, trains)

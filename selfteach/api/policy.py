@@ -14,7 +14,7 @@ from ..core import random_keys
 from ..core.disk import atomic_folder
 from ..core.errors import BadValue, quoted
 from ..core.protocols import Completion
-from ..core.task import Sampling
+from ..core.task import Sampling, Steering
 from ..core.threads import run_to_end
 from ..evaluation import trained_model
 from ..loop import assemble, checkpoint
@@ -73,6 +73,7 @@ class Policy:
         top_k: int = 0,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
+        steering: Steering | None = None,
     ) -> list[GeneratedText]: ...
     @overload
     def generate(
@@ -85,6 +86,7 @@ class Policy:
         top_k: int = 0,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
+        steering: Steering | None = None,
     ) -> list[list[GeneratedText]]: ...
     def generate(
         self,
@@ -96,6 +98,7 @@ class Policy:
         top_k: int = 0,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
+        steering: Steering | None = None,
     ) -> list[GeneratedText] | list[list[GeneratedText]]:
         """`n` texts for a prompt, or for each of a list of prompts a list of `n`.
 
@@ -105,6 +108,7 @@ class Policy:
         max_tokens   of each text; None: the run's setting max_tokens, else 256
         stop         strings that end a text and stay in it
         seed         the same seed gives the same texts; None: others at each call
+        steering     a vector that is added to the hidden states that tokens are drawn from (`residuals` gives such)
 
         Raises BadValue for a prompt that fills the context, and for sampling parameters out of range.
         """
@@ -115,7 +119,8 @@ class Policy:
         if n < 1:
             raise BadValue(f"generate: n must be at least 1, not {n}")
         words = (stop,) if isinstance(stop, str) else tuple(stop)
-        sampling = Sampling(temperature, top_p, top_k, max_tokens or self._settings.max_tokens or 256, words)
+        most = max_tokens or self._settings.max_tokens or 256
+        sampling = Sampling(temperature, top_p, top_k, most, words, steering=steering)
         self._calls += 1
         key = ("generate", "seed", seed) if seed is not None else ("generate", "call", self._calls)
         tokenizer, engine = self.tokenizer, self._loaded()
@@ -140,6 +145,25 @@ class Policy:
 
         texts = [GeneratedText(tokenizer.decode(c.ids), c.ids, c.logp, c.status) for c in run_to_end(sample())]
         return texts if one else [texts[at : at + n] for at in range(0, len(texts), n)]
+
+    def residuals(self, prompt: Prompt, text: str) -> np.ndarray:
+        """The mean residual stream after each layer over the states that the tokens of a text after a prompt were drawn
+        from: f32[layers, width].
+
+        The difference of two texts' is a direction: of layer n, `generate(..., steering=Steering(n, 1.5 * d[n]))`.
+
+        Raises BadValue for an empty text, and where both do not fit the context.
+        """
+        tokenizer, engine = self.tokenizer, self._loaded()
+        context, ids = tokenizer.render(assemble.chat_prompt(prompt, tokenizer)), tokenizer.encode(text)
+        if not len(ids):
+            raise BadValue("residuals: the text is empty; give at least one token to read")
+
+        async def read() -> Mapping[str, np.ndarray]:
+            set_threads(self._settings.threads)
+            return await engine.score("policy", context, ids, ("residuals",))
+
+        return run_to_end(read())["residuals"].mean(0)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -42,7 +42,7 @@ from .quantity import GroupRows, Quantity, quantity
 from .regime import Regime, regime
 from .registry import task
 from .serial import from_json, to_json
-from .task import Composed, Document, Questions, Ref, RolloutRequest, Sampling, Task, TaskSource
+from .task import Composed, Document, Questions, Ref, RolloutRequest, Sampling, Steering, Task, TaskSource
 from .tree import Episode, RolloutGroup, Score, Scores, Trajectory, Tree, Turn
 
 __all__ = [
@@ -91,6 +91,7 @@ __all__ = [
     "SelfteachError",
     "Seq",
     "Stage",
+    "Steering",
     "Step",
     "Task",
     "TaskSource",

@@ -314,9 +314,11 @@ def last_step_read(bound: Block) -> str | None:
     return getattr(bound.fn, "last_step_read", None)
 
 
-def asks_engine(*quantities: str, keyed_samples: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare the quantities of given tokens that a program or reward has an engine compute, and whether it relies on
-    samples that are functions of their RNG keys.
+def asks_engine(
+    *quantities: str, keyed_samples: bool = False, steering: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare the quantities of given tokens that a program or reward has an engine compute, whether it relies on
+    samples that are functions of their RNG keys, and whether it samples with a steering vector.
 
     An engine that cannot is refused before a run begins (loop/engine_roles.py). Put it under `@block`.
     """
@@ -324,6 +326,7 @@ def asks_engine(*quantities: str, keyed_samples: bool = False) -> Callable[[Call
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
         fn.engine_quantities = quantities  # type: ignore[attr-defined]
         fn.needs_keyed_samples = keyed_samples  # type: ignore[attr-defined]
+        fn.needs_steering = steering  # type: ignore[attr-defined]
         return fn
 
     return mark
@@ -337,6 +340,11 @@ def engine_quantities(bound: Block) -> tuple[str, ...]:
 def needs_keyed_samples(bound: Block) -> bool:
     """Whether a block declares by `asks_engine` that samples must be functions of their RNG keys."""
     return getattr(bound.fn, "needs_keyed_samples", False)
+
+
+def needs_steering(bound: Block) -> bool:
+    """Whether a block declares by `asks_engine` that it samples with a steering vector."""
+    return getattr(bound.fn, "needs_steering", False)
 
 
 def delayed_start(hyper_parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -367,7 +375,12 @@ def shared_state(bound: Block) -> str:
 def state_key(bound: Block, place: str) -> str:
     """The key of a block's state in `RunState.blocks`: its place in the method, or the name that it shares."""
     shared = shared_state(bound)
-    return f"shared/{shared}" if shared else place
+    return shared_key(shared) if shared else place
+
+
+def shared_key(name: str) -> str:
+    """The key of the state that blocks share under a name."""
+    return f"shared/{name}"
 
 
 def initial_state(bound: Block) -> Any:

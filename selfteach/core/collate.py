@@ -251,7 +251,7 @@ def _temperature(tree: Tree, node: int) -> float:
     s = tree.samplings[tree.sampling[node]]
     return (
         float(s.temperature)
-        if s.untruncated and not isinstance(s.temperature, Block) and s.temperature > 0
+        if s.untruncated and s.steering is None and not isinstance(s.temperature, Block) and s.temperature > 0
         else math.nan
     )
 

@@ -198,6 +198,10 @@ class RolloutContext(Protocol):
         """A value that all episodes of a step share: computed by the first that asks, awaited by the others."""
         ...
 
+    def stored(self, name: str) -> Any:
+        """What blocks have stored under a name that they share, as the step began; None before any has."""
+        ...
+
     def random(self, purpose: str) -> np.random.Generator:
         """A generator at this episode's own RNG key."""
         ...

@@ -29,7 +29,7 @@ NAMES = {
         usage verifications verify_from""",
     POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
     Range(above=0, most=1): "top_p",
-    A_SHARE: """bar broken cap checker_noise decay dispersion drop_share ema_decay error fixed gamma
+    A_SHARE: """bar broken cap checker_noise decay depth dispersion drop_share ema_decay error fixed gamma
         gamma_repetition gate_high gate_low highest irrelevant label_smoothing lam least_probability
         length_weight mu_valley noise_end noise_start prune rate roll_in saturation share static
         teacher_noise unlabelled weight""",

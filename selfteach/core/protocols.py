@@ -49,6 +49,7 @@ class EngineCapabilities:
     weight_groups  how many weight groups it can hold; None: any number
     updates        whether weights can be loaded while it runs; where not, why
     remote         it is another process, which can be lost
+    steers         whether it can add a vector to hidden states as it samples (`Sampling.steering`)
     """
 
     name: str = "built-in"
@@ -60,6 +61,7 @@ class EngineCapabilities:
     weight_groups: int | None = None
     updates: Literal[True] | str = True
     remote: bool = False
+    steers: bool = True
 
     def gives_logp(self, sampling: Sampling) -> bool:
         """Whether its log-probabilities are those of the distribution that these parameters draw from."""

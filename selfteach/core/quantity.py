@@ -5,9 +5,10 @@ A quantity of a token names inputs of its row (N rows, one per token):
     logprobs    [N, V]  log-softmax of logits / temperature: the distribution that the token was drawn from
     ids         [N]     the tokens themselves
     hidden      [N, D]  the last hidden state before the token; hidden_after: after it
+    residuals [N, L, D] the residual stream after each of L layers, before the token (of given tokens, not at a draw)
     value, scalar [N]   the output of a head before the token; value_after, scalar_after: after it
-It returns [N] or [N, D]. Terms, assigners, the engine's `score` and `Sampling.record` may name it. It has the gradient
-that its torch operations have.
+It returns [N] or [N, ...]. Terms, assigners, the engine's `score` and `Sampling.record` may name it. It has the
+gradient that its torch operations have.
 
 A quantity of a group names `rows` (GroupRows: all learned rows of a group together) and columns of the batch, each
 read at the unit of its annotation. It returns [N], without a gradient: an assigner may name it, a term may not.
@@ -34,6 +35,7 @@ INPUTS = (
     "ids",
     "hidden",
     "hidden_after",
+    "residuals",
     *(h + after for h in HEADS for after in ("", "_after")),
 )
 

@@ -20,7 +20,7 @@ from .claim import Check, Claim
 from .errors import BadCheckpoint, unknown
 from .method import Method, ModelRole, Stage, Term, Update, WeightSpec
 from .registry import blocks
-from .task import Ref, RolloutRequest, Sampling, Task
+from .task import Ref, RolloutRequest, Sampling, Steering, Task
 from .tree import Score, Trajectory
 
 KINDS: dict[str, type] = {
@@ -35,6 +35,7 @@ KINDS: dict[str, type] = {
         Check,
         Claim,
         Sampling,
+        Steering,
         RolloutRequest,
         Task,
         Ref,

@@ -48,12 +48,35 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Steering:
+    """A vector that is added to the residual stream after a layer, at every state that a sampled token is drawn from.
+
+    These are the states of the context's last token and of all sampled ones but the last; the context before is
+    computed as without it.
+
+    layer   the number of the layer, from 0
+    vector  as many numbers as the residual stream is wide
+    """
+
+    layer: int
+    vector: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.layer < 0:
+            raise BadValue(f"steering: layer must be at least 0, not {self.layer}")
+        object.__setattr__(self, "vector", tuple(map(float, self.vector)))
+        if not np.isfinite(self.vector).all():
+            raise BadValue("steering: its vector holds numbers that are not finite")
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling parameters; stored with every node, so that the learner recomputes log-probabilities under the same
     ones.
 
     temperature 0 is greedy. top_p 1 and top_k 0 truncate nothing. `max_tokens` None: the task's own limit. A stop
-    string ends the turn and stays in it. `record`: quantities to return besides the log-probability.
+    string ends the turn and stays in it. `record`: quantities to return besides the log-probability. `steering`: a
+    vector added to the hidden states; what is sampled so cannot be learned.
     """
 
     temperature: float | Block = 1.0
@@ -62,6 +85,7 @@ class Sampling:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     record: tuple[str, ...] = ()
+    steering: Steering | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.temperature, int | float) and not 0 <= self.temperature < 100:

@@ -24,7 +24,7 @@ from .cuda_graphs import slots_that_fit
 from .runner import Kernel, make_runner
 from .scheduler import EngineRequest, Scheduler
 from .stop_strings import StopStrings
-from .weights import EngineWeights, align_scores, check_request, reads_after_token
+from .weights import EngineWeights, align_scores, check_request, reads_after_token, reads_layers
 
 
 class BuiltinEngine(EngineWeights):
@@ -106,6 +106,7 @@ class BuiltinEngine(EngineWeights):
         """
         scheduler = self.schedulers[self.group_of(model_role)]
         ids = check_request(context, scheduler.runner.model.config.vocab, sampling.record, sampling)
+        self.check_steering(self.group_of(model_role), sampling)
         if len(ids) >= scheduler.length:
             empty = np.zeros(0, np.float32)
             return Completion(
@@ -133,6 +134,8 @@ class BuiltinEngine(EngineWeights):
         if len(ids) == start:
             return {name: np.zeros(0, np.float32) for name in want}
         self.counts["scored"] += len(ids) - start
+        if reads_layers(want):
+            return self.score_by_layers(model_role, ids[:start], ids[start:], want)
         if not any(map(reads_after_token, want)):
             request = EngineRequest(
                 ids[:-1], start, _future(), tokens=ids[start:], want=tuple(want), model_role=model_role

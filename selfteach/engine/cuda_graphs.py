@@ -17,6 +17,7 @@ from torch import Tensor
 from ..model.attention import AttentionSpec
 from ..model.transformer import Transformer
 from .kv_cache import KVCache
+from .step_steering import StepSteering
 from .torch_runner import TorchRunner
 
 MIN_WIDTH, MIN_KEYS = 8, 128  # sizes are these, doubled
@@ -110,9 +111,16 @@ class CudaGraphRunner(TorchRunner):
         return CudaGraphRunner(self.model, slots, length)
 
     def forward(
-        self, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        start: np.ndarray,
+        take: np.ndarray,
+        steering: StepSteering | None = None,
     ) -> tuple[Tensor, np.ndarray]:
-        """As Runner.forward; pieces of one token by a graph, longer ones by torch."""
+        """As Runner.forward; pieces of one token by a graph, longer ones and what is steered by torch."""
+        if steering is not None:
+            return super().forward(tokens, slots, start, take, steering)
         one = take == 1
         if not one.any():
             return super().forward(tokens, slots, start, take)

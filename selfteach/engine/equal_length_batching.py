@@ -14,14 +14,15 @@ import torch
 from ..core import random_keys
 from ..core.errors import BadValue, EngineMismatch, NotFinite
 from ..core.protocols import Completion, EngineCapabilities
-from ..core.task import Sampling
+from ..core.task import Sampling, Steering
 from ..model import quantities
 from ..model.base import Model
+from ..model.residual import changed
 from ..model.tokenizer import Tokenizer
 from . import sampler
 from .sampler import pad_rows
 from .stop_strings import StopStrings
-from .weights import EngineWeights, align_scores, check_request
+from .weights import EngineWeights, align_scores, check_request, reads_layers
 
 SCORE_ROWS = 512  # rows of logits that a score computes at a time
 
@@ -95,6 +96,7 @@ class EqualLengthEngine(EngineWeights):
         group = self.group_of(model_role)
         vocab = self.models[group].config.vocab
         ids = check_request(context, vocab, sampling.record, sampling)
+        self.check_steering(group, sampling)
         if len(ids) >= self.lengths[group]:
             empty = np.zeros(0, np.float32)
             return Completion(
@@ -125,6 +127,8 @@ class EqualLengthEngine(EngineWeights):
         if len(ids) == start:
             return {name: np.zeros(0, np.float32) for name in want}
         self.counts["scored"] += len(ids) - start
+        if reads_layers(want):
+            return self.score_by_layers(model_role, ids[:start], ids[start:], want)
         return self._score_text(model_role, model, ids, start, want)
 
     @torch.inference_mode()
@@ -189,10 +193,17 @@ class EqualLengthEngine(EngineWeights):
         if not rows:
             return
         model = self.models[rows[0].group]
-        contexts, own = np.unique(np.stack([row.ids for row in rows]), axis=0, return_inverse=True)
+        steered = [row.sampling.steering for row in rows]
+        kinds = list(dict.fromkeys(steered))
+        marked = [
+            [*row.ids, kinds.index(s)] for row, s in zip(rows, steered, strict=True)
+        ]  # a text, and how it is steered
+        found, own = np.unique(np.array(marked), axis=0, return_inverse=True)
+        contexts = np.ascontiguousarray(found[:, :-1])
         self.counts["prefilled"] += contexts.size
         self.counts["reused"] += (len(rows) - len(contexts)) * contexts.shape[1]
-        hidden, past = self._extend(model, contexts[pad_rows(np.arange(len(contexts)))], None)
+        padded = pad_rows(np.arange(len(contexts)))
+        hidden, past = self._extend(model, contexts[padded], None, [kinds[k] for k in found[padded, -1]])
         row_of = own.reshape(-1)  # of each request, in the last forward pass
         while rows:
             drawn = self._draw(model, hidden[self._to(pad_rows(row_of))][:, -1], rows)
@@ -202,13 +213,25 @@ class EqualLengthEngine(EngineWeights):
             await asyncio.sleep(0)
             if rows:
                 where, row_of = pad_rows(row_of[keep]), np.arange(len(rows))
-                hidden, past = self._extend(model, drawn[keep][pad_rows(row_of)][:, None], (past, where))
+                wide = pad_rows(row_of)
+                steered = [rows[i].sampling.steering for i in wide]
+                drawn_ids = drawn[keep][wide][:, None]
+                hidden, past = self._extend(model, drawn_ids, (past, where), steered, len(rows[0].tokens))
 
     @torch.inference_mode()
-    def _extend(self, model: Model, ids: np.ndarray, cached: tuple[Any, np.ndarray] | None) -> tuple[torch.Tensor, Any]:
+    def _extend(
+        self,
+        model: Model,
+        ids: np.ndarray,
+        cached: tuple[Any, np.ndarray] | None,
+        steered: Sequence[Steering | None],
+        n_drawn: int = 0,
+    ) -> tuple[torch.Tensor, Any]:
+        """steered: how the states of each row are, from its context's last token on, after which it has `n_drawn`."""
         self.counts["steps"] += 1
         past = None if cached is None else model.select_rows(cached[0], self._to(cached[1]))
-        return model.extend(self._to(ids), past)
+        with changed(model, _changes(steered, n_drawn)):
+            return model.extend(self._to(ids), past)
 
     @torch.inference_mode()
     def _draw(self, model: Model, hidden: torch.Tensor, rows: list[PendingTurn]) -> np.ndarray:
@@ -277,3 +300,23 @@ class EqualLengthEngine(EngineWeights):
 
     def _to(self, x: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
+
+
+def _changes(steered: Sequence[Steering | None], n_drawn: int) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+    """What the steering of each row makes of layers' outputs [R, T, width], of the last n_drawn + 1 states of T: all of
+    them where a cache has those before.
+    """
+
+    def change(layer: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        rows = [i for i, s in enumerate(steered) if s is not None and s.layer == layer]
+        vectors = torch.tensor([s.vector for s in steered if s is not None and s.layer == layer])
+
+        def changed_states(out: torch.Tensor) -> torch.Tensor:
+            first = max(0, out.shape[1] - 1 - n_drawn)
+            added = vectors.to(out)[:, None].expand(-1, out.shape[1] - first, -1)
+            last = out[:, first:].index_add(0, torch.tensor(rows, device=out.device), added)
+            return torch.cat([out[:, :first], last], 1)
+
+        return changed_states
+
+    return {layer: change(layer) for layer in sorted({s.layer for s in steered if s is not None})}

@@ -111,6 +111,7 @@ class HttpEngine:
             weight_groups=1,
             updates=True if self.delivery is not None else why,
             remote=True,
+            steers=False,
         )
 
     @property
@@ -154,6 +155,10 @@ class HttpEngine:
         ids = check_request(context, self.vocab, (), sampling)
         if sampling.record:
             raise BadValue(f"engine {self.capabilities.name}: records no quantities ({', '.join(sampling.record)})")
+        if sampling.steering is not None:
+            raise BadValue(
+                f"engine {self.capabilities.name}: has no place for a steering vector; take --engine builtin"
+            )
         version, left = self.versions[self.group], self.length - len(ids)
         if left <= 0:
             return Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), "limit", version, {})

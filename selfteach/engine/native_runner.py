@@ -16,6 +16,7 @@ from . import sampler
 from .kv_cache import zeros
 from .page_table import PageCopy, PageTable
 from .sampler import Draw, pad_rows
+from .step_steering import StepSteering
 
 DTYPES = (torch.float32, torch.bfloat16)
 # Largest cache, in bytes, on the system's huge pages: faster, but a page takes memory as soon as any of it is used.
@@ -163,7 +164,12 @@ class NativeRunner:
         self.pages.clear()
 
     def forward(
-        self, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        start: np.ndarray,
+        take: np.ndarray,
+        steering: StepSteering | None = None,
     ) -> tuple[Tensor, np.ndarray]:
         """As Runner.forward: hidden f32[n, width] of every token, piece after piece, and each piece's last row."""
         self._copy(self.pages.write(slots, start, take))
@@ -177,7 +183,11 @@ class NativeRunner:
         hidden = torch.empty(len(slot), self.model.config.width)
         cache = self.k.data_ptr(), self.v.data_ptr(), len(table), table.ctypes.data, table.shape[1]
         rows = ids.ctypes.data, slot.ctypes.data, position.ctypes.data, len(slot)
-        self.lib.model_forward(self.packed.handle, *cache, *rows, hidden.data_ptr(), self.threads)
+        added = (None, None, None)
+        if steering is not None:
+            of_row = steering.of_rows(slot, position)
+            added = of_row.ctypes.data, steering.layer.ctypes.data, steering.vectors.ctypes.data
+        self.lib.model_forward(self.packed.handle, *cache, *rows, *added, hidden.data_ptr(), self.threads)
         return hidden, last
 
     def logits(self, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -11,10 +11,11 @@ import torch
 from ..core import random_keys
 from ..core.errors import BadValue
 from ..core.protocols import Completion, EngineCapabilities
-from ..core.task import Sampling
+from ..core.task import Sampling, Steering
 from ..model import quantities
 from ..model.attention import causal_attention
-from .weights import EngineWeights, align_scores, check_request
+from ..model.residual import changed
+from .weights import EngineWeights, align_scores, check_request, reads_layers
 
 
 class ReferenceEngine(EngineWeights):
@@ -26,13 +27,14 @@ class ReferenceEngine(EngineWeights):
         """As BuiltinEngine.generate."""
         group = self.group_of(model_role)
         start = len(check_request(context, self.models[group].config.vocab, sampling.record, sampling))
+        self.check_steering(group, sampling)
         ids = [int(i) for i in context]
         logp: list[float] = []
         recorded: dict[str, list[float]] = {name: [] for name in sampling.record}
         status = "limit"
         temperature: Any = sampling.temperature or 1.0  # a number (check_request)
         while len(ids) < self.lengths[group]:
-            hidden = self._hidden(group, ids)[-1:]
+            hidden = self._hidden(group, ids, sampling.steering, start - 1)[-1:]
             logits = self.models[group].logits(hidden).float()
             token, lp = draw(
                 logits[0].double().numpy(), sampling, float(random_keys.uniform(rng_key, len(ids) - start))
@@ -71,6 +73,8 @@ class ReferenceEngine(EngineWeights):
             raise BadValue(
                 f"engine: {start} + {len(tokens)} tokens to score do not fit the context of {self.lengths[group]}"
             )
+        if reads_layers(want):
+            return self.score_by_layers(model_role, np.asarray(context), np.asarray(tokens), want)
         hidden = self._hidden(group, [*context, *tokens])[start - 1 :]
         ids = np.append(np.asarray(tokens, np.int64), 0)  # a dummy token for the state after the last one
         return align_scores(
@@ -80,8 +84,15 @@ class ReferenceEngine(EngineWeights):
         )
 
     @torch.inference_mode()
-    def _hidden(self, group: str, ids: Sequence[int]) -> torch.Tensor:
-        return self.models[group](torch.tensor([[int(i) for i in ids]]), causal_attention)[0]
+    def _hidden(self, group: str, ids: Sequence[int], steering: Steering | None = None, first: int = 0) -> torch.Tensor:
+        """The hidden states [L, width] of a text, steered from position `first` on."""
+
+        def change(out: torch.Tensor) -> torch.Tensor:
+            assert steering is not None
+            return torch.cat([out[:, :first], out[:, first:] + torch.tensor(steering.vector).to(out)], 1)
+
+        with changed(self.models[group], {steering.layer: change} if steering else {}):
+            return self.models[group](torch.tensor([[int(i) for i in ids]]), causal_attention)[0]
 
     def _quantities(
         self,

@@ -13,6 +13,7 @@ from ..model.transformer import Transformer
 from .cuda_graphs import CudaGraphRunner
 from .native_runner import NativeRunner, PackedWeights, unsupported_reason
 from .sampler import Draw
+from .step_steering import StepSteering
 from .torch_runner import TorchRunner
 
 Kernel = Literal["auto", "native", "torch"]
@@ -50,12 +51,18 @@ class Runner(Protocol):
         ...
 
     def forward(
-        self, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        start: np.ndarray,
+        take: np.ndarray,
+        steering: StepSteering | None = None,
     ) -> tuple[Tensor, np.ndarray]:
         """Compute pieces of the slots' tokens (i64[slots, length]) and write them to the cache.
 
-        A piece is `take` tokens of a slot from position `start` on. Returns hidden [N, width] of every token, piece
-        after piece, and the row of each piece's last token.
+        A piece is `take` tokens of a slot from position `start` on; steering: vectors added to some of them.
+
+        Returns hidden [N, width] of every token, piece after piece, and the row of each piece's last token.
         """
         ...
 

@@ -19,6 +19,7 @@ from ..model import quantities
 from . import sampler
 from .runner import MultiStepRunner, Runner
 from .sampler import pad_rows
+from .step_steering import StepSteering
 from .stop_strings import StopStrings
 
 ENDED_SHARE = 8  # steps in one call are over once one in so many of its sequences may have ended
@@ -100,7 +101,8 @@ class Scheduler:
         self.n_cached = np.zeros(slots, np.int64)  # of these, tokens in the cache
         self.running = np.zeros(slots, bool)
         self.is_generating = np.zeros(slots, bool)  # generates tokens, rather than scoring given ones
-        self.is_plain = np.zeros(slots, bool)  # generates, without truncation and recorded quantities
+        self.is_plain = np.zeros(slots, bool)  # generates, without truncation, recorded quantities and steering
+        self.is_steered = np.zeros(slots, bool)  # its last sequence was, from its context's last token on
         self.last_used = np.zeros(slots, np.int64)  # the clock when its request last changed
         self.clock = 0
         self.n_written = 0  # positions of the cache written since it was last cleared
@@ -184,7 +186,8 @@ class Scheduler:
         self.counts["steps"] += 1
         self.counts["prefilled"] += int(take.sum() - (self.n_cached[slots] >= self.start[slots]).sum())
         self.n_written = max(self.n_written, int((self.n_cached[slots] + take).max()))
-        hidden, last = self.runner.forward(self.tokens, slots, self.n_cached[slots], take)
+        steering = self._steering(slots) if self.is_steered[slots].any() else None
+        hidden, last = self.runner.forward(self.tokens, slots, self.n_cached[slots], take, steering)
         self.n_cached[slots] += take
         ready = self.n_cached[slots] == self.n_known[slots]
         generating = self.is_generating[slots]
@@ -206,6 +209,14 @@ class Scheduler:
             before = np.cumsum(take[many]) - take[many]
             take[many] = np.clip(self.chunk - before, 0, take[many])
         return slots[take > 0], take[take > 0]
+
+    def _steering(self, slots: np.ndarray) -> StepSteering:
+        """The vectors of those of these slots that are steered."""
+        own = slots[self.is_steered[slots]]
+        found = [r.sampling.steering for s in own if (r := self.requests[s]) is not None and r.sampling is not None]
+        layer = np.array([s.layer for s in found if s is not None])
+        vectors = np.array([s.vector for s in found if s is not None], np.float32)
+        return StepSteering(own, self.start[own] - 1, layer, vectors)
 
     def _draw(self, hidden: torch.Tensor, slots: np.ndarray, rows: np.ndarray) -> bool:
         """Draw the next token of these slots from the hidden states in `rows`."""
@@ -384,6 +395,8 @@ class Scheduler:
         common: as `_common_prefix` gives it. The slot is the one whose whole content is a prefix of the request, else
         the least recently used.
         """
+        if self.is_steered.any():  # what is steered is another text's hidden states to all others
+            common = np.where(self.is_steered, np.minimum(common, self.start - 1), common)
         ready = np.minimum(common, self.n_cached)
         source = int(np.lexsort((self.last_used, ~self.running & (self.n_cached <= common), ready))[-1])
         n_shared = int(ready[source])
@@ -411,5 +424,6 @@ class Scheduler:
                 self.recorded_counts += Counter(s.record)
         if request.on_tokens is not None:
             self.n_listening += 1
-        self.is_plain[slot] = s is not None and not s.record and s.top_p == 1 and s.top_k == 0
+        self.is_steered[slot] = s is not None and s.steering is not None
+        self.is_plain[slot] = s is not None and not s.record and s.top_p == 1 and s.top_k == 0 and s.steering is None
         return True

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from ..model import quantities
+from ..model.residual import changed
 from ..model.transformer import Transformer
 from . import sampler
 from .kv_cache import CachedAttention, KVCache, round_up
 from .sampler import ROW_MULTIPLE
+from .step_steering import StepSteering
 
 
 class TorchRunner:
@@ -49,14 +51,20 @@ class TorchRunner:
         self.cache.clear(upto)
 
     def forward(
-        self, tokens: np.ndarray, slots: np.ndarray, start: np.ndarray, take: np.ndarray
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        start: np.ndarray,
+        take: np.ndarray,
+        steering: StepSteering | None = None,
     ) -> tuple[Tensor, np.ndarray]:
         """As Runner.forward: hidden [N, width] of every token, padded, and each piece's last row."""
         step = CachedAttention(self.cache, slots, start, take)
         n = len(step.slot)
         ids, position = np.zeros((2, 1, round_up(n, ROW_MULTIPLE)), np.int64)
         ids[0, :n], position[0, :n] = tokens[step.slot, step.position], step.position
-        return self.model(step._to(ids), step, step._to(position))[0], step.last
+        with changed(self.model, steering.changes(step.slot, step.position) if steering else {}):
+            return self.model(step._to(ids), step, step._to(position))[0], step.last
 
     def logits(self, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """As Runner.logits; rows are padded."""

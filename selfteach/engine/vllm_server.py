@@ -34,6 +34,7 @@ CAPABILITIES = EngineCapabilities(
     weight_groups=1,
     updates=True,
     remote=True,
+    steers=False,
 )
 
 

@@ -14,7 +14,10 @@ from ..core.protocols import EngineCapabilities
 from ..core.registry import quantities
 from ..core.task import Sampling
 from ..model import files
+from ..model import quantities as quantities_of_model
+from ..model.attention import causal_attention
 from ..model.base import Model
+from ..model.residual import check_steering, kept
 from ..model.tokenizer import Tokenizer
 
 INPUTS_AT_DRAW = frozenset(
@@ -75,15 +78,43 @@ class EngineWeights:
 
     def score_inputs(self, model_role: str) -> frozenset[str]:
         """The inputs that quantities of given tokens may read of a model."""
-        return INPUTS_AT_DRAW | {
-            f"{head}{end}" for head in self.model_heads.get(model_role, {}) for end in ("", "_after")
+        return (
+            INPUTS_AT_DRAW
+            | {"residuals"}
+            | {f"{head}{end}" for head in self.model_heads.get(model_role, {}) for end in ("", "_after")}
+        )
+
+    @torch.inference_mode()
+    def score_by_layers(
+        self, model_role: str, context: np.ndarray, tokens: np.ndarray, want: Sequence[str]
+    ) -> Mapping[str, np.ndarray]:
+        """Quantities of given tokens by a plain pass over the text, in which layers can be read: name -> [n ...]."""
+        model = self.models[self.group_of(model_role)]
+        ids = np.concatenate([context, tokens]).astype(np.int64)
+        with kept(model) as layers:
+            hidden = model(torch.from_numpy(ids[None]).to(model.lm_head.weight.device), causal_attention)[0]
+        hidden = hidden[len(context) - 1 :]
+        logits = model.logits(hidden).float()
+        given = {
+            **self.head_values(model_role, hidden),
+            "hidden": hidden,
+            "residuals": torch.stack([x[0, len(context) - 1 :] for x in layers], 1),
+            "logits": logits,
+            "logprobs": quantities_of_model.logprobs(logits, 1.0),
+            "ids": torch.from_numpy(np.append(ids[len(context) :], 0)).to(hidden.device),
         }
+        return align_scores({name: quantities_of_model.compute(name, given).float().cpu().numpy() for name in want})
 
     def group_of(self, model_role: str) -> str:
         """The weight group of a model role. Raises UnknownName."""
         if model_role not in self.model_roles:
             raise unknown("model", model_role, self.model_roles)
         return self.model_roles[model_role]
+
+    def check_steering(self, group: str, sampling: Sampling) -> None:
+        """Raise BadValue for a steering vector that does not fit a group's model."""
+        if (s := sampling.steering) is not None:
+            check_steering(self.models[group], self.models[group].config.width, s.layer, len(s.vector))
 
     def load(self, group: str, weights: Mapping[str, Any], version: int) -> str:
         """Copy a weight group in place, and return the fingerprint of the weights now held.
@@ -116,6 +147,11 @@ class EngineWeights:
 def reads_after_token(name: str) -> bool:
     """Whether a quantity reads the hidden state after the token."""
     return any(need.endswith("_after") for need in quantities.get(name).needs)
+
+
+def reads_layers(want: Sequence[str]) -> bool:
+    """Whether one of these quantities reads the residual stream after layers."""
+    return any("residuals" in quantities.get(name).needs for name in want)
 
 
 def align_scores(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -494,6 +494,13 @@ template <class T> struct Layer {
     const float *cos = nullptr, *sin = nullptr;
 };
 
+// Vectors added to the residual stream of some rows: of_row [n] is the vector of a row or -1, layer [vectors] after which layer it is added,
+// vectors [vectors][width]. of_row is null where there are none.
+struct Steering {
+    const int64_t *of_row, *layer;
+    const float *vectors;
+};
+
 struct AnyModel {
     Shape s;
     virtual ~AnyModel() = default;
@@ -501,7 +508,7 @@ struct AnyModel {
     virtual void norm(long layer, int which, const float *w, long count) = 0;
     virtual void layer(long layer, long window, const float *cos, const float *sin) = 0;
     virtual void forward(void *k, void *v, long slots, const int64_t *table, long pages_per_slot, const int64_t *ids, const int64_t *slot,
-                         const int64_t *position, long n, float *hidden, int threads) = 0;
+                         const int64_t *position, long n, const Steering &steering, float *hidden, int threads) = 0;
     virtual void logits(const float *hidden, const int64_t *rows, long n, float *out, int threads) = 0;
     const float *embedding = nullptr;
 };
@@ -555,7 +562,7 @@ template <class T> struct Model : AnyModel {
     }
 
     void forward(void *kc, void *vc, long slots, const int64_t *table, long pages_per_slot, const int64_t *ids, const int64_t *slot, const int64_t *position,
-                 long n, float *hidden, int threads) override {
+                 long n, const Steering &steering, float *hidden, int threads) override {
         const long d = s.width, ld = up(d, NR), hd = s.head_dim, hdp = up(hd, W), kv = s.kv_heads, groups = s.heads / kv;
         const long ldq = up((s.heads + 2 * kv) * hd, NR), deep = up(std::max<long>(d, s.heads * hd), KB), hid = up(up(s.hidden, W), KB);
         float *x = x_.of(n * ld), *qkv = qkv_.of(n * ldq), *wide = wide_.of(s.sandwich ? n * ld : 0);
@@ -652,6 +659,8 @@ template <class T> struct Model : AnyModel {
                 matmul(mid, n, layer.matrix[DOWN], add);
                 pool.parallel_for(n, [&](long r) {
                     if (s.sandwich) add_normed(r, layer.norm[POST_MLP_NORM]);
+                    if (steering.of_row && steering.of_row[r] >= 0 && steering.layer[steering.of_row[r]] == l)
+                        for (long i = 0; i < d; i++) x[r * ld + i] += steering.vectors[steering.of_row[r] * d + i];
                     if (l + 1 < s.layers) normed(r, layers[l + 1].norm[INPUT_NORM]);
                     else rms(x + r * ld, last.data(), d, hidden + r * d);
                 });
@@ -764,8 +773,8 @@ void model_matrix(void *m, int64_t layer, int64_t which, const float *w, int64_t
 void model_norm(void *m, int64_t layer, int64_t which, const float *w, int64_t count) { ((AnyModel *)m)->norm(layer, (int)which, w, count); }
 void model_layer(void *m, int64_t layer, int64_t window, const float *cos, const float *sin) { ((AnyModel *)m)->layer(layer, window, cos, sin); }
 void model_forward(void *m, void *k, void *v, int64_t slots, const int64_t *table, int64_t pages_per_slot, const int64_t *ids, const int64_t *slot,
-                   const int64_t *position, int64_t n, float *hidden, int64_t threads) {
-    ((AnyModel *)m)->forward(k, v, slots, table, pages_per_slot, ids, slot, position, n, hidden, (int)threads);
+                   const int64_t *position, int64_t n, const int64_t *steered, const int64_t *layer, const float *vectors, float *hidden, int64_t threads) {
+    ((AnyModel *)m)->forward(k, v, slots, table, pages_per_slot, ids, slot, position, n, {steered, layer, vectors}, hidden, (int)threads);
 }
 void model_logits(void *m, const float *hidden, const int64_t *rows, int64_t n, float *out, int64_t threads) {
     ((AnyModel *)m)->logits(hidden, rows, n, out, (int)threads);
@@ -798,7 +807,7 @@ int64_t generate(void *m, void *k, void *v, int64_t slots, const int64_t *table,
             at[i] = slot[r], position[i] = known[r] - 1, ids[i] = tokens[slot[r] * length + known[r] - 1];
             t[i] = temperature[r], u[i] = uniform[r * steps + done];
         }
-        model->forward(k, v, slots, table, pages_per_slot, ids.data(), at.data(), position.data(), left, hidden.data(), (int)threads);
+        model->forward(k, v, slots, table, pages_per_slot, ids.data(), at.data(), position.data(), left, {}, hidden.data(), (int)threads);
         model->logits(hidden.data(), all.data(), left, logits.data(), (int)threads);
         draw(logits.data(), stride, vocab, t.data(), u.data(), 0, left, ids.data(), drawn.data(), threads);
         long stay = 0;

@@ -46,7 +46,7 @@ def _bound(lib: ctypes.CDLL) -> ctypes.CDLL:
         ("model_matrix", [p, i, i, p, i, i, p, i], None),
         ("model_norm", [p, i, i, p, i], None),
         ("model_layer", [p, i, i, p, p], None),
-        ("model_forward", [p, p, p, i, p, i, p, p, p, i, p, i], None),
+        ("model_forward", [p, p, p, i, p, i, p, p, p, i, p, p, p, p, i], None),
         ("model_logits", [p, p, p, i, p, i], None),
         ("draw", [p, i, i, p, p, i, i, p, p, i], None),
         ("generate", [p, p, p, i, p, i, p, p, i, p, p, p, p, p, p, p, i, i, i, i], i),

@@ -88,7 +88,7 @@ def _one_pass(
             loss = anchored(groups, loss)
             if loss is not None and loss.requires_grad:
                 loss.backward()
-    for counted in [own] if groups.ranks is None else groups.ranks.gather(own.on_cpu()):
+    for counted in [own] if groups.division is None else groups.division.gather(own.on_cpu()):
         accumulator.update(counted)
 
 
@@ -120,7 +120,10 @@ def _join(parts: list[tuple[np.ndarray, Tensor]]) -> Tensor:
     order = np.argsort(np.concatenate([r for r, _ in parts]), kind="stable")
     # A micro-batch without rows of a vector column gives scalars, all NaN: widened to the vectors of the others.
     widest = max((v for _, v in parts), key=lambda v: v.ndim)
-    same = [v if v.ndim == widest.ndim else v[:, None].expand(-1, widest.shape[1]) for _, v in parts]
+    same = [
+        v if v.ndim == widest.ndim else v.view(-1, *[1] * (widest.ndim - 1)).expand(-1, *widest.shape[1:])
+        for _, v in parts
+    ]
     return torch.cat(same)[torch.from_numpy(order).to(widest.device)]
 
 

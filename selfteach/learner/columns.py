@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..kernels.matmul_bf16 import bf16_matmul
 from ..model.attention import causal_attention, soft_cap
 from ..model.base import Model
 from ..model.quantities import compute, logprobs
+from ..model.residual import kept
 from .microbatch import Layout, flat_layout, padded_layout, take_rows, texts_of
 from .param_groups import ParamGroups, ResolvedModel
 from .rounds import Pass, alone, failed
@@ -43,6 +45,11 @@ class ColumnRequest:
     def after(self) -> bool:
         """Whether it needs hidden states after the rows' tokens."""
         return any(n.endswith("_after") for n in self.quantity.needs)
+
+    @property
+    def reads_layers(self) -> bool:
+        """Whether it reads the residual stream after each layer."""
+        return "residuals" in self.quantity.needs
 
 
 @dataclass
@@ -92,7 +99,11 @@ def compute_columns(
         rows, layout = found
         if layout.token_hashes is not None:
             groups.set_dropout(forward_pass.trunk, layout.attend, layout.token_hashes)
-        with torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"):
+        reads_layers = any(r.reads_layers for same_rows in forward_pass.requests.values() for r in same_rows)
+        with (
+            torch.autocast(groups.device.split(":")[0], torch.bfloat16, enabled=groups.dtype == "bfloat16"),
+            kept(trunk) if reads_layers else nullcontext(list[Tensor]()) as layers,
+        ):
             hidden = trunk(layout.ids, layout.attend, layout.positions).flatten(0, 1)
         _anchor(groups, hidden)
         with alone(groups):
@@ -100,8 +111,11 @@ def compute_columns(
                 at = torch.from_numpy(np.searchsorted(rows, same_rows[0].rows)).to(groups.device)
                 before_states = take_rows(hidden, layout.before[at])
                 after_states = take_rows(hidden, layout.after[at]) if layout.after is not None else None
+                states = [take_rows(x.flatten(0, 1), layout.before[at]) for x in layers]
                 for request, values in zip(
-                    same_rows, _values(groups, trunk, batch, same_rows, before_states, after_states), strict=True
+                    same_rows,
+                    _values(groups, trunk, batch, same_rows, before_states, after_states, states),
+                    strict=True,
                 ):
                     parts_of[request.column].append((request.rows, values))
     if failed(groups):
@@ -210,8 +224,8 @@ def _check_replayable(batch: Batch, request: ColumnRequest) -> None:
     if len(bad):
         name = batch.names[batch.get("seq")[bad[0]]]
         raise BadValue(
-            f"sample {name}: its tokens were drawn from a truncated or greedy distribution, so {request.column} cannot "
-            "be computed again; train with top_p=1, top_k=0 and temperature > 0"
+            f"sample {name}: its tokens were drawn from a truncated, greedy or steered distribution, so"
+            f" {request.column} cannot be computed again; train with top_p=1, top_k=0, temperature > 0 and no steering"
         )
 
 
@@ -222,8 +236,10 @@ def _values(
     requests: list[ColumnRequest],
     before_states: Tensor,
     after_states: Tensor | None,
+    layers: Sequence[Tensor] = (),
 ) -> list[Tensor]:
-    """The values of requests for the same rows, from the hidden states before and after their tokens: [n, D].
+    """The values of requests for the same rows, from the hidden states before and after their tokens, [n, D], and where
+    one reads them those after each layer, before their tokens.
 
     Logits are in memory for a chunk of rows at a time.
     """
@@ -233,6 +249,7 @@ def _values(
     temperature = None if (temperatures == 1).all() else torch.from_numpy(temperatures).to(before_states)
     by_logits = {r.quantity.name: r.quantity for r in requests if r.quantity.vocabulary}
     given = {"hidden": before_states, "ids": ids} | ({} if after_states is None else {"hidden_after": after_states})
+    given |= {"residuals": torch.stack([*layers], 1).float()} if layers else {}
     result = (
         _logit_quantities(trunk, by_logits, before_states, ids, temperature, groups.dtype == "bfloat16")
         if by_logits

@@ -16,7 +16,6 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import ModelRole, Update, WeightSpec
-from ..kernels.fast_paths import fast_paths
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.devices import keep_freed_memory, resolve_device, resolve_dtype
@@ -75,7 +74,18 @@ class LocalLearner:
         if device == "cpu":
             keep_freed_memory()
         self.groups = ParamGroups(
-            weights, models, start, device, dtype, adapter, frozen, seed, donate_start, s.recompute, ranks
+            weights,
+            models,
+            start,
+            device,
+            dtype,
+            adapter,
+            frozen,
+            seed,
+            donate_start,
+            s.recompute,
+            ranks,
+            s.tensor_parallel,
         )
         self.optimisers = Optimisers(self.groups, self.settings)
         self.changed: set[str] = set()  # groups that differ from their source: those a checkpoint must hold
@@ -119,7 +129,7 @@ class LocalLearner:
             ):
                 p.grad = None
             todo = [*(self._pending if retry else ()), (batch, update)]
-            with fast_paths():
+            with self.groups.fast_paths():
                 return [accumulate_gradients(self.groups, b, u, self.tokens) for b, u in todo][-1]
 
         metrics = self._with_memory_retry(batch, work)
@@ -334,7 +344,7 @@ class LocalLearner:
         per_token = {column: rows for column, rows in want.items() if column not in per_group}
 
         def work(_: bool) -> dict[str, Tensor]:
-            with fast_paths():
+            with self.groups.fast_paths():
                 pieces = micro_batches(self.groups, batch, self.tokens) or []
                 columns = columns_by_parts(self.groups, batch, per_token, pieces, partial) if per_token else {}
                 return columns | {column: group_column(self.groups, batch, column, self.tokens) for column in per_group}

@@ -14,7 +14,6 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.errors import NotFinite
 from ..core.method import Update
-from ..kernels.fast_paths import fast_paths
 from .backward import columns_by_parts, cotangents, second_pass
 from .optimiser import named_parameters
 from .param_groups import ParamGroups, local
@@ -38,7 +37,7 @@ def non_finite_report(groups: ParamGroups, since: Sequence[tuple[Batch, Update]]
                 )
     lines: list[str] = []
     for batch, update in since:
-        with fast_paths(), groups.trainable(update.params):
+        with groups.fast_paths(), groups.trainable(update.params):
             lines += _batch_report(groups, batch, update)
     if not lines:
         lines = ["no sequence alone, only their sum"]
@@ -66,7 +65,7 @@ def _batch_report(groups: ParamGroups, batch: Batch, update: Update) -> list[str
         return lines
     params = list(named_parameters(groups, update.params).values())
     for piece in second_pass(groups, batch, grads, single):
-        together = [int(s) for p in ([piece] if groups.ranks is None else groups.ranks.gather(piece)) for s in p]
+        together = [int(s) for p in ([piece] if groups.division is None else groups.division.gather(piece)) for s in p]
         if not _all_finite(groups, [p.grad for p in params if p.grad is not None]):
             lines.append(f"sample {' or '.join(batch.names[s] for s in together)}: its gradient")
         for p in params:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..core.errors import BadCheckpoint, BadValue, unknown
 from ..core.method import ModelRole, WeightSpec
 from ..core.quantity import HEADS
+from ..kernels.fast_paths import fast_paths
 from ..model import files, lora
 from ..model.attention import AttentionFn
 from ..model.base import Model
@@ -86,6 +87,7 @@ class ParamGroups:
     donate_start  the start is not used elsewhere: its only group may take its tensors
     ranks         over which trunks are sharded; all groups are then built at once, on rank 0 of the start's tensors,
                   elsewhere of its shapes, and scalar heads are whole on every rank
+    tensor_parallel  how many ranks share each layer's matrices
 
     With an `adapter`, groups of one origin are adapters over one base, which is the start itself (or a path's model,
     loaded once); a group in `frozen` is the base. Scalar heads are trained in full in any case.
@@ -105,9 +107,11 @@ class ParamGroups:
         donate_start: bool = False,
         recompute: bool = False,
         ranks: Ranks | None = None,
+        tensor_parallel: int = 1,
     ) -> None:
         self.specs = dict(weights)
         self.ranks = ranks
+        self.division = None if ranks is None else ranks.divided(tensor_parallel)
         self.round: Round | None = None  # the micro-batch that all ranks work on now
         self._shared: set[str] = set()  # groups whose trunk is the start's tensors
         self.donate_start = donate_start
@@ -192,6 +196,12 @@ class ParamGroups:
         from .sharding import gathered_head
 
         return gathered_head(trunk)
+
+    def fast_paths(self) -> AbstractContextManager[None]:
+        """The kernels that a pass is computed by; where layers are cut over ranks torch's own, since kernels take whole
+        matrices.
+        """
+        return nullcontext() if self.division is not None and self.division.tensor > 1 else fast_paths()
 
     def set_dropout(self, name: str, attend: AttentionFn, token_hashes: Tensor) -> None:
         """Set the dropout of a trunk's adapters for the forward pass with this `attend`, if they are being trained.
@@ -305,16 +315,16 @@ class ParamGroups:
         tensors = dict(model.named_parameters()) if ranks.rank == 0 else {}
         short = self.device != "cpu" and self.dtype == "bfloat16"
         if self.adapter is None:
-            return ParamGroup(shard(skeleton(model), tensors, ranks, short))
+            return ParamGroup(shard(skeleton(model), tensors, ranks, short, self.division))
         base, start_tensors = self.base(origin), self.adapter.tensors if origin == "start" else {}
         if ranks.rank == 0 and origin not in self.base_fingerprints:
             self.base_fingerprints[origin] = files.fingerprint(base.named_tensors())
         if name in self.frozen and not start_tensors:
-            return ParamGroup(shard(skeleton(model), tensors, ranks, short), is_adapter_base=True)
+            return ParamGroup(shard(skeleton(model), tensors, ranks, short, self.division), is_adapter_base=True)
         if ranks.rank == 0:
             tensors |= lora.factors(lora.adapt(base, self.adapter.lora, self.seed, start_tensors))
         adapted = lora.adapt(skeleton(base), self.adapter.lora, self.seed, start_tensors)
-        return ParamGroup(shard(adapted, tensors, ranks, short))
+        return ParamGroup(shard(adapted, tensors, ranks, short, self.division))
 
     def structure(self, name: str) -> Model:
         """The transformer of a group for its shape: with ranks without weights."""

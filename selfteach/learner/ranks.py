@@ -95,6 +95,44 @@ def world_size(setting: int) -> int:
     return launched[1]
 
 
+class Division:
+    """How a learner's ranks divide its work: rank r is number r // T of those that share sequences, and r % T of the T
+    that share each layer's matrices, read the same sequences and compute the same columns.
+
+    rank, world  of those that share sequences
+    tensor       T
+    mesh         over which parameters are sharded;  tensor_mesh: over which layers are cut, None where T is 1
+    """
+
+    def __init__(self, ranks: Ranks, tensor: int) -> None:
+        self._ranks, self.tensor = ranks, tensor
+        self.rank, self.world = ranks.rank // tensor, ranks.world // tensor
+        self.mesh: Any = ranks.mesh
+        self.tensor_mesh: Any = None
+        if tensor > 1:
+            from torch.distributed.device_mesh import init_device_mesh
+
+            both = init_device_mesh(ranks.device.split(":")[0], (self.world, tensor), mesh_dim_names=("data", "tensor"))
+            self.mesh, self.tensor_mesh = both["data"], both["tensor"]
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank is the first of those that compute the same."""
+        return self._ranks.rank % self.tensor == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks that share sequences, on every rank."""
+        return self._ranks.gather(value)[:: self.tensor]
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of a tensor over the ranks that share sequences, in place."""
+        if self.tensor == 1:
+            return self._ranks.sum(tensor)
+        if self.world > 1:
+            dist.all_reduce(tensor, group=self.mesh.get_group())
+        return tensor
+
+
 class Ranks:
     """This process among the ranks of a learner.
 
@@ -135,7 +173,14 @@ class Ranks:
         from torch.distributed.device_mesh import init_device_mesh
 
         self.mesh = init_device_mesh(device.split(":")[0], (world,))
+        self._divisions: dict[int, Division] = {}
         self.note(NOTHING)
+
+    def divided(self, tensor: int) -> Division:
+        """The ranks, `tensor` of which share each layer's matrices; all ranks must ask in the same order."""
+        if tensor not in self._divisions:
+            self._divisions[tensor] = Division(self, tensor)
+        return self._divisions[tensor]
 
     def _meet(self, keys: list[str]) -> None:
         """Wait until all ranks are here. Raises RuntimeError where one that was started here ends, or none comes."""

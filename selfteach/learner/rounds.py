@@ -44,7 +44,7 @@ def micro_batches(groups: ParamGroups, batch: Batch, tokens: int, unit: Unit = "
 
     None on every rank where a unit does not fit one, or there are fewer units than ranks.
     """
-    ranks = groups.ranks
+    ranks = groups.division
     if ranks is None:
         return plan_micro_batches(batch, tokens, unit, groups.shares_prefixes)
     shares = split_by_tokens(batch, ranks.world, unit, groups.shares_prefixes)
@@ -117,11 +117,11 @@ def collect_columns(
     groups: ParamGroups, own: Mapping[str, list[tuple[np.ndarray, Tensor]]]
 ) -> dict[str, list[tuple[np.ndarray, Tensor]]]:
     """Parts of columns (rows, values) of all ranks, on every rank."""
-    if groups.ranks is None:
+    if groups.division is None:
         return dict(own)
     sent = {c: [(rows, values.cpu().numpy()) for rows, values in parts if len(rows)] for c, parts in own.items()}
     out: dict[str, list[tuple[np.ndarray, Tensor]]] = {c: [] for c in own}
-    for found in groups.ranks.gather(sent):
+    for found in groups.division.gather(sent):
         for c, parts in found.items():
             out[c] += [(rows, torch.from_numpy(values).to(groups.device)) for rows, values in parts]
     return out

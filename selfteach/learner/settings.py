@@ -48,6 +48,11 @@ class LearnerSettings:
         "local", "local: one process; fsdp: weights, gradients and moments sharded over --world processes by PyTorch"
     )
     world: int = setting(0, "processes of --learner fsdp (default: those of torchrun, else 1)", least=0, most=4096)
+    tensor_parallel: int = setting(
+        1,
+        "of the processes of --learner fsdp, how many share each layer's matrices; the others share sequences",
+        least=1,
+    )
     learner_seconds: float = setting(
         600.0, "seconds that a process of --learner fsdp may wait for the others within a step", above=0
     )

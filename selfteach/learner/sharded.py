@@ -34,9 +34,10 @@ from .errors import RankFailed
 from .local import LocalLearner, out_of_memory
 from .optimiser import named_parameters
 from .param_groups import local
-from .ranks import NOTHING, Placer, Ranks, ranks_of, world_size
+from .ranks import NOTHING, Division, Placer, Ranks, ranks_of, world_size
 from .settings import LearnerSettings
-from .sharding import like, part_of, skeleton, whole
+from .sharding import copies, like, part_of, skeleton, whole
+from .tensor_parallel import check_tensor_parallel
 from .terms import live_columns
 
 T = TypeVar("T")
@@ -89,6 +90,7 @@ class ShardedLearner(LocalLearner):
         s = settings or LearnerSettings()
         if s.optimiser != "adamw":
             raise BadValue(f"optimiser {s.optimiser}: not with --learner fsdp, whose moments are sharded; take adamw")
+        check_tensor_parallel(start, s.tensor_parallel, world_size(s.world), adapter is not None)
         with fast_paths():  # kernels are built here, where no other rank waits, and found in the cache there
             pass
         ranks = ranks_of(world_size(s.world), resolve_device(s.device), s.learner_seconds, files, placer)
@@ -190,6 +192,11 @@ class ShardedLearner(LocalLearner):
 
     # ---- gradients
 
+    @property
+    def _division(self) -> Division:
+        assert self.groups.division is not None
+        return self.groups.division
+
     def gradients(self, params: Sequence[str]) -> dict[str, Tensor]:
         """The gradient so far by `group/parameter`, whole, on rank 0."""
         return self._all("gradients", tuple(params))
@@ -201,7 +208,7 @@ class ShardedLearner(LocalLearner):
                 if p.grad is not None:
                     out[name] = whole(p.grad)
             elif any(self.ranks.gather(p.grad is not None)):
-                out[name] = self.ranks.sum(torch.zeros_like(p) if p.grad is None else p.grad.clone())
+                out[name] = self._division.sum(torch.zeros_like(p) if p.grad is None else p.grad.clone())
         return out
 
     def _unread_heads(self, batch: Batch, update: Update) -> list[Tensor]:
@@ -221,14 +228,16 @@ class ShardedLearner(LocalLearner):
         for p in params:
             if hasattr(p, "to_local") or not any(self.ranks.gather(p.grad is not None)):
                 continue
-            p.grad = self.ranks.sum(torch.zeros_like(p) if p.grad is None else p.grad)
+            p.grad = self._division.sum(torch.zeros_like(p) if p.grad is None else p.grad)
 
     def _gradient_norm(self, grads: Sequence[Tensor]) -> float:
-        sharded = [local(g) for g in grads if hasattr(g, "to_local")]
+        sharded = [g for g in grads if hasattr(g, "to_local")]
         of_heads = [g for g in grads if not hasattr(g, "to_local")]
         square = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for g in sharded:
-            square += torch.linalg.vector_norm(g, dtype=torch.float64).square()
+            square += torch.linalg.vector_norm(local(g), dtype=torch.float64).square() / copies(
+                g, self._division.tensor
+            )
         self.ranks.sum(square)
         for g in of_heads:
             square += torch.linalg.vector_norm(g, dtype=torch.float64).square()

@@ -16,11 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard  # pyright: ignore[reportPrivateUsage]
 
 from ..model.attention import causal_attention
 from ..model.base import Model
-from .ranks import Ranks
+from ..model.residual import layers_of
+from .ranks import Division, Ranks
+from .tensor_parallel import cut, plan_of
 
 M = TypeVar("M", bound=Model)
 
@@ -34,13 +37,20 @@ def skeleton(model: M) -> M:
     return copy.deepcopy(model, memo)
 
 
-def shard(model: M, source: Mapping[str, Tensor], ranks: Ranks, bf16: bool = False) -> M:
+def shard(
+    model: M, source: Mapping[str, Tensor], ranks: Ranks, bf16: bool = False, division: Division | None = None
+) -> M:
     """A skeleton with its parameters in parts over the ranks, filled from rank 0's tensors, a layer at a time.
 
     source  on rank 0 the tensors by `named_parameters`; elsewhere unused
     bf16    layers are gathered and computed in bf16, gradients still summed in float32
+    division  of the ranks, over some of which layers are cut first (tensor_parallel.py); None: all share sequences
     """
     layers = layers_of(model)
+    mesh = ranks.mesh if division is None else division.mesh
+    plan: dict[str, str] = {}
+    if division is not None and division.tensor > 1:
+        plan = plan_of(model)
     names = {id(p): name for name, p in model.named_parameters()}
     made: dict[int, nn.Parameter] = {}
     for buffered in model.modules():
@@ -49,9 +59,11 @@ def shard(model: M, source: Mapping[str, Tensor], ranks: Ranks, bf16: bool = Fal
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     for layer in layers:
         _fill(layer, names, made, source, ranks)
-        fully_shard(layer, mesh=ranks.mesh, mp_policy=policy if bf16 else MixedPrecisionPolicy())
+        if plan and division is not None:
+            cut(layer, plan, division.tensor_mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy if bf16 else MixedPrecisionPolicy())
     _fill(model, names, made, source, ranks)
-    fully_shard(model, mesh=ranks.mesh)
+    fully_shard(model, mesh=mesh)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -69,12 +81,6 @@ def reshard(model: nn.Module) -> None:
     """Give up what a pass left gathered, which a backward does by itself."""
     if isinstance(model, FSDPModule):
         model.reshard()
-
-
-def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The layers of a model, each gathered by itself: those of its largest list of modules."""
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList)]
-    return list(max(lists, key=lambda m: sum(p.numel() for p in m.parameters()))) if lists else []
 
 
 def _fill(
@@ -102,7 +108,11 @@ def _fill(
 @torch.no_grad()
 def whole(tensor: Tensor) -> Tensor:
     """A tensor of which every rank has a part, on every rank."""
-    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    if tensor.device_mesh.ndim > 1:  # by rows first, then what layers were cut by: in the other order torch warns
+        tensor = tensor.redistribute(placements=(Replicate(), tensor.placements[1]))
+    return tensor.full_tensor().detach()
 
 
 def like(part: Tensor, p: Tensor) -> Tensor:
@@ -117,7 +127,22 @@ def part_of(value: Tensor, p: Tensor) -> Tensor:
     """This rank's part of a whole tensor, cut as a parameter is."""
     if not isinstance(p, DTensor) or value.ndim != p.ndim:
         return value
+    if p.device_mesh.ndim > 1:  # cut over the last dimension of the mesh first, then sharded by rows
+        data, cut_by = p.placements
+        if isinstance(cut_by, Shard):
+            value = value.chunk(p.device_mesh.size(1), cut_by.dim)[p.device_mesh.get_local_rank(1)]
+        assert isinstance(data, Shard | _StridedShard) and data.dim == 0, data
+        parts, mine = value.chunk(p.device_mesh.size(0), 0), p.device_mesh.get_local_rank(0)
+        return parts[mine] if mine < len(parts) else value[:0]
     return distribute_tensor(value, p.device_mesh, p.placements, src_data_rank=None).to_local()
+
+
+def copies(tensor: Tensor, tensor_ranks: int) -> int:
+    """On how many of the ranks that share each layer's matrices a rank's part of a tensor is the same."""
+    cut_ = (
+        isinstance(tensor, DTensor) and tensor.device_mesh.ndim > 1 and not isinstance(tensor.placements[1], Replicate)
+    )
+    return 1 if cut_ else tensor_ranks
 
 
 @contextmanager

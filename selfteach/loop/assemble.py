@@ -353,6 +353,18 @@ def ranks_in(settings: RunSettings) -> int:
     return world_size(settings.world)
 
 
+def check_layers_divide(model: Model, settings: RunSettings) -> None:
+    """Check that the layers of a model can be cut over the processes that are to share them. Raises BadValue."""
+    if settings.tensor_parallel == 1:
+        return
+    if settings.learner == "local":
+        raise BadValue(f"tensor_parallel {settings.tensor_parallel}: the learner is local; give --learner fsdp")
+    from ..learner.tensor_parallel import check_tensor_parallel
+
+    adapted = settings.fresh_lora is not None or settings.adapter is not None
+    check_tensor_parallel(model, settings.tensor_parallel, ranks_in(settings), adapted)
+
+
 def local_ranks(ranks: int) -> int:
     """How many of a learner's processes share this machine's memory."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if "RANK" in os.environ else ranks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.blocks import Block, engine_quantities, needs_keyed_samples
+from ..core.blocks import Block, engine_quantities, needs_keyed_samples, needs_steering
 from ..core.errors import BadValue
 from ..core.method import Method, Stage
 from ..core.protocols import EngineCapabilities
@@ -56,6 +56,13 @@ def check_engine(method: Method, engine: EngineCapabilities, trains: bool = True
         )
     for stage in method.stages:
         _check_stage(says, stage, engine, trains)
+    programs = [*method.decode.values(), *(p for s in method.stages for p in s.programs.values())]
+    for block in programs:
+        if not engine.steers and any(needs_steering(b) for b in (block, *nested(block))):
+            raise BadValue(
+                f"{says} its program {block.name} adds a vector to hidden states as it samples, which this engine"
+                " cannot; take --engine builtin"
+            )
 
 
 def _check_stage(says: str, stage: Stage, engine: EngineCapabilities, trains: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core import random_keys
+from ..core.blocks import shared_key
 from ..core.env import EnvStep
 from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.functions import FunctionSpec
@@ -119,6 +120,12 @@ class EpisodeContext:
         if name not in shared:
             shared[name] = asyncio.ensure_future(make())
         return await asyncio.shield(shared[name])
+
+    def stored(self, name: str) -> Any:
+        """What blocks have stored under a name that they share (`@stateful(..., shared=name)`), as the step began; None
+        before any has.
+        """
+        return self._step_context.stored.get(shared_key(name))
 
     def random(self, purpose: str) -> np.random.Generator:
         """A generator at this episode's own RNG key."""

@@ -209,6 +209,7 @@ class Loop:
             limits=self.limits,
             find=find,
             processes=self.processes,
+            stored=dict(self.state.blocks),
         )
 
     def _stage_context(self, stage: Stage, step: int) -> StepContext:

@@ -57,6 +57,7 @@ class StepContext:
     find            gives the tree of an earlier step's episode, from the log
     shared          name -> a value that its episodes share (RolloutContext.once)
     processes       in which rewards are called that are; None: in this one
+    stored          states of blocks as the step began, by their keys (core.blocks.state_key)
     """
 
     engine: Engine | None
@@ -73,6 +74,7 @@ class StepContext:
     find: Callable[[str], Tree] | None = None
     shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
     processes: Processes | None = None
+    stored: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def tree(self, episode: str) -> Tree:
         """The tree of an episode, of this step or an earlier one. Raises UnknownName where there is none."""

@@ -54,6 +54,12 @@ def last_hidden(*, hidden: torch.Tensor) -> torch.Tensor:
 
 
 @quantity
+def residuals(*, residuals: torch.Tensor) -> torch.Tensor:
+    """The residual stream after each layer, before the token: a vector for each of L layers, [N, L, D]."""
+    return residuals
+
+
+@quantity
 def value(*, value: torch.Tensor) -> torch.Tensor:
     """The value head's output before the token: the value of the state in which it was sampled."""
     return value

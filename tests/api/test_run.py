@@ -17,7 +17,7 @@ import torch
 from support.runs import STEPS, run_config_of, same_run
 
 import selfteach
-from selfteach import Run, api
+from selfteach import Run, Steering, api
 from selfteach.api import rollouts, tables
 from selfteach.core import BadValue, SelfteachError, UnknownName, registry
 from selfteach.loop.log import read_events
@@ -227,6 +227,18 @@ def test_generate_samples_the_checkpoint_s_own_distribution(finished):
         logits = model.logits(model(ids, causal_attention))[0, len(prompt) - 1 : -1] / 0.7
     expected = logits.log_softmax(-1).gather(1, torch.tensor(text.tokens).long()[:, None])[:, 0]
     np.testing.assert_allclose(text.logprobs, expected.numpy(), atol=1e-4)
+
+
+def test_a_direction_of_hidden_states_is_read_and_added(finished):
+    policy = finished.policy
+    one, other = (policy.residuals("2 + 3 =", text) for text in (" 5", " 2 + 3 = 5"))
+    assert one.shape == other.shape == (policy.model.model.config.layers, policy.model.model.config.width)
+    given = {"max_tokens": 8, "seed": 1}
+    plain = policy.generate("2 + 3 =", **given)
+    assert policy.generate("2 + 3 =", steering=Steering(0, 0 * one[0]), **given) == plain
+    assert policy.generate("2 + 3 =", steering=Steering(0, 40 * (one - other)[0]), **given) != plain
+    with pytest.raises(BadValue, match="residuals: the text is empty"):
+        policy.residuals("2 + 3 =", "")
 
 
 def test_a_policy_is_kept_until_it_is_closed(finished):

@@ -14,14 +14,14 @@ from support.engines import TOKENIZER, VOCAB, model
 from selfteach.core import random_keys
 from selfteach.core.errors import BadCheckpoint, BadValue, EngineMismatch, NotFinite, UnknownName
 from selfteach.core.protocols import Completion
-from selfteach.core.task import Sampling
+from selfteach.core.task import Sampling, Steering
 from selfteach.engine import BuiltinEngine, ReferenceEngine, ScriptedEngine, is_batch_invariant, sampler, scheduler
 from selfteach.engine.native_runner import MAX_STEPS
 from selfteach.engine.stop_strings import StopStrings
 from selfteach.engine.torch_runner import TorchRunner
 from selfteach.model import files
 from selfteach.model.tokenizer import Tokenizer
-from selfteach.model.transformer import Transformer
+from selfteach.model.transformer import Config, Transformer
 
 
 def builtin(shape: str = "grouped", **options: Any) -> BuiltinEngine:
@@ -62,7 +62,7 @@ def close(a: Completion, b: Completion) -> None:
         np.testing.assert_allclose(values, b.recorded[name], atol=3e-5, rtol=1e-5)
 
 
-def some_sampling(rng: np.random.Generator) -> Sampling:
+def some_sampling(rng: np.random.Generator, shape: Config | None = None) -> Sampling:
     pick = lambda *values: values[rng.integers(len(values))]  # noqa: E731
     return Sampling(
         temperature=pick(1.0, 1.0, 0.7, 1.4, 0.0),
@@ -71,7 +71,12 @@ def some_sampling(rng: np.random.Generator) -> Sampling:
         max_tokens=pick(None, 1, 3, 8, 20, 20, 20),
         stop=pick((), (), ("e",), ("x", "the", "</search>"), (" a", "q", "zz")),
         record=pick((), (), ("entropy",), ("mean_logp", "raw_logp")),
+        steering=None if shape is None or rng.random() < 0.7 else some_steering(rng, shape),
     )
+
+
+def some_steering(rng: np.random.Generator, shape: Config) -> Steering:
+    return Steering(int(rng.integers(shape.layers)), tuple(rng.standard_normal(shape.width)))
 
 
 Call = tuple[np.ndarray, Sampling, int, Completion]
@@ -105,7 +110,7 @@ async def crowd(engine: BuiltinEngine, seed: int, programs: int) -> list[Call]:
         for turn in range(own.integers(1, 4)):
             for _ in range(own.integers(0, 12) if own.random() < 0.6 else 0):
                 await asyncio.sleep(0)
-            sampling, key = some_sampling(own), random_keys.key(seed, number, turn)
+            sampling, key = some_sampling(own, engine.models["w"].config), random_keys.key(seed, number, turn)
             if own.random() < 0.15:
                 late = asyncio.ensure_future(engine.generate("policy", context, sampling, key))
                 for _ in range(own.integers(0, 9)):

@@ -16,7 +16,7 @@ import torch
 
 from selfteach.core.errors import BadValue, EngineLost, EngineMismatch
 from selfteach.core.protocols import Completion
-from selfteach.core.task import Sampling
+from selfteach.core.task import Sampling, Steering
 from selfteach.engine import ReferenceEngine
 
 pytest.importorskip("httpx2")
@@ -134,6 +134,15 @@ def test_a_text_that_fills_the_context_is_not_sent(servers: Any) -> None:
     before = len(server.bodies)
     done = draw(engine, Sampling(), context=np.zeros(160, np.int32) + 5)
     assert (len(done.ids), done.status, len(server.bodies)) == (0, "limit", before)
+
+
+def test_a_steering_vector_is_refused_and_nothing_is_sent(servers: Any) -> None:
+    server, url = servers()
+    engine = engine_at(url)
+    before = len(server.bodies)
+    with pytest.raises(BadValue, match=r"has no place for a steering vector; take --engine builtin$"):
+        draw(engine, Sampling(steering=Steering(0, (0.5,) * 32)))
+    assert not engine.capabilities.steers and len(server.bodies) == before
 
 
 def test_what_is_not_a_server_or_another_models_is_refused_in_a_line(servers: Any) -> None:

@@ -192,6 +192,16 @@ def test_forward_columns():
         batch.size("token"),
         SHAPE.width,
     )
+    layers, seen = run.trunk("policy").model.layers, list[torch.Tensor]()
+    handle = layers[0].register_forward_hook(lambda layer, given, out: seen.append(out.detach()[0]))
+    text = batch.ids[batch.start[4] : batch.start[5]].astype(np.int64)
+    run.trunk("policy")(torch.from_numpy(text[None]), causal_attention)
+    handle.remove()
+    run.forward(batch, ["residuals"])  # in several micro-batches, of which some share a prompt
+    assert batch.get("residuals").shape == (batch.size("token"), SHAPE.layers, SHAPE.width)
+    own = np.flatnonzero(batch.get("seq") == 4)
+    right = seen[0][batch.place[own] - batch.start[4] - 1].numpy()
+    np.testing.assert_allclose(batch.get("residuals")[own, 0], right, atol=1e-6)
     cut = batch.take(
         np.arange(batch.size("token")) % 3 > 0
     )  # a filter may drop a sequence's first learned row: contexts stay what they were

@@ -21,7 +21,7 @@ import pytest
 import torch
 from support.battery import RecordingLearner, Study, groups_of
 from support.battery import start as toy
-from support.learners import BOTH, CAST, UPDATES, WEIGHTS, loss_weights, made, model
+from support.learners import BOTH, CAST, SHAPE, UPDATES, WEIGHTS, loss_weights, made, model
 from support.sharded import learn_broken, learn_hungry, recording
 from support.short_run import short_job
 
@@ -32,8 +32,13 @@ from selfteach.learner import ranks as ranks_module
 from selfteach.learner.errors import RankFailed
 from selfteach.learner.microbatch import split_by_tokens
 from selfteach.learner.sharded import ShardedLearner
+from selfteach.learner.tensor_parallel import check_tensor_parallel
+from selfteach.loop.assemble import check_layers_divide
+from selfteach.loop.settings import RunSettings
 from selfteach.model import files, lora
+from selfteach.model.hf_model import HFModel, HFModelConfig
 from selfteach.model.lora import Adapter, LoraConfig
+from selfteach.model.transformer import Transformer
 
 TESTS = Path(__file__).parents[1]
 FILES = [str(TESTS / "support" / name) for name in ("learners.py", "sharded.py")]
@@ -129,6 +134,109 @@ def test_adapters_recomputed_layers_and_bf16_are_sharded_too() -> None:
             merged = lora.merged_copy(two.trunk("policy"))
             assert distance(merged.named_tensors(), dict(two.weights("policy"))) < 1e-7
             assert two.fingerprint("policy") == files.fingerprint(merged.named_tensors())
+
+
+# ---- layers that are cut over ranks
+
+
+@pytest.mark.parametrize("shape", [{}, {"qk_norm": True, "attention_bias": True}, {"sandwich": True, "tied": False}])
+def test_layers_cut_over_two_ranks_give_the_gradient_of_one_process(shape: dict[str, Any], tmp_path: Path) -> None:
+    update = UPDATES["value, shared trunk"]
+    batch = loss_weights(made(), update)
+    start = Transformer(replace(SHAPE, **shape)).initialise(3)
+    one, two = local(start=start, adam_eps=1e-3), sharded(2, start=start, adam_eps=1e-3, tensor_parallel=2)
+    first, second = one.backward(batch, update), two.backward(batch, update)
+    np.testing.assert_allclose(second["loss"], first["loss"], rtol=1e-5)  # counted once, not by both
+    assert second["rows"] == first["rows"]
+    assert distance(gradient_of(two, update), gradient_of(one, update)) < 1e-6
+    for _ in range(2):  # the norm of the gradient too, by which it is clipped
+        np.testing.assert_allclose(two.step(update, 1e-2)["grad_norm"], one.step(update, 1e-2)["grad_norm"], rtol=1e-5)
+        for run in (one, two):
+            run.backward(batch, update)
+    assert distance(dict(two.weights("policy")), dict(one.weights("policy"))) < 1e-5
+    columns = [made(), made()]
+    for run, found in zip((one, two), columns, strict=True):
+        run.forward(found, ("logp", "ref_logp", "residuals"))
+    for name in ("logp", "ref_logp", "residuals"):
+        np.testing.assert_allclose(columns[1].get(name), columns[0].get(name), atol=1e-5, err_msg=name)
+    two.save(tmp_path)
+    again, alone = sharded(2, start=start, tensor_parallel=2), local(start=start)
+    for run in (again, alone):
+        run.load(tmp_path)
+        have, want = dict(run.weights("policy")), dict(two.weights("policy"))
+        assert all(torch.equal(have[n], want[n]) for n in want)  # the same files, for any division
+    assert distance(two.trunk("policy").named_tensors(), dict(two.weights("policy"))) == 0.0
+
+
+def test_a_rank_has_some_heads_and_some_hidden_units() -> None:
+    held = {n: p.to_local().shape for n, p in sharded(2, tensor_parallel=2).groups["policy"].named_parameters().items()}
+    first = "model.layers.0."
+    # 4 heads of 4, 2 key-value heads, 24 hidden units, a width of 16, each of the first three halved
+    assert held[first + "self_attn.q_proj.weight"] == (8, 16) and held[first + "self_attn.k_proj.weight"] == (4, 16)
+    assert held[first + "self_attn.o_proj.weight"] == (16, 8) and held[first + "mlp.down_proj.weight"] == (16, 12)
+    assert held[first + "mlp.gate_proj.weight"] == (12, 16) and held["model.norm.weight"] == (16,)
+
+
+def test_foreign_models_are_cut_by_their_own_plan(tmp_path: Path) -> None:
+    hf = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": None}
+    torch.manual_seed(0)
+    config = hf.OlmoConfig(vocab_size=13, pad_token_id=None, **sizes, **more)
+    hf.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    update = UPDATES["with a constant"]
+    batch = loss_weights(made(), update)
+    one = local(start=files.load_model(tmp_path), adam_eps=1e-3)
+    two = sharded(start=files.load_model(tmp_path), adam_eps=1e-3, tensor_parallel=2)
+    for run in (one, two):
+        run.backward(batch, update)
+    assert distance(gradient_of(two, update), gradient_of(one, update)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"world": 3, "tensor_parallel": 2}, "tensor_parallel 2: 3 processes are no multiple of it; give --world 2"),
+        (
+            {"world": 4, "tensor_parallel": 4},
+            "tensor_parallel 4: the model's key-value heads (2) cannot be divided by it; give a divisor of it",
+        ),
+        (
+            {"tensor_parallel": 2, "adapter": Adapter(LoraConfig(2), {})},
+            "tensor_parallel 2: adapters are small, and not cut; leave --tensor-parallel out, or --lora-rank",
+        ),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_before_any_rank_is_started(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadValue) as raised:
+        sharded(**given)
+    assert str(raised.value) == why
+
+
+def test_a_run_of_one_process_has_none_to_cut_layers_over() -> None:
+    with pytest.raises(BadValue, match=r"^tensor_parallel 2: the learner is local; give --learner fsdp$"):
+        check_layers_divide(model(), RunSettings(tensor_parallel=2))
+    check_layers_divide(model(), RunSettings())
+    check_layers_divide(model(), RunSettings(learner="fsdp", world=2, tensor_parallel=2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("gpt2", "tensor_parallel: transformers has no plan for gpt2; leave --tensor-parallel out"),
+        ("mixtral", "tensor_parallel: transformers' plan for mixtral has "),
+    ],
+)
+def test_foreign_models_without_a_plan_that_is_done_here_are_refused(kind: str, why: str) -> None:
+    hf = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = hf.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=13) if kind == "gpt2" else None
+    config = config or hf.MixtralConfig(num_key_value_heads=2, num_local_experts=2, vocab_size=13, **sizes)
+    inner = hf.AutoModelForCausalLM.from_config(config)
+    foreign = HFModel(inner, HFModelConfig(kind, 13, 16, 64, "transformers"))
+    with pytest.raises(BadValue) as raised:
+        check_tensor_parallel(foreign, 2, 2, False)
+    assert str(raised.value).startswith(why) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
@@ -365,7 +473,10 @@ def test_one_and_four_ranks_give_the_gradient_of_two() -> None:
     one = local()
     one.backward(batch, update)
     want = gradient_of(one, update)
-    for world in (1, 4):
-        run = sharded(world)
+    for world, cut in ((1, 1), (4, 1), (4, 2)):
+        run = sharded(world, tensor_parallel=cut)
         run.backward(batch, update)
-        assert distance(run.gradients(update.params), want) < 1e-12, world
+        assert distance(run.gradients(update.params), want) < 1e-12, (world, cut)
+    run.step(update, 1e-2)  # of two pairs of ranks: each layer cut by two, and its parts sharded by two
+    one.step(update, 1e-2)
+    assert distance(dict(run.weights("policy")), dict(one.weights("policy"))) < 1e-6

@@ -56,6 +56,7 @@ def test_methods_of_one_policy_run_on_vllm(name: str) -> None:
         ("self_certainty", {}, "its reward certainty reads self_certainty_at of given tokens"),
         ("tango", {}, "are sampled from 2 weight groups"),
         ("pcl", {}, "has the scalar head value"),
+        ("efficiency_steering", {}, "its reward remember_direction reads residuals of given tokens"),
     ],
 )
 def test_what_vllm_lacks_is_named_with_the_methods_part(name: str, args: dict[str, Any], why: str) -> None:
@@ -124,3 +125,13 @@ def test_vllm_is_started_on_the_base_where_adapters_alone_are_delivered(
     assert last == rank
     same = files.fingerprint(served.named_tensors()) == files.fingerprint(base.named_tensors())
     assert same == (rank is not None or not settings), "merged weights are others"
+
+
+def test_a_program_that_steers_is_refused_by_an_engine_without_a_place_for_it() -> None:
+    made = method("efficiency_steering")
+    with pytest.raises(BadValue) as raised:
+        check_engine(made, replace(EngineCapabilities(), name="http", steers=False))
+    assert str(raised.value) == (
+        "method efficiency_steering with the engine http: its program steered adds a vector to hidden states as it"
+        " samples, which this engine cannot; take --engine builtin"
+    )
