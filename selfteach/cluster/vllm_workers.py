@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ..core.disk import OwnFolder
 from ..core.errors import EngineLost, describe
 from ..engine.endpoints import Endpoint, Failed
 from ..engine.http import HttpEngine
@@ -31,7 +30,8 @@ class VllmHost:
     """
 
     def __init__(self, model: Mapping[str, bytes], options: Mapping[str, Any], alone: bool) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="selfteach-vllm-"))
+        self._own = OwnFolder("selfteach-vllm-")
+        folder = self._own.path
         (folder / "model").mkdir()
         for name, content in model.items():
             (folder / "model" / name).write_bytes(content)

@@ -8,6 +8,8 @@ import hashlib
 import os
 import re
 import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 from .cache import cache_root
 from .errors import BadValue, SelfteachError
 
+OWNED = ".owned"  # the lock of an OwnFolder
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 # What a program's own mistake does not cause.
@@ -64,6 +67,43 @@ def file_lock(file: Path, busy: Callable[[], None]) -> Generator[None]:
         except OSError:  # a file system without locks
             pass
         yield
+
+
+class OwnFolder:
+    """A new folder of this process, removed when it is closed, collected, or the process ends.
+
+    prefix  of its name
+    shared  the folder that it is made in, which other machines may see; None: `local` or this machine's temporary one.
+            There what processes with this prefix left that were killed is removed as well
+
+    Raises SelfteachError where it cannot be made.
+    """
+
+    def __init__(self, prefix: str, shared: Path | None = None, local: Path | None = None) -> None:
+        parent = shared or local or Path(tempfile.gettempdir())
+        if shared is None:
+            for left in parent.glob(f"{prefix}*"):
+                _remove_abandoned(left)
+        with disk_errors(parent):
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        held = contextlib.ExitStack()
+        held.enter_context(file_lock(self.path / OWNED, lambda: None))
+        self.close = weakref.finalize(self, _remove_owned, self.path, held)
+
+
+def _remove_owned(folder: Path, held: contextlib.ExitStack) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    held.close()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove an OwnFolder whose process is no more, as is seen by its lock."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        with (folder / OWNED).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 _locks: set[int] = set()  # descriptors of the locks that this process holds

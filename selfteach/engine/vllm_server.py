@@ -5,17 +5,16 @@ from __future__ import annotations
 import atexit
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.disk import OwnFolder
 from ..core.errors import BadValue, EngineLost, describe
 from ..core.protocols import EngineCapabilities
 from .endpoints import Failed, ask_now
@@ -200,7 +199,9 @@ def _stopped(process: subprocess.Popen[bytes]) -> None:
 
 def model_folder(write: Callable[[Path], object]) -> Path:
     """A temporary folder that `write` fills with a model, removed when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="selfteach-model-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    write(folder)
-    return folder
+    _folders.append(OwnFolder("selfteach-model-"))
+    write(_folders[-1].path)
+    return _folders[-1].path
+
+
+_folders: list[OwnFolder] = []  # of this process

@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import time
-import weakref
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+from ..core.disk import OwnFolder
 from ..core.errors import BadValue, EngineMismatch
 from ..model import files, lora, peft_files
 from ..model.base import Model
@@ -45,12 +44,11 @@ class FileDelivery:
     """
 
     def __init__(self, folder: Path | None = None, seconds: float = 600.0) -> None:
-        parent = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
-        self.folder = Path(tempfile.mkdtemp(prefix="selfteach-weights-", dir=parent))
+        self._own = OwnFolder("selfteach-weights-", folder, SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+        self.folder = self._own.path
         self.seconds, self.checked, self.timing = seconds, "", dict[str, float]()
         self._file: Path | None = None
         self._fingerprints: dict[str, str] = {}
-        self._end = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def put(self, weights: Mapping[str, Any], version: int) -> None:
         """Write weights to a file, in place of the last one. Raises BadValue where they do not fit."""
@@ -95,7 +93,7 @@ class FileDelivery:
 
     def close(self) -> None:
         """Remove the file."""
-        self._end()
+        self._own.close()
 
 
 class AdapterDelivery:
@@ -109,8 +107,8 @@ class AdapterDelivery:
     serves = ADAPTER
 
     def __init__(self, base: Model, folder: Path | None = None, seconds: float = 600.0) -> None:
-        parent = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
-        self.folder = Path(tempfile.mkdtemp(prefix="selfteach-adapter-", dir=parent))
+        self._own = OwnFolder("selfteach-adapter-", folder, SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+        self.folder = self._own.path
         self.seconds, self.checked, self.timing, self.bytes = seconds, "", dict[str, float](), 0
         tensors = lora.base_tensors(base)
         self._shapes = {name: list(t.shape) for name, t in tensors.items()}
@@ -118,7 +116,6 @@ class AdapterDelivery:
         self._adapter: Path | None = None
         self._puts = 0
         self._sent = self._merged = ""
-        self._end = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def put(self, weights: Mapping[str, Any], version: int) -> None:
         """Write the factors to files, in place of the last ones. Raises BadValue for what is not an adapted model."""
@@ -160,7 +157,7 @@ class AdapterDelivery:
 
     def close(self) -> None:
         """Remove the files."""
-        self._end()
+        self._own.close()
 
 
 def room_for(rank: int) -> int:
