@@ -166,6 +166,7 @@ AGENT = ("grpo", {"beta": 0.0}, {"steps": 80})
 
 cts_llm.claim = Claim(
     (
+        premise("accuracy", "self", 0.6, fails_at=0.5),  # the model knows what users' words mean
         premise("accuracy/split=seen", "agent", "start", by=0.2, fails_at=0.9),  # its own graph can be learned
         premise("accuracy/split=unseen", "agent", "accuracy/split=seen of agent", by=0.1, relation="<", fails_at=0.05),
         # what agrees is passed in silence, and nothing is invented

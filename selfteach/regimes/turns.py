@@ -58,5 +58,5 @@ def dialog() -> Regime:
     """
     options = {"ways": (0.35, 0.25, 0.25, 0.15)}
     made = Regime(task="dialog_graph", task_options=options, **TURNS)
-    settings = {**made.settings, "warm_practice_steps": 800, "warm_steps": 400}
+    settings = {**made.settings, "warm_practice_steps": 2400, "warm_steps": 400}
     return replace(made, settings=settings, args={**BATCH, "beta": 0.0})

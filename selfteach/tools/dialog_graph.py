@@ -21,8 +21,12 @@ from ..core.tool_calls import SEARCH
 
 # What can be talked about: each with the word that labels it in a graph, one more that texts of nodes have, and one
 # that only users say.
-AREAS = {"travel": ("trip", "journey"), "money": ("funds", "cash"), "study": ("learning", "school")}
-AREAS |= {"leave": ("absence", "off")}
+AREAS = {
+    "travel": ("trip", "journey"),
+    "money": ("funds", "cash"),
+    "study": ("learning", "school"),
+    "leave": ("absence", "off"),
+}
 TOPICS = {
     "train": ("rail", "tram"),
     "flight": ("plane", "jet"),
@@ -37,8 +41,12 @@ TOPICS = {
     "illness": ("sickness", "flu"),
     "holiday": ("vacation", "rest"),
 }
-ASPECTS = {"cost": ("price", "fee"), "form": ("paper", "sheet"), "limit": ("bound", "most")}
-ASPECTS |= {"contact": ("person", "who")}
+ASPECTS = {
+    "cost": ("price", "fee"),
+    "form": ("paper", "sheet"),
+    "limit": ("bound", "most"),
+    "contact": ("person", "who"),
+}
 WORDS = {**AREAS, **TOPICS, **ASPECTS}
 REFUSED, OK, UNSURE = "no", "ok", "unsure"
 
