@@ -38,6 +38,7 @@ from .demystify import demystify as demystify
 from .dpo import dpo as dpo
 from .dr_grpo import dr_grpo as dr_grpo
 from .dro import dro as dro
+from .efficiency_steering import efficiency_steering as efficiency_steering
 from .fathom import fathom as fathom
 from .g_ra import g_ra as g_ra
 from .grpo import grpo as grpo
