@@ -186,6 +186,14 @@ class Method:
     name: str = ""
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    def __post_init__(self) -> None:
+        names = [stage.name for stage in self.stages]
+        if twice := next((n for n in names if names.count(n) > 1), ""):
+            raise BadValue(
+                f"method {self.name or 'without a name'}: two stages are called {twice!r}, and what blocks store is by"
+                " that name; give each its own"
+            )
+
     @property
     def stage(self) -> Stage:
         """The last stage, which most methods have alone."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -152,7 +153,7 @@ def qwen_math(
         enter={"ref": "policy"} if beta else {},
         reset=("policy",),
     )
-    repeated = [s for s in (judge, imitate) if s.until] * rounds
+    repeated = [replace(s, name=f"{s.name}_{n}") for n in range(1, rounds + 1) for s in (judge, imitate) if s.until]
     return Method(
         stages=(*repeated, *((probe,) if tried else ()), rl),
         weights={"policy": WeightSpec(), "ref": WeightSpec(), "rm": WeightSpec()},

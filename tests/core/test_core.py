@@ -685,6 +685,12 @@ def test_a_score_is_a_number_or_a_recorded_error_never_a_zero(given, value, says
     assert says is None if score.error is None else says in score.error
 
 
+def test_two_stages_of_one_name_are_refused():
+    one = grpo()
+    with pytest.raises(BadValue, match="method grpo: two stages are called 'main', and what blocks store"):
+        replace(one, stages=(one.stage, one.stage))
+
+
 def test_a_stage_says_what_it_has():
     stage = grpo().stage
     assert replace(stage, groups=2) != stage and isinstance(grpo(), Method) and isinstance(stage, Stage)

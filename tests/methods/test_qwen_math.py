@@ -72,7 +72,7 @@ def test_what_the_reward_model_likes_most_among_right_answers_is_imitated():
     assert got["keep"].values.tolist() == [0.0, 1.0, 1.0, 0.0, 0.0]  # 1 of the first, at its end; wrong ones never
     plain = first_right(reward=[1.0, 1.0, 1.0, 0.0, 0.0], group=rows["group"], best=2)
     assert plain["keep"].values.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
-    assert [s.credit[1].name for s in of("qwen_math", ranked=False).stages if s.name == "imitate"] == [
+    assert [s.credit[1].name for s in of("qwen_math", ranked=False).stages if s.name[:7] == "imitate"] == [
         "first_right"
     ] * 2
 
@@ -116,9 +116,9 @@ def test_the_reward_model_and_rl_are_on_questions_with_a_label():
         labelled_tasks(n=5, rollouts=6, finished_rounds=[], source=SOURCE, seed=0, state=0, unlabelled=1.0)
     used = [(s.name, s.select.name, str(s.reward[0])) for s in of("qwen_math", unlabelled=0.4).stages]
     assert used[1:] == [
-        ("imitate", "uniform", "label_or_vote(judge=exact_match(), unlabelled=0.4)"),
-        ("judge", "labelled_tasks", "exact_match()"),
-        ("imitate", "uniform", "label_or_vote(judge=exact_match(), unlabelled=0.4)"),
+        ("imitate_1", "uniform", "label_or_vote(judge=exact_match(), unlabelled=0.4)"),
+        ("judge_2", "labelled_tasks", "exact_match()"),
+        ("imitate_2", "uniform", "label_or_vote(judge=exact_match(), unlabelled=0.4)"),
         ("probe", "labelled_tasks", "exact_match()"),
         ("main", "within_reach", "exact_match()"),
     ]
@@ -141,7 +141,7 @@ def test_rl_is_on_questions_that_are_neither_too_easy_nor_too_hard():
     assert sorted(first) == sorted(again) == ["q3", "q8"] and logged["within_reach"] == 2 / 5
     assert sorted(ask(3, state, low=1, high=3)[0]) == ["q3", "q4", "q8"]
     assert sorted(ask(5, state, low=9, high=9)[0]) == sorted(rights), "where none is within reach, all"
-    assert [s.name for s in of("qwen_math", tried=0, rounds=1).stages] == ["judge", "imitate", "main"]
+    assert [s.name for s in of("qwen_math", tried=0, rounds=1).stages] == ["judge_1", "imitate_1", "main"]
     assert of("qwen_math", tried=0).stage.select.name == "labelled_tasks"
     probe = of("qwen_math", tried=7, questions=9).stages[-2]
     assert (probe.rollouts, probe.groups, probe.until) == (7, 9, 1)
@@ -159,10 +159,10 @@ def test_every_right_answer_is_worth_more_than_every_wrong_one():
 
 def test_the_stages_are_rounds_of_judging_and_imitating_and_then_rl():
     made = of("qwen_math", rounds=2, judge_steps=3, imitate_steps=1)
-    stages = [("judge", 3), ("imitate", 1)] * 2 + [("probe", 1), ("main", None)]
+    stages = [("judge_1", 3), ("imitate_1", 1), ("judge_2", 3), ("imitate_2", 1), ("probe", 1), ("main", None)]
     assert [(s.name, s.until) for s in made.stages] == stages
     assert made.stage.enter == {"ref": "policy"} and of("qwen_math", beta=0.0).stage.enter == {}
-    assert [s.name for s in of("qwen_math", rounds=1, imitate_steps=0).stages] == ["judge", "probe", "main"]
+    assert [s.name for s in of("qwen_math", rounds=1, imitate_steps=0).stages] == ["judge_1", "probe", "main"]
     assert [s.rollouts for s in of("qwen_math", answers=5).stages] == [5, 8, 5, 8, 8, 8]
 
 
