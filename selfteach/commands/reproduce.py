@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import registry
-from ..core.errors import BadValue, SelfteachError
+from ..core.errors import BadValue, SelfteachError, UnknownName
 from ..core.method import MethodEntry
 from ..core.serial import plain
 from ..loop.settings import option_name
@@ -140,7 +140,10 @@ def _named(given: Mapping[str, Any]) -> tuple[list[MethodEntry[...]], list[str]]
 
 
 def _reproduce_several(entries: Sequence[MethodEntry[...]], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
-    """One claim after another, each with its tables; what fails is said, and the exit code is then 1."""
+    """One claim after another, each with its tables. What fails is said, and the exit code is then 1.
+
+    Raises BadValue or UnknownName where the first one is refused, as the others would be.
+    """
     from ..analysis import ledger
 
     folders = [Path(given.get("out", "results")), *ledger.result_folders()]
@@ -158,6 +161,8 @@ def _reproduce_several(entries: Sequence[MethodEntry[...]], given: Mapping[str, 
         try:
             results[entry.name] = _measured(entry, given, use, left)
         except SelfteachError as error:
+            if number == 1 and isinstance(error, BadValue | UnknownName):
+                raise
             failed.append(entry.name)
             print_note(f"{entry.name}: {error}")
     if given.get("json"):

@@ -241,7 +241,9 @@ def test_several_claims_go_one_after_another_and_those_with_a_result_are_left_ou
 ):
     pretended.value["accuracy"] = lambda arm, seed: (0.8 if arm == "self" else 0.6) + noise(seed)
     monkeypatch.setenv("SELFTEACH_CACHE", str(tmp_path / "cache"))
-    words = ["grpo_trl", claimed(claim_of()), "--out", str(tmp_path / "out"), "--jobs", "1", "--json"]
+    words = [claimed(claim_of()), "grpo_trl", "--out", str(tmp_path / "out"), "--jobs", "1", "--json"]
+    with pytest.raises(BadValue, match="makes no claim"):
+        reproduce_command.run("reproduce", ["grpo_trl", *words])
     assert reproduce_command.run("reproduce", words) == 1  # one of them makes no claim
     said = capsys.readouterr()
     assert list(json.loads(said.out)) == ["claimed"] and len(pretended.asked) == 16

@@ -17,7 +17,7 @@ from support.models import TAGS
 from support.raised import IDS, RAISED
 from support.runs import run_config_of
 
-from selfteach import api, training
+from selfteach import api, preparation
 from selfteach.api import run
 from selfteach.core import Block, Task, registry
 from selfteach.core.errors import ScoringFailed
@@ -138,7 +138,7 @@ def test_a_run_stops_where_an_evaluation_cannot_be_believed_and_goes_on_once_it_
 
     source = registry.tasks.get("bandit")()
     with_judge = replace(source, defaults={**source.defaults, "judge": Block(judge)})
-    monkeypatch.setattr(training, "task_source", lambda *_: with_judge)
+    monkeypatch.setattr(preparation, "task_source", lambda *_: with_judge)
     run_config = run_config_of(mini_folder, steps=4, eval_every=2, checkpoint_every=1)
     with pytest.raises(ScoringFailed, match="the judge is down"):
         api.train(run_config, tmp_path / "run", observe)

@@ -21,6 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text(encodi
 COMMANDS = [line.partition("#")[0].strip() for line in re.findall(r"^    selfteach (train .*)$", PAGE, re.MULTILINE)]
 LAKE = re.findall(r"```python\n(# lake\.py\n.*?)```", PAGE, re.DOTALL)[0]
 EXTRAS = {  # task -> its extra, and a package of it
+    "dialog_graph": ("", "selfteach"),  # which is ours
     "gym": ("gym", "gymnasium"),
     "minigrid": ("minigrid", "minigrid"),
     "reasoning_core": ("reasoning-core", "reasoning_core"),
