@@ -157,7 +157,8 @@ def _reproduce_several(entries: Sequence[MethodEntry[...]], given: Mapping[str, 
         if left is not None and left <= 0:
             print_note(f"the time is over: {len(entries) - number + 1} of {len(entries)} claims are not begun")
             break
-        print_note(f"[{number}/{len(entries)}] {entry.name}")
+        if number > 1:  # what is wrong with the first one is said in a line of its own
+            print_note(f"[{number}/{len(entries)}] {entry.name}")
         try:
             results[entry.name] = _measured(entry, given, use, left)
         except SelfteachError as error:
