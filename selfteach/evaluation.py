@@ -102,7 +102,7 @@ def evaluate(
         run_config = replace(run_config, settings=run_config.settings.full())
     source = within_context(run_config, source, start)
     session = make_session(run_config, source, start, None, observer)
-    if folder is not None and (found := checkpoint.read(folder)) is not None:
+    if folder is not None and (found := checkpoint.read(folder, state_alone=True)) is not None:
         session.loop.state.blocks = dict(found[2]["blocks"])  # which decode programs may read
     observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.structure, learns=False)})
     return run_to_end(_evaluated(session, config or run_config.final_eval, decoder, by_calls))

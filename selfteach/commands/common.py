@@ -6,14 +6,15 @@ import argparse
 import inspect
 import json
 import sys
+import time
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..core import registry
-from ..core.errors import BadValue, nearest, unknown
+from ..core.errors import BadValue, SelfteachError, UnknownName, nearest, unknown
 from ..core.method import MethodEntry
 from ..core.regime import home_of
 from ..core.serial import plain
@@ -32,6 +33,41 @@ def print_json(value: Any) -> None:
 def print_note(text: str) -> None:
     """Print a line on stderr, so that stdout holds results alone."""
     print(text, file=sys.stderr, flush=True)
+
+
+def measure_each(
+    names: Sequence[str], measure: Callable[[str, float | None], Any], as_json: bool, hours: float | None = None
+) -> int:
+    """Measure one after another; what fails is said and the others go on. The exit code: 1 where one failed.
+
+    names    whose results are printed as one object, with as_json
+    measure  of a name, and the hours that are left (None: all that it takes), its result
+    hours    no other one is begun after so many
+
+    Raises BadValue or UnknownName where the first one is refused, as the others would be.
+    """
+    end = None if hours is None else time.monotonic() + 3600 * hours
+    results: dict[str, Any] = {}
+    failed: list[str] = []
+    for number, name in enumerate(names, 1):
+        left = None if end is None else (end - time.monotonic()) / 3600
+        if left is not None and left <= 0:
+            print_note(f"the time is over: {len(names) - number + 1} of {len(names)} are not begun")
+            break
+        if number > 1:  # what is wrong with the first one is said in a line of its own
+            print_note(f"[{number}/{len(names)}] {name}")
+        try:
+            results[name] = measure(name, left)
+        except SelfteachError as error:
+            if number == 1 and isinstance(error, BadValue | UnknownName):
+                raise
+            failed.append(name)
+            print_note(f"{name}: {error}")
+    if as_json:
+        print_json(results)
+    if failed:
+        print_note(f"not measured: {', '.join(failed)}")
+    return 1 if failed else 0
 
 
 def load_files(files: Sequence[str]) -> tuple[str, ...]:

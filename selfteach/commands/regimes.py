@@ -10,7 +10,7 @@ from ..core import registry
 from ..core.errors import BadValue, SelfteachError
 from ..core.regime import Regime
 from .arguments import Parser
-from .common import load_files, print_json, print_note
+from .common import load_files, measure_each, print_json, print_note
 
 ABOUT = """List the regimes, where claims are measured; show one; or measure one and say whether it is admitted.
 
@@ -116,20 +116,8 @@ def _measure_all(given: Mapping[str, Any], used: Sequence[str]) -> int:
 
     evidence = read_evidence([*([given["out"]] if "out" in given else []), *regime_folders()])
     open_ones = [home for home in _all() if status(home, evidence.get(home.name)) in (CHANGED, NOT_MEASURED)]
-    found: dict[str, Any] = {}
-    failed: list[str] = []
-    for number, home in enumerate(open_ones, 1):
-        print_note(f"[{number}/{len(open_ones)}] {home.name}")
-        try:
-            found[home.name] = _measure(home, given, used)
-        except SelfteachError as error:
-            failed.append(home.name)
-            print_note(f"{home.name}: {error}")
-    if given.get("json"):
-        print_json(found)
-    if failed:
-        print_note(f"not measured: {', '.join(failed)}")
-    return 1 if failed else 0
+    named = {home.name: home for home in open_ones}
+    return measure_each(list(named), lambda name, _: _measure(named[name], given, used), bool(given.get("json")))
 
 
 def _measure(home: Regime, given: Mapping[str, Any], used: Sequence[str]) -> dict[str, Any]:

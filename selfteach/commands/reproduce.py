@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core import registry
-from ..core.errors import BadValue, SelfteachError, UnknownName
+from ..core.errors import BadValue, SelfteachError
 from ..core.method import MethodEntry
 from ..core.serial import plain
 from ..loop.settings import option_name
 from .arguments import Parser, convert
-from .common import add_model, add_run_options, model_of, print_json, print_note, read_method, settings_of
+from .common import add_model, add_run_options, measure_each, model_of, print_json, print_note, read_method, settings_of
 
 ABOUT = """Run a method's claim as an experiment, and judge each of its checks: holds, does not hold here, or undecided.
 
@@ -140,47 +139,31 @@ def _named(given: Mapping[str, Any]) -> tuple[list[MethodEntry[...]], list[str]]
 
 
 def _reproduce_several(entries: Sequence[MethodEntry[...]], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
-    """One claim after another, each with its tables. What fails is said, and the exit code is then 1.
+    """One claim after another, each with its tables. What fails is said, and the exit code is then 1."""
+    if "undecided" in given:
+        decided = _decided([Path(given.get("out", "results"))])
+        entries = [entry for entry in entries if not _is_of(entry, decided.get(entry.name))]
+    named = {entry.name: entry for entry in entries}
 
-    Raises BadValue or UnknownName where the first one is refused, as the others would be.
-    """
+    def measure(name: str, hours: float | None) -> dict[str, Any]:
+        return _measured(named[name], given, use, hours)
+
+    return measure_each(list(named), measure, bool(given.get("json")), given.get("hours"))
+
+
+def _decided(folders: Sequence[Path]) -> dict[str, Any]:
+    """The claims that have a result in a folder, or one that comes with the library, by their methods' names."""
     from ..analysis import ledger
 
-    folders = [Path(given.get("out", "results")), *ledger.result_folders()]
-    if "undecided" in given:
-        entries = [entry for entry in entries if not _has_result(entry, folders)]
-    end = None if "hours" not in given else time.monotonic() + 3600 * given["hours"]
-    results: dict[str, Any] = {}
-    failed: list[str] = []
-    for number, entry in enumerate(entries, 1):
-        left = None if end is None else (end - time.monotonic()) / 3600
-        if left is not None and left <= 0:
-            print_note(f"the time is over: {len(entries) - number + 1} of {len(entries)} claims are not begun")
-            break
-        if number > 1:  # what is wrong with the first one is said in a line of its own
-            print_note(f"[{number}/{len(entries)}] {entry.name}")
-        try:
-            results[entry.name] = _measured(entry, given, use, left)
-        except SelfteachError as error:
-            if number == 1 and isinstance(error, BadValue | UnknownName):
-                raise
-            failed.append(entry.name)
-            print_note(f"{entry.name}: {error}")
-    if given.get("json"):
-        print_json(results)
-    if failed:
-        print_note(f"not measured: {', '.join(failed)}")
-    return 1 if failed else 0
+    results = ledger.read_results(*folders, *ledger.result_folders())
+    return {result["method"]: result["claim"] for result in results if ledger.is_decided(result)}
 
 
-def _has_result(entry: MethodEntry[...], folders: Sequence[Path]) -> bool:
-    """Whether a folder has a result of a method's claim as it stands."""
-    from ..analysis import ledger, verdict
+def _is_of(entry: MethodEntry[...], claim: Any) -> bool:
+    """Whether a claim, as a result has it, is the method's as it stands."""
+    from ..analysis import verdict
 
-    found = ledger.read_result(entry.name, folders)
-    if found is None or entry.claim is None or not ledger.is_decided(found):
-        return False
-    return found["claim"] == plain(verdict.claim_json(entry.claim))
+    return entry.claim is not None and claim == plain(verdict.claim_json(entry.claim))
 
 
 def _measured(

@@ -34,6 +34,11 @@ HOW = (
 )
 
 
+def own_folder(what: str, given: Path | None) -> OwnFolder:
+    """A delivery's folder: inside the one that is given, else in shared memory, where there is such."""
+    return OwnFolder(f"selfteach-{what}-", given, SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+
+
 class FileDelivery:
     """Delivers weights by a file in a folder of its own.
 
@@ -44,7 +49,7 @@ class FileDelivery:
     """
 
     def __init__(self, folder: Path | None = None, seconds: float = 600.0) -> None:
-        self._own = OwnFolder("selfteach-weights-", folder, SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+        self._own = own_folder("weights", folder)
         self.folder = self._own.path
         self.seconds, self.checked, self.timing = seconds, "", dict[str, float]()
         self._file: Path | None = None
@@ -107,7 +112,7 @@ class AdapterDelivery:
     serves = ADAPTER
 
     def __init__(self, base: Model, folder: Path | None = None, seconds: float = 600.0) -> None:
-        self._own = OwnFolder("selfteach-adapter-", folder, SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+        self._own = own_folder("adapter", folder)
         self.folder = self._own.path
         self.seconds, self.checked, self.timing, self.bytes = seconds, "", dict[str, float](), 0
         tensors = lora.base_tensors(base)

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from ..core.serial import from_json, to_json
 from .run_folder import find as find
 
 FORMAT = 3  # raise it with what a checkpoint or config.json holds, or what its names mean
+STATE = "state.safetensors"  # the arrays of state.json
 LOCK = ".lock"  # of a run's folder
 OURS = (LOCK, ".config.json.")  # what may be in a folder before its config.json is
 
@@ -72,7 +73,7 @@ def write(run: Path, step: int, state: Mapping[str, Any], fill: Callable[[Path],
     packed = pack_state(dict(state), arrays)
     with atomic_folder(folder) as temporary:
         fill(temporary)
-        save_file(arrays, str(temporary / "state.safetensors"))
+        save_file(arrays, str(temporary / STATE))
         write_state(temporary, {"format": FORMAT, "step": step, "state": packed})
     with disk_errors(folder):
         link = run / f".last-{os.getpid()}"
@@ -137,10 +138,12 @@ def step_of(folder: Path) -> int:
         raise BadCheckpoint(f"{file}: broken ({error}); copy the run again") from error
 
 
-def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
+def read(run: Path, state_alone: bool = False) -> tuple[Path, int, dict[str, Any]] | None:
     """(folder, step, state) of the newest checkpoint; None where a run was killed before its first.
 
-    Raises BadCheckpoint where a file of it is not as it was written.
+    state_alone  look at no other file of it, which takes long where a model is large
+
+    Raises BadCheckpoint where a file that it looks at is not as it was written.
     """
     if (folder := find(run)) is None:
         return None
@@ -154,9 +157,9 @@ def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
         raise BadCheckpoint(
             f"{shown}: broken ({error}); remove {folder} and point {run / 'last'} to an older one"
         ) from error
-    _check_files(run, folder, data)
+    _check_files(run, folder, data, [STATE] if state_alone else None)
     try:
-        arrays = load_file(str(folder / "state.safetensors"))
+        arrays = load_file(str(folder / STATE))
     except Exception as error:
         raise BadCheckpoint(f"{folder / 'state.safetensors'}: broken ({error})") from error
     try:
@@ -167,13 +170,15 @@ def read(run: Path) -> tuple[Path, int, dict[str, Any]] | None:
         raise BadCheckpoint(f"{file}: not a state that a run wrote ({type(error).__name__}: {error})") from error
 
 
-def _check_files(run: Path, folder: Path, data: Mapping[str, Any]) -> None:
-    """Raise BadCheckpoint for the first file of a checkpoint that is not as `write` left it."""
+def _check_files(run: Path, folder: Path, data: Mapping[str, Any], names: Collection[str] | None) -> None:
+    """Raise BadCheckpoint for the first file of a checkpoint (of those named) that is not as `write` left it."""
     do = f"remove {folder} and point {run / 'last'} to an older one"
     content = {k: v for k, v in data.items() if k != "checksum"}
     if data.get("checksum") != _hash(json.dumps(content).encode()):
         raise BadCheckpoint(f"{folder / 'state.json'}: changed since it was written (checksum); {do}")
     for name, (size, expected) in data["files"].items():
+        if names is not None and name not in names:
+            continue
         try:
             have = (folder / name).stat().st_size
             wrong = f"cut short, {have} of {size} bytes" if have < size else "checksum"

@@ -29,18 +29,23 @@ WARM: dict[str, Any] = {"warm_practice_steps": 3000, "warm_steps": 300, "warm_ba
 SHARES = (0.1, 0.2, 0.1, 0.1, 0.2, 0.3)  # carefully, hastily, absently, astray, briefly, directly
 
 
-@regime
-def search() -> Regime:
-    """Questions of one and two hops, for a model that knows most facts by heart and mostly answers in a poor way."""
+def memory_regime(shares: tuple[float, ...] = SHARES, **options: Any) -> Regime:
+    """A regime of a model with its own memory, whose demonstrations go these ways; GRPO is its baseline."""
     return Regime(
         task="factworld",
-        task_options={**WORLD, "ways": SHARES},
+        task_options={**WORLD, "ways": shares, **options},
         model="tiny-s",
         settings={**WARM, **RUN, "steps": 60},
         args=BATCH,
-        ways={way: beginning(way) for way in WAYS},
+        ways={way: beginning(way) for way, share in zip(WAYS, shares, strict=True) if share},
         search=SEARCH,
     )
+
+
+@regime
+def search() -> Regime:
+    """Questions of one and two hops, for a model that knows most facts by heart and mostly answers in a poor way."""
+    return memory_regime()
 
 
 @regime
@@ -50,30 +55,13 @@ def search_unclosed() -> Regime:
     The longer a way is, the more often it is broken off: without a reward for form, what is soonest learned is to
     answer at once.
     """
-    return Regime(
-        task="factworld",
-        task_options={**WORLD, "ways": SHARES, "malformed": 0.6},
-        model="tiny-s",
-        settings={**WARM, **RUN, "steps": 60},
-        args=BATCH,
-        baseline="ssrl",
-        ways={way: beginning(way) for way in WAYS},
-        search=SEARCH,
-    )
+    return replace(memory_regime(malformed=0.6), baseline="ssrl")
 
 
 @regime
 def worded() -> Regime:
     """As `search`, but every second answer is a sentence, which is as right and which a strict rule cannot read."""
-    return Regime(
-        task="factworld",
-        task_options={**WORLD, "ways": SHARES, "worded": 0.5},
-        model="tiny-s",
-        settings={**WARM, **RUN, "steps": 60},
-        args=BATCH,
-        ways={way: beginning(way) for way in WAYS},
-        search=SEARCH,
-    )
+    return memory_regime(worded=0.5)
 
 
 @regime
@@ -83,15 +71,10 @@ def unknown() -> Regime:
     Demonstrations say "I don't know" there now and then, and seldom where they know. What is known is mostly looked up,
     so that it is right more often than not.
     """
-    return Regime(
-        task="factworld",
-        task_options={**WORLD, "ways": (0.4, 0.1, 0.1, 0.0, 0.2, 0.2), "strangers": 0.3, "abstain": 0.3},
-        model="tiny-s",
-        settings={**WARM, **RUN, "steps": 60},
+    return replace(
+        memory_regime((0.4, 0.1, 0.1, 0.0, 0.2, 0.2), strangers=0.3, abstain=0.3),
         args={**BATCH, "abstained": -1.0},  # as bad as a wrong answer
         baseline="truthrl",
-        ways={way: beginning(way) for way in WAYS if way != "astray"},
-        search=SEARCH,
         admits="failure",
         shows="where to abstain is as bad as to be wrong, it is forgotten, and what nobody knows is guessed",
         failure=premise("late:reward/abstained", "baseline", 0.03, relation="<", fails_at=0.05),

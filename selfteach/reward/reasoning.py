@@ -11,8 +11,7 @@ import re
 from typing import Any
 
 from ..core import Score, Task, block
-from ..core.errors import BadValue, SelfteachError
-from .worker_process import WorkerProcess
+from .worker_process import WorkerProcess, score_apart
 
 LONGEST = 20_000  # characters of an answer that is scored
 _FUNCTIONS = {
@@ -80,18 +79,6 @@ def reasoning_score(
     """
     name, index = task.tags["dataset"], task.tags["index"]
     text = "" if answer is None else str(answer).strip()
-    if not text:
-        return Score(0.0, {"scorer": 0.0}, "no answer")
-    if not harmless(name, text):
-        return Score(0.0, {"scorer": 0.0}, f"{name}: what is no plain value is not evaluated")
-    options = json.loads(config)[name]
-    try:
-        request = {"set": name, "options": options, "index": index, "answer": text, "seconds": seconds}
-        got = _scorer.ask(request, seconds)
-    except (SelfteachError, OSError) as error:
-        return Score(None, error=f"reasoning-gym {name}: {error}")
-    if "broken" in got:
-        raise BadValue(f"reasoning-gym {name}: {got['broken']}")
-    score = float(got["score"])
-    right = score >= 1.0 - 1e-9
-    return Score(score if partial and not right else float(right), {"scorer": score}, str(got.get("why", "")))
+    options = json.loads(config).get(name, {})
+    request = {"set": name, "options": options, "index": index, "answer": text, "seconds": seconds}
+    return score_apart(_scorer, name, text, harmless(name, text), request, partial)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core import Score, Task, block
 from ..core.errors import BadValue, SelfteachError
-from .worker_process import WorkerProcess
+from .worker_process import WorkerProcess, score_apart
 
 LONGEST = 20_000  # characters of an answer that is scored
 # A polynomial in n and U[n - 1], written out: no power of a power or of a bracket, which may never be computed.
@@ -51,20 +51,8 @@ def reasoning_core_score(*, answer: Any, task: Task, partial: bool = False, seco
     own score.
     """
     name, text = task.tags["dataset"], "" if answer is None else str(answer).strip()
-    if not text:
-        return Score(0.0, {"scorer": 0.0}, "no answer")
-    if not harmless(name, text):
-        return Score(0.0, {"scorer": 0.0}, f"{name}: what is no plain value is not evaluated")
     request = {"score": name, "answer": text, "entry": task.tags["entry"], "seconds": seconds}
-    try:
-        got = _scorer.ask(request, seconds)
-    except (SelfteachError, OSError) as error:
-        return Score(None, error=f"reasoning-core {name}: {error}")
-    if "broken" in got:
-        raise BadValue(f"reasoning-core {name}: {got['broken']}")
-    score = float(got["score"])
-    right = score >= 1.0 - 1e-9
-    return Score(score if partial and not right else float(right), {"scorer": score}, str(got.get("why", "")))
+    return score_apart(_scorer, name, text, harmless(name, text), request, partial)
 
 
 def made_item(worker: WorkerProcess, name: str, level: float, seed: int, seconds: float) -> dict[str, Any]:

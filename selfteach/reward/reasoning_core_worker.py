@@ -7,12 +7,10 @@ Python's generator: it is a function of its task, level and seed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import resource
-import sys
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -22,10 +20,8 @@ import numpy as np
 
 from ..core.errors import SelfteachError, describe
 from ..core.extras import optional
-from .worker import die_with_parent, watchdog
+from .worker import die_with_parent, serve
 
-LONGEST = 300.0  # seconds of a request that names no deadline
-MEMORY = 8 << 30  # bytes of address space that a generator or scorer may take
 LATE = 1_000_000  # seconds in which a generator would begin anew by itself: here the parent has the deadline
 MOST_WORDS = 2048  # of a prompt
 SEED, GENERATOR = random.seed, np.random.default_rng
@@ -130,20 +126,11 @@ def tried(answer: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str,
         return {"broken": describe(error, 200)}
 
 
-def main() -> None:
-    """Serve on standard input and output."""
-    die_with_parent()
-    warnings.simplefilter("ignore")
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # what a generator prints must not be taken for an answer
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    for line in sys.stdin:
-        request = json.loads(line)
-        with watchdog(request.get("seconds", LONGEST)):
-            answer = make_apart if "make" in request else scored if "score" in request else names
-            answers.write(json.dumps(tried(answer, request)) + "\n")
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request, by what it asks for."""
+    return tried(make_apart if "make" in request else scored if "score" in request else names, request)
 
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    serve(answer)

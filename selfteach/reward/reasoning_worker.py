@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import resource
-import sys
 from functools import lru_cache
 from typing import Any
 
 from ..core.errors import describe
 from ..core.extras import optional
-from .worker import die_with_parent, watchdog
-
-LONGEST = 300.0  # seconds of a request that names no deadline
-MEMORY = 8 << 30  # bytes of address space that a scorer may take
+from .worker import serve
 
 
 @lru_cache(maxsize=32)
@@ -45,20 +38,13 @@ def score(request: dict[str, Any]) -> dict[str, Any]:
         return {"score": 0.0, "why": f"the scorer raised {describe(error, 200)}"}
 
 
-def main() -> None:
-    """Serve scorers on standard input and output."""
-    die_with_parent()
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # what a scorer prints must not be taken for an answer
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    for line in sys.stdin:
-        request = json.loads(line)
-        if not request:
-            optional("reasoning_gym.factory", "reasoning", "task reasoning_gym")
-        with watchdog(request.get("seconds", LONGEST)):
-            answers.write(json.dumps(score(request) if request else {}) + "\n")
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request; to an empty one nothing, once the package is there."""
+    if request:
+        return score(request)
+    optional("reasoning_gym.factory", "reasoning", "task reasoning_gym")
+    return {}
 
 
 if __name__ == "__main__":
-    main()
+    serve(answer)

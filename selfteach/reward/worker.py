@@ -13,12 +13,15 @@ import faulthandler
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+LONGEST = 300.0  # seconds of a request that names no deadline
+MEMORY = 8 << 30  # bytes of address space of what answers requests
 GRACE = 3.0  # seconds after a deadline in which the parent, if it is there, kills first
 
 
@@ -51,6 +54,22 @@ def main() -> None:
                 importlib.import_module(module)
             answer = json.dumps(to_json(_score(reward, from_json(call["arguments"]))))
         answers.write(answer + "\n")
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answer the requests of a `WorkerProcess` on standard input and output, each within its `seconds`.
+
+    What is answered with has 8 GiB of address space, and what it prints goes to standard error.
+    """
+    die_with_parent()
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)  # what is printed must not be taken for an answer
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for line in sys.stdin:
+        request = json.loads(line)
+        with watchdog(request.get("seconds", LONGEST)):
+            answers.write(json.dumps(answer(request)) + "\n")
 
 
 def die_with_parent() -> None:

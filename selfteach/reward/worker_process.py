@@ -1,4 +1,7 @@
-"""A process that answers requests, one at a time, and is killed where an answer does not come in time."""
+"""A process that answers requests, one at a time, and is killed where an answer does not come in time.
+
+And the score of an answer by another package's scorer in such a process.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import SelfteachError
+from ..core import Score
+from ..core.errors import BadValue, SelfteachError
 
 START_SECONDS = 120.0  # that the process may take for its imports
 
@@ -76,3 +80,32 @@ class WorkerProcess:
             self.stop()
             raise SelfteachError(f"the process ended without an answer; is {self.package} installed?")
         return json.loads(answer)
+
+
+def score_apart(
+    worker: WorkerProcess, name: str, text: str, harmless: bool, request: dict[str, Any], partial: bool
+) -> Score:
+    """The score of an answer by the scorer of a set, in its process: 1 or 0 unless partial scores are asked for.
+
+    name      of the set, for messages
+    text      the answer, stripped
+    harmless  whether the scorer may be given it; if not, it is wrong
+    request   that the process understands, with the `seconds` in which it is to answer it
+    partial   the scorer's own score where it is below 1; else 0 there
+
+    An answer on which the scorer raises is wrong; one that takes longer has no score. Part: scorer, its own score.
+    Raises BadValue where the scorer cannot be had at all.
+    """
+    if not text:
+        return Score(0.0, {"scorer": 0.0}, "no answer")
+    if not harmless:
+        return Score(0.0, {"scorer": 0.0}, f"{name}: what is no plain value is not evaluated")
+    try:
+        got = worker.ask(request, request["seconds"])
+    except (SelfteachError, OSError) as error:
+        return Score(None, error=f"{worker.package} {name}: {error}")
+    if "broken" in got:
+        raise BadValue(f"{worker.package} {name}: {got['broken']}")
+    score = float(got["score"])
+    right = score >= 1.0 - 1e-9
+    return Score(score if partial and not right else float(right), {"scorer": score}, str(got.get("why", "")))
