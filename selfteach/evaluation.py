@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,9 @@ from typing import Any
 
 from .configuration import RunConfig, run_config_of
 from .core.blocks import Block
+from .core.disk import disk_errors, write_whole
 from .core.errors import BadValue, quoted, unknown
+from .core.serial import plain
 from .core.threads import run_to_end
 from .given_parts import judge_of, search_options, with_search
 from .loop import checkpoint, method_on_task
@@ -115,6 +118,29 @@ async def _evaluated(session: Session, config: EvalConfig, decoder: str | None, 
         await session.close()
 
 
+async def start_eval(session: Session, config: EvalConfig, kept: Path | None) -> dict[str, float]:
+    """`final_eval` of a policy before training, read from the file `kept` where another run has left it there."""
+    if kept is None:
+        return await final_eval(session, config, "start")
+    found = _read_kept(kept)
+    if found is None:
+        found = dict(zip(("figures", "counts"), await _measured(session, config, "start"), strict=True))
+        with disk_errors(kept):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, json.dumps(plain(found)) + "\n")
+    session.emit("final_eval", when="start", step=session.loop.state.step, **found)
+    return found["figures"]
+
+
+def _read_kept(file: Path) -> dict[str, Any] | None:
+    """An evaluation in a file; None where it is not there, or not whole."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {name: dict(found[name]) for name in ("figures", "counts")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 async def final_eval(
     session: Session, config: EvalConfig, when: str, decoders: Sequence[str] | None = None, by_calls: bool = False
 ) -> dict[str, float]:
@@ -126,6 +152,15 @@ async def final_eval(
     episodes that raised and other answers without a score, in all that was sampled. by_calls: accuracy/calls=2 ... and
     share/calls=2 ... too.
     """
+    figures, counts = await _measured(session, config, when, decoders, by_calls)
+    session.emit("final_eval", when=when, step=session.loop.state.step, figures=figures, counts=counts)
+    return figures
+
+
+async def _measured(
+    session: Session, config: EvalConfig, when: str, decoders: Sequence[str] | None = None, by_calls: bool = False
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """The figures of `final_eval`, and the counts of right answers by question."""
     method, source = session.loop.method, session.loop.source
     tasks, by = session.test_tasks(), source.defaults.get("by", "category")
     tags = [by] if isinstance(by, str) else list(by)
@@ -174,6 +209,4 @@ async def final_eval(
             out |= {f"{k.replace(figure, own, 1)}{tail}": v for k, v in greedy.items() if k.startswith(figure)}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
     questions = list(session.test_order or range(len(tasks)))[: config.tasks]
-    counts |= {"samples": config.decoder_samples, "questions": questions}
-    session.emit("final_eval", when=when, step=session.loop.state.step, figures=out, counts=counts)
-    return out
+    return out, counts | {"samples": config.decoder_samples, "questions": questions}

@@ -21,7 +21,7 @@ from .configuration import RunConfig
 from .core import registry
 from .core.code_hash import code_hash
 from .core.disk import disk_errors, file_lock, write_whole
-from .core.serial import plain
+from .core.serial import plain, to_json
 from .loop.dependencies import source_files
 from .loop.log import read_events
 from .loop.run_folder import finished_figures
@@ -39,9 +39,34 @@ def run_key(run_config: RunConfig) -> str:
     depends["method"] = {  # its content, not its name
         k: v for k, v in depends["method"].items() if k not in ("name", "args")
     }
+    return _key(run_config, depends, run_config.method)
+
+
+STARTS = "starts"  # what policies were measured to be before training, beside the folders of runs
+# Settings of training, of which the policy before it knows nothing.
+OF_TRAINING = ("steps", "lr", "decay", "warmup", "budget", "max_seconds", "checkpoint_every", "keep")
+
+
+def start_key(run_config: RunConfig) -> str:
+    """A hash of all that measuring a run's policy before training depends on, which arms that differ in how they learn
+    have in common: of the method what is played, of the settings all but those of training.
+    """
+    method = run_config.method
+    played = {
+        "stages": [(stage.programs, stage.sampling, stage.data) for stage in method.stages],
+        **{name: getattr(method, name) for name in ("weights", "models", "tools", "decode", "quantise")},
+    }
+    depends = {k: v for k, v in run_config.to_json().items() if k not in ("use", "method")}
+    depends["settings"] = {k: v for k, v in depends["settings"].items() if k not in OF_TRAINING}
+    depends["played"] = to_json(played)
+    return _key(run_config, depends, played)
+
+
+def _key(run_config: RunConfig, depends: dict[str, Any], method: Any) -> str:
+    """The hash of what is named, of the code that it and `method` reach, of libraries and of the files of models."""
     warm = registry.methods.get("sft").build
     roots = {Path(training.__file__), Path(warm.__code__.co_filename), *map(Path, run_config.use)}
-    depends["code"] = code_hash(roots | source_files(run_config.method, run_config.task))
+    depends["code"] = code_hash(roots | source_files(method, run_config.task))
     depends["files"] = [_files(run_config.model), _files(run_config.settings.adapter)]
     return hashlib.blake2b(json.dumps(depends, sort_keys=True).encode(), digest_size=10).hexdigest()
 
@@ -76,7 +101,12 @@ def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_eve
     with folder_lock(folder, observer):
         if finished_figures(folder) is None:
             run = training.carry_out(
-                run_config, folder, observer, resume=(folder / "config.json").exists(), watch=HealthWatch()
+                run_config,
+                folder,
+                observer,
+                resume=(folder / "config.json").exists(),
+                watch=HealthWatch(),
+                start=store / STARTS / f"{start_key(run_config)}.json",
             )
             if not run.done:
                 raise KeyboardInterrupt

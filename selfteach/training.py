@@ -27,7 +27,7 @@ from .core.disk import disk_error, write_whole
 from .core.errors import BadValue
 from .core.serial import plain
 from .core.threads import run_to_end
-from .evaluation import final_eval
+from .evaluation import final_eval, start_eval
 from .learner.errors import RankFailed
 from .learner.ranks import close_ranks
 from .loop import assemble, checkpoint, method_on_task
@@ -151,6 +151,7 @@ def carry_out(
     on_step: Observer = ignore_events,
     stop: StopRequest | None = None,
     watch: Watch = no_warnings,
+    start: Path | None = None,
 ) -> Outcome:
     """Train in a run's folder, from the start or (resume) from its newest checkpoint, until done or asked to stop.
 
@@ -158,12 +159,13 @@ def carry_out(
     on_step   is called with the event of each step once its evaluation and checkpoint are done
     stop      asks it to stop after a step; Ctrl-C and SIGTERM do so where it runs in the main thread
     watch     is called with each event that is logged, and gives warnings to log and show besides (analysis/health.py)
+    start     a file that has, or is to have, what the policy was measured to be before training (`run_cache.start_key`)
 
     Where this thread runs an event loop already (a notebook), the run has a thread of its own, and Ctrl-C in the
     waiting one asks it to stop.
     """
     stop = stop or StopRequest()
-    work = carried_out(run_config, out, observer, resume, on_step, stop, watch)
+    work = carried_out(run_config, out, observer, resume, on_step, stop, watch, start)
     return run_to_end(work, lambda: stop.first(signal.SIGINT, observer))
 
 
@@ -175,13 +177,14 @@ async def carried_out(
     on_step: Observer,
     stop: StopRequest,
     watch: Watch = no_warnings,
+    start: Path | None = None,
 ) -> Outcome:
     """`carry_out` on the event loop that awaits it, which it blocks for the length of its steps."""
     with closing_cluster(run_config.settings) as cluster:
         restarts, last = 0, -1
         while True:
             try:
-                async with opened(run_config, out, observer, resume, stop, watch, cluster) as run:
+                async with opened(run_config, out, observer, resume, stop, watch, cluster, start) as run:
                     await run.session.run(on_step)
                     return await run.outcome()
             except RankFailed as lost:
@@ -205,9 +208,11 @@ async def opened(
     stop: StopRequest,
     watch: Watch = no_warnings,
     cluster: Cluster | None = None,
+    measured: Path | None = None,
 ) -> AsyncGenerator[OpenRun]:
     """A run that is ready for its next step, with its folder held inside the `with`: checked, warm-started, measured.
 
+    measured  as `start` of `carry_out`
     cluster  of the run, which is started where it is not, and not closed (`closing_cluster`); None: one for this `with`
 
     Raises SelfteachError, before any work for what can be known then.
@@ -246,7 +251,7 @@ async def opened(
         start = await warm_started(run_config, source, start, folder, observer, stop)
         session = make_session(run_config, source, start, out, observer, cluster)
         session.stop, session.watch = stop, watch
-        before = await _begin(run_config, config, session, start, memory, out)
+        before = await _begin(run_config, config, session, start, memory, out, measured)
         warm_seconds = warm_start_seconds(start.folder)
         del start  # its weights are the session's now
         first = session.loop.state.step
@@ -263,6 +268,7 @@ async def _begin(
     start: StartModel,
     memory: str | None,
     out: Path,
+    measured: Path | None,
 ) -> dict[str, Any]:
     """Open the session, say so, and measure before training: the figures."""
     kernels = load_kernels(run_config.settings, session.structure)
@@ -293,7 +299,7 @@ async def _begin(
     )
     before = _logged_evaluation(out, "start")
     if before is None:
-        before = await final_eval(session, run_config.final_eval, "start")
+        before = await start_eval(session, run_config.final_eval, measured)
     return before or {}
 
 

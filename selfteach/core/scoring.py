@@ -106,7 +106,7 @@ def _inputs(
 
 async def _score_each(reward: Block, group: RolloutGroup, context: RewardContext, deadline: float) -> dict[Ref, Score]:
     """One call per trajectory, in one thread; where one hangs, the rest is called in another thread."""
-    waiting = list({t.leaf: (e, t) for e in group.episodes for t in e.learned}.values())
+    waiting = list({t.leaf: (e, t) for e, t in group.learned}.values())
     out: dict[Ref, Score] = {}
     processes: Processes | None = getattr(context, "processes", None)
     if processes is not None and processes.takes(reward):
@@ -190,7 +190,7 @@ async def _call(reward: Block, groups: Sequence[RolloutGroup], deadline: float, 
             raise BadValue(f"it scored {foreign!r}, which is no place in these groups")
         return scores
     except Exception as error:
-        leaves = [t.leaf for g in groups for e in g.episodes for t in e.learned]
+        leaves = [t.leaf for g in groups for _, t in g.learned]
         return {"reward": {at: _failed(reward, error, deadline) for at in leaves}}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function=", "<|python_tag|>")
@@ -26,6 +26,15 @@ class FoundCall(NamedTuple):
     name: str
     arguments: Any
     wrong: str = ""
+
+
+def asked_nobody(kind: str, names: Sequence[str]) -> str:
+    """The reply to a query that names none of those who can be asked.
+
+    >>> asked_nobody("expert", ["scribe", "sage"])
+    'there is no such expert; ask one of scribe, sage, as in scribe: query.'
+    """
+    return f"there is no such {kind}; ask one of {', '.join(names)}, as in {names[0]}: query."
 
 
 def find_tool_calls(text: str) -> tuple[str, list[FoundCall]]:

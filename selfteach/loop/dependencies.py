@@ -10,11 +10,10 @@ from typing import Any
 
 from ..core import registry
 from ..core.blocks import Block
-from ..core.method import Method
 
 
-def source_files(method: Method, task: str) -> set[Path]:
-    """The files that define a method's blocks, the quantities that these read, and the task."""
+def source_files(method: Any, task: str) -> set[Path]:
+    """The files that define the blocks of a method or of parts of it, the quantities that these read, and the task."""
     blocks = list(blocks_in(method))
     columns = {f"_{column}_" for block in blocks for column in block.columns}
     defined = [block.fn for block in blocks]

@@ -297,7 +297,7 @@ async def reward_model_score(
             out[leaf] = Score(value, error=None if value is not None else "its program wrote no note worth")
     answers = [g for g in groups if "output" not in g.request.help]
     others = {name: (await score(reward, answers, context, deadline))["reward"] for name, reward in other_rewards}
-    for at in [t.leaf for g in answers for e in g.episodes for t in e.learned]:
+    for at in [t.leaf for g in answers for _, t in g.learned]:
         parts = {name: value for name, scores in others.items() if (value := scores[at].value) is not None}
         value = worth.get(at)
         if value is not None and "right" in parts:

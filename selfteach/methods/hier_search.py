@@ -40,6 +40,7 @@ from ..core import (
 )
 from ..core.answers import f1, normalise
 from ..core.tagged_text import last_between, without_tags
+from ..core.tool_calls import asked_nobody
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
@@ -160,7 +161,7 @@ async def agents(
     name, _, asked = query.partition(":")
     asked, there = asked.strip(), names_of_agents(both)
     if name.strip() not in there or not asked:
-        return f"there is no such agent; ask one of {', '.join(there)}, as in {there[0]}: query."
+        return asked_nobody("agent", there)
     prompt = f"question: what is the {asked}?\n"
     every = [await ask_source(rollout, role, prompt, turns, None) for role in AGENTS[name.strip()]]
     if refine:

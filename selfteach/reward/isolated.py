@@ -102,9 +102,7 @@ async def isolated(
         t.leaf: workers[key].call(
             {n: _argument(n, group, e.answer, t, context) for n in reward.needs}, seconds or deadline, reward.name
         )
-        for e in group.episodes
-        for t in e.trajectories
-        if t.learn is not None
+        for e, t in group.learned
     }
     return {"reward": dict(zip(calls, await asyncio.gather(*calls.values()), strict=True))}
 

@@ -72,7 +72,7 @@ def trl_reward(*, group: RolloutGroup, context: RewardContext, function: str = "
     Completions are text where the row's prompt is, and messages where that is. A score of None is not applicable:
     left out of a sum of rewards. Raises BadValue for another number of scores than completions.
     """
-    leaves = list({t.leaf: None for e in group.episodes for t in e.learned})
+    leaves = list({t.leaf: None for _, t in group.learned})
     texts = [context.text(at) for at in leaves]
     paths = [context.path(at) for at in leaves]
     ids = [path.ids[path.prompt :].tolist() for path in paths]

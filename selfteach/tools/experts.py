@@ -10,7 +10,7 @@ from ..core.blocks import block
 from ..core.errors import BadValue, unknown
 from ..core.random_keys import generator, key, uniform_at
 from ..core.task import TaskSource
-from ..core.tool_calls import SEARCH, ToolText
+from ..core.tool_calls import SEARCH, ToolText, asked_nobody
 from .search import NO_RESULT, search
 
 PRICE = f"{SEARCH}price"  # what an episode's replies cost, as its cost is counted
@@ -35,15 +35,6 @@ EXPERTS = (
     Expert("sage", ("*",), 4.0),
     Expert("parrot", (), 0.5),
 )
-
-
-def unknown_expert(experts: Sequence[Expert]) -> str:
-    """The reply to a query that names none of some experts."""
-    names = ", ".join(e.name for e in experts)
-    return f"there is no such expert; ask one of {names}, as in {experts[0].name}: query."
-
-
-UNKNOWN = unknown_expert(EXPERTS)
 
 
 def experts_named(names: Sequence[str]) -> tuple[Expert, ...]:
@@ -72,7 +63,7 @@ def ask_expert(*, source: TaskSource, luck: float = 0.2, experts: tuple[str, ...
         if fact := _FACT.fullmatch(document.text):
             objects.setdefault(fact[1], []).append(fact[3])
     there = experts_named(experts)
-    by_name, nobody = {e.name: e for e in there}, unknown_expert(there)
+    by_name, nobody = {e.name: e for e in there}, asked_nobody("expert", [e.name for e in there])
 
     def reply(query: str) -> ToolText:
         name, _, asked = str(query).partition(":")

@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from selfteach import experiments, run_cache, training
 from selfteach.analysis import comparison, curves, figures, ledger
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
 from selfteach.configuration import RunConfig, plan
-from selfteach.core import Claim, SelfteachError, registry, unsorted
+from selfteach.core import Claim, Sampling, SelfteachError, registry, unsorted
 from selfteach.core.method import MethodEntry
 from selfteach.experiments import arms
 from selfteach.loop.log import read_events
@@ -129,7 +130,7 @@ def pretended(monkeypatch):
     """Runs that take no time: what an arm measures is a function of its clip and seed."""
     done: list[RunConfig] = []
 
-    def train(run_config, out, observer=ignore_events, resume=False, watch=training.no_warnings):
+    def train(run_config, out, observer=ignore_events, resume=False, watch=training.no_warnings, start=None):
         done.append(run_config)
         value = 0.5 + run_config.settings.seed / 1000 + run_config.method.args.get("clip", 0.2)
         tokens = min(700, run_config.settings.budget or 700)
@@ -224,7 +225,7 @@ def test_with_equal_tokens_the_others_stop_where_self_did(tmp_path, pretended, c
 def test_an_experiment_that_was_stopped_goes_on(tmp_path, pretended, claimed, monkeypatch):
     real, calls = run_cache.training.carry_out, []
 
-    def stopped(run_config, out, observer=ignore_events, resume=False, watch=training.no_warnings):
+    def stopped(run_config, out, observer=ignore_events, resume=False, watch=training.no_warnings, start=None):
         calls.append(resume)
         return (
             training.Outcome(out, {}, False, 0.0)
@@ -296,3 +297,37 @@ def test_compare_without_matplotlib_has_no_chart(tmp_path, pretended, monkeypatc
     sides = [experiments.Arm(f"clip{c}", plan("grpo", "chain_sum", steps=3, args={"clip": c})) for c in (0.1, 0.2)]
     result = experiments.compare(sides, range(3), tmp_path)
     assert result["chart"] is None and Path(result["file"]).is_file()
+
+
+def test_what_a_policy_is_before_training_is_measured_once_for_runs_that_only_learn_otherwise(tmp_path: Path):
+    """The second run reads what the first one found, which is what it would have found; its folder has it as well."""
+    more: dict[str, Any] = {"steps": 1, "groups": 2, "rollouts": 2, "warm_steps": 2, "warm_practice_steps": 0}
+    small = {"model": "tiny-s", "final_eval_tasks": 6, "final_eval_k": 0, "final_eval_decoder_samples": 2}
+    first, second = (
+        run_cache.run_once(plan("grpo", "chain_sum", args={"clip": clip}, **more, **small), tmp_path / store)
+        for clip, store in ((0.2, "a"), (0.3, "a"))
+    )
+    alone = run_cache.run_once(plan("grpo", "chain_sum", args={"clip": 0.3}, **more, **small), tmp_path / "b")
+    assert len(list((tmp_path / "a" / "starts").iterdir())) == 1
+    figures = [json.loads((folder / "figures.json").read_text()) for folder in (first, second, alone)]
+    assert figures[0]["before"] == figures[1]["before"] == figures[2]["before"]
+    assert figures[0]["counts"] == figures[1]["counts"] | {"after": figures[0]["counts"]["after"]}
+    assert {k: v for k, v in figures[1].items() if k != "seconds"} == {
+        k: v for k, v in figures[2].items() if k != "seconds"
+    }
+
+
+def test_a_start_is_keyed_by_what_is_played_and_measured():
+    start = run_cache.start_key
+    one = plan("grpo", "chain_sum")
+    assert start(one) == start(one.override(lr=1e-5, steps=3)) == start(plan("grpo", "chain_sum", args={"clip": 0.3}))
+    others = [
+        one.override(seed=1),
+        one.override(final_eval_tasks=7),
+        one.override(max_tokens=9),
+        plan("grpo", "chain_sum", model="tiny-s"),
+        plan("grpo", "chain_sum", {"terms": (2, 3)}),
+        replace(one, method=one.method.replace(sampling=Sampling(temperature=0.5))),
+        plan("ssrl", "chain_sum"),
+    ]
+    assert len({start(one), *map(start, others)}) == 1 + len(others)

@@ -13,7 +13,7 @@ from selfteach.core.blocks import initial_state
 from selfteach.core.scoring import score
 from selfteach.core.task import Document, TaskSource
 from selfteach.methods.router_r1 import cheapness
-from selfteach.tools.experts import EXPERTS, PRICE, UNKNOWN, ask_expert
+from selfteach.tools.experts import EXPERTS, PRICE, ask_expert
 
 HOME, RIVER = "the home of Ann is Ulm.", "the river of Ulm is Po."
 CORPUS = [Document("Ann", HOME), Document("Bea", "the home of Bea is Rom."), Document("Ulm", RIVER)]
@@ -35,7 +35,8 @@ def test_an_expert_is_right_about_what_it_knows_and_has_its_price(ask):
 
 @pytest.mark.parametrize("query", ["home of Ann", "oracle: home of Ann", "scribe:", ""])
 def test_whom_nobody_knows_is_told_so_and_costs_nothing(ask, query):
-    assert ask(query) == UNKNOWN and ask(query).counts[PRICE] == 0.0
+    nobody = "there is no such expert; ask one of scribe, herald, sage, parrot, as in scribe: query."
+    assert ask(query) == nobody and ask(query).counts[PRICE] == 0.0
 
 
 THINK, RIGHT, WRONG = "<think>home.</think>", "<answer> Ulm</answer>", "<answer>x</answer>"
