@@ -102,6 +102,7 @@ def memory(method: Method, start: StartModel, settings: RunSettings) -> str | No
         engine_bytes=engine_bytes,
         ranks=ranks_in(settings),
         here=1 if device.startswith("cuda") else local_ranks(ranks_in(settings)),
+        tensor_parallel=settings.tensor_parallel,
         # On a CPU the engine keeps the weights in float32, and packed for its kernel besides.
         engine_weight_bytes=engine_bytes if device.startswith("cuda") else 4 + engine_bytes,
     )

@@ -77,17 +77,18 @@ def parameter_counts(c: Config) -> tuple[int, int]:
     return linear + norms + c.vocab * c.width * (1 if c.tied else 2), linear
 
 
-def activation_bytes(c: Config, tokens: int, bf16: bool, recompute: bool) -> int:
+def activation_bytes(c: Config, tokens: int, bf16: bool, recompute: bool, divided: int = 1) -> int:
     """Bytes that a forward over `tokens` keeps for the backward, and what the backward needs beside them.
 
     A token keeps in each layer, with D the width, Q and K the widths of queries and keys, F the MLP's, s = 2 in bf16
     and else 4 bytes: the residual before both norms (8 D), what the norms gave (2 s D), q, k, v and the attention's
     output (s (2 Q + 2 K)), log-sums (4 per head), gate, up and their product (3 s F). Recomputed, it keeps the layer's
     input alone (4 D), and all the rest for one layer. Before and after the layers there are three more residuals (12
-    D). The backward holds the gradients of all that in one layer: s (2 D + 2 Q + 2 K + 3 F) + 8 D.
+    D). The backward holds the gradients of all that in one layer: s (2 D + 2 Q + 2 K + 3 F) + 8 D. Of Q, K and F a
+    process has its part where each layer is divided over several.
     """
     s, q, k = 2 if bf16 else 4, c.heads * c.head_dim, c.kv_heads * c.head_dim
-    layer = 8 * c.width + s * (2 * c.width + 2 * q + 2 * k + 3 * c.hidden)
+    layer = 8 * c.width + s * (2 * c.width + (2 * q + 2 * k + 3 * c.hidden) // divided)
     kept = c.layers * 4 * c.width + layer if recompute else c.layers * (layer + 4 * c.heads)
     return tokens * (kept + layer + 12 * c.width)
 
@@ -133,6 +134,7 @@ def plan_memory(
     engine_weight_bytes: int = 4,
     ranks: int = 1,
     here: int = 1,
+    tensor_parallel: int = 1,
 ) -> MemoryPlan:
     """The memory plan of a run.
 
@@ -150,6 +152,9 @@ def plan_memory(
                processes over which weights, gradients and moments are sharded, and how many of them are in this memory;
                each holds its own activations and gathers embedding, head and two layers, and on a processor the run's
                holds the start besides. A base is sharded once for each group that is made of it
+    tensor_parallel
+               ranks over which each layer is divided; they share its tokens, and each has all that is outside of the
+               layers' matrices in its shard
     """
     every, linear = parameter_counts(c)
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -162,16 +167,16 @@ def plan_memory(
     cache = slots * math.ceil(length / PAGE) * PAGE * cache_bytes_per_token(c, engine_bytes)
     short = (linear * ((-2 if rank else 2 * len(models)) if gpu else 4 * (1 if rank else len(models)))) if bf16 else 0
     if ranks > 1:
-        per_layer = linear // c.layers
-        gathered = 4 * (every - linear + 2 * per_layer) * 2  # weights, and their gradients before they are scattered
-        copies = len(models) + start
-        sharded = 4 * copies * every + rank * adapter_width * 4 * len(models)
-        moments = sum(8 * n for n in trainable)
+        outside, layers = every - linear, 2 * linear // c.layers // tensor_parallel
+        gathered = 4 * (outside + layers) * 2  # weights, and their gradients before they are scattered
+        again = (tensor_parallel - 1) * outside  # of a model's numbers, so many are there once more
+        trainable = [n if rank else n + n // every * again for n in trainable]
+        sharded = 4 * (len(models) + start) * (every + again) + rank * adapter_width * 4 * len(models)
         parts = {
             "weights": sharded * here // ranks + gathered * here + (0 if gpu else 4 * every),
             "gradients": 4 * max(trainable, default=0) * here // ranks,
-            "moments": moments * here // ranks,
-            "activations": activation_bytes(c, tokens, bf16, recompute) * here,
+            "moments": sum(8 * n for n in trainable) * here // ranks,
+            "activations": activation_bytes(c, tokens, bf16, recompute, tensor_parallel) * here,
             "vocabulary": logits_bytes(c, tokens, bf16) * here,
             "engine": len(sampled) * (every * engine_weight_bytes + cache),
         }

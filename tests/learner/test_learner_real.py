@@ -293,6 +293,14 @@ def test_memory_by_hand():
     ).parts
     assert parts["weights"] == 2 * 1272 * 4 // 2 + 2 * 4 * (120 + 2 * 576)
     assert parts["moments"] == 8 * 1272 // 2 and parts["gradients"] == 4 * 1272 // 2
+    # Over four, of which two divide each layer: a quarter of its 1152 numbers, and half of the 120 others; half of what
+    # is gathered of two layers; and of activations in a layer half of 2 x 8 + 2 x 4 + 3 x 16 numbers.
+    parts = memory_plan.plan_memory(
+        c, ["policy"], [("policy",)], [], tokens=100, slots=1, length=40, gpu=True, ranks=4, tensor_parallel=2
+    ).parts
+    assert parts["weights"] == 2 * 4 * (1152 // 4 + 120 // 2) + 2 * 4 * (120 + 576)
+    assert parts["moments"] == 8 * (1152 // 4 + 120 // 2) == 2 * parts["gradients"]
+    assert parts["activations"] == 100 * (2 * (64 + 4 * (16 + 36) + 8) + 64 + 4 * (16 + 36) + 96)
 
 
 @pytest.mark.parametrize(
