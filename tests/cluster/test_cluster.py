@@ -27,10 +27,11 @@ from selfteach.cluster.engine_host import Draw, EngineHost
 from selfteach.cluster.prefix_routes import BLOCK, SLACK, PrefixRoutes
 from selfteach.cluster.ray_cluster import Cluster
 from selfteach.cluster.resources import Resources, Share, read_settings
-from selfteach.configuration import RunConfig
+from selfteach.configuration import RunConfig, plan
 from selfteach.core import BadValue, registry
 from selfteach.core.errors import EngineLost, UserCodeFailed
 from selfteach.core.task import Sampling
+from selfteach.engine import vllm_server
 from selfteach.learner import ranks as ranks_module
 from selfteach.loop.log import read_events
 from selfteach.loop.settings import RunSettings, group_settings
@@ -161,7 +162,7 @@ def test_rollout_workers_sleep_while_the_learner_works(ray: Any, job: RunConfig,
 
 
 def test_a_vllm_in_each_worker_gets_weights_and_is_replaced(ray: Any, job: RunConfig, tmp_path: Path):
-    """A stand-in for vLLM that answers as it does; the real one is tried in tests/engine/test_vllm_engine.py."""
+    """A stand-in for vLLM that answers as it does; the real one is tried below."""
     pytest.importorskip("httpx2")
     stub, python = FILE.with_name("stub_vllm.py"), tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {stub} "$@"\n')
@@ -180,6 +181,22 @@ def test_a_vllm_in_each_worker_gets_weights_and_is_replaced(ray: Any, job: RunCo
     assert max(e["policy/logprob_mismatch_mean"] for e in steps) < 1e-4
     with pytest.raises(BadValue, match=r"gpus_per_worker: 2 GPUs for a vLLM of 1; give --vllm-args"):
         training.carry_out(config.override(gpus_per_worker=2), tmp_path / "other")
+
+
+def test_a_real_vllm_in_each_worker_samples_what_is_learned(ray: Any, tmp_path: Path):
+    """Where vLLM is: SELFTEACH_TEST_VLLM_PYTHON names the Python of its environment."""
+    pytest.importorskip("httpx2")
+    python = os.environ.get("SELFTEACH_TEST_VLLM_PYTHON")
+    try:
+        vllm_server.installed(python)
+    except BadValue as error:
+        pytest.skip(str(error))
+    small = {"steps": 2, "groups": 2, "rollouts": 2, "warm_steps": 2, "warm_practice_steps": 0, "final_eval_tasks": 2}
+    config = plan("grpo", "chain_sum", model="tiny", **small, eval_every=0, final_eval_k=0, threads=1)
+    config = config.override(**HALF, engine="vllm", vllm_python=python, rollout_workers=2)
+    assert training.carry_out(config, tmp_path / "run").done
+    accounted(tmp_path / "run")
+    assert max(e["policy/logprob_mismatch_mean"] for e in _steps_of(tmp_path / "run")) < 1e-4
 
 
 def test_what_is_not_there_is_said_in_a_line(ray: Any, job: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
