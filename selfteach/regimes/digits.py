@@ -47,21 +47,23 @@ def skill() -> Regime:
 
 @regime
 def sparse() -> Regime:
-    """The careful way is two in a hundred and a guess is right once in a hundred: nearly all groups are all wrong.
+    """The careful way is two in a thousand, and a guess is right once in a hundred: nearly all groups are all wrong.
 
-    Most of a batch teaches nothing, and the first thing to be found is that guesses below ten are right more often.
+    Most of a batch teaches nothing. What is found first is that guesses below ten are right more often, and where the
+    careful way is not met before the others are given up, that is all that is ever found. Groups are small, so that a
+    guess that is right once in ten leaves most of them all wrong.
     """
     return Regime(
         task="digit_sum",
-        task_options={**ways(slowly=0.02, quickly=0.08, guess=0.9), "guesses": 100},
+        task_options={**ways(slowly=0.002, quickly=0.05, guess=0.948), "guesses": 100},
         model="tiny-s",
         settings={**WARM, **RUN, "steps": 80, "eval_every": 8},
-        args=BATCH,
+        args={"groups": 32, "rollouts": 4},
         ways=beginnings("slowly", "quickly", "guess"),
         search=SEARCH,
         admits="failure",
-        shows="most groups are all wrong, and teach nothing",
-        failure=premise("early:rollout/mixed_group_fraction", "baseline", 0.3, relation="<", fails_at=0.5),
+        shows="most groups are all wrong and teach nothing, and the careful way is often never found",
+        failure=premise("early:rollout/mixed_group_fraction", "baseline", 0.5, relation="<", fails_at=0.7),
     )
 
 
