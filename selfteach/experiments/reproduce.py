@@ -213,7 +213,7 @@ def arm_cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     steps = [[v for k, v in pairs if k.startswith("sum:") and k.endswith("/optimiser_steps")] for pairs in logged]
     columns = {
         "tokens": [r.get("tokens") for r in runs],
-        "learned": [r["logged"].get("sum:tokens/learned") for r in runs],
+        "learned": [r["logged"].get("sum:tokens/in_loss") for r in runs],
         "optimiser_steps": [sum(s) if s else None for s in steps],
         "seconds": [(r.get("seconds") or {}).get("training") for r in runs],
     }

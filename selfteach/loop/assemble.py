@@ -38,8 +38,9 @@ from .method_on_task import check, check_run_ahead, frozen_groups, needed, train
 from .mismatch_correction import MismatchCorrection
 from .placed import on_own_gpu, placed_engine, placed_vllm
 from .remote_engines import http_engine, roles_of, vllm_engine
-from .run import Loop, SafetyLimits
+from .run import Loop
 from .run_ahead import RunAhead
+from .safety import SafetyLimits
 from .settings import RunSettings
 from .step_context import EpisodeLimits, Tool
 from .text_limit import CHARACTERS_PER_TOKEN

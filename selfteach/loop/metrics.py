@@ -80,6 +80,11 @@ METRICS: Mapping[str, Metric] = {
     ),
     "tokens/sampled": Metric("distinct action tokens of the step's episodes, learned or dropped", "tokens", "steady"),
     "tokens/learned": Metric("of these, those that an example learns", "tokens", "most of them"),
+    "tokens/in_loss": Metric(
+        "tokens of the batch that is learned from, each as often as it is there; also of earlier steps",
+        "tokens",
+        "as many as learned",
+    ),
     "tokens/total": Metric("sampled tokens of the run so far", "tokens", "grows to the budget"),
     "dropped/<reason>": Metric(
         "sampled tokens that nothing learns, by reason (loop/token_accounting.py)", "tokens", "absent, or meant"

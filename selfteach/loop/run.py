@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -12,37 +12,28 @@ from typing import Any, cast
 import numpy as np
 
 from ..core.batch import Batch
-from ..core.blocks import Block, initial_state, start_delay, state_key
-from ..core.errors import BadValue, EngineMismatch, NoTrainingData, ScoringFailed, unknown
+from ..core.blocks import Block, initial_state, state_key
+from ..core.errors import BadValue, NoTrainingData, unknown
 from ..core.method import Method, Stage
-from ..core.protocols import Engine, InterruptibleEngine, Learner, MeteredEngine, SleepingEngine
+from ..core.protocols import Engine, Learner, MeteredEngine, SleepingEngine
 from ..core.scoring import Processes, score, whole_step
 from ..core.task import RolloutRequest, Sampling, Task, TaskSource
 from ..core.threads import user_code
 from ..core.tree import RolloutGroup, Tree
-from ..model import files
 from ..model.tokenizer import Tokenizer
 from .admission import admit
+from .delivery import deliver
 from .episode import play
 from .learn_batch import Composed, compose_batch, learn_batch
 from .metrics_history import record_step, summary
 from .mismatch_correction import MismatchCorrection
 from .run_ahead import RunAhead, StepRollouts, beside, view_of
+from .safety import SafetyLimits, check_scores, count_starved, logprob_mismatch
 from .state import RunState
 from .step_context import EpisodeLimits, StepContext, Tool
 from .step_credit import step_auc, step_judges
 
 MAX_ROUNDS = 64  # rounds of requests of a select in one step
-
-
-@dataclass(frozen=True)
-class SafetyLimits:
-    """Bounds at which a run stops."""
-
-    unscored: float = 0.1  # share of trajectories without a score in one step
-    logprob_mismatch: float = 0.1  # mean |log-probability of the engine - of the learner| in nats
-    reward_seconds: float = 60.0  # a reward's deadline
-    starved: int = 20  # steps in a row without a gradient
 
 
 @dataclass
@@ -143,41 +134,19 @@ class Loop:
     def _learn_from(self, stage: Stage, rollouts: StepRollouts) -> tuple[dict[str, Any], Batch]:
         """Learn from a step's rollouts: its metrics, and the batch that they made."""
         groups = rollouts.groups
-        self._check_scores(groups)
+        check_scores(groups, self.state.step, self.safety_limits)
         batch, dropped, sampled, self.dropped_examples = self._compose(stage, rollouts.context, groups)
         selected = {f"select/{name}": value for name, value in rollouts.select_metrics.items()}
         metrics = summary(groups) | selected | dict(dropped)
         self.current_step = groups, batch
         metrics |= {"tokens/sampled": sampled, "tokens/learned": sampled - sum(dropped.values())}
+        metrics["tokens/in_loss"] = batch.size("token")
         metrics["tokens/generated"] = sum(
             e.cost.get("tokens", 0) for g in groups for e in g.episodes
         )  # less than sampled where drafts were adopted
         taught = self._learn(stage, batch) if batch.size("token") else {}
-        self._check_taught(stage, taught, dropped)
+        count_starved(self.state, stage, taught, dropped, self.safety_limits, self.warn)
         return metrics | taught, batch
-
-    def _check_taught(self, stage: Stage, taught: Mapping[str, float], dropped: Mapping[str, int]) -> None:
-        """Count steps without a gradient: no token was left to learn, or no update that was due had one.
-
-        Raises NoTrainingData after `starved` of them where no step has had one before: nothing is learned here. Later
-        there is only a notice: a task that is solved gives every answer the same reward.
-        """
-        state = self.state
-        due = not taught or any(name.endswith("/optimiser_steps") for name in taught)
-        if not stage.updates or any(v != 0 for name, v in taught.items() if name.endswith("/grad_norm")):
-            state.starved, state.learned = 0, state.learned or bool(stage.updates)
-        elif due:
-            state.starved += 1
-        limit = self.safety_limits.starved + sum(start_delay(p) for p in stage.credit)
-        if state.starved < limit:
-            return
-        reasons = ", ".join(f"{k.removeprefix('dropped/')} {v}" for k, v in dropped.items())
-        why = reasons or ("the gradient was zero" if taught else "nothing was sampled")
-        text = f"{state.starved} steps in a row taught nothing (last: {why}); are all rewards of a group equal?"
-        if not state.learned:
-            raise NoTrainingData(f"step {state.step}: {text} --max-idle-steps allows more")
-        if state.starved == limit:
-            self.warn(text)
 
     @property
     def settled(self) -> bool:
@@ -323,28 +292,6 @@ class Loop:
                     )
                 have[at] = verdict
 
-    def _check_scores(self, groups: Sequence[RolloutGroup]) -> None:
-        """Raise ScoringFailed where too many trajectories have no score or too many episodes failed."""
-        rewards = [(at, s) for g in groups for at, s in g.scores.get("reward", {}).items()]
-        failed = {e.id: e.why for g in groups for e in g.episodes if e.status == "error"}
-        unscored = [
-            f"{at.episode}: {s.error or 'no value'}"
-            for at, s in rewards
-            if s.value is None and at.episode not in failed
-        ]
-        without_scores = {e.id for g in groups for e in g.episodes} - {at.episode for at, _ in rewards} - failed.keys()
-        bad, total = (
-            len(failed) + len(unscored),
-            len(failed) + len(without_scores) + sum(at.episode not in failed for at, _ in rewards),
-        )
-        if total and bad / total > self.safety_limits.unscored:
-            first = "\n  ".join(([f"{name}: {why}" for name, why in failed.items()] + unscored)[:5])
-            raise ScoringFailed(
-                f"step {self.state.step}: {bad} of {total} trajectories have no score (limit "
-                f"{self.safety_limits.unscored:.0%})\n  {first}\n"
-                "fix the reward, tool or program, or allow more with --max-unscored"
-            )
-
     # ---- learning
 
     def _compose(self, stage: Stage, context: StepContext, groups: list[RolloutGroup]) -> Composed:
@@ -352,7 +299,7 @@ class Loop:
 
     def _learn(self, stage: Stage, batch: Batch) -> dict[str, Any]:
         measured = self.engine is not None and not stage.data and self.settled
-        mismatch = self._logprob_mismatch(batch) if measured else {}
+        mismatch = self._mismatch(batch) if measured else {}
         if measured and self.mismatch_correction is not None:
             batch, figures = self.mismatch_correction.corrected(batch, self.learner, self.state.version)
             mismatch |= figures
@@ -360,34 +307,10 @@ class Loop:
         measure = partial(step_auc, judges=step_judges(self.current_step[0]), tokenizer=self.tokenizer)
         return mismatch | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed, measure)
 
-    def _logprob_mismatch(self, batch: Batch) -> dict[str, float]:
-        """The log-prob mismatch of engine and learner, on one in sixteen sequences of a step, at most eight.
-
-        Raises EngineMismatch above the bound.
-        """
-        other = batch.get("version") != self.state.version  # replayed, or of an older version
-        if "off_context" in batch:  # or learned in another context than it was sampled in
-            other |= batch.get("off_context") == 1
-        seq = batch.get("seq")
-        now = np.setdiff1d(seq[~other], seq[other] if self.ahead.at_once else [])
-        if not len(now):
-            return {}
-        few = batch.take(picked := np.isin(batch.get("seq"), now[: min(8, -(-len(now) // 16))]))
-        mismatch = {
-            f"policy/logprob_mismatch_{k}": v for k, v in self.learner.logprob_mismatch(few).items() if k != "rows"
-        }
-        if "logprob_gap" in few:  # for the log
-            gaps = np.full(batch.size("token"), np.nan, np.float32)
-            gaps[picked] = few.get("logprob_gap")
-            batch.put("logprob_gap", "token", gaps)
-        meant = self.stage.sampler is not None  # it samples with other weights on purpose
-        if (mean := mismatch["policy/logprob_mismatch_mean"]) > self.safety_limits.logprob_mismatch and not meant:
-            raise EngineMismatch(
-                f"step {self.state.step}: engine and learner differ by {mean:.3g} nats a token on "
-                f"average (bound {self.safety_limits.logprob_mismatch:g}); "
-                "the engine may hold other weights or use another precision"
-            )
-        return mismatch
+    def _mismatch(self, batch: Batch) -> dict[str, float]:
+        """The log-prob mismatch of engine and learner, bounded but where a stage samples with other weights."""
+        bound = None if self.stage.sampler is not None else self.safety_limits.logprob_mismatch
+        return logprob_mismatch(batch, self.learner, self.state, self.ahead.at_once, bound)
 
     def deliver_all(self) -> None:
         """Deliver every group that the engine holds, as the learner has it: at the start and after a checkpoint is
@@ -484,44 +407,3 @@ def _requests(given: Any, select: Block) -> list[RolloutRequest]:
         if not isinstance(request.task, Task):
             raise BadValue(f"select {select.name}: asks for a {type(request.task).__name__}, which is no Task")
     return list(requests)
-
-
-def deliver(
-    learner: Learner,
-    engine: Engine,
-    group: str,
-    version: int,
-    running: bool = False,
-    others: Mapping[str, Any] | None = None,
-) -> None:
-    """Deliver a weight group to the engine, also (running) while it samples; with `others` in place of some weights.
-
-    Raises EngineMismatch where its fingerprint then differs.
-    """
-    load = engine.load_running if running and isinstance(engine, InterruptibleEngine) else engine.load
-    weights = learner.weights(group) if others is None else Overlaid(learner.weights(group), others)
-    held = load(group, weights, version)
-    ours = learner.fingerprint(group) if others is None else files.fingerprint(weights)
-    if held != ours:
-        raise EngineMismatch(
-            f"weights {group!r}, version {version}: the engine holds {held}, the learner {ours}; the delivery failed"
-        )
-
-
-class Overlaid(Mapping[str, Any]):
-    """Weights by name, some of them others; read one at a time, as they are needed."""
-
-    def __init__(self, weights: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-        for name in others:
-            if name not in weights:
-                raise unknown("weight of the sampler", name, weights)
-        self.weights, self.others = weights, others
-
-    def __getitem__(self, name: str) -> Any:
-        return self.others[name] if name in self.others else self.weights[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.weights)
-
-    def __len__(self) -> int:
-        return len(self.weights)

@@ -265,7 +265,7 @@ def test_results_made_of_the_same_runs_say_so():
 def test_costs_are_medians_over_seeds():
     def run(tokens, steps, seconds):
         logged = {
-            "sum:tokens/learned": tokens / 2,
+            "sum:tokens/in_loss": tokens / 2,
             "sum:policy/optimiser_steps": steps,
             "sum:critic/optimiser_steps": 1.0,
         }

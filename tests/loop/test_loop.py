@@ -50,7 +50,8 @@ from selfteach.loop.log import RolloutArchive, Rollouts, pack
 from selfteach.loop.method_on_task import needed
 from selfteach.loop.metrics import meaning_of
 from selfteach.loop.minibatches import split_minibatches
-from selfteach.loop.run import MAX_ROUNDS, Loop, SafetyLimits
+from selfteach.loop.run import MAX_ROUNDS, Loop
+from selfteach.loop.safety import SafetyLimits
 from selfteach.methods.grpo import grpo
 from selfteach.methods.sft import sft
 from selfteach.model import files

@@ -18,6 +18,7 @@ from selfteach.credit.composers import per_trajectory
 from selfteach.loop import assemble
 from selfteach.loop.episode import play
 from selfteach.loop.metrics_history import summary
+from selfteach.loop.safety import logprob_mismatch
 from selfteach.methods.guide import hint_failures
 from selfteach.model.attention import causal_attention
 from selfteach.model.catalog import StartModel
@@ -82,7 +83,7 @@ def test_the_ratio_is_plain_over_guided(letters):
         assemble.RunSettings(steps=1, max_tokens=5),
     )
     batch = loop._compose(method.stage, context, [group]).batch
-    assert (batch.get("off_context", "seq") == 1).all() and loop._logprob_mismatch(batch) == {}, (
+    assert (batch.get("off_context", "seq") == 1).all() and logprob_mismatch(batch, loop.learner, loop.state) == {}, (
         "drawn elsewhere is not the sampler's fault"
     )
     loop.learner.forward(batch, ["logp"])
