@@ -28,7 +28,7 @@ class RankHost:
 
 
 class RankActor:
-    """A rank above 0 (learner.ranks.RankProcess)."""
+    """A rank above 0 (learner.rank_processes.RankProcess)."""
 
     def __init__(self, cluster: Cluster, rank: int, environment: Mapping[str, str], words: Sequence[str]) -> None:
         self._cluster = cluster
@@ -58,7 +58,7 @@ class RankActor:
 
 
 class RankPlacer:
-    """Starts ranks in a cluster's placement group (learner.ranks.Placer); the run itself is rank 0."""
+    """Starts ranks in a cluster's placement group (learner.rank_processes.Placer); the run itself is rank 0."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

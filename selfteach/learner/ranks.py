@@ -12,15 +12,12 @@ import atexit
 import contextlib
 import os
 import pickle
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +25,7 @@ from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPri
 
 from ..core.errors import BadValue, SelfteachError, describe
 from .errors import AgreedOutOfMemory, RankFailed
+from .rank_processes import GLOO_INTERFACE, LOOPBACK, Placer, RankProcess, start_rank
 
 T = TypeVar("T")
 NOTHING = "waits for work"
@@ -35,41 +33,7 @@ START_SECONDS = 300.0  # for all ranks to appear: each imports torch, from a col
 IDLE_SECONDS = 3600.0  # of one wait for work, after which a rank waits again
 SMALL = 1 << 16  # bytes of an order that goes by the store itself
 KEPT_ORDERS = 1000  # of the last ones, of which some rank may not have read the newest
-GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
-LOOPBACK = "127.0.0.1"
 GRACE_SECONDS = 3.0  # for what a lost rank left behind to arrive
-
-
-class RankProcess(Protocol):
-    """The process of a rank above 0, whoever placed it."""
-
-    def ended(self) -> str | None:
-        """How it ended ("was killed (SIGKILL)"); None while it runs."""
-        ...
-
-    def kill(self) -> None:
-        """End it now."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Wait for its end, at most so long."""
-        ...
-
-
-class Placer(Protocol):
-    """What starts ranks above 0 where it has room for them.
-
-    host  the address of rank 0, at which they meet; 127.0.0.1 where all are on this machine
-    """
-
-    @property
-    def host(self) -> str:
-        """The address of rank 0."""
-        ...
-
-    def place(self, rank: int, environment: Mapping[str, str], words: Sequence[str]) -> RankProcess:
-        """Start a rank: `worker.main(words)` in a process with this environment besides its own."""
-        ...
 
 
 def launched_ranks(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
@@ -379,7 +343,7 @@ def ranks_of(world: int, device: str, seconds: float, files: Sequence[str] = (),
         workers: list[RankProcess] = []
         try:
             for rank in range(1, world):
-                workers.append(_start(rank, world, device, seconds, host, store.port, files, placer))
+                workers.append(start_rank(rank, world, device, seconds, host, store.port, files, placer))
             with _gloo_on_loopback() if host == LOOPBACK else contextlib.nullcontext():
                 _current = Ranks(0, world, device_of(device, 0), seconds, store, workers, placer)
         except BaseException as error:
@@ -458,56 +422,3 @@ def device_of(device: str, local: int) -> str:
             " as many ranks as GPUs, or --device cpu"
         )
     return f"cuda:{local}"
-
-
-class LocalRank:
-    """A rank as a child of this process."""
-
-    def __init__(self, environment: Mapping[str, str], words: Sequence[str]) -> None:
-        paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-m", "selfteach.learner.worker", *words]
-        whole = {**os.environ, **environment, "PYTHONPATH": paths}
-        self.process = subprocess.Popen(command, env=whole, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self.process.pid
-
-    def ended(self) -> str | None:
-        """As RankProcess.ended."""
-        if (code := self.process.poll()) is None:
-            return None
-        return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
-
-    def kill(self) -> None:
-        """As RankProcess.kill."""
-        with contextlib.suppress(OSError):
-            self.process.kill()
-
-    def wait(self, seconds: float) -> None:
-        """As RankProcess.wait."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
-
-
-def _start(
-    rank: int,
-    world: int,
-    device: str,
-    seconds: float,
-    host: str,
-    port: int,
-    files: Sequence[str],
-    placer: Placer | None,
-) -> RankProcess:
-    """A process that serves as a rank."""
-    more: dict[str, Any] = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": host}
-    more |= {"MASTER_PORT": port, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # else a wait that is over is a warning
-    if host == LOOPBACK and sys.platform == "linux" and GLOO_INTERFACE not in os.environ:
-        more[GLOO_INTERFACE] = "lo"
-    more |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": max(1, torch.get_num_threads() // world)}
-    environment = {k: str(v) for k, v in more.items()}
-    parent = str(os.getpid()) if placer is None else "0"
-    words = [device, str(seconds), parent, *files]
-    return LocalRank(environment, words) if placer is None else placer.place(rank, environment, words)

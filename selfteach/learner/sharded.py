@@ -34,7 +34,8 @@ from .errors import RankFailed
 from .local import LocalLearner, out_of_memory
 from .optimiser import named_parameters
 from .param_groups import local
-from .ranks import NOTHING, Division, Placer, Ranks, ranks_of, world_size
+from .rank_processes import Placer
+from .ranks import NOTHING, Division, Ranks, ranks_of, world_size
 from .settings import LearnerSettings
 from .sharding import copies, like, part_of, skeleton, whole
 from .tensor_parallel import check_tensor_parallel
