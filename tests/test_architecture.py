@@ -271,6 +271,14 @@ def test_importing_the_library_costs_nothing():
     assert version and not {"torch", "numpy", "tokenizers", "safetensors", "jinja2", "rich"} & set(modules)
 
 
+def test_a_run_on_one_machine_imports_no_sharding_and_no_extras():
+    """Which would take seconds of every command's start."""
+    code = "import sys, selfteach.training; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo", "ray", "transformers", "matplotlib")
+    assert "torch" in loaded and not set(heavy) & set(loaded)
+
+
 def test_the_core_loads_no_torch_and_no_other_package():
     code = "import sys, selfteach.core; print('torch' in sys.modules, *[m for m in sys.modules if 'selfteach.' in m])"
     loaded, *modules = subprocess.run(

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..learner.worker import main
 from .ray_cluster import HERE, Cluster
 
 
@@ -20,6 +19,8 @@ class RankHost:
     def serve(self, environment: Mapping[str, str], words: Sequence[str]) -> int:
         """Carry out rank 0's orders until it ends; the exit status."""
         import torch
+
+        from ..learner.worker import main  # with FSDP, which takes a second to import
 
         os.environ.update(environment)
         os.environ["LOCAL_RANK"] = "0"  # it sees its own GPUs alone
