@@ -11,6 +11,7 @@ from .archer import archer as archer
 from .areal import areal as areal
 from .arena_rl import arena_rl as arena_rl
 from .asearcher import asearcher as asearcher
+from .asyncflow import asyncflow as asyncflow
 from .bapo import bapo as bapo
 from .barl import barl as barl
 from .behavior_priming import behavior_priming as behavior_priming
@@ -38,6 +39,7 @@ from .demystify import demystify as demystify
 from .dpo import dpo as dpo
 from .dr_grpo import dr_grpo as dr_grpo
 from .dro import dro as dro
+from .echo import echo as echo
 from .efficiency_steering import efficiency_steering as efficiency_steering
 from .fathom import fathom as fathom
 from .g_ra import g_ra as g_ra
