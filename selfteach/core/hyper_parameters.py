@@ -18,8 +18,8 @@ NAMES = {
         noise partial places plenty pool prefix proposals questions references rollouts rounds samples
         searches seeds sft_groups size solutions stages stride sync target_step tasks tokens turns
         verdicts votes wanted_pages wanted_searches width window""",
-    NOT_NEGATIVE: """accuracy adverts alpha alpha_end answerable behaviour beta beta1 beta2 beta_first beta_min bonus
-        brevity budget buffer cache calibration capacity checks clip clip_high compensation critic_beta
+    NOT_NEGATIVE: """accuracy adverts ahead alpha alpha_end answerable behaviour beta beta1 beta2 beta_first beta_min
+        bonus brevity budget buffer cache calibration capacity checks clip clip_high compensation critic_beta
         delay density distractors drop early eta examples explore far floor forecasts form format
         format_penalty format_reward gain gate_from grounding guesses high high_max hypotheses kappa key
         language least least_range length level length_penalty lenience levels likelihood longer low low_max

@@ -7,7 +7,7 @@ batches, so that data is at most `ahead` versions old. Known from the catalogue'
 
 from __future__ import annotations
 
-from ..core import BadValue, Claim, Method, mechanism, method, outcome
+from ..core import Claim, Method, mechanism, method, outcome
 from .grpo import grpo
 
 
@@ -19,8 +19,6 @@ def asyncflow(groups: int = 16, rollouts: int = 8, clip: float = 0.2, ahead: int
     around the policy that sampled. What waits for what is logged: time/sampler_idle_fraction,
     time/learner_idle_fraction, rollout/queued_groups, staleness/max.
     """
-    if ahead < 0:
-        raise BadValue(f"asyncflow: ahead must be at least 0 versions, not {ahead}")
     return grpo(groups=groups, rollouts=rollouts, clip=clip).replace(staleness=ahead)
 
 

@@ -44,8 +44,6 @@ def echo(
     """
     if protocol not in ("pull", "push"):
         raise BadValue(f"echo: protocol must be pull or push, not {protocol!r}")
-    if window < 0:
-        raise BadValue(f"echo: window must be at least 0 versions, not {window}")
     pushed = protocol == "push"
     ratio = clipped_ratio(low=clip, high=clip) if correct or not pushed else policy_gradient()
     return policy_method(
@@ -86,6 +84,6 @@ echo.claim = Claim(
     args={"window": 16},
     settings={"staleness": 0},  # every batch is sixteen updates old by `delay`, so that the age is the same for all
     regime="stale",
-    idea=("main.update*", "main.credit*"),
+    idea=("main.update*", "main.credit*", "main.staleness"),
     because="what samplers push without waiting is as good as what the newest policy samples, once it is corrected",
 )
