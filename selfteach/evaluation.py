@@ -11,9 +11,8 @@ from typing import Any
 
 from .configuration import RunConfig, run_config_of
 from .core.blocks import Block
-from .core.disk import disk_errors, write_whole
 from .core.errors import BadValue, quoted, unknown
-from .core.serial import plain
+from .core.serial import write_json
 from .core.threads import run_to_end
 from .given_parts import judge_of, search_options, with_search
 from .loop import checkpoint, method_on_task
@@ -120,14 +119,11 @@ async def _evaluated(session: Session, config: EvalConfig, decoder: str | None, 
 
 async def start_eval(session: Session, config: EvalConfig, kept: Path | None) -> dict[str, float]:
     """`final_eval` of a policy before training, read from the file `kept` where another run has left it there."""
-    if kept is None:
-        return await final_eval(session, config, "start")
-    found = _read_kept(kept)
+    found = None if kept is None else _read_kept(kept)
     if found is None:
-        found = dict(zip(("figures", "counts"), await _measured(session, config, "start"), strict=True))
-        with disk_errors(kept):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, json.dumps(plain(found)) + "\n")
+        found = await _measured(session, config, "start")
+        if kept is not None:
+            write_json(kept, found)
     session.emit("final_eval", when="start", step=session.loop.state.step, **found)
     return found["figures"]
 
@@ -152,15 +148,15 @@ async def final_eval(
     episodes that raised and other answers without a score, in all that was sampled. by_calls: accuracy/calls=2 ... and
     share/calls=2 ... too.
     """
-    figures, counts = await _measured(session, config, when, decoders, by_calls)
-    session.emit("final_eval", when=when, step=session.loop.state.step, figures=figures, counts=counts)
-    return figures
+    found = await _measured(session, config, when, decoders, by_calls)
+    session.emit("final_eval", when=when, step=session.loop.state.step, **found)
+    return found["figures"]
 
 
 async def _measured(
     session: Session, config: EvalConfig, when: str, decoders: Sequence[str] | None = None, by_calls: bool = False
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """The figures of `final_eval`, and the counts of right answers by question."""
+) -> dict[str, Any]:
+    """The "figures" of `final_eval`, and the "counts" of right answers by question."""
     method, source = session.loop.method, session.loop.source
     tasks, by = session.test_tasks(), source.defaults.get("by", "category")
     tags = [by] if isinstance(by, str) else list(by)
@@ -209,4 +205,5 @@ async def _measured(
             out |= {f"{k.replace(figure, own, 1)}{tail}": v for k, v in greedy.items() if k.startswith(figure)}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
     questions = list(session.test_order or range(len(tasks)))[: config.tasks]
-    return out, counts | {"samples": config.decoder_samples, "questions": questions}
+    counts |= {"samples": config.decoder_samples, "questions": questions}
+    return {"figures": out, "counts": counts}

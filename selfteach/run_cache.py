@@ -20,8 +20,8 @@ from .analysis.health import HealthWatch
 from .configuration import RunConfig
 from .core import registry
 from .core.code_hash import code_hash
-from .core.disk import disk_errors, file_lock, write_whole
-from .core.serial import plain, to_json
+from .core.disk import file_lock
+from .core.serial import to_json
 from .loop.dependencies import source_files
 from .loop.log import read_events
 from .loop.run_folder import finished_figures
@@ -150,13 +150,3 @@ def logged_summaries(folder: Path) -> dict[str, float]:
             changes = [abs(math.log(b / a)) for a, b in itertools.pairwise(values)]
             out |= {f"spread:{name}": pstdev(values) / fmean(values), f"jitter:{name}": median(changes)}
     return out
-
-
-def write_json(file: Path, value: Any) -> None:
-    """Write a JSON file atomically.
-
-    Raises SelfteachError for a full disk or a folder that cannot be written.
-    """
-    with disk_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(plain(value), indent=1) + "\n")

@@ -25,7 +25,7 @@ from .configuration import (
 from .core import trust as trust_record
 from .core.disk import disk_error, write_whole
 from .core.errors import BadValue
-from .core.serial import plain
+from .core.serial import write_json
 from .core.threads import run_to_end
 from .evaluation import final_eval, start_eval
 from .learner.errors import RankFailed
@@ -122,7 +122,7 @@ class OpenRun:
             "steps": session.loop.state.step,
             "tokens": session.loop.state.tokens,
         }
-        write_whole(out / FIGURES, json.dumps(plain(figures), indent=1) + "\n")
+        write_json(out / FIGURES, figures)
         session.observer({"event": "done", "folder": str(out), "figures": figures})
         return Outcome(out, figures, True, time.monotonic() - self.started)
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from .batch import Segment
 from .blocks import Block
 from .claim import Check, Claim
+from .disk import disk_errors, write_whole
 from .errors import BadCheckpoint, unknown
 from .method import Method, ModelRole, Stage, Term, Update, WeightSpec
 from .registry import blocks
@@ -139,3 +141,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(v) for v in cast("list[Any]", value)]
     return value
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a JSON file atomically, and its folder where that is missing.
+
+    Raises SelfteachError for a full disk or a folder that cannot be written.
+    """
+    with disk_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, json.dumps(plain(value), indent=1) + "\n")

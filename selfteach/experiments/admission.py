@@ -19,12 +19,11 @@ from ..core.cache import cache_folder
 from ..core.errors import BadValue
 from ..core.method import Method
 from ..core.regime import Regime
-from ..core.serial import plain
+from ..core.serial import plain, write_json
 from ..loop.session import Observer, ignore_events
 from ..loop.settings import split_settings
 from ..reward.controls import shuffled
 from ..rollout.single import single
-from ..run_cache import write_json
 from .arms import measures_of, regime_config, samples_per_task, seeded, stated_value
 from .reproduce import arm_cost, check_json, run_json, versions
 from .runs import RunPool, RunRequest, available_cores

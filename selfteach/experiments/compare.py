@@ -12,9 +12,8 @@ from typing import Any
 from ..analysis import comparison, statistics
 from ..core.disk import disk_error
 from ..core.errors import BadValue
-from ..core.serial import plain
+from ..core.serial import plain, write_json
 from ..loop.session import Observer, ignore_events
-from ..run_cache import write_json
 from .arms import Arm
 from .runs import RunPool, RunRequest
 

@@ -19,9 +19,9 @@ from ..core.claim import Claim
 from ..core.errors import BadValue
 from ..core.method import MethodEntry
 from ..core.regime import Regime
+from ..core.serial import write_json
 from ..core.versions import version
 from ..loop.session import Observer, ignore_events
-from ..run_cache import write_json
 from .arms import Arm, ArmDifference, arm_differences, claim_arms, measures_of, refuse_unexplained
 from .runs import OutOfTime, RunPool, RunRequest, available_cores
 

@@ -17,11 +17,10 @@ from ..core.claim import FIRST_SEED
 from ..core.errors import BadValue, SelfteachError, unknown
 from ..core.method import MethodEntry
 from ..core.regime import Regime
-from ..core.serial import plain
+from ..core.serial import plain, write_json
 from ..core.task import TaskSource
 from ..loop import method_on_task
 from ..loop.session import Observer, ignore_events
-from ..run_cache import write_json
 from .arms import Arm, regime_config
 from .reproduce import MAX_STEP_FACTOR, versions
 from .runs import OutOfTime, RunPool, RunRequest, available_cores

@@ -15,10 +15,9 @@ from ..core.claim import ArmSpec
 from ..core.errors import BadValue
 from ..core.method import MethodEntry
 from ..core.regime import Regime
-from ..core.serial import plain
+from ..core.serial import write_json
 from ..loop.session import Observer, ignore_events
 from ..loop.settings import SETTING_NAMES
-from ..run_cache import write_json
 from .admission import SEARCH_SEEDS, TUNING_SEEDS, search_figures
 from .arms import arm_config, claim_arms, seeded, stated_value
 from .reproduce import versions
@@ -100,7 +99,7 @@ def tune(
         "versions": versions(),
     }
     if out is not None:
-        write_json(Path(out) / f"{name}.json", plain(result))
+        write_json(Path(out) / f"{name}.json", result)
     return result
 
 

@@ -161,7 +161,7 @@ def read(run: Path, state_alone: bool = False) -> tuple[Path, int, dict[str, Any
     try:
         arrays = load_file(str(folder / STATE))
     except Exception as error:
-        raise BadCheckpoint(f"{folder / 'state.safetensors'}: broken ({error})") from error
+        raise BadCheckpoint(f"{folder / STATE}: broken ({error})") from error
     try:
         return folder, int(data["step"]), dict(unpack_state(data["state"], arrays))
     except SelfteachError:

@@ -17,7 +17,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TextIO
 
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 LONGEST = 300.0  # seconds of a request that names no deadline
@@ -36,8 +36,7 @@ def main() -> None:
         first = json.loads(sys.stdin.readline() or "null")
     if first is None or os.getppid() != first["parent"]:
         return  # it died before this process could ask to be told
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # what a reward prints must not be taken for an answer
+    answers = answers_alone()
     with watchdog(first["seconds"]):
         from ..core import from_json, registry, to_json
 
@@ -46,14 +45,14 @@ def main() -> None:
         for file in first["files"]:
             registry.load_file(file)
         reward = from_json(first["reward"])
+
+    def answer(call: dict[str, Any]) -> Any:
+        for module in call["modules"]:
+            importlib.import_module(module)
+        return to_json(_score(reward, from_json(call["arguments"])))
+
     answers.write("{}\n")
-    for line in sys.stdin:
-        call = json.loads(line)
-        with watchdog(call["seconds"]):
-            for module in call["modules"]:
-                importlib.import_module(module)
-            answer = json.dumps(to_json(_score(reward, from_json(call["arguments"]))))
-        answers.write(answer + "\n")
+    answer_each(answers, answer)
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -62,14 +61,26 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     What is answered with has 8 GiB of address space, and what it prints goes to standard error.
     """
     die_with_parent()
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # what is printed must not be taken for an answer
+    answers = answers_alone()
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    answer_each(answers, answer)
+
+
+def answers_alone() -> TextIO:
+    """Standard output, of which only answers are written: what is printed goes to standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def answer_each(answers: TextIO, answer: Callable[[dict[str, Any]], Any]) -> None:
+    """Answer each request of standard input, a line of JSON, with another, within its `seconds`."""
     for line in sys.stdin:
         request = json.loads(line)
         with watchdog(request.get("seconds", LONGEST)):
-            answers.write(json.dumps(answer(request)) + "\n")
+            answered = json.dumps(answer(request))
+        answers.write(answered + "\n")
 
 
 def die_with_parent() -> None:

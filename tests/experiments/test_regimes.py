@@ -17,6 +17,7 @@ from selfteach.analysis import regime_evidence, regime_page
 from selfteach.analysis.regime_evidence import admission, definition, read_evidence, status
 from selfteach.cli import main
 from selfteach.core import BadCheckpoint, BadValue, Regime, SelfteachError, UnknownName, outcome, premise, registry
+from selfteach.core.serial import write_json
 from selfteach.experiments import admission as measuring
 from selfteach.experiments import measure_regime
 from selfteach.experiments import runs as runs_module
@@ -412,7 +413,7 @@ def test_regimes_are_listed_with_what_is_known_of_them(out: Any, tmp_path: Path)
     code, text, _ = out("regimes", "bandit_small")
     assert code == 0 and "bandit (n_test=12)" in text
     assert text.endswith("not measured: selfteach regimes bandit_small --measure\n")
-    run_cache.write_json(tmp_path / "results/regimes/bandit_small.json", measured())
+    write_json(tmp_path / "results/regimes/bandit_small.json", measured())
     found = next(r for r in json.loads(out("regimes", "--json")[1]) if r["name"] == "bandit_small")
     assert found["status"] == "admitted" and found["sampled"] == [0.5, 0.7] and found["seconds"] == 21.5
     code, text, _ = out("regimes")
