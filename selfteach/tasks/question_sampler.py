@@ -76,15 +76,17 @@ class QuestionSampler(Generic[T]):
         for rank, kind in enumerate(self.kinds):
             want = self.n_test // len(self.kinds) + (rank < self.n_test % len(self.kinds))
             rows.append([])
-            draw, seen = generator(self.seed, "test", kind), set[str]()
+            draw, met = generator(self.seed, "test", kind), set[str]()
             for _ in range(20 * want + 200):
-                if len(seen) == want:
+                if len(rows[-1]) == want:
                     break
                 question = self.draw(draw, kind)
                 identity = self.identity(question)
-                if identity not in seen and (self._is_test_identity(identity) or self.is_held_out(question)):
-                    seen.add(identity)
-                    rows[-1].append(self.to_task(question, f"test/{kind}-{self.unit}/{len(seen)}"))
+                if identity in met:
+                    continue
+                met.add(identity)
+                if self._is_test_identity(identity) or self.is_held_out(question):
+                    rows[-1].append(self.to_task(question, f"test/{kind}-{self.unit}/{len(rows[-1]) + 1}"))
         return tuple(t for turn in zip_longest(*rows) for t in turn if t is not None)
 
     def words(self, demo: Callable[[int], Task], first: Iterable[str]) -> Iterator[str]:

@@ -464,23 +464,13 @@ def with_own_cache(folder: Path) -> dict[str, str]:
     return {**os.environ, "SELFTEACH_CACHE": str(own_cache(folder)), "OMP_NUM_THREADS": "1"}
 
 
-def selfteach(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "selfteach.cli", *words],
-        cwd=folder,
-        env=with_own_cache(folder),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        **more,
-    )
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A tiny run by the command line: (its working folder, its process)."""
     folder = tmp_path_factory.mktemp("cli")
-    return folder, selfteach(folder, "train", "grpo", *TINY, "--json")
+    words = [sys.executable, "-m", "selfteach.cli", "train", "grpo", *TINY, "--json"]
+    env = with_own_cache(folder)
+    return folder, subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_train_ends_with_one_line_of_json_and_leaves_a_model(trained):
@@ -498,40 +488,27 @@ def test_train_ends_with_one_line_of_json_and_leaves_a_model(trained):
     )
 
 
-def test_what_was_trained_is_measured_and_resumed(trained):
-    folder, _ = trained
-    cold = selfteach(
-        folder,
-        "eval",
-        "grpo",
-        "--task",
-        "chain_sum",
-        "--model",
-        "runs/grpo-1/last",
-        "--k",
-        "0",
-        "--tasks",
-        "2",
-        "--decoder-samples",
-        "0",
-        "--json",
-    )
-    assert 0 <= json.loads(cold.stdout.splitlines()[-1])["figures"]["greedy"] <= 1
-    result = selfteach(folder, "eval", "runs/grpo-1", "--k", "2", "--tasks", "4", "--pass-at-k-tasks", "2", "--json")
-    assert result.returncode == 0, result.stderr
-    assert {"accuracy", "pass@2"} <= json.loads(result.stdout)["figures"].keys()
-    again = selfteach(folder, "train", "--resume", "runs/grpo-1", "--json")
-    assert again.returncode == 0 and json.loads(again.stdout)["done"] is True
+def test_what_was_trained_is_measured_and_resumed(trained, out, monkeypatch):
+    monkeypatch.chdir(trained[0])
+    given = ("--model", "runs/grpo-1/last", "--k", "0", "--tasks", "2", "--decoder-samples", "0")
+    _, cold, _ = out("eval", "grpo", "--task", "chain_sum", *given, "--json")
+    assert 0 <= json.loads(cold.splitlines()[-1])["figures"]["greedy"] <= 1
+    code, found, error = out("eval", "runs/grpo-1", "--k", "2", "--tasks", "4", "--pass-at-k-tasks", "2", "--json")
+    assert code == 0, error
+    assert {"accuracy", "pass@2"} <= json.loads(found)["figures"].keys()
+    code, again, _ = out("train", "--resume", "runs/grpo-1", "--json")
+    assert code == 0 and json.loads(again)["done"] is True
 
 
-def test_a_run_is_given_more_steps_and_never_fewer(trained, tmp_path):
+def test_a_run_is_given_more_steps_and_never_fewer(trained, tmp_path, out, monkeypatch):
     run = shutil.copytree(trained[0] / "runs" / "grpo-1", tmp_path / "run", symlinks=True)
-    fewer = selfteach(tmp_path, "train", "--resume", "run", "--steps", "1")
-    assert fewer.returncode == 2 and "steps=1, and run has 2 behind it; give more to go on" in fewer.stderr
-    assert "Traceback" not in fewer.stderr and json.loads((run / "config.json").read_text())["settings"]["steps"] == 2
-    more = selfteach(tmp_path, "train", "--resume", "run", "--steps", "3", "--json")
-    assert more.returncode == 0, more.stderr
-    assert json.loads(more.stdout.splitlines()[-1])["figures"]["steps"] == 3
+    monkeypatch.chdir(tmp_path)
+    code, _, fewer = out("train", "--resume", "run", "--steps", "1")
+    assert code == 2 and "steps=1, and run has 2 behind it; give more to go on" in fewer
+    assert "Traceback" not in fewer and json.loads((run / "config.json").read_text())["settings"]["steps"] == 2
+    code, more, error = out("train", "--resume", "run", "--steps", "3", "--json")
+    assert code == 0, error
+    assert json.loads(more.splitlines()[-1])["figures"]["steps"] == 3
     assert (run / "log" / "events.jsonl").read_text().count('"event": "step"') == 3
 
 

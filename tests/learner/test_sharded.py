@@ -370,7 +370,9 @@ def test_shares_are_of_equal_tokens_and_split_no_unit() -> None:
 
 
 def test_the_gradient_of_every_method_is_that_of_one_process() -> None:
-    start, worst = copy.deepcopy(toy()).float(), {}  # a copy: it is shared by all tests
+    """Where two methods ask the same of the learner, of the first of them."""
+    start, worst = copy.deepcopy(toy()).float(), dict[str, float]()  # a copy: it is shared by all tests
+    met = set[str]()
 
     def on_two(*given: Any) -> Any:
         return recording(*given[:4], replace(given[4], learner="fsdp", world=2, learner_seconds=60.0), None, (), FILES)
@@ -379,6 +381,9 @@ def test_the_gradient_of_every_method_is_that_of_one_process() -> None:
         if not entry.build.__module__.startswith("selfteach."):
             continue
         one = Study(entry(), groups_of(), 64, start, make=RecordingLearner)
+        if one.computed in met:
+            continue
+        met.add(one.computed)
         two = Study(entry(), groups_of(), 64, start, make=on_two)
         if not one.gradient:
             assert not two.gradient, name
@@ -388,7 +393,7 @@ def test_the_gradient_of_every_method_is_that_of_one_process() -> None:
         for n, value in one.metrics.items():
             if isinstance(value, float) and "/loss" in n:
                 np.testing.assert_allclose(two.metrics[n], value, rtol=1e-5, atol=1e-6, err_msg=f"{name} {n}")
-    assert len(worst) > 70 and max(worst.values()) < 1e-6, sorted(worst.items(), key=lambda w: -w[1])[:5]
+    assert len(worst) > 40 and max(worst.values()) < 1e-6, sorted(worst.items(), key=lambda w: -w[1])[:5]
 
 
 # ---- whole runs, and ranks that are lost
@@ -435,7 +440,7 @@ def test_ranks_of_one_machine_listen_to_this_machine_alone() -> None:
 
 def test_a_rank_that_hangs_is_named_after_the_deadline() -> None:
     ranks_module._current.close() if ranks_module._current else None  # type: ignore[func-returns-value]
-    s = LearnerSettings(learner="fsdp", world=2, learner_seconds=10.0)
+    s = LearnerSettings(learner="fsdp", world=2, learner_seconds=5.0)
     run = ShardedLearner.started(WEIGHTS, CAST, model(), 0, s, None, (), FILES)
     worker, begun = run.ranks.workers[0].pid, time.monotonic()
     while ranks_module.NOTHING not in run.ranks._read("at/1") and time.monotonic() - begun < 30:
@@ -443,7 +448,7 @@ def test_a_rank_that_hangs_is_named_after_the_deadline() -> None:
     os.kill(worker, signal.SIGSTOP)
     update = UPDATES["token"]
     begun = time.monotonic()
-    with pytest.raises(RankFailed, match=r"no answer within 10 s \(rank 0: backward.*rank 1: waits for work"):
+    with pytest.raises(RankFailed, match=r"no answer within 5 s \(rank 0: backward.*rank 1: waits for work"):
         run.backward(loss_weights(made(), update), update)
     assert time.monotonic() - begun < 60
     with pytest.raises(RankFailed, match="its ranks have ended"):

@@ -25,6 +25,7 @@ from selfteach.configuration import RunConfig, plan
 from selfteach.core import registry
 from selfteach.core.errors import BadValue
 from selfteach.core.random_keys import key, uniform
+from selfteach.core.serial import plain
 from selfteach.loop.log import read_events
 
 
@@ -132,7 +133,7 @@ def test_a_run_that_is_done_is_only_read(whole: tuple[RunConfig, Path]):
     assert run.done and "step" not in events and "final_eval" not in events
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     for name in ("before", "after", "steps", "tokens"):
-        assert training.plain(run.figures[name]) == figures[name], name
+        assert plain(run.figures[name]) == figures[name], name
 
 
 def test_no_step_is_logged_twice(whole: tuple[RunConfig, Path], tmp_path: Path, mini_folder: Path):

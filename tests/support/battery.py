@@ -121,6 +121,11 @@ class RecordingLearner(LocalLearner):
         super().__init__(*args, **given)
         self.batches: list[tuple[Batch, Update]] = []
         self.gradient: dict[str, torch.Tensor] = {}
+        self.asked = set[str]()  # for which columns, in passes forward
+
+    def forward(self, batch: Batch, want: Sequence[str]) -> None:
+        self.asked.update(want)
+        super().forward(batch, want)
 
     def backward(self, batch: Batch, update: Update) -> Mapping[str, float]:
         self.batches.append((batch, update))
@@ -178,7 +183,15 @@ class Study:
         self.batch, self.dropped, self.sampled = composed.batch, composed.dropped, composed.sampled
         once = replace(stage, updates=tuple(replace(u, epochs=1, minibatches=1) for u in stage.updates))
         self.metrics = learn_batch(self.batch, once, learner, state)
+        self.method, self.learner = method, learner
         self.gradient, self.batches = learner.gradient, learner.batches
+
+    @property
+    def computed(self) -> str:
+        """What is asked of the learner, as text: the same for methods that differ in nothing that it computes."""
+        updates = sorted({str(u) for _, u in self.batches})
+        method = self.method
+        return str((sorted(method.weights.items()), sorted(method.models), updates, sorted(self.learner.asked)))
 
     @property
     def weights(self) -> list[np.ndarray]:
