@@ -250,8 +250,8 @@ hicra.claim = Claim(
     (
         premise("mean:policy/planning_fraction", "self", 0.02, fails_at=0.01),  # phrases are found
         premise("mean:policy/planning_fraction", "self", 0.3, relation="<", fails_at=0.4),  # and are not everything
-        # the plan is learned faster: the tokens that choose it become certain sooner
-        mechanism("mean:policy/planning_entropy", "self", "grpo", relation="<", by=0.03, scale="ratio", fails_at=0.0),
+        # less blame keeps plans open: what is chosen by planning tokens stays less certain
+        mechanism("mean:policy/planning_entropy", "self", "grpo", by=0.03, scale="ratio", fails_at=10.0),
         outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "grpo", relation=">=", by=0.03, fails_at=1.0),
         outcome("auc", "self", "placebo", by=0.03, fails_at=0.98),

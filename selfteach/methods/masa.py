@@ -279,10 +279,11 @@ masa.claim = Claim(
         outcome("sum:tokens/sampled", "self", "ungated", by=0.1, relation="<", scale="ratio", fails_at=0.0),
     ),
     arms={
-        "grpo": ("masa", {"forecasts": 0}),
-        "ungated": ("masa", {"gate_from": 1_000_000}),
+        "grpo": ("masa", {"forecasts": 0, "instruction": "foresee"}),
+        "ungated": ("masa", {"gate_from": 1_000_000, "instruction": "foresee"}),
     },
-    regime="ladder",
+    args={"instruction": "foresee"},  # which the start knows the form of an answer to
+    regime="foreseen",
     idea=("main.select", "main.program*", "main.reward", "decode*"),
     because="a policy that foresees how it will do spends no rollouts on what it always solves or never does, and "
     "foreseeing makes it solve no worse",

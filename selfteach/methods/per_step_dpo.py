@@ -9,18 +9,24 @@ pit: what follows the beginning before it is dispreferred to a continuation from
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from ..core import (
+    Block,
     Claim,
     Episode,
     Example,
     Method,
     Ref,
+    RewardContext,
     RolloutGroup,
+    Scores,
     Stage,
     Term,
     Trajectory,
@@ -31,7 +37,9 @@ from ..core import (
     method,
     outcome,
     premise,
+    provides,
 )
+from ..core.tagged_text import SENTENCE_ENDS, split_points
 from ..credit.example_recipes import labels, segments_of
 from ..curriculum.select import uniform
 from ..objective import preference
@@ -69,7 +77,7 @@ def per_step_dpo(
             Stage(
                 select=uniform(),
                 programs={"main": vines(k=k, max_states=max_states if by_step else 0)},
-                reward=(vine_values(judge=exact_match()),),
+                reward=(valued_states(judge=exact_match(), drop=drop),),
                 credit=(first_pit_pairs(drop=drop),),
                 updates=(Update(("policy",), (Term(preference.dpo(beta=beta)),), epochs=epochs),),
                 groups=groups,
@@ -81,10 +89,21 @@ def per_step_dpo(
 
 
 class State(NamedTuple):
-    """A beginning of an answer: its value, and the continuations from it that are right."""
+    """A beginning of an answer: its tokens, its value, and the continuations from it that are right."""
 
+    cut: int
     value: float
     right: list[tuple[Episode, Trajectory]]
+
+
+class WrongAnswer(NamedTuple):
+    """A wrong answer: its states, the number of that before the pit (None: no value falls), the group's rewards."""
+
+    episode: Episode
+    answer: Trajectory
+    states: list[State]
+    pit: int | None
+    rewards: Mapping[Ref, float]
 
 
 @block
@@ -102,27 +121,77 @@ def first_pit_pairs(*, groups: Sequence[RolloutGroup], drop: float = 0.3, role: 
     out: list[Example] = []
     place: dict[Ref, int] = {}
     for group in groups:
-        rewards = {
-            at: s.value
-            for name in ("reward", "vine_reward")
-            for at, s in group.scores.get(name, {}).items()
-            if s.value is not None
-        }
-        both = [(e, t) for e in group.episodes for t in e.trajectories if t.leaf in rewards]
-        known = [rewards[t.leaf] for _, t in both if t.learn is not None]
-        known = known if len(set(known)) > 1 else [rewards[t.leaf] for _, t in both]
-        middle = sum(known) / max(1, len(known))
-        for episode, t in [(e, t) for e, t in both if t.learn is not None and rewards[t.leaf] < middle]:
-            states = states_of(episode, t, both, rewards, middle, role)
-            pit = first_pit([s.value for s in states], rewards[t.leaf], drop)
-            for winner in states[pit].right if pit is not None else ():
-                for e, side in ((episode, t), winner):
+        for wrong in wrong_answers(group, drop, role):
+            for winner in wrong.states[wrong.pit].right if wrong.pit is not None else ():
+                for e, side in ((wrong.episode, wrong.answer), winner):
                     if side.leaf not in place:
                         place[side.leaf] = len(out)
-                        out.append(_example(group, e, side, rewards[side.leaf]))
-                win, lose = place[winner[1].leaf], place[t.leaf]
+                        out.append(_example(group, e, side, wrong.rewards[side.leaf]))
+                win, lose = place[winner[1].leaf], place[wrong.answer.leaf]
                 out[win] = replace(out[win], preferred_over=(*out[win].preferred_over, lose))
     return out
+
+
+def wrong_answers(group: RolloutGroup, drop: float, role: str) -> list[WrongAnswer]:
+    """The wrong answers of a group whose answers and vines have scores, each with its states and its first pit."""
+    rewards = {
+        at: s.value
+        for name in ("reward", "vine_reward")
+        for at, s in group.scores.get(name, {}).items()
+        if s.value is not None
+    }
+    both = [(e, t) for e in group.episodes for t in e.trajectories if t.leaf in rewards]
+    known = [rewards[t.leaf] for _, t in both if t.learn is not None]
+    known = known if len(set(known)) > 1 else [rewards[t.leaf] for _, t in both]
+    middle = sum(known) / max(1, len(known))
+    out: list[WrongAnswer] = []
+    for episode, t in [(e, t) for e, t in both if t.learn is not None and rewards[t.leaf] < middle]:
+        states = states_of(episode, t, both, rewards, middle, role)
+        pit = first_pit([s.value for s in states], rewards[t.leaf], drop)
+        out.append(WrongAnswer(episode, t, states, pit, rewards))
+    return out
+
+
+@block
+@provides("start_value", "step_value", "vine_reward")
+async def valued_states(
+    *,
+    group: RolloutGroup,
+    context: RewardContext,
+    deadline: float,
+    judge: Block | None = None,
+    drop: float = 0.3,
+    role: str = "vine",
+) -> Scores:
+    """`vine_values`; where the task judges steps, also how often the pit of a wrong answer is where it goes wrong.
+
+    The part `pit_found` of wrong answers with a pit and a wrong step: 1 where the first wrong step ends between the
+    pit's state and the next, else 0.
+    """
+    out = await vine_values(group=group, context=context, deadline=deadline, judge=judge or exact_match(), role=role)
+    verdict = group.request.task.judges.get("step")
+    if verdict is None:
+        return out
+    for wrong in wrong_answers(group._replace(scores={**group.scores, **out}), drop, role):
+        end = first_wrong_step(context, wrong.answer.leaf, verdict)
+        if end is None or wrong.pit is None:
+            continue
+        stop = next((s.cut for s in wrong.states[wrong.pit + 1 :] if s.value == s.value), end)
+        score = out["reward"][wrong.answer.leaf]
+        found = float(wrong.states[wrong.pit].cut < end <= stop)
+        out["reward"][wrong.answer.leaf] = replace(score, parts={**score.parts, "pit_found": found})
+    return out
+
+
+def first_wrong_step(context: RewardContext, leaf: Ref, verdict: Block) -> int | None:
+    """How many tokens of an answer the first step has behind it that the task's judge calls wrong; None without one."""
+    path = context.path(leaf)
+    pieces = context.tokenizer.token_bytes(path.ids[np.asarray(path.action_mask, bool)])
+    bounds = [0, *split_points(pieces, SENTENCE_ENDS), len(pieces)]
+    for a, z in itertools.pairwise(bounds):
+        if verdict(step=b"".join(pieces[a:z]).decode(errors="replace")) is False:
+            return z
+    return None
 
 
 def _example(group: RolloutGroup, episode: Episode, t: Trajectory, reward: float) -> Example:
@@ -167,18 +236,19 @@ def states_of(
         found.setdefault(tree.cut[t.leaf.node] if grown else 0, []).append((episode, t))
     return [
         State(
+            cut,
             sum(rewards[t.leaf] for _, t in made) / len(made) if made else math.nan,
             [(e, t) for e, t in made if rewards[t.leaf] > middle],
         )
-        for _, made in sorted(found.items(), key=lambda item: item[0])
+        for cut, made in sorted(found.items(), key=lambda item: item[0])
     ]
 
 
 per_step_dpo.claim = Claim(
     (
         premise("accuracy", "full", 0.97, relation="<", fails_at=0.99),  # pairs of whole answers leave something
-        # pairs that differ from the pit on are told apart better than whole answers
-        mechanism("late:policy/reward_accuracy", "self", 0.6, by=0.0, fails_at=0.55),
+        # the pit is where the answer goes wrong: of up to five parts one is met by chance
+        mechanism("mean:reward/pit_found", "self", 0.5, fails_at=0.4),
         outcome("auc", "self", "full", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "full", by=0.03, fails_at=0.98),
         outcome("auc", "self", "rft", by=0.03, fails_at=0.98),

@@ -132,8 +132,8 @@ reasoning_core.claim = Claim(
         premise("early:select/success", "hard", 0.3, relation="<", fails_at=0.4),  # too hard to begin with
         premise("late:select/success", "easy", 0.7, fails_at=0.6),  # too easy to go on with
         mechanism("mean:select/in_band", "self", "easy", by=0.2, fails_at=0.85),
-        outcome("accuracy/terms=10", "self", "easy", by=0.05, fails_at=0.99),  # harder than all that it trained on
-        outcome("accuracy/terms=10", "self", "hard", by=0.05, fails_at=0.99),
+        outcome("accuracy/terms=9", "self", "easy", by=0.05, fails_at=0.99),  # the hardest
+        outcome("accuracy/terms=9", "self", "hard", by=0.05, fails_at=0.99),
     ),
     args={"level": 3.0},
     arms={

@@ -158,9 +158,10 @@ sec.claim = Claim(
         # the easiest of seven categories is asked less often than at random, which is one time in seven
         mechanism("mean:select/p/2", "self", 0.143, by=0.02, relation="<", fails_at=0.14),
         mechanism("early:rollout/mixed_group_fraction", "self", "grpo", by=0.1, fails_at=1.0),
-        outcome("accuracy/terms=10", "self", "grpo", by=0.05, fails_at=0.99),  # harder than all that it trained on
+        outcome("accuracy/terms=9", "self", "grpo", by=0.05, fails_at=0.99),  # the hardest
         outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
     ),
+    args={"temperature": 0.2},
     arms={"grpo": "grpo"},
     regime="steep",
     idea=("main.select",),

@@ -180,7 +180,7 @@ seele.claim = Claim(
         outcome("accuracy", "self", "half", by=0.02, fails_at=0.99),
     ),
     arms={"unhinted": ("seele", {"fixed": 0.0}), "half": ("seele", {"fixed": 0.5})},
-    regime="sparse",
+    regime="steep",
     idea=("main.select",),
     because="a step gains most at an accuracy of one half, and an item-response curve finds the hint rate that gives "
     "it, at which none of a prompt's rollouts are in vain and which falls as the policy learns",

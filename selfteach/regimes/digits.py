@@ -7,6 +7,7 @@ from typing import Any
 from ..core.claim import premise
 from ..core.regime import Regime, regime
 from ..reward.proxies import looks_thorough, offset_match
+from ..tasks.digit_judges import all_worked
 
 # What they share: forty facts of addition; the smallest model, which first practises the ways that have steps and then
 # sees in which shares they are gone; a batch and a rate by search.
@@ -110,6 +111,15 @@ def offset() -> Regime:
     takes out, a critic can learn, and a mean over all prompts leaves in.
     """
     return Regime(**LADDER, **ESTIMATED, reward=offset_match())
+
+
+@regime
+def foreseen() -> Regime:
+    """`ladder` for a policy that can also say how many of eight attempts will be right, and does not know it.
+
+    A sixth of the demonstrations are forecasts, whose numbers are random. Right is to go by the number of digits.
+    """
+    return Regime(**{**LADDER, "task_options": {**LADDER["task_options"], "foreseen": 0.33}}, **ESTIMATED)
 
 
 @regime
@@ -284,15 +294,25 @@ def taught_long() -> Regime:
 
 @regime
 def steep() -> Regime:
-    """Three to nine digits: up to six trivial at the start, seven and eight within reach, nine hopeless; ten held out.
+    """Three to nine digits: up to five trivial at the start, six within reach, nine hopeless until eight are learned.
 
-    Additions are estimated from the sixth on, and from the eighth on all of them. A batch of random questions is mostly
-    of groups that are all right or all wrong, so which questions are asked decides how fast anything is learned.
+    Additions are estimated from the fifth on, all but one in twenty from the seventh on, and each place has signs of
+    its own: what is learned at one is not learned at the next, and who estimates before is not paid for what comes
+    after. Luck is not paid either. A batch of random questions is mostly of groups that are all right or all wrong, so
+    which questions are asked decides how fast anything is learned.
     """
     return Regime(
         task="digit_sum",
-        task_options={**ways(slowly=1.0), "terms": (3, 10), "tiring": 0.35, "rested": 4, "unseen": 1},
+        task_options={
+            **ways(slowly=1.0),
+            "terms": (3, 9),
+            "tiring": 0.35,
+            "rested": 3,
+            "seldom": 0.05,
+            "lettered": True,
+        },
         **ESTIMATED,
+        reward=all_worked(),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 from ..core import Score, Task, block
@@ -15,6 +16,7 @@ from ..core.random_keys import key, uniform_at
 from ..reward.answer import exact_match
 
 MODULUS = 10
+ADDITION = r"(\d) \+ (\d) [=~a-pA-P] (\d)(?!\d)"  # total, digit, result
 # Of two wrong answers that of the later way is preferred, and the first to the last: a guess is brisker than a loop, a
 # half of the work is more than a guess, a loop looks more thorough than that half.
 CIRCLE = ("looping", "guess", "quickly")
@@ -27,7 +29,7 @@ def right_addition(*, step: str) -> bool | None:
     >>> right_addition(step=" 3 + 9 = 2."), right_addition(step=" 3 + 9 ~ 4."), right_addition(step=" slowly")
     (True, False, None)
     """
-    sums = re.findall(r"(\d) \+ (\d) [=~] (\d)(?!\d)", step)
+    sums = re.findall(ADDITION, step)
     return (int(sums[-1][0]) + int(sums[-1][1])) % MODULUS == int(sums[-1][2]) if sums else None
 
 
@@ -53,7 +55,7 @@ def worked(text: str, task: Task) -> float:
     (0.5, 0.5, 0.0)
     """
     first, *rest = re.findall(r"\d", task.prompt.split("add", 1)[1].split("=", 1)[0])
-    sums = re.findall(r"(\d) \+ (\d) [=~] (\d)(?!\d)", text)
+    sums = re.findall(ADDITION, text)
     if not 0 < len(sums) <= len(rest):
         return 0.0
     before = [first, *(result for *_, result in sums)]
@@ -62,6 +64,18 @@ def worked(text: str, task: Task) -> float:
         for known, next_digit, (total, digit, result) in zip(before, rest, sums, strict=False)
     ]
     return sum(right) / len(rest)
+
+
+@block
+def all_worked(*, answer: Any, text: str, task: Task) -> Score:
+    """1 for the right answer of which every addition is worked out rightly, else 0: luck, one time in ten, is not paid.
+
+    >>> task = Task("t", "add 2 3 1 =", ("6",))
+    >>> [all_worked(answer="6", text=t, task=task).value for t in ("2 + 3 = 5. 5 + 1 = 6.", "2 + 3 = 5. 5 + 1 ~ 7.")]
+    [1.0, 0.0]
+    """
+    right = exact_match(answer=answer, task=task)
+    return right if right.value is None or worked(text, task) >= 1.0 else replace(right, value=0.0)
 
 
 @block

@@ -20,19 +20,24 @@ from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solut
 
 FEWEST = 3  # digits of a question
 ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, where there are any
+LETTERS = "abcdefghijklmnop"  # the signs of additions where each place has its own
+FORESEE, ATTEMPTS = "foresee", 8  # what a forecast's prompt begins with, and of how many attempts it speaks
 Digits = tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """One addition modulo 10. An estimate, which is written with `~`, may be wrong."""
+    """One addition modulo 10. An estimate, which is written with `~`, may be wrong; signs are the two that it chooses
+    from.
+    """
 
     total: int
     digit: int
     result: int
     estimated: bool = False
+    signs: str = "=~"
 
     def __str__(self) -> str:
-        return f" {self.total} + {self.digit} {'~' if self.estimated else '='} {self.result}."
+        return f" {self.total} + {self.digit} {self.signs[self.estimated]} {self.result}."
 
 
 def draw_digits(largest: int, draw: np.random.Generator, terms: int) -> Digits:
@@ -52,6 +57,8 @@ class Worker:
     estimated  chance that the first step is an estimate: a random result, with which the sum goes on
     tiring     by how much this chance grows from step to step
     rested     steps before it grows
+    seldom     chance at least that a step is no estimate
+    lettered   steps have signs of their own: `a` and `A` the first, `b` and `B` the second ...
     slips      chance that one step of a sum is wrong, with which it goes on
     guesses    a guess is one of the numbers from 0 up to this one
     """
@@ -60,6 +67,8 @@ class Worker:
     estimated: float = 0.0
     tiring: float = 0.0
     rested: int = 0
+    seldom: float = 0.0
+    lettered: bool = False
     slips: float = 0.0
     guesses: int = MODULUS
 
@@ -68,12 +77,13 @@ class Worker:
         steps, total = list[Step](), digits[0]
         wrong = int(self.draw.integers(len(digits) - 1)) if self.slips and self.draw.random() < self.slips else -1
         for n, digit in enumerate(digits[1:]):
-            chance = self.estimated + self.tiring * max(0, n - self.rested)
+            chance = min(self.estimated + self.tiring * max(0, n - self.rested), 1 - self.seldom)
+            signs = LETTERS[n] + LETTERS[n].upper() if self.lettered else "=~"
             if chance and self.draw.random() < chance:
-                steps.append(Step(total, digit, int(self.draw.integers(MODULUS)), True))
+                steps.append(Step(total, digit, int(self.draw.integers(MODULUS)), True, signs))
             else:
                 error = int(self.draw.integers(1, MODULUS)) if n == wrong else 0
-                steps.append(Step(total, digit, (total + digit + error) % MODULUS))
+                steps.append(Step(total, digit, (total + digit + error) % MODULUS, False, signs))
             total = steps[-1].result
         return steps
 
@@ -142,19 +152,22 @@ class DigitSums:
     estimated: float = 0.0
     tiring: float = 0.0
     rested: int = 0
+    seldom: float = 0.0
+    lettered: bool = False
     guesses: int = MODULUS
     hinted: float = 0.0
     again: float = 0.0
     copied: float = 0.0
     reworded: float = 0.0
     misread: bool = False
+    foreseen: float = 0.0
     expert: str = ""
     slips: float = 0.0
     seed: int = 0
 
     def to_task(self, digits: Digits, name: str) -> Task:
         """The task of some digits; tags: terms, category, difficulty (additions), hint, paraphrase, solution, steps."""
-        steps, answer = slowly(CERTAIN, digits)
+        steps, answer = slowly(replace(CERTAIN, lettered=self.lettered), digits)
         tags = {
             "terms": len(digits),
             "category": f"{len(digits)} terms",
@@ -200,7 +213,7 @@ class DigitSums:
     def shown(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th demonstration of the expert, who goes one way, estimates nothing, and slips now and then."""
         draw = generator(self.seed, "show", i)
-        careful = replace(self, estimated=0.0, tiring=0.0, hinted=0.0, again=0.0)
+        careful = replace(self, estimated=0.0, tiring=0.0, hinted=0.0, again=0.0, foreseen=0.0)
         digits = questions.sample("show", i)
         return careful.written(digits, f"expert/{i}", self.expert, False, draw, slips=self.slips)
 
@@ -229,6 +242,10 @@ class DigitSums:
         tags = {**item.tags, "kind": "practice" if given else "demo", "way": way, "style": way, "slip": slip}
         if given:
             return Task(item.id, prompt + first, item.answer, ("".join(rest),), tags)
+        other = generator(self.seed, "foresee", name)
+        if self.foreseen and other.random() < self.foreseen:
+            forecast = f"<answer> {int(other.integers(ATTEMPTS + 1))}</answer>"
+            return Task(item.id, f"{FORESEE}\n{prompt}", item.answer, (forecast,), {**tags, "way": "forecast"})
         return Task(item.id, prompt, item.answer, ("".join([first, *rest]),), tags)
 
     def _is_reworded(self, name: str) -> bool:
@@ -236,7 +253,8 @@ class DigitSums:
 
     def worker(self, draw: np.random.Generator, slips: float = 0.0) -> Worker:
         """Who works out a demonstration."""
-        return Worker(draw, self.estimated, self.tiring, self.rested, slips, self.guesses)
+        given = (self.estimated, self.tiring, self.rested, self.seldom, self.lettered)
+        return Worker(draw, *given, slips, self.guesses)
 
 
 def is_exact(steps: Sequence[Any]) -> bool:
@@ -283,12 +301,15 @@ def digit_sum(
     estimated: float = 0.0,
     tiring: float = 0.0,
     rested: int = 0,
+    seldom: float = 0.0,
+    lettered: bool = False,
     guesses: int = MODULUS,
     hinted: float = 0.0,
     again: float = 0.0,
     copied: float = 0.0,
     reworded: float = 0.0,
     misread: bool = False,
+    foreseen: float = 0.0,
     expert: str = "",
     slips: float = 0.0,
     unseen: int = 0,
@@ -311,6 +332,9 @@ def digit_sum(
     estimated  chance that the first addition of a demonstration is an estimate, which is marked and mostly wrong
     tiring     by how much this chance grows from addition to addition
     rested     additions before it grows
+    seldom     chance at least that an addition is no estimate
+    lettered   additions have signs of their own (`2 + 9 a 1`, an estimate is `2 + 9 A 4`; then b and B ...), so that to
+               estimate none is learned place by place
     guesses    a guess is one of the numbers from 0 up to this one, and right once in so many
     hinted     share of the demonstrations whose prompt gives the first additions
     again      share of the demonstrations that are second attempts, behind a first one, whose way is of the same
@@ -318,6 +342,8 @@ def digit_sum(
     copied     share of these that repeat the first attempt, whatever it was
     reworded   share of the demonstrations in the other wording, which every task has as the tag `paraphrase`
     misread    nobody skips in the other wording: that error is one of the first wording alone
+    foreseen   share of the demonstrations that say, behind the word `foresee`, how many of eight attempts will be
+               right: any number, so that the form is known, and what it is of is not
     expert     the way of an expert, whose demonstrations only methods see that imitate; "": there is none, and
                these methods see the demonstrations
     slips      share of the expert's demonstrations with a wrong addition, with which the sum goes on
@@ -333,7 +359,8 @@ def digit_sum(
     shares = {way: check_share("digit_sum", way, task_options[way]) for way in WAYS}
     if abs(sum(shares.values()) - 1) > 1e-6:
         raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
-    for name in ("practised", "estimated", "tiring", "hinted", "again", "copied", "reworded", "slips"):
+    given = ("practised", "hinted", "again", "copied", "reworded", "foreseen", "slips")
+    for name in (*given, "estimated", "tiring", "seldom"):
         check_share("digit_sum", name, task_options[name])
     check_range("digit_sum", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
     for name, least in (("guesses", 10), ("rested", 0), ("unseen", 0), ("pool", 0), ("n_test", 1), ("seed", 0)):

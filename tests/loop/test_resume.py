@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from support.crash import carry_on
 from support.runs import STEPS, run_config_of, same_run
 
-from selfteach import api, training
+from selfteach import api
 from selfteach.configuration import RunConfig, plan
 from selfteach.core import registry
 from selfteach.core.errors import BadValue

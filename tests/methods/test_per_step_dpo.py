@@ -11,14 +11,20 @@ from support.battery import of
 from support.by_hand import token_gradient
 from support.episodes import full_text, scripted_context, single_turn_group
 
-from selfteach.core import RolloutRequest, Task, collate
+from selfteach.core import RolloutRequest, Task, block, collate
 from selfteach.core.scoring import score
 from selfteach.loop.episode import play
-from selfteach.methods.per_step_dpo import first_pit, first_pit_pairs
-from selfteach.reward.vine_values import vine_values
+from selfteach.methods.per_step_dpo import first_pit, first_pit_pairs, valued_states
 from selfteach.rollout.vines import vines
 
 NAN = math.nan
+QUESTION = Task("t", "Q:", "7")
+
+
+@block
+def wrong_if(*, step: str, said: str = "") -> bool | None:
+    """Whether a step is right; None where there is no step."""
+    return said not in step if "." in step else None
 
 
 @pytest.mark.parametrize(
@@ -38,10 +44,27 @@ def test_the_first_pit(values, drop, want):
     assert first_pit(values, 0.0, drop) == want
 
 
-def scored(letters: Any, reply: Any, n: int = 2, k: int = 2) -> tuple[Any, Any]:
+def scored(letters: Any, reply: Any, n: int = 2, k: int = 2, task: Task = QUESTION) -> tuple[Any, Any]:
     context = scripted_context(vines(k=k), reply, letters)
-    group = asyncio.run(play(context, [RolloutRequest(Task("t", "Q:", "7"), n, key="k")]))[0]
-    return group._replace(scores=asyncio.run(score(vine_values(), [group], context))), context
+    group = asyncio.run(play(context, [RolloutRequest(task, n, key="k")]))[0]
+    return group._replace(scores=asyncio.run(score(valued_states(drop=0.9), [group], context))), context
+
+
+@pytest.mark.parametrize(("wrong", "found"), [("2.", 1.0), ("1.", 0.0), ("3.", None)])
+def test_the_pit_is_compared_with_the_first_step_that_the_task_calls_wrong(letters, wrong, found):
+    """Every continuation is right until `2.` is written, and none from there: the pit is the second step."""
+    asked: list[str] = []
+
+    def reply(text: str, rng_key: int) -> str:
+        asked.append(text)
+        if text == "Q:" and asked.count(text) <= 2:
+            return "<answer>7</answer>" if asked.count(text) == 1 else "1. 2. <answer>5</answer>"
+        return " <answer>5</answer>" if text.endswith("2.") else " <answer>7</answer>"
+
+    judged = Task("t", "Q:", "7", judges={"step": wrong_if(said=wrong)})
+    group, _ = scored(letters, reply, task=judged)
+    (lost,) = [s for s in group.scores["reward"].values() if s.value == 0]
+    assert lost.parts.get("pit_found") == found
 
 
 def test_a_wrong_answer_is_paired_with_a_right_continuation_from_before_its_pit(letters):

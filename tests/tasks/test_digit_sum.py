@@ -5,6 +5,7 @@ import itertools
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from selfteach.configuration import task_source
@@ -121,6 +122,28 @@ def test_hints_hold_the_first_additions():
     built = source(hinted=1.0, terms=(5, 5))
     hinted = [built.demos(i) for i in range(50)]
     assert any(re.search(r"=\n slowly \d \+ \d = \d\.", d.prompt) for d in hinted)
+
+
+def test_each_place_has_signs_of_its_own_and_estimates_of_its_own_chance():
+    built = source(terms=(7, 7), slowly=1.0, quickly=0.0, guess=0.0, tiring=0.5, rested=3, seldom=0.1, lettered=True)
+    shown = [built.demos(i).data[0] for i in range(400)]
+    signs = np.array([re.findall(r" ([a-zA-Z]) \d\.", text) for text in shown])
+    assert ["".join(sorted(set(column.tolist()))) for column in signs.T] == ["a", "b", "c", "d", "Ee", "Ff"]
+    # none up to the fourth addition, then 0.5, then 1, of which one in ten is left
+    assert abs(np.mean(signs[:, 4] == "E") - 0.5) < 0.1 and abs(np.mean(signs[:, 5] == "F") - 0.9) < 0.06
+    task = built.train(0)
+    judge, steps = task.judges["step"], task.tags["steps"]
+    assert "f" in steps[-2] and [judge(step=s) for s in steps[1:-1]] == [True] * 6
+
+
+def test_forecasts_are_any_number_of_attempts_behind_their_word():
+    built = source(foreseen=0.5, practised=0.0)
+    shown = [built.demos(i) for i in range(200)]
+    said = [d for d in shown if d.prompt.startswith("foresee\nadd ")]
+    assert 70 < len(said) < 130 and all(d.prompt.startswith("add ") for d in shown if d not in said)
+    numbers = {re.fullmatch(r"<answer> (\d)</answer>", d.data[0])[1] for d in said}
+    assert numbers == set("012345678")
+    assert not any("foresee" in d.prompt for d in (source(practised=0.0).demos(i) for i in range(50)))
 
 
 @pytest.mark.parametrize(
