@@ -194,7 +194,7 @@ laser_d.claim = Claim(
         outcome("accuracy", "self", "grpo", by=0.03, relation="~", fails_at=0.5),
     ),
     arms={"grpo": "grpo"},
-    regime="verbose",
+    regime="overlong",
     idea=("main.reward",),
     because="a bonus within a target length shortens right answers without a penalty on those that must be long, and "
     "the target falls as the policy finds shorter ones",

@@ -236,7 +236,7 @@ def norm_apart(
 
 lead.claim = Claim(
     (
-        premise("length_right", "correct", 30.0, by=0.0, fails_at=29.0),  # 28 tokens write every addition once
+        premise("length_right", "correct", 36.0, by=0.0, fails_at=32.0),  # thirty tokens write every addition once
         # the weight leaves its beginning, one half, for what varies more and has more to gain
         mechanism("late:reward/correctness_weight", "self", 0.5, by=0.05, fails_at=0.52),
         # right answers come nearer to the length that their group aims at than those of correctness alone
@@ -247,7 +247,7 @@ lead.claim = Claim(
     ),
     arms={"correct": ("lead", {"static": 1.0, "limit": 81}), "even": ("lead", {"static": 0.5, "limit": 81})},
     args={"limit": 81},  # tokens of an answer, at most
-    regime="verbose",
+    regime="overlong",
     idea=("main.reward",),
     because="length is weighed by what it has left to gain and only once answers are right, and is aimed at what the "
     "policy's own right answers need",

@@ -60,14 +60,14 @@ def open_rs(
 
 open_rs.claim = Claim(
     (
-        premise("length_right", "accuracy", 30.0, by=0.0, fails_at=29.0),  # 28 tokens write every addition once
+        premise("length_right", "accuracy", 36.0, by=0.0, fails_at=32.0),  # thirty tokens write every addition once
         mechanism("length_right", "self", "accuracy", by=0.1, relation="<", scale="ratio", fails_at=28.0),
         outcome("length", "self", "accuracy", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "accuracy", by=0.03, relation=">=", fails_at=1.0),
     ),
     arms={"accuracy": ("open_rs", {"cosine": False, "temperature": 1.0, "beta": 0.0})},
     args={"limit": 81, "temperature": 1.0, "beta": 0.0},  # tokens of an answer, at most
-    regime="verbose",
+    regime="overlong",
     idea=("main.reward",),
     because="a cosine over the length keeps answers within the limit at the same accuracy",
 )

@@ -65,7 +65,8 @@ def pipo(
     sampled the batch. Until `window` means are known nothing is learned twice. verify=False learns every batch again,
     phi = 1, without looking whether it helped. Differences: the means are those before the new batch, as in the
     paper (the code's window holds the new one too); of equal means xi is 0 (there the std is then 1); the KL penalty of
-    the code (1e-3) is left out. Metrics: policy/xi, and policy/setback, 1 where xi is below 0.
+    the code (1e-3) is left out. Metrics: policy/xi, policy/phi, and
+    policy/setback, 1 where xi is below 0.
     """
     base = policy_method(
         credit=(new_batch(), previous_batch(), norm(), verified_improvement(window=window, lam=lam, verify=verify)),
@@ -118,7 +119,7 @@ def _marked(example: Example, previous: float) -> Example:
 
 @block
 @stateful(lambda: {"means": []})
-@provides("xi")
+@provides("xi", "phi")
 def verified_improvement(
     *,
     adv: Seq,
@@ -137,8 +138,8 @@ def verified_improvement(
         A'_i = clip(G A_i / sum_j |A_j| phi(xi), -bound, bound),   phi(x) = x where x >= 0, else lam x
 
     Args: adv, reward, previous f64[S] (1: of the batch before); group i64[S]; state {"means"}. verify=False: phi = 1.
-    Returns: (adv f64[S], unchanged for the new batch; xi f64[S], the same for all; the next state). Until `window`
-    means are known the batch before has the advantage 0.
+    Returns: (adv f64[S], unchanged for the new batch; xi and phi f64[S], the same for all; the next state). Until
+    `window` means are known the batch before has the advantage 0.
 
     xi is (0.75 - 0.25) / 0.3536 = sqrt 2; the answers before share the advantage 2 * 1/2 and 2 * -1/2.
 
@@ -163,7 +164,8 @@ def verified_improvement(
     if not old.all():
         means = [*means, float(reward[~old].sum() / (~old).sum())][-window:]
     known = np.zeros(len(adv)) if np.isnan(xi) else np.full(len(adv), xi)
-    return {"adv": Column("seq", shaped), "xi": Column("seq", known)}, {"means": means}
+    columns = {"adv": shaped, "xi": known, "phi": np.full(len(adv), phi)}
+    return {name: Column("seq", values) for name, values in columns.items()}, {"means": means}
 
 
 @block
@@ -179,15 +181,16 @@ def previous_rows(*, previous: Token, wanted: bool = True) -> Token:
 @zero_when("adv")
 @logged("clip_fraction", lambda logp, old_logp, adv, low, high: clipped_tokens(logp, old_logp, adv, low, high, None))
 @logged("xi", lambda xi: xi)
+@logged("phi", lambda phi: phi)
 @logged("setback", lambda xi: xi < 0)
 def reinforced_ratio(
-    *, logp: Token, old_logp: Token, adv: Token, xi: Token, low: float = 0.2, high: float = 0.2
+    *, logp: Token, old_logp: Token, adv: Token, xi: Token, phi: Token, low: float = 0.2, high: float = 0.2
 ) -> Token:
-    """`clipped_ratio` on the batch before, which reports `xi` and how often it is below 0 (`setback`).
+    """`clipped_ratio` on the batch before, which reports `xi`, `phi`, and how often xi is below 0 (`setback`).
 
-    Args: logp, old_logp, adv, xi f[N]. Returns: l f[N]. Scope: token.
+    Args: logp, old_logp, adv, xi, phi f[N]. Returns: l f[N]. Scope: token.
     """
-    del xi
+    del xi, phi
     return clipped_ratio(logp=logp, old_logp=old_logp, adv=adv, low=low, high=high)
 
 
@@ -197,7 +200,7 @@ pipo.claim = Claim(
         premise("accuracy", "grpo", 0.8, relation="<", by=0.0, fails_at=0.9),
         premise("mean:policy/setback", "self", 0.1, fails_at=0.05),
         # batches are learned again where they had helped, and hardly where they had not
-        mechanism("mean:policy/xi", "self", 0.0, by=0.2, fails_at=0.1),
+        mechanism("mean:policy/phi", "self", 0.0, by=0.2, fails_at=0.1),
         outcome("accuracy", "self", "grpo", by=0.05, fails_at=0.96),
         outcome("accuracy", "self", "unverified", by=0.05, fails_at=0.96),
         outcome("auc", "self", "grpo", relation=">=", by=0.03, fails_at=1.0),

@@ -104,7 +104,7 @@ sar.claim = Claim(
         outcome("accuracy", "self", "grpo", by=0.03, relation="~", fails_at=0.5),
     ),
     arms={"grpo": "grpo"},
-    regime="verbose",
+    regime="overlong",
     idea=("main.credit",),
     because="what repeats or fills is as likely without the question, so that it lowers the self-aligned reward",
 )

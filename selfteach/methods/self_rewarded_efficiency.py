@@ -99,7 +99,7 @@ def excesses(lengths: list[int]) -> list[float]:
 
 self_rewarded_efficiency.claim = Claim(
     (
-        premise("length_right", "plain", 30.0, by=0.0, fails_at=29.0),  # 28 tokens write every addition once
+        premise("length_right", "plain", 36.0, by=0.0, fails_at=32.0),  # thirty tokens write every addition once
         premise("early:reward/spread", "plain", 0.8, relation="<", fails_at=0.9),  # right answers differ in length
         # right answers come nearer to the shortest of their group
         mechanism("late:reward/spread", "self", "plain", by=0.05, fails_at=1.0e3),
@@ -111,7 +111,7 @@ self_rewarded_efficiency.claim = Claim(
         "plain": ("self_rewarded_efficiency", {"alpha": 0.0}),
         "fixed": ("self_rewarded_efficiency", {"dynamic": False}),
     },
-    regime="verbose",
+    regime="overlong",
     idea=("main.reward",),
     because="the shortest of a policy's own right answers shows how short they can be, question by question",
 )
