@@ -129,7 +129,8 @@ def logged_summaries(folder: Path) -> dict[str, float]:
 
     The mean over the first quarter of the steps (`early:NAME`), over the last quarter (`late:NAME`) and over all
     (`mean:NAME`), and the sum (`sum:NAME`). The standard deviation over the steps as a share of the mean
-    (`spread:NAME`), and the median change from a step to the next, |log(b / a)| (`jitter:NAME`); of what is positive.
+    (`spread:NAME`), of what is nowhere negative, and the median change from a step to the next, |log(b / a)|
+    (`jitter:NAME`), of what is positive.
     """
     metrics: dict[str, list[float]] = {}
     for e in read_events(folder / "log"):
@@ -146,7 +147,8 @@ def logged_summaries(folder: Path) -> dict[str, float]:
         quarter = max(1, len(values) // 4)
         parts = {"early": values[:quarter], "late": values[-quarter:], "mean": values}
         out |= {f"{part}:{name}": sum(some) / len(some) for part, some in parts.items()} | {f"sum:{name}": sum(values)}
+        if len(values) > 1 and min(values) >= 0 < max(values):
+            out[f"spread:{name}"] = pstdev(values) / fmean(values)
         if len(values) > 1 and min(values) > 0:
-            changes = [abs(math.log(b / a)) for a, b in itertools.pairwise(values)]
-            out |= {f"spread:{name}": pstdev(values) / fmean(values), f"jitter:{name}": median(changes)}
+            out[f"jitter:{name}"] = median(abs(math.log(b / a)) for a, b in itertools.pairwise(values))
     return out

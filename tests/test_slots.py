@@ -2,6 +2,7 @@
 columns.
 """
 
+import math
 from __future__ import annotations
 
 import asyncio
@@ -139,10 +140,14 @@ def test_the_books_say_by_task_what_its_last_visit_was_like(letters):
 def test_figures_of_the_steps_for_claims(tmp_path: Path):
     log = RunLog(tmp_path / "log")
     for step, reward in enumerate([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]):
-        log.event("step", step=step, reward=reward)
+        log.event("step", step=step, reward=reward, kl=float(step % 2), doubled=2.0 ** (step % 2), less=-reward)
     found = logged_summaries(tmp_path)
     # quarters of two steps: (1 + 2) / 2, (7 + 8) / 2; all: 36 / 8
     assert [found[f"{cut}:reward"] for cut in ("early", "late", "mean", "sum")] == [1.5, 7.5, 4.5, 36.0]
+    # half of the steps 0 and half 1: mean and standard deviation 1/2; 1 and 2: mean 3/2, and a factor of 2 each time
+    assert found["spread:kl"] == 1.0 and found["spread:doubled"] == pytest.approx(1 / 3)
+    assert found["jitter:doubled"] == pytest.approx(math.log(2))
+    assert not {"jitter:kl", "spread:less", "jitter:less"} & found.keys()
 
 
 def test_a_batch_is_delayed_by_sixteen_updates_unless_told_otherwise():
