@@ -2,10 +2,10 @@
 columns.
 """
 
-import math
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
