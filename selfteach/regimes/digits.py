@@ -311,7 +311,11 @@ def steep() -> Regime:
             "seldom": 0.05,
             "lettered": True,
         },
-        **ESTIMATED,
+        **{
+            **ESTIMATED,
+            "settings": {**ESTIMATED["settings"], "lr": 4e-4},
+            "search": {"lr": (2e-4, 4e-4, 8e-4)},
+        },
         reward=all_worked(),
     )
 
