@@ -301,6 +301,8 @@ def steep() -> Regime:
     after. Luck is not paid either. A batch of random questions is mostly of groups that are all right or all wrong, so
     which questions are asked decides how fast anything is learned.
     """
+    settings = {**ESTIMATED["settings"], "lr": 4e-4}
+    faster: dict[str, Any] = {**ESTIMATED, "settings": settings, "search": {"lr": (2e-4, 4e-4, 8e-4)}}
     return Regime(
         task="digit_sum",
         task_options={
@@ -311,11 +313,7 @@ def steep() -> Regime:
             "seldom": 0.05,
             "lettered": True,
         },
-        **{
-            **ESTIMATED,
-            "settings": {**ESTIMATED["settings"], "lr": 4e-4},
-            "search": {"lr": (2e-4, 4e-4, 8e-4)},
-        },
+        **faster,
         reward=all_worked(),
     )
 
