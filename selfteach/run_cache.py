@@ -106,7 +106,7 @@ def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_eve
                 observer,
                 resume=(folder / "config.json").exists(),
                 watch=HealthWatch(),
-                start=store / STARTS / f"{start_key(run_config)}.json",
+                measured=store / STARTS / f"{start_key(run_config)}.json",
             )
             if not run.done:
                 raise KeyboardInterrupt

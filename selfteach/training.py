@@ -151,7 +151,7 @@ def carry_out(
     on_step: Observer = ignore_events,
     stop: StopRequest | None = None,
     watch: Watch = no_warnings,
-    start: Path | None = None,
+    measured: Path | None = None,
 ) -> Outcome:
     """Train in a run's folder, from the start or (resume) from its newest checkpoint, until done or asked to stop.
 
@@ -159,13 +159,13 @@ def carry_out(
     on_step   is called with the event of each step once its evaluation and checkpoint are done
     stop      asks it to stop after a step; Ctrl-C and SIGTERM do so where it runs in the main thread
     watch     is called with each event that is logged, and gives warnings to log and show besides (analysis/health.py)
-    start     a file that has, or is to have, what the policy was measured to be before training (`run_cache.start_key`)
+    measured  a file that has, or is to have, what the policy was measured to be before training (`run_cache.start_key`)
 
     Where this thread runs an event loop already (a notebook), the run has a thread of its own, and Ctrl-C in the
     waiting one asks it to stop.
     """
     stop = stop or StopRequest()
-    work = carried_out(run_config, out, observer, resume, on_step, stop, watch, start)
+    work = carried_out(run_config, out, observer, resume, on_step, stop, watch, measured)
     return run_to_end(work, lambda: stop.first(signal.SIGINT, observer))
 
 
@@ -177,14 +177,14 @@ async def carried_out(
     on_step: Observer,
     stop: StopRequest,
     watch: Watch = no_warnings,
-    start: Path | None = None,
+    measured: Path | None = None,
 ) -> Outcome:
     """`carry_out` on the event loop that awaits it, which it blocks for the length of its steps."""
     with closing_cluster(run_config.settings) as cluster:
         restarts, last = 0, -1
         while True:
             try:
-                async with opened(run_config, out, observer, resume, stop, watch, cluster, start) as run:
+                async with opened(run_config, out, observer, resume, stop, watch, cluster, measured) as run:
                     await run.session.run(on_step)
                     return await run.outcome()
             except RankFailed as lost:
@@ -212,7 +212,7 @@ async def opened(
 ) -> AsyncGenerator[OpenRun]:
     """A run that is ready for its next step, with its folder held inside the `with`: checked, warm-started, measured.
 
-    measured  as `start` of `carry_out`
+    measured  as of `carry_out`
     cluster  of the run, which is started where it is not, and not closed (`closing_cluster`); None: one for this `with`
 
     Raises SelfteachError, before any work for what can be known then.

@@ -130,7 +130,7 @@ def pretended(monkeypatch):
     """Runs that take no time: what an arm measures is a function of its clip and seed."""
     done: list[RunConfig] = []
 
-    def train(run_config, out, observer=ignore_events, resume=False, watch=training.no_warnings, start=None):
+    def train(run_config, out, observer=ignore_events, resume=False, watch=training.no_warnings, measured=None):
         done.append(run_config)
         value = 0.5 + run_config.settings.seed / 1000 + run_config.method.args.get("clip", 0.2)
         tokens = min(700, run_config.settings.budget or 700)
@@ -225,7 +225,7 @@ def test_with_equal_tokens_the_others_stop_where_self_did(tmp_path, pretended, c
 def test_an_experiment_that_was_stopped_goes_on(tmp_path, pretended, claimed, monkeypatch):
     real, calls = run_cache.training.carry_out, []
 
-    def stopped(run_config, out, observer=ignore_events, resume=False, watch=training.no_warnings, start=None):
+    def stopped(run_config, out, observer=ignore_events, resume=False, watch=training.no_warnings, measured=None):
         calls.append(resume)
         return (
             training.Outcome(out, {}, False, 0.0)
