@@ -62,7 +62,7 @@ def test_then_decisions_labelled_by_the_rate_of_right_answers_from_memory(thresh
 )
 def test_a_decision_is_right_or_wrong_whatever_it_costs(decision, sufficient, value):
     got = right_decision(answer=decision, task=Task("t", "", tags={"sufficient": sufficient}))
-    assert got.value == value and got.parts["decision"] == value
+    assert got.value == value and got.parts["decision"] == value and got.parts["memory"] == (decision == "memory")
 
 
 def test_only_the_decision_is_sampled_and_the_probe_is_not_learned(tags):

@@ -66,6 +66,7 @@ def test_a_vote_among_lengths_that_agree_is_not_outvoted_by_guesses(tags):
     width = len(tags.encode(texts[0])) + 2
     filtered = voted(tags, texts, width=width, keep=1)
     assert filtered.answer == "5" and voted(tags, texts, width=width, keep=0).answer == "8"
+    assert voted(tags, texts, width=width).answer == "5" and voted(tags, texts, width=width, keep=2).answer == "8"
     assert [t.learn for t in filtered.trajectories].count("main") == 1
 
 

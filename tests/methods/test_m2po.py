@@ -52,6 +52,7 @@ def test_bounded_moment_by_hand():
     given = {"old_logp": torch.zeros_like(lp), "adv": adv, "batch": torch.zeros(5, dtype=torch.long)}
     loss, kept, told = bounded_moment(logp=lp, **given, budget=0.06)
     assert kept.tolist() == [True, False, True, True, True] and told["moment"].mean().item() == pytest.approx(0.35 / 3)
+    assert told["clip_fraction"].tolist() == [False, True, False, False, False]  # of tokens with an advantage
     assert loss[kept].tolist() == pytest.approx([-math.exp(0.1), -math.exp(-2), math.exp(3), math.exp(-0.3)])
     # capped at 0.09: (0.01 + 2 * 0.09) / 3 = 0.0633 is above: token 4 goes as well; a floor of 0.5 above keeps 1.65 out
     # and one of 0.7 not
