@@ -28,7 +28,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -44,6 +44,7 @@ PATIENCE = 10  # a mutant that takes this many times what the tests take without
 # The battery is taken by method; the others read the source, or start processes, which do not see a mutant.
 APART = ("test_battery", "test_architecture", "test_docs", "test_vocabulary", "test_cli", "test_kernel_build")
 BATTERY = ("test_columns_and_gradient_are_as_recorded", "test_a_short_real_run")
+SIGNATURES = "test_a_number_stands_once"  # of the battery: it reads blocks and calls none
 
 # Mutants that behave as the original does, by "block: old -> new", with the reason.
 EXCUSED: dict[str, str] = {
@@ -157,22 +158,14 @@ def sample(count: int, seed: int, only: str) -> list[Mutant]:
 @cache
 def methods_by_block() -> dict[str, list[str]]:
     """Block -> names of the methods that use it, in any place."""
-    from selfteach.core import Block, registry
-
-    def names(value: Any) -> Iterator[str]:
-        if isinstance(value, Block):
-            yield value.name
-            value = value.args
-        elif is_dataclass(value) and not isinstance(value, type):
-            value = tuple(getattr(value, f.name) for f in fields(value))
-        for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ():
-            yield from names(item)
+    from selfteach.core import registry
+    from selfteach.loop.dependencies import blocks_in
 
     out: dict[str, list[str]] = {}
     for method, entry in registry.methods.items():
         if not entry.build.__module__.startswith("selfteach."):
             continue  # a test's own
-        for block in set(names(entry())):
+        for block in {b.name for b in blocks_in(entry())}:
             out.setdefault(block, []).append(method)
     return out
 
@@ -201,7 +194,7 @@ def tests_of(mutant: Mutant) -> list[str]:
     stems = {registry.methods.get(m).build.__module__.rsplit(".", 1)[-1] for m in methods} | {mutant.file.stem}
     files = [f for f in sorted(TESTS.rglob("test_*.py")) if f.stem not in APART]
     near = [f for f in files if f.stem.removeprefix("test_") in stems]
-    battery = [f"{TESTS}/test_battery.py::{check}[{m}]" for m in methods for check in BATTERY]
+    battery = [f"{TESTS}/test_battery.py::{check}[{m}]" for m in methods for check in (*BATTERY, SIGNATURES)]
     far = [f"{f}::{test}" for f in files if f not in near for test, words in words_of(f) if mutant.block in words]
     module = ".".join(mutant.file.relative_to(ROOT).with_suffix("").parts)
     examples = (
@@ -279,7 +272,8 @@ class MutationRun:
         todo, limits = list[Callable[[Callable[[Any], None]], None]](), list[float]()
         for number, mutant in enumerate(self.mutants):
             given = set(tests_of(mutant))
-            mine = [i for i in items if mutant.block in outcomes[i.nodeid].blocks and given & set(names_of(i))]
+            mine = [i for i in items if given & set(names_of(i))]
+            mine = [i for i in mine if mutant.block in outcomes[i.nodeid].blocks or SIGNATURES in i.nodeid]
             mine.sort(key=lambda i: outcomes[i.nodeid].seconds)
             todo.append(
                 lambda send, m=mutant, mine=mine, n=number: self._kill(m, mine, self.base / f"mutant-{n}", send)

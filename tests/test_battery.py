@@ -20,9 +20,10 @@ from support.short_run import short_job
 
 from selfteach import api
 from selfteach.configuration import RunConfig
-from selfteach.core import Method, RolloutGroup, from_json, registry, to_json
+from selfteach.core import Block, Method, RolloutGroup, from_json, registry, to_json
 from selfteach.core.quantity import parse
 from selfteach.core.regime import home_of
+from selfteach.loop.dependencies import blocks_in
 from selfteach.loop.log import Rollouts, read_events
 from selfteach.model import files
 
@@ -164,6 +165,23 @@ def test_configurations_stay_equal_through_json(name: str):
         made = sensitivity.build(entry, **{hyper_parameter: sensitivity.alternatives(p)[0]})
         if isinstance(made, Method):
             assert from_json(json.loads(json.dumps(to_json(made)))) == made != entry()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_number_stands_once(name: str):
+    """The default of a block in a method's file is what the method gives it, or has under the same name."""
+    file = registry.methods.get(name).build.__module__
+    methods = [e for e in map(registry.methods.get, ALL) if e.build.__module__ == file]
+    named = {n: p.default for e in methods for n, p in e.hyper_parameters.items()}
+    given = dict[tuple[str, str], list[Any]]()
+    for block in blocks_in([e() for e in methods]):
+        if block.fn.__module__ == file:
+            for n, default in Block(block.fn).hyper_parameters.items():
+                given.setdefault((block.name, n), [default]).append(block.hyper_parameters[n])
+    for (block, n), (default, *values) in given.items():
+        values += [named[n]] if n in named else []
+        if all(isinstance(v, bool | int | float) for v in (default, *values)):
+            assert default in values, f"{block} has {n}={default}, and {name} gives it {values[0]}"
 
 
 # ---- the expected reward

@@ -276,6 +276,12 @@ class RewardContext(Protocol):
         ...
 
 
+def written_pieces(context: RewardContext, at: Ref) -> list[bytes]:
+    """The bytes of each token in the action mask, from a root to a place."""
+    path = context.path(at)
+    return context.tokenizer.token_bytes(path.ids[np.asarray(path.action_mask, bool)])
+
+
 @dataclass(slots=True)
 class History:
     """Statistics of the run so far.

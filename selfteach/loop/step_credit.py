@@ -5,7 +5,6 @@ What is right says the task's judge of steps, or, of turns in an environment, th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -13,11 +12,9 @@ import numpy as np
 from ..core.batch import Batch
 from ..core.blocks import Block
 from ..core.ranking import auc
-from ..core.tagged_text import split_points
+from ..core.tagged_text import step_verdicts
 from ..core.tree import RolloutGroup
 from ..model.tokenizer import Tokenizer
-
-ENDS = r"[.!?](?=\s|<)|\n+"  # of a step: a sentence or a line
 
 
 def step_judges(groups: Iterable[RolloutGroup]) -> dict[str, Block]:
@@ -48,11 +45,8 @@ def step_auc(batch: Batch, judges: Mapping[str, Block], tokenizer: Tokenizer) ->
         rows = np.flatnonzero(seq == s)
         if judge is None or not len(rows):
             continue
-        pieces = tokenizer.token_bytes(ids[rows])
-        bounds = [0, *split_points(pieces, ENDS), len(rows)]
         credit: dict[bool, list[float]] = {True: [], False: []}
-        for a, z in itertools.pairwise(bounds):
-            verdict = judge(step=b"".join(pieces[a:z]).decode(errors="replace"))
+        for a, z, verdict in step_verdicts(tokenizer.token_bytes(ids[rows]), judge):
             if verdict is not None:
                 credit[bool(verdict)].append(float(adv[rows[a:z]].mean()))
         area = auc(credit[True], credit[False])

@@ -114,7 +114,7 @@ async def significant_length(
     significance: bool = True,
     dynamic: bool = True,
     ngram: int = 6,
-    delay_steps: int = 50,
+    delay_steps: int = 15,
     slope_steps: int = 10,
     plateau: float = 2.5,
 ) -> tuple[Scores, dict[str, Any]]:

@@ -36,6 +36,7 @@ from ..core import (
     provides,
     stateful,
 )
+from ..core.contexts import written_pieces
 from ..core.tagged_text import pieces_before, split_points
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
@@ -119,9 +120,8 @@ async def necessary_prefix(
         judge or exact_match(), group, [(t.leaf, e.answer) for e, t in trajectories], context, deadline
     )
     out: Scores = {"reward": {}, "necessary": {}, "thinking": {}}
-    for episode, t in trajectories:
-        at = episode.tree.places(t.leaf.node, t.leaf.offset)
-        pieces = context.tokenizer.token_bytes(episode.tree.id[at[episode.tree.action_mask[at]]])
+    for _, t in trajectories:
+        pieces = written_pieces(context, t.leaf)
         needed, thinking = necessary_tokens(pieces, gold_answers(group.request.task), reflection_words, stated)
         verdict = verdicts[t.leaf]
         share = {"necessary": needed / thinking} if thinking and (verdict.value or 0.0) > 0 else {}

@@ -104,7 +104,7 @@ def discounted_apart(
     id: Token,
     seq: Token,
     repetition: float = 0.05,
-    ngram: int = 40,
+    ngram: int = 6,
     gamma: float = 1.0,
     gamma_repetition: float = 0.99,
 ) -> dict[str, Column]:

@@ -39,6 +39,7 @@ from ..core import (
     stateful,
     zero_when,
 )
+from ..core.contexts import written_pieces
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import sequence_mean
@@ -132,8 +133,7 @@ def _right(groups: Sequence[RolloutGroup]) -> list[str]:
 
 def words_of(context: RewardContext, leaf: Ref) -> list[tuple[str, np.ndarray]]:
     """The words that the policy wrote up to a place, numbers as #, each with the rows of its tokens."""
-    path = context.path(leaf)
-    pieces = context.tokenizer.token_bytes(path.ids[np.asarray(path.action_mask, bool)])
+    pieces = written_pieces(context, leaf)
     ends = np.cumsum([len(p) for p in pieces])
     text = b"".join(pieces).decode("latin-1")  # so that a character is a byte
     out: list[tuple[str, np.ndarray]] = []
@@ -250,7 +250,7 @@ hicra.claim = Claim(
     (
         premise("mean:policy/planning_fraction", "self", 0.02, fails_at=0.01),  # phrases are found
         premise("mean:policy/planning_fraction", "self", 0.3, relation="<", fails_at=0.4),  # and are not everything
-        # less blame keeps plans open: what is chosen by planning tokens stays less certain
+        # planning tokens are blamed less: their entropy stays higher
         mechanism("mean:policy/planning_entropy", "self", "grpo", by=0.03, scale="ratio", fails_at=10.0),
         outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "grpo", relation=">=", by=0.03, fails_at=1.0),

@@ -211,7 +211,7 @@ def constant_regression(*, raw_logp: Token, reward: Token, beta: float = 0.1, c_
 
 @block
 def self_mixed(
-    *, adv: Seq, self_reward: Seq, group: Seq, history: History, share: float = 0.1, gate: float = 0.1, step: int = 0
+    *, adv: Seq, self_reward: Seq, group: Seq, history: History, share: float = 0.1, gate: float = 0.1, step: int = 16
 ) -> dict[str, Column]:
     """Mix the advantage of the self-reward into the advantage (section 3.4).
 
@@ -239,7 +239,7 @@ def self_mixed(
 
 
 @block
-def from_step(*, history: History, step: int = 0, value: float = 1.0, before: float = 0.0) -> float:
+def from_step(*, history: History, step: int = 8, value: float = 0.1, before: float = 0.0) -> float:
     """A schedule: `before` until `step`, then `value`."""
     return value if history.step >= step else before
 

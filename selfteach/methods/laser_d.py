@@ -86,7 +86,7 @@ async def length_bonus(
     reward: Block | None = None,
     bonus: float = 0.5,
     target: int | None = None,
-    every: int = 20,
+    every: int = 5,
     min_target: int = 8,
     target_step: int = 4,
     explore: bool = False,

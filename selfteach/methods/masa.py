@@ -279,7 +279,7 @@ masa.claim = Claim(
         outcome("sum:tokens/sampled", "self", "ungated", by=0.1, relation="<", scale="ratio", fails_at=0.0),
     ),
     arms={
-        "grpo": ("masa", {"forecasts": 0, "instruction": "foresee"}),
+        "grpo": ("masa", {"forecasts": 0}),
         "ungated": ("masa", {"gate_from": 1_000_000, "instruction": "foresee"}),
     },
     args={"instruction": "foresee"},  # which the start knows the form of an answer to

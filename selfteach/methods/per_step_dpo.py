@@ -9,13 +9,10 @@ pit: what follows the beginning before it is dispreferred to a continuation from
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
-
-import numpy as np
 
 from ..core import (
     Block,
@@ -39,7 +36,8 @@ from ..core import (
     premise,
     provides,
 )
-from ..core.tagged_text import SENTENCE_ENDS, split_points
+from ..core.contexts import written_pieces
+from ..core.tagged_text import step_verdicts
 from ..credit.example_recipes import labels, segments_of
 from ..curriculum.select import uniform
 from ..objective import preference
@@ -185,13 +183,8 @@ async def valued_states(
 
 def first_wrong_step(context: RewardContext, leaf: Ref, verdict: Block) -> int | None:
     """How many tokens of an answer the first step has behind it that the task's judge calls wrong; None without one."""
-    path = context.path(leaf)
-    pieces = context.tokenizer.token_bytes(path.ids[np.asarray(path.action_mask, bool)])
-    bounds = [0, *split_points(pieces, SENTENCE_ENDS), len(pieces)]
-    for a, z in itertools.pairwise(bounds):
-        if verdict(step=b"".join(pieces[a:z]).decode(errors="replace")) is False:
-            return z
-    return None
+    steps = step_verdicts(written_pieces(context, leaf), verdict)
+    return next((end for _, end, right in steps if right is False), None)
 
 
 def _example(group: RolloutGroup, episode: Episode, t: Trajectory, reward: float) -> Example:

@@ -134,7 +134,7 @@ def implicit_process(
     process: float = 1.0,
     outcome: float = 1.0,
     gamma: float = 1.0,
-    batch_norm: bool = False,
+    batch_norm: bool = True,
 ) -> dict[str, Column]:
     """Advantage from implicit process rewards and the outcome, each over its own leave-one-out baseline (equation 5).
 

@@ -132,15 +132,14 @@ reasoning_core.claim = Claim(
         premise("early:select/success", "hard", 0.3, relation="<", fails_at=0.4),  # too hard to begin with
         premise("late:select/success", "easy", 0.7, fails_at=0.6),  # too easy to go on with
         mechanism("mean:select/in_band", "self", "easy", by=0.2, fails_at=0.85),
-        outcome("accuracy/terms=9", "self", "easy", by=0.05, fails_at=0.99),  # the hardest
-        outcome("accuracy/terms=9", "self", "hard", by=0.05, fails_at=0.99),
+        outcome("accuracy/terms=8", "self", "easy", by=0.05, fails_at=0.99),  # the hardest
+        outcome("accuracy/terms=8", "self", "hard", by=0.05, fails_at=0.99),
     ),
-    args={"level": 3.0},
     arms={
-        "easy": ("reasoning_core", {"level": 3.0, "adaptive": False}),
-        "hard": ("reasoning_core", {"level": 6.0, "adaptive": False}),
+        "easy": ("reasoning_core", {"adaptive": False}),
+        "hard": ("reasoning_core", {"level": 5.0, "adaptive": False}),
     },
-    regime="steep",
+    regime="ladder",
     idea=("main.select",),
     because="a level that follows the policy asks what some answers get right and some do not, all the way up",
 )

@@ -179,14 +179,14 @@ async def line_search(
     request: RolloutRequest,
     rollout: RolloutContext,
     value_model: str = "vm",
-    expansions: int = 8,
-    tokens: int = 0,
+    expansions: int = 320,
+    tokens: int = 320,
     branch: int = 3,
     lookahead: int = 3,
     exploration: float = 0.7,
     lookahead_weight: float = 0.5,
     threshold: float = 0.9,
-    stop_early: bool = True,
+    stop_early: bool = False,
     max_depth: int = 16,
     stop: tuple[str, ...] = (".",),
 ) -> str | None:
@@ -245,8 +245,8 @@ async def best_of(
     request: RolloutRequest,
     rollout: RolloutContext,
     value_model: str = "vm",
-    n: int = 8,
-    tokens: int = 0,
+    n: int = 320,
+    tokens: int = 320,
     stop: tuple[str, ...] = ("</answer>",),
 ) -> str | None:
     """Best of n: whole answers, of which the one of the largest value is returned.

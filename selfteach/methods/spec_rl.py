@@ -103,7 +103,11 @@ def revisit(
 @block
 @asks_engine("logp", "cdf_below", keyed_samples=True)
 async def from_draft(
-    *, request: RolloutRequest, rollout: RolloutContext, lenience: float = 1.0, stop: tuple[str, ...] = ("</answer>",)
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    lenience: float = 1.6487,
+    stop: tuple[str, ...] = ("</answer>",),
 ) -> str:
     """One turn as in `single`, begun with the accepted part of the draft in the request's help (`revisit`).
 

@@ -135,7 +135,7 @@ def propose_check_solve(
     step: int,
     state: dict[str, Any],
     check: bool = True,
-    noise: int = 4,
+    noise: int = 2,
     min_searches: int = 1,
     min_words: int = 4,
     pool_steps: int = 10,
@@ -340,7 +340,7 @@ def proposer_and_solver(*, groups: list[RolloutGroup], loss_stream: str = "propo
 @block
 @stateful(int)
 def proposing(
-    *, n: int, finished_rounds: list[list[RolloutGroup]], source: TaskSource, seed: int, state: int, noise: int = 4
+    *, n: int, finished_rounds: list[list[RolloutGroup]], source: TaskSource, seed: int, state: int, noise: int = 2
 ) -> tuple[list[RolloutRequest], int]:
     """Demonstrations of proposing and of answering from evidence, composed from the task's corpus.
 

@@ -59,7 +59,7 @@ def ttrl(
 
 
 @block
-def keep_first(*, group: Seq, n: int = 32) -> dict[str, Column]:
+def keep_first(*, group: Seq, n: int = 8) -> dict[str, Column]:
     """Keep the first `n` sequences of each group; the others only vote and are not learned (section 3.1).
 
     Put it before the baseline, which is then that of the sequences kept. Args: group i64[S]. Returns: keep f64[S].

@@ -153,7 +153,7 @@ def ever_noisier(
     end: float = 0.5,
     steps: int = 60,
     base: float = 4.0,
-    after: int = 0,
+    after: int = 150,
 ) -> tuple[list[RolloutRequest], int]:
     """The next `n` training tasks, with the chance of noisy documents in `help`; its steps count from `after`."""
     if finished_rounds:

@@ -117,7 +117,7 @@ def offset() -> Regime:
 def foreseen() -> Regime:
     """`ladder` for a policy that can also say how many of eight attempts will be right, and does not know it.
 
-    A sixth of the demonstrations are forecasts, whose numbers are random. Right is to go by the number of digits.
+    A tenth of the demonstrations are forecasts, whose numbers are random. Right is to go by the number of digits.
     """
     return Regime(**{**LADDER, "task_options": {**LADDER["task_options"], "foreseen": 0.33}}, **ESTIMATED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,9 +165,13 @@ class DigitSums:
     slips: float = 0.0
     seed: int = 0
 
+    @cached_property
+    def _solver(self) -> Worker:
+        return replace(CERTAIN, lettered=self.lettered)
+
     def to_task(self, digits: Digits, name: str) -> Task:
         """The task of some digits; tags: terms, category, difficulty (additions), hint, paraphrase, solution, steps."""
-        steps, answer = slowly(replace(CERTAIN, lettered=self.lettered), digits)
+        steps, answer = slowly(self._solver, digits)
         tags = {
             "terms": len(digits),
             "category": f"{len(digits)} terms",
@@ -342,8 +346,8 @@ def digit_sum(
     copied     share of these that repeat the first attempt, whatever it was
     reworded   share of the demonstrations in the other wording, which every task has as the tag `paraphrase`
     misread    nobody skips in the other wording: that error is one of the first wording alone
-    foreseen   share of the demonstrations that say, behind the word `foresee`, how many of eight attempts will be
-               right: any number, so that the form is known, and what it is of is not
+    foreseen   share of the demonstrations whose way is not given that say, behind the word `foresee`, how many of
+               eight attempts will be right: any number, so that the form is known, and what it is of is not
     expert     the way of an expert, whose demonstrations only methods see that imitate; "": there is none, and
                these methods see the demonstrations
     slips      share of the expert's demonstrations with a wrong addition, with which the sum goes on

@@ -393,7 +393,7 @@ def test_the_gradient_of_every_method_is_that_of_one_process() -> None:
         for n, value in one.metrics.items():
             if isinstance(value, float) and "/loss" in n:
                 np.testing.assert_allclose(two.metrics[n], value, rtol=1e-5, atol=1e-6, err_msg=f"{name} {n}")
-    assert len(worst) > 40 and max(worst.values()) < 1e-6, sorted(worst.items(), key=lambda w: -w[1])[:5]
+    assert len(worst) > 70 and max(worst.values()) < 1e-6, sorted(worst.items(), key=lambda w: -w[1])[:5]
 
 
 # ---- whole runs, and ranks that are lost

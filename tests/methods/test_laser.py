@@ -145,9 +145,11 @@ def test_self_reward_enters_the_advantage_where_it_tells_siblings_apart():
         "group": [0, 0, 1, 1],
         "history": History(),
     }
-    assert self_mixed(**rows)["adv"].values.tolist() == pytest.approx([0.9 + 0.0707107, -0.9 - 0.0707107, 1.0, -1.0])
+    assert self_mixed(**rows, step=0)["adv"].values.tolist() == pytest.approx(
+        [0.9 + 0.0707107, -0.9 - 0.0707107, 1.0, -1.0]
+    )
     assert self_mixed(**rows, step=1)["adv"].values.tolist() == [1, -1, 1, -1]
-    assert self_mixed(**rows, gate=0.8)["adv"].values.tolist() == [1, -1, 1, -1]
+    assert self_mixed(**rows, step=0, gate=0.8)["adv"].values.tolist() == [1, -1, 1, -1]
 
 
 def test_a_vote_in_which_each_sample_has_the_weight_of_its_own_word(tags):
@@ -178,14 +180,15 @@ def test_the_regression_joins_in_later():
     assert str(verify.coef) == "from_step(step=8, value=0.1)"
 
 
-def test_a_schedule_and_a_mixture_begin_at_once_unless_told_otherwise():
-    assert from_step(history=History(step=0)) == 1.0 and from_step(history=History(step=0), step=1) == 0.0
+def test_self_rewards_are_mixed_in_from_a_step_on_where_they_differ_enough():
+    rows: dict[str, Any] = {"adv": [1.0, -1.0], "group": [0, 0], "self_reward": [0.2, -5.0]}
+    assert self_mixed(**rows, history=History(step=15))["adv"].values.tolist() == [1.0, -1.0]
     # std .7071 is above a gate of a tenth, .05 sqrt 2 = .0707 is not
-    rows: dict[str, Any] = {"adv": [1.0, -1.0], "group": [0, 0], "history": History()}
-    near = self_mixed(**rows, self_reward=[0.6, 0.5])["adv"].values
+    later = {**rows, "history": History(step=16)}
+    near = self_mixed(**later | {"self_reward": [0.6, 0.5]})["adv"].values
     assert near.tolist() == [1.0, -1.0]
     # the mean .1, the std .1414: 0.9 + 0.1 * 0.7071
-    far = self_mixed(**rows, self_reward=[0.2, -5.0])["adv"].values
+    far = self_mixed(**later)["adv"].values
     assert far.tolist() == pytest.approx([0.9707107, -0.9707107])
 
 

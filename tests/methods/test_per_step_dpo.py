@@ -22,9 +22,9 @@ QUESTION = Task("t", "Q:", "7")
 
 
 @block
-def wrong_if(*, step: str, said: str = "") -> bool | None:
+def right_unless(*, step: str, contains: str = "") -> bool | None:
     """Whether a step is right; None where there is no step."""
-    return said not in step if "." in step else None
+    return contains not in step if "." in step else None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_pit_is_compared_with_the_first_step_that_the_task_calls_wrong(lette
             return "<answer>7</answer>" if asked.count(text) == 1 else "1. 2. <answer>5</answer>"
         return " <answer>5</answer>" if text.endswith("2.") else " <answer>7</answer>"
 
-    judged = Task("t", "Q:", "7", judges={"step": wrong_if(said=wrong)})
+    judged = Task("t", "Q:", "7", judges={"step": right_unless(contains=wrong)})
     group, _ = scored(letters, reply, task=judged)
     (lost,) = [s for s in group.scores["reward"].values() if s.value == 0]
     assert lost.parts.get("pit_found") == found

@@ -29,6 +29,7 @@ def test_process_and_outcome_have_their_own_baselines():
     # = 1, 0 - 1/2, 0 - 1/2.
     given: dict[str, Any] = {"prm_logp": [2.0, 6.0, 8.0, 1.0, 1.0], "ref_logp": [0.0, 0.0, 0.0, 1.0, 1.0]}
     given |= {"seq": [0, 0, 1, 2, 2], "group": [0, 0, 0], "reward": [1.0, 0.0, 0.0], "beta": 0.5, "batch": [0] * 5}
+    given["batch_norm"] = False
     assert implicit_process(**given)["adv"].values == pytest.approx([1, 2, 2.5, -6.5, -3.5])
     assert implicit_process(**given, process=0.0)["adv"].values == pytest.approx([1, 1, -0.5, -0.5, -0.5])
     assert implicit_process(**given, outcome=0.0, gamma=0.0)["adv"].values == pytest.approx([-1, 1, 3, -3, -3])
@@ -126,7 +127,7 @@ def test_beta_is_a_twentieth_and_process_and_outcome_count_alike_unless_told_oth
         "group": [0, 0],
         "batch": [0] * 3,
     }
-    got = implicit_process(**given, reward=[1.0, 0.0])["adv"].values
+    got = implicit_process(**given, reward=[1.0, 0.0], batch_norm=False)["adv"].values
     assert got == pytest.approx([-1.0, 0.5, 0.0])
 
 

@@ -113,10 +113,10 @@ def searched(program, tokenizer, n=1, engine=Scripted, task=TASK):
 
 
 def test_a_search_stops_at_an_answer_of_a_high_value(tags):
-    context, groups = searched(line_search(lookahead=1), tags, engine=Endless)
+    context, groups = searched(line_search(lookahead=1, stop_early=True, expansions=8, tokens=0), tags, engine=Endless)
     (episode,) = groups[0].episodes
     assert episode.answer == "2"
-    whole, _ = searched(line_search(lookahead=1, stop_early=False), tags, engine=Endless)
+    whole, _ = searched(line_search(lookahead=1, expansions=8, tokens=0), tags, engine=Endless)
     assert len(whole.trees[episode.id]) > len(context.trees[episode.id]), "without early stopping the tree is larger"
 
 
@@ -212,11 +212,11 @@ def test_the_value_model_is_a_model_role_with_a_scalar_head_alone():
 
 def test_of_answers_of_one_value_the_first_is_the_best_of_eight(tags):
     replies = [f"<answer>{n}</answer>" for n in range(1, 9)]  # a scripted engine gives all the same value
-    table = scripted_context(best_of(), replies, tags, model_roles=("policy", "vm"))
+    table = scripted_context(best_of(n=8), replies, tags, model_roles=("policy", "vm"))
     (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
     assert (episode.why, episode.answer, episode.cost["turns"]) == ("", "1", 8)
     for tokens, turns in ((0, 8), (1, 1)):
-        table = scripted_context(best_of(tokens=tokens), replies, tags, model_roles=("policy", "vm"))
+        table = scripted_context(best_of(n=8, tokens=tokens), replies, tags, model_roles=("policy", "vm"))
         (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
         assert episode.cost["turns"] == turns
 
@@ -226,7 +226,7 @@ def test_an_expansion_has_three_lines_and_three_more_in_simulation(tags):
     table = scripted_context(line_search(expansions=1), [" 1 + 1 = 2."], tags, model_roles=("policy", "vm"))
     (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
     assert episode.why == "" and episode.cost["turns"] == 3 + 3 + 1
-    table = scripted_context(line_search(), [" 1 + 1 = 2."], tags, model_roles=("policy", "vm"))
+    table = scripted_context(line_search(expansions=8, tokens=0), [" 1 + 1 = 2."], tags, model_roles=("policy", "vm"))
     (episode,) = asyncio.run(play(table, [RolloutRequest(TASK, 1)]))[0].episodes
     assert episode.why == "" and episode.cost["turns"] == 8 * 6 + 1
 

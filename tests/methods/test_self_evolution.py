@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.battery import of
-from support.episodes import full_text, scripted_context
+from support.episodes import full_text, scripted_context, single_turn_group
 
 from selfteach.core import RolloutGroup, RolloutRequest, Task, TaskSource
 from selfteach.core.blocks import initial_state
@@ -52,6 +52,7 @@ def test_a_better_answer_is_learned_after_the_question_alone(tags):
     group, context = played(refine_own(), tags, "<answer> 5</answer>", "<answer> 7</answer>", "100")
     assert learned(group, tags) == ["Q\n<answer> 7</answer>"]
     assert parts(group) == {"kept": 1.0, "right_first": 0.0, "right_refined": 1.0, "right_kept": 1.0}
+    assert group.episodes[0].answer == "7" and [s.value for s in group.scores["reward"].values()] == [1.0]
     assert {role for role, *_ in context.engine.calls} == {"teacher"}, "what the policy becomes does not teach it"
     asked = [text for _, text, *_ in context.engine.calls]
     feedback = f"Q\n5\n{JUDGE}\n"
@@ -82,6 +83,11 @@ def test_the_better_answer_is_decoded(tags):
     said = {"<answer> 5</answer>", "<answer> 7</answer>"}
     group, context = played(refined(), tags, *sorted(said), "100")
     assert group.episodes[0].answer == "7" and {role for role, *_ in context.engine.calls} == {"policy"}
+
+
+def test_a_demonstration_of_which_nothing_was_noted_has_the_reward_1():
+    group = single_turn_group([(1,)], [None])
+    assert [s.value for s in self_made()(group=group)["reward"].values()] == [1.0]
 
 
 def test_demonstrations_stand_beside_the_questions():

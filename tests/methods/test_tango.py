@@ -89,7 +89,10 @@ def judged(
         play(context, [RolloutRequest(SUM, len(replies), "verify", help=help_, cause=answer.key)], 1)
     )[0]
     part = by_program(
-        parts=(("main", exact_match()), ("verify", payoff_from_notes(parts=("agreed", "formed", "caught", "passed"))))
+        parts=(
+            ("main", exact_match()),
+            ("verify", payoff_from_notes(parts=("agreed", "formed", "caught", "passed", "step_auc"))),
+        )
     )
     verdicts.scores.update(asyncio.run(score(part, [verdicts], context)))
     return [answer, verdicts], context
@@ -266,10 +269,11 @@ def test_a_demonstrated_verdict_has_a_random_mark_for_each_step(tags):
 def test_a_verifier_s_marks_are_compared_with_a_judge_of_steps(tags):
     # the first step is wrong, the second right; marks + - catch no wrong step and pass no right one; - + all
     text = "<think> 2 + 3 = 6. 6 + 4 = 10.</think><answer> 10</answer>"
-    for marks, caught, passed in (("+ -", 0.0, 0.0), ("- +", 1.0, 1.0), ("- -", 1.0, 0.0), ("+ +", 0.0, 1.0)):
+    for marks, caught, passed, area in (("+ -", 0, 0, 0), ("- +", 1, 1, 1), ("- -", 1, 0, 0.5), ("+ +", 0, 1, 0.5)):
         groups, _ = judged(tags, [f"<think> {marks}</think><answer> 0</answer>"], reward=0.0, text=text)
         (found,) = groups[1].scores["reward"].values()
-        assert (found.value, found.parts["caught"], found.parts["passed"]) == (1.1, caught, passed)
+        parts = found.parts
+        assert (found.value, parts["caught"], parts["passed"], parts["step_auc"]) == (1.1, caught, passed, area)
         assert found.parts["agreed"] == found.parts["formed"] == 1.0
 
 

@@ -6,17 +6,21 @@ import asyncio
 import linecache
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.episodes import scripted_context
 from support.models import TAGS
 
 from selfteach.configuration import RunConfig
-from selfteach.core import BadValue, Block, Score, Task, block, from_json, function_source, to_json
+from selfteach.core import BadValue, Block, RolloutRequest, Score, Task, block, from_json, function_source, to_json
 from selfteach.core.function_source import find_function, load_function, name_function
 from selfteach.core.scoring import score
 from selfteach.experiments import regime_config
+from selfteach.loop.episode import play
+from selfteach.model.tokenizer import Tokenizer
 from selfteach.reward.answer import exact_match
 from selfteach.reward.outside_forms import (
     applicable_sum,
@@ -28,6 +32,7 @@ from selfteach.reward.outside_forms import (
     unknown_columns,
     verl_reward,
 )
+from selfteach.rollout.single import single
 
 ROW = {"prompt": "2 + 2?", "level": 3, "answer": "4"}
 TASK = Task("train/1", "2 + 2?", "4", ("it is 4",), ROW)
@@ -262,12 +267,7 @@ def test_functions_of_packages_and_files(file: Path) -> None:
 
 
 def test_rewards_of_a_group_are_scored_and_summed(load: Callable[[str], Block]) -> None:
-    from support.episodes import scripted_context
-
-    from selfteach.core.task import RolloutRequest
-    from selfteach.loop.episode import play
     from selfteach.model.tokenizer import train_tokenizer
-    from selfteach.rollout.single import single
 
     letters = train_tokenizer(["ab"], TAGS, 256 + len(TAGS) + 1)
     context = scripted_context(single(), lambda text, key: "skip", letters)
@@ -311,3 +311,11 @@ def test_what_the_user_trusts_may_be_named(monkeypatch: pytest.MonkeyPatch) -> N
         function_source.allow_functions(data, "config.json", False)
     function_source.allow_functions(data, "config.json", True)
     assert find_function("textwrap:dedent")("  a") == "a"
+
+
+def test_the_trainer_state_has_the_step_in_which_the_completions_were_sampled(file: Path, letters: Tokenizer) -> None:
+    context = scripted_context(single(), ["ab"], letters)
+    for step in (0, 7):
+        (group,) = asyncio.run(play(replace(context, where=("train", step)), [RolloutRequest(TASK, 1)]))
+        (found,) = asyncio.run(score(trl_reward(function=f"{file}:trl_last"), [group], context))["reward"].values()
+        assert found.value == step + 3  # tokens: a, b, and the end
