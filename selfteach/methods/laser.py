@@ -223,7 +223,7 @@ def self_mixed(
     Returns: adv f64[S]. Scope: group.
 
     >>> rows = dict(adv=[1.0, -1.0], self_reward=[0.0, 1.0], group=[0, 0], history=History())
-    >>> self_mixed(**rows)["adv"].values.round(4)  # 0.9 - 0.1 * (1/2) / sqrt(1/2)
+    >>> self_mixed(**rows, step=0)["adv"].values.round(4)  # 0.9 - 0.1 * (1/2) / sqrt(1/2)
     array([ 0.8293, -0.8293])
     """
     adv = np.asarray(adv, np.float64)
