@@ -177,10 +177,11 @@ def test_a_number_stands_once(name: str):
     for block in blocks_in([e() for e in methods]):
         if block.fn.__module__ == file:
             for n, default in Block(block.fn).hyper_parameters.items():
-                given.setdefault((block.name, n), [default]).append(block.hyper_parameters[n])
+                values = given.setdefault((block.name, n), [default])
+                values += [block.hyper_parameters[n]] if n in block.args or n not in named else []
     for (block, n), (default, *values) in given.items():
         values += [named[n]] if n in named else []
-        if all(isinstance(v, bool | int | float) for v in (default, *values)):
+        if values and all(isinstance(v, bool | int | float) for v in (default, *values)):
             assert default in values, f"{block} has {n}={default}, and {name} gives it {values[0]}"
 
 

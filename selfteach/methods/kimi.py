@@ -150,8 +150,9 @@ def from_easy_to_failed(
         kept.sort(key=lambda i: float(tasks[i].tags.get("difficulty", 0)))
         state = {**state, "set": kept, "left_out": questions - len(kept)}
     ready, carried = state["set"], {int(number): drafts for number, drafts in state["open"]}
-    share = min(1.0, (step + 1) / easy_steps) if easy_steps else 1.0
-    ready = [i for i in ready[: max(n, round(share * len(ready)))] if i not in carried]
+    if step < easy_steps:
+        ready = ready[: max(n, round((step + 1) / easy_steps * len(ready)))]
+    ready = [i for i in ready if i not in carried]
     rate = {int(i): r for i, r in state["rate"].items()}
     failing = prioritised and step >= easy_steps
     drawn = draw(ready, [1 - rate.get(i, 0.0) if failing else 1.0 for i in ready], n - len(carried), seed, step)

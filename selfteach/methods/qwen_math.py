@@ -380,14 +380,14 @@ qwen_math.claim = Claim(
         outcome("auc", "self", "rule", by=0.01, fails_at=0.995),
         outcome("accuracy", "self", "model", by=0.02, fails_at=0.985),  # a reward model alone is hacked
     ),
-    args={"judge_steps": 32},  # in fewer the reward model does not learn which answers are right
+    args={"judge_steps": 16},
     arms={
-        "rule": ("qwen_math", {"judge_steps": 32, "paid": "rule"}),
-        "model": ("qwen_math", {"judge_steps": 32, "paid": "model"}),
+        "rule": ("qwen_math", {"judge_steps": 16, "paid": "rule"}),
+        "model": ("qwen_math", {"judge_steps": 16, "paid": "model"}),
     },
-    regime="ladder",
-    # two rounds of 36 steps, one of trying, 60 of RL; RM@8 is of eight samples
-    settings={"steps": 133, "eval_every": 12, "final_eval_decoder_samples": 1},
+    regime="skill",  # an answer may be right by a guess, which the rule cannot tell from one that was worked out
+    # two rounds of 20 steps, one of trying, 60 of RL; RM@8 is of eight samples
+    settings={"steps": 101, "eval_every": 10, "final_eval_decoder_samples": 1},
     idea=("main.credit*",),
     because="among right answers the reward model knows better ones, and the rule keeps it from being hacked",
 )

@@ -131,7 +131,9 @@ reasoning_core.claim = Claim(
     (
         premise("early:select/success", "hard", 0.3, relation="<", fails_at=0.4),  # too hard to begin with
         premise("late:select/success", "easy", 0.7, fails_at=0.6),  # too easy to go on with
-        mechanism("mean:select/in_band", "self", "easy", by=0.2, fails_at=0.85),
+        # Early, for where the hardest questions are mastered nothing is left that is in the band. (On seeds 200 to 207
+        # the mean over all steps was taken, and was above that of easy by 0.23 [-0.01, 0.47]; these are others.)
+        mechanism("early:select/in_band", "self", "easy", by=0.2, fails_at=0.85),
         outcome("accuracy/terms=8", "self", "easy", by=0.05, fails_at=0.99),  # the hardest
         outcome("accuracy/terms=8", "self", "hard", by=0.05, fails_at=0.99),
     ),
@@ -140,6 +142,7 @@ reasoning_core.claim = Claim(
         "hard": ("reasoning_core", {"level": 5.0, "adaptive": False}),
     },
     regime="ladder",
+    first_seed=300,
     idea=("main.select",),
     because="a level that follows the policy asks what some answers get right and some do not, all the way up",
 )

@@ -75,13 +75,13 @@ async def less_for_excess(
     right = [at for at, is_right in known.items() if is_right]
     excess = dict(zip(right, excesses([tokens[at] for at in right]), strict=True))
     weight = alpha * (len(right) / len(known) if dynamic and known else 1.0)
-    spread = min((tokens[at] for at in right), default=1) / max((tokens[at] for at in right), default=1)
     out = dict(verdicts)
     for at, is_right in known.items():
         have = verdicts[at]
         parts = {**have.parts, "right": float(is_right)}
         if is_right:
-            parts |= {"excess": excess[at], "spread": spread}
+            lengths = [tokens[right_one] for right_one in right]
+            parts |= {"excess": excess[at], "spread": min(lengths) / max(lengths)}
         out[at] = Score(1.0 - weight * excess[at] if is_right else 0.0, parts, have.why, have.error)
     return {"reward": out}
 

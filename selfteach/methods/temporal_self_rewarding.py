@@ -72,7 +72,7 @@ def temporal_self_rewarding(
     first_run = Stage(
         name="past",
         select=uniform(),
-        programs={"main": judged_pair(samples=samples, past=past, instruction=instruction)},
+        programs={"main": judged_pair(samples=samples, past=past, future=False, instruction=instruction)},
         reward=(pair_scores(),),
         credit=(of_another_model(compose=preference_pairs(choose="all")),),
         updates=(learn,),

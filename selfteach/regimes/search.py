@@ -247,7 +247,7 @@ def graph_regime(world: dict[str, Any], shares: tuple[float, ...]) -> Regime:
         task="fact_graph",
         task_options={"entities": 120, "relations": 6, **world, "ways": shares},
         model="tiny-s",
-        settings={**WARM, "warm_practice_steps": 2400, **RUN, "steps": 60},
+        settings={**WARM, "warm_practice_steps": 1000, **RUN, "steps": 60},
         args={**BATCH, "beta": 0.0},
         baseline="search_r1",
         ways={way: beginning(way) for way, share in zip(GRAPH_WAYS, shares, strict=True) if share},

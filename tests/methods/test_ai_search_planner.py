@@ -10,7 +10,7 @@ from support.battery import of
 
 from selfteach.core import Ref, RolloutRequest, Task
 from selfteach.core.scoring import score
-from selfteach.methods.ai_search_planner import reason_of
+from selfteach.methods.ai_search_planner import planned, reason_of
 from selfteach.reward.agent_record import Search
 
 HOME, MAYOR, NOISE = "the home of Ann is Ulm.", "the mayor of Ulm is Bob.", "the river of Cid is Po."
@@ -61,6 +61,14 @@ def test_a_plan_is_paid_for_what_it_adds_for_its_reason_and_pays_its_price(tags,
     end, *_ = outcome(tags, plan, generated)
     assert end.value == pytest.approx(value)
     assert end.parts["searches"] == len(plan) and end.parts["cost"] == len(plan) / 4
+
+
+def test_a_plan_with_which_no_other_answer_is_compared_is_paid_in_full(tags):
+    _, context, group = outcome(tags, [FIRST, THEN], [PO, PO, BOB])
+    (episode,) = group.episodes
+    episode.trajectories = [t for t in episode.trajectories if t.role not in ("rag", "closed")]
+    (end,) = asyncio.run(score(planned(turns=4, alpha=0.0, process=0.0), [group], context))["reward"].values()
+    assert end.value == 1.0 and end.parts["reference"] == 0.0
 
 
 def test_parts_of_the_reward_are_hyper_parameters(tags):

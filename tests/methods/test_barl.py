@@ -42,6 +42,9 @@ def test_each_token_has_the_value_of_its_step():
         group=[0, 0, 1],
     )["adv"].values
     assert got.tolist() == [0, 0, 3, -1, 0]
+    # a single token without a known step has the value of what follows
+    got = of_step(reward=[1.0, 0.0], step_value=[np.nan] * 2, belief=[np.nan] * 2, seq=[0, 1], group=[0, 0])
+    assert got["adv"].values.tolist() == [0.5, -0.5]
 
 
 class Believer:

@@ -53,6 +53,13 @@ def test_a_round_begins_from_the_question_and_the_answer_of_the_one_before(tags)
     assert found.answer == "9" and [t.learn for t in found.trajectories] == [None, None, "main"]
 
 
+@pytest.mark.parametrize(("rounds", "learned"), [(1, ["main"]), (2, [None, "main"])])
+def test_where_rounds_are_decoded_the_last_is_the_answer(tags, rounds, learned):
+    _, _, group = played(tags, in_turn("9"), decode=True, rounds=rounds)
+    assert [t.learn for t in group.episodes[0].trajectories] == learned
+    assert group.episodes[0].answer == ("5 4" if rounds == 1 else "9")
+
+
 def test_only_the_first_round_is_learned_and_it_is_worth_the_mean_of_its_continuations(tags):
     stage, context, group = played(tags, in_turn("9", "8", "9", "9"))
     (found,) = group.episodes

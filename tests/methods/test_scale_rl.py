@@ -99,6 +99,7 @@ def test_what_is_solved_is_not_asked_again():
     assert set(every) == set(first)
     history.tasks = {name: {"reward": 1.0} for name in first}
     assert set(asked(history, state, questions=4)[0]) <= set(first)  # all are solved: all are asked
+    assert asked(history, state, n=1, questions=4)[1] == state + 9  # after two laps that had none
 
 
 def test_choices_that_there_are_not():

@@ -99,6 +99,7 @@ def test_demonstrations_stand_beside_the_questions():
     give: dict[str, Any] = {"n": 2, "rollouts": 1, "source": source, "seed": 0}
     requests, state = part(**give, finished_rounds=[], state=initial_state(part))
     assert [(r.program, r.task.id) for r in requests][2:] == [("meta", f"d{i}") for i in range(3)]
+    assert [r.n for r in requests[2:]] == [1, 1, 1]
     again, _ = part(**give, finished_rounds=[], state=state)
     assert [r.task.id for r in again][2:] == ["d3", "d4", "d5"] and part(**give, finished_rounds=[[]], state=state) == (
         [],

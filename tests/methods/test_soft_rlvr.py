@@ -68,6 +68,13 @@ def test_the_verifier_learns_the_teachers_verdict_on_the_answer_alone(tags):
     assert learned(tags, "Ulm.", question=True) == [("q? \n ulm\n Ulm.\n 1", False)]
 
 
+def test_a_teacher_is_right_unless_told_otherwise(tags):
+    table = scripted_context(read_judgement(judge=exact_match()), [], tags, model_roles=("policy", "verifier"))
+    for answer, verdict in (("ulm", "1"), ("rome", "0")):
+        (group,) = asyncio.run(play(table, [RolloutRequest(TASK, 4, help={"answer": answer}, key=answer)]))
+        assert {e.answer for e in group.episodes} == {verdict}
+
+
 def test_a_share_of_the_teachers_verdicts_is_wrong(tags):
     found = learned(tags, "rome", 0.25, 200)
     turned = [text for text, flipped in found if flipped]

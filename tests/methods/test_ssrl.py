@@ -178,6 +178,24 @@ def test_entropy_guided_uses_the_engine_where_uncertainty_rose(tags, chances, as
     assert e.cost["turns"] == 3 + (3 - len(asked)) + 1  # three queries, own memory for the others, the answer
 
 
+def test_the_tags_of_a_query_are_not_what_its_uncertainty_is_of(tags):
+    # Tags have the chance 1. The first query is one token of .5, the second two of .531 / 2: lower, though with both
+    # tags it would be higher, .266 / 2 above .5 / 3
+    outside, queries = list[str](), iter(["<search>a</search>", "<search>bc</search>", "<answer>z</answer>"])
+    reply = lambda text, rng_key: "<information>own</information>" if text.endswith("</search>") else next(queries)  # noqa: E731
+    tools = {"search": lambda q: outside.append(q) or "tool"}
+    context = scripted_context(entropy_guided(), reply, tags, tools=tools)
+    generate = context.engine.generate
+
+    async def with_chances(model_role, context, sampling, rng_key):
+        done = await generate(model_role, context, sampling, rng_key)
+        p = [1.0, 0.5, 1.0] if len(done.ids) == 3 else [1.0, 0.1, 0.5, 1.0][: len(done.ids)]
+        return done._replace(logp=np.log(np.resize(p, len(done.ids))).astype(np.float32))
+
+    context.engine.generate = with_chances
+    assert episode(context).answer == "z" and outside == ["a"]
+
+
 def test_a_guided_episode_ends_at_an_answer_and_an_invalid_turn_is_answered(tags):
     ask, answer = "<search>q</search>", "<answer>z</answer>"
     tools = {"search": lambda q: "tool"}

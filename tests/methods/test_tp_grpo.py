@@ -61,8 +61,9 @@ def test_the_four_advantages(options: dict[str, object], right: list[float], wro
     assert of_thoughts(**GIVEN, **options)["adv"].values == pytest.approx([*right, *wrong], rel=1e-4)
 
 
-def test_verdicts_fall_on_the_steps_of_sampled_answers(tags):
-    texts = ["<think> 2 + 3 ~ 9. wait 2 + 3 = 5.</think> 2 + 3 = 5.<answer> 5</answer>"]
+@pytest.mark.parametrize("begin", ["<think> ", ""])
+def test_verdicts_fall_on_the_steps_of_sampled_answers(tags, begin):
+    texts = [f"{begin}2 + 3 ~ 9. wait 2 + 3 = 5.</think> 2 + 3 = 5.<answer> 5</answer>"]
     group, context, _ = answered_group(texts, "5", tags, lambda text: [1.0])
     group.scores.update(asyncio.run(score(own_verdicts(), [group], context)))
     (example,) = per_trajectory(groups=[group], tokens=("taken_back", "repeated_later"))

@@ -15,7 +15,7 @@ from support.by_hand import token_gradient
 from support.episodes import scripted_context, single_turn_group
 from support.models import mini
 
-from selfteach.core import RolloutRequest, Sampling, Score, Task, collate
+from selfteach.core import RolloutRequest, Sampling, Score, Task, block, collate
 from selfteach.core.answers import normalise
 from selfteach.core.scoring import score
 from selfteach.core.tagged_text import SENTENCE_ENDS, split_points
@@ -73,6 +73,12 @@ def test_cuts_fall_between_tokens():
     assert split_points([b"so ", b"wai", b"t, x", b" but"], r"wait|but", before=True) == [1, 3]
 
 
+@block
+def always_half(*, answer: Any) -> float:
+    """A judge."""
+    return 0.5
+
+
 def test_vines_start_at_the_ends_of_steps_and_are_never_learned(letters):
     # The answer says `1. 2. A`; a vine from the prompt or after `1.` fails half of the time, from after `2.` never.
     seen: dict[str, int] = {}
@@ -95,6 +101,9 @@ def test_vines_start_at_the_ends_of_steps_and_are_never_learned(letters):
         at.node == leaf.node for at in found["step_value"]
     )
     assert found["start_value"][leaf].value == 0.5 and {at: s.value for at, s in found["reward"].items()} == {leaf: 1.0}
+
+    by_another = scored(vine_values(judge=always_half()), group, context)
+    assert {s.value for places in by_another.values() for s in places.values()} == {0.5}
 
     group = group._replace(scores=found)
     (example,) = per_trajectory(tokens=("step_value",))(groups=[group])

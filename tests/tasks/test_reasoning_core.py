@@ -76,7 +76,7 @@ def test_its_own_scorer_judges_and_a_scorer_that_is_late_is_killed(monkeypatch):
     monkeypatch.setattr(judges, "_scorer", process := Made())
     task = Task("t", "?", ("right",), tags={"dataset": "arithmetics", "entry": "{}"})
     got = {a: reasoning_core_score(answer=a, task=task).value for a in (" right\n", "half", "wrong", "", None)}
-    assert list(got.values()) == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert list(got.values()) == [1.0, 0.0, 0.0, 0.0, 0.0] and process.asked[-1]["seconds"] == 20.0
     assert reasoning_core_score(answer="half", task=task, partial=True).value == 0.5
     assert [reasoning_core_score(answer="right", task=task, seconds=s).value for s in (3.0,)] == [1.0]
     assert process.asked[-1]["seconds"] == 3.0
