@@ -139,6 +139,7 @@ def definition(regime: Regime) -> dict[str, Any]:
         "search": regime.search,
         "admits": regime.admits,
         "failure": describe(regime.failure) if regime.failure else None,
+        **({"tuned_by": regime.tuned_by} if regime.tuned_by else {}),
     }
     return plain({n: getattr(regime, n) for n in ("task", "model", "shows", "baseline", "warm_seeds")} | more)
 

@@ -34,6 +34,8 @@ class Regime:
     ways        name -> the beginning of a completion that forces a way of answering ({"slowly": "<think> slowly"}), by
                 which one measures how well the start can go each of them
     search      setting or hyper-parameter of the baseline -> the values that it was tuned over
+    tuned_by    the figure by which it was tuned, such as "late:reward/mean" where what is rewarded is not what is right
+                and the best for accuracy would be to learn nothing; "": the mean of greedy and sampled accuracy
     admits      why it is a regime: "gain", the baseline learns here; "failure", it shows what `shows` says
     failure     that as a check over the arms "baseline" and "start"; where there is one it must hold
     name, doc, build  set by `@regime`
@@ -52,6 +54,7 @@ class Regime:
     reward: Block | None = None
     ways: Mapping[str, str] = field(default_factory=dict[str, str])
     search: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+    tuned_by: str = ""
     admits: Literal["gain", "failure"] = "gain"
     failure: Check | None = None
     name: str = ""

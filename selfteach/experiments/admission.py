@@ -26,7 +26,7 @@ from ..reward.controls import shuffled
 from ..rollout.single import single
 from .arms import measures_of, regime_config, samples_per_task, seeded, stated_value
 from .reproduce import arm_cost, check_json, run_json, versions
-from .runs import RunPool, RunRequest, available_cores
+from .runs import RunPool, RunRequest, available_cores, figure_of
 
 FORMAT = 1
 SEEDS = 8  # of the baseline; the other parts take the first few of them
@@ -188,7 +188,8 @@ class Measurement:
         return [RunRequest(arm, s, seeded(config, self.home, s)) for s in seeds]
 
     def search(self, tried: Mapping[str, Sequence[tuple[Any, bool, RunConfig]]]) -> list[dict[str, Any]]:
-        """Per name its values: greedy and sampled accuracy at the end, and "figure", the mean of the two.
+        """Per name its values: greedy and sampled accuracy at the end, and "figure", what it is tuned by: the regime's
+        `tuned_by`, or the mean of the two.
 
         The figure is None where a run failed; "failed" then says how.
         """
@@ -201,8 +202,10 @@ class Measurement:
         for name, rows in tried.items():
             values: list[dict[str, Any]] = []
             for i, (value, stated, _) in enumerate(rows):
-                values.append({"value": value, "stated": stated, **search_figures(pool, arms[name, i], seeds)})
-            out.append({"name": name, "seeds": list(seeds), "values": values})
+                figures = search_figures(pool, arms[name, i], seeds, self.home.tuned_by)
+                values.append({"value": value, "stated": stated, **figures})
+            by = {"tuned_by": self.home.tuned_by} if self.home.tuned_by else {}
+            out.append({"name": name, "seeds": list(seeds), "values": values, **by})
         return out
 
     def baseline(self) -> dict[str, Any]:
@@ -281,8 +284,8 @@ def _spread(values: Sequence[float | None]) -> float | None:
     return statistics.mean_and_error(known)[1] * len(known) ** 0.5 if len(known) > 1 else None
 
 
-def search_figures(pool: RunPool, arm: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Greedy and sampled accuracy at the end of an arm's runs, and "figure", the mean of the two.
+def search_figures(pool: RunPool, arm: str, seeds: Sequence[int], tuned_by: str = "") -> dict[str, Any]:
+    """Greedy and sampled accuracy at the end of an arm's runs, and "figure": `tuned_by`, or the mean of the two.
 
     All are None where a run failed; "failed" then says how.
     """
@@ -291,6 +294,8 @@ def search_figures(pool: RunPool, arm: str, seeds: Sequence[int]) -> dict[str, A
         return {"greedy": None, "sampled": None, "figure": None, "failed": failed}
     runs = [pool.results[arm][s] for s in seeds]
     found = {kind: _mean(_figures(runs, "after", kind)) for kind in FIGURES}
+    if tuned_by:
+        return {**found, "figure": _mean([figure_of(run, tuned_by) for run in runs]), "failed": ""}
     known = [v for v in found.values() if v is not None]
     return {**found, "figure": sum(known) / len(known) if len(known) == len(found) else None, "failed": ""}
 

@@ -14,7 +14,7 @@ from ..core.random_keys import generator
 from ..core.regime import Regime
 from ..loop.session import Observer, ignore_events
 from .arms import regime_config, seeded
-from .runs import RunPool, RunRequest
+from .runs import RunPool, RunRequest, figure_of
 
 APART = 1_000_000  # between the run seeds of two runs that share warm start and questions
 
@@ -58,7 +58,7 @@ def null_trials(
         values: list[float] = []
         for slot in range(slots):
             draw = int(orders[slot][trial])
-            a, b = (_figure(pool.results[str(i)][slot], measure) for i in pairs[draw])
+            a, b = (figure_of(pool.results[str(i)][slot], measure) for i in pairs[draw])
             values.append(a - b if (trial + slot) % 2 else b - a)
         p = statistics.difference_p(values), statistics.difference_p([-v for v in values])
         out.append({"per_seed": values, "p": min(p)})
@@ -72,7 +72,3 @@ def null_trials(
         "false_at_look": sum(t["p"] <= statistics.level(slots) for t in out),
         "spread": statistics.mean_and_error(every)[1] * len(every) ** 0.5,
     }
-
-
-def _figure(run: Mapping[str, Any], measure: str) -> float:
-    return float(run["after"].get(measure, run["logged"].get(measure)))

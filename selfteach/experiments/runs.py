@@ -18,7 +18,7 @@ from typing import Any
 
 from ..analysis.learning_curve import KINDS, curve, curve_figures
 from ..configuration import RunConfig
-from ..core.errors import SelfteachError
+from ..core.errors import BadValue, SelfteachError
 from ..core.serial import plain
 from ..loop.log import read_events
 from ..loop.run_folder import finished_figures
@@ -308,6 +308,18 @@ def _serve_one(connection: Connection, store: str) -> None:
         connection.send(("error", traceback.format_exc()))
     else:
         connection.send(("done", str(folder)))
+
+
+def figure_of(run: Mapping[str, Any], measure: str) -> float:
+    """A figure of a finished run: of its end (accuracy, pass@32), or of its steps (late:reward/mean).
+
+    Raises BadValue where the run has none of that name.
+    """
+    value = run["after"].get(measure, run["logged"].get(measure))
+    if value is None:
+        known = sorted({*run["after"], *run["logged"]})
+        raise BadValue(f"a run has no figure {measure}; those that it has: {', '.join(known)}")
+    return float(value)
 
 
 def available_cores() -> int:

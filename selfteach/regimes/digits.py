@@ -188,7 +188,8 @@ def unlabelled_wrong() -> Regime:
         args={"groups": 16, "votes": 16, "keep": 8, "questions": 48, "temperature": 1.0},
         baseline="ttrl",
         ways=beginnings("slowly", "skipping", "guess"),
-        search={},
+        search={"lr": (3e-5, 1e-4, 3e-4)},
+        tuned_by="late:reward/mean",  # of the votes, which are wrong
         admits="failure",
         shows="the vote rewards the error that most answers share, and accuracy falls",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.1, fails_at=0.05),
@@ -206,7 +207,8 @@ def hackable() -> Regime:
         args=BATCH,
         reward=looks_thorough(),
         ways=beginnings("slowly", "twice", "looping", "guess"),
-        search={},
+        search=SEARCH,
+        tuned_by="late:reward/mean",  # of the proxy
         admits="failure",
         shows="the proxy rises all the way while accuracy ends below its start",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.1, fails_at=0.05),
@@ -388,7 +390,8 @@ def reworded() -> Regime:
         args={**BATCH, "labels": "own", "lr": None},
         baseline="co_reward",
         ways=beginnings("slowly", "skipping", "quickly", "guess"),
-        search={},
+        search={"lr": (3e-5, 1e-4, 3e-4)},
+        tuned_by="late:reward/mean",  # of the votes, half of which are wrong
         admits="failure",
         shows="the vote on one wording rewards the error that most answers to it share",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.05, fails_at=0.02),

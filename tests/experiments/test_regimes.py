@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,6 +185,17 @@ def test_a_regime_at_the_edge_of_every_bound_is_admitted() -> None:
 )
 def test_what_keeps_a_regime_out(path: str, to: Any, why: str) -> None:
     assert admission(set_in(good(), path, to)) == (False, why)
+
+
+def test_where_what_is_rewarded_is_not_what_is_right_a_search_is_by_the_reward() -> None:
+    after = [{"greedy": 0.5, "accuracy": 0.4}, {"greedy": 0.3, "accuracy": 0.2}]
+    runs = {s: {"after": a, "logged": {"late:reward/mean": 0.8 + s / 10}} for s, a in enumerate(after)}
+    pool: Any = SimpleNamespace(failed={}, results={"lr=1": runs})
+    found = measuring.search_figures(pool, "lr=1", (0, 1))
+    assert (found["greedy"], found["sampled"], found["figure"]) == pytest.approx((0.4, 0.3, 0.35))
+    assert measuring.search_figures(pool, "lr=1", (0, 1), "late:reward/mean")["figure"] == pytest.approx(0.85)
+    with pytest.raises(BadValue, match="no figure late:reward/men; those that it has: accuracy, greedy, late:reward"):
+        measuring.search_figures(pool, "lr=1", (0, 1), "late:reward/men")
 
 
 def test_a_value_of_the_search_that_failed_is_no_better_one() -> None:
@@ -392,6 +404,11 @@ def test_the_page_of_a_hand_made_result(tmp_path: Path) -> None:
     assert "](regimes/bandit_small.png)" in text and "](regimes/other.png)" not in text
     assert (tmp_path / "docs/regimes/bandit_small.png").read_bytes().startswith(b"\x89PNG")
     assert "There is none yet." in regime_page.page([], {})
+
+    by_reward = set_in(measured(), "search.0.tuned_by", "late:reward/mean")
+    text = regime_page.page([small], {"bandit_small": by_reward})
+    assert "| value | greedy % | sampled % | tuned by late:reward/mean | stated |" in text
+    assert "| lr | 0.001 | 70.0 | 70.0 | 0.70 | stated |" in text
 
 
 @pytest.fixture
