@@ -18,9 +18,9 @@ HEAD = f"""# Regimes
 Where claims are measured: each a task with its options, a model, a warm start, a budget and a tuned baseline, under one
 name. A regime is admitted with evidence from tuning seeds (0 to 99), and claims are reported on others. The rule: with
 at least eight seeds the baseline raises greedy and sampled accuracy by {100 * GAIN:g} points (or shows the failure that
-the regime is for); no value that its search tried is better by more than {100 * BETTER:g} points (of the reward, where that is not what is
-right and learning nothing would be best); and with shuffled rewards sampled accuracy rises by {100 * RISE:g} points at
-most, with a 95 % interval that reaches 0.
+the regime is for); no value that its search tried is better by more than {100 * BETTER:g} points (of the reward, where
+what is rewarded is not what is right, and to learn nothing would be best); and with shuffled rewards sampled accuracy
+rises by {100 * RISE:g} points at most, with a 95 % interval that reaches 0.
 
 This page is made by `selfteach regimes --page docs/regimes.md`, from what `selfteach regimes NAME --measure` found. The
 site has it as <a href="live/regimes.html">a table that sorts</a>, too, with curves to zoom.
