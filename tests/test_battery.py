@@ -6,6 +6,7 @@ Nothing here names a method. A check that a method is not meant to pass is left 
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -172,15 +173,17 @@ def test_a_number_stands_once(name: str):
     """The default of a block in a method's file is what the method gives it, or has under the same name."""
     file = registry.methods.get(name).build.__module__
     methods = [e for e in map(registry.methods.get, ALL) if e.build.__module__ == file]
-    named = {n: p.default for e in methods for n, p in e.hyper_parameters.items()}
+    named = dict[str, list[Any]]()
+    for n, p in [row for e in methods for row in e.hyper_parameters.items()]:
+        named.setdefault(n, []).append(p.default)
     given = dict[tuple[str, str], list[Any]]()
-    for block in blocks_in([e() for e in methods]):
-        if block.fn.__module__ == file:
-            for n, default in Block(block.fn).hyper_parameters.items():
-                values = given.setdefault((block.name, n), [default])
-                values += [block.hyper_parameters[n]] if n in block.args or n not in named else []
+    own = [Block(fn) for _, b in registry.blocks.items() if (fn := inspect.unwrap(b)).__module__ == file]
+    for block in [*own, *(b for b in blocks_in([e() for e in methods]) if b.fn.__module__ == file)]:
+        for n, default in Block(block.fn).hyper_parameters.items():
+            values = given.setdefault((block.name, n), [default])
+            values += [block.hyper_parameters[n]] if n in block.args or n not in named else []
     for (block, n), (default, *values) in given.items():
-        values += [named[n]] if n in named else []
+        values += [v for v in named.get(n, ()) if v]  # at 0 the block is left out
         if values and all(isinstance(v, bool | int | float) for v in (default, *values)):
             assert default in values, f"{block} has {n}={default}, and {name} gives it {values[0]}"
 

@@ -99,7 +99,7 @@ async def paired_rewards(
                 others[episode.id] = t.leaf
                 text = context.text(t.leaf)
                 answers.append((t.leaf, last_between(text, "answer", text.strip())))
-    scores = await judge_answers(judge or exact_match(), group, answers, context, deadline)
+    scores = await judge_answers(judge, group, answers, context, deadline)
     out: Scores = {"reward": {}, "reference_reward": {}}
     for episode, leaf in own.items():
         mine, theirs = scores[leaf], scores[others[episode]] if episode in others else Score(None)

@@ -98,7 +98,7 @@ async def process_scores(
     """
     trajectories = group.learned
     answers = [(t.leaf, e.answer) for e, t in trajectories]
-    verdicts = await judge_answers(judge or exact_match(), group, answers, context, deadline)
+    verdicts = await judge_answers(judge, group, answers, context, deadline)
     scorer = prm or group.request.task.judge("step")
     out: Scores = {"reward": {}, "step_value": {}}
     for episode, t in trajectories:

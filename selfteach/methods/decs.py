@@ -116,9 +116,7 @@ async def necessary_prefix(
     of the thinking.
     """
     trajectories = group.learned
-    verdicts = await judge_answers(
-        judge or exact_match(), group, [(t.leaf, e.answer) for e, t in trajectories], context, deadline
-    )
+    verdicts = await judge_answers(judge, group, [(t.leaf, e.answer) for e, t in trajectories], context, deadline)
     out: Scores = {"reward": {}, "necessary": {}, "thinking": {}}
     for _, t in trajectories:
         pieces = written_pieces(context, t.leaf)

@@ -145,7 +145,7 @@ async def mean_outcome(
             last = [t.leaf for t in episode.trajectories if t.role == role and t.status != "limit"]
             ends[own.leaf] = [(at, answer_in(context.text(at))) for at in last or [own.leaf]]
     answers = [pair for pairs in ends.values() for pair in pairs]
-    verdicts = await judge_answers(judge or exact_match(), group, answers, context, deadline)
+    verdicts = await judge_answers(judge, group, answers, context, deadline)
     out: dict[Ref, Score] = {}
     for own, pairs in ends.items():
         known = [v for at, _ in pairs if (v := verdicts[at].value) is not None]

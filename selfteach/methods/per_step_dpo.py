@@ -166,7 +166,7 @@ async def valued_states(
     The part `pit_found` of wrong answers with a pit and a wrong step: 1 where the first wrong step ends between the
     pit's state and the next, else 0.
     """
-    out = await vine_values(group=group, context=context, deadline=deadline, judge=judge or exact_match(), role=role)
+    out = await vine_values(group=group, context=context, deadline=deadline, judge=judge, role=role)
     verdict = group.request.task.judges.get("step")
     if verdict is None:
         return out

@@ -49,7 +49,6 @@ from ..core import (
     stateful,
 )
 from ..core.lazy import torch
-from ..core.scoring import score
 from ..credit import segments as seg
 from ..credit.advantages import norm
 from ..credit.composers import of_another_model, per_trajectory
@@ -61,6 +60,7 @@ from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
 from ..objective.segments import seq_last
 from ..reward.answer import exact_match
+from ..reward.answer_verdicts import judge_groups
 from ..reward.vote import majority_vote
 from ..rollout.single import single
 from ..rollout.vote import sample_answers
@@ -253,7 +253,7 @@ async def label_or_vote(
 ) -> Scores:
     """The judge's scores where a question has a label; else 1 for the majority answer of its group, 0 for others."""
     if has_label(group.request.task, unlabelled):
-        return await score(judge or exact_match(), [group], context, deadline)
+        return {"reward": await judge_groups(judge, [group], context, deadline)}
     return await majority_vote(group=group, context=context, deadline=deadline, metric_judge=judge)
 
 

@@ -169,7 +169,7 @@ async def progress(
             turns = [n for n in dict.fromkeys(path) if episode.tree.sampling[n] >= 0] or [t.leaf.node]
             ends.append([*(Ref(episode.id, n) for n in turns[:-1]), t.leaf])
             answers += [(at, _answer(episode.tree, n, context)) for at, n in zip(ends[-1], turns, strict=True)]
-    verdict = await judge_answers(judge or exact_match(), group, answers, context, deadline)
+    verdict = await judge_answers(judge, group, answers, context, deadline)
     out: dict[Ref, Score] = {}
     for path in ends:
         values = [verdict[at].value for at in path]

@@ -23,9 +23,13 @@ async def judge_groups(
 
 
 async def judge_answers(
-    judge: Block, group: RolloutGroup, answers: Sequence[tuple[Ref, Any]], context: RewardContext, deadline: float
+    judge: Block | None,
+    group: RolloutGroup,
+    answers: Sequence[tuple[Ref, Any]],
+    context: RewardContext,
+    deadline: float,
 ) -> dict[Ref, Score]:
-    """The score that a judge (a reward of answers) gives each (place, answer) of a group, by place."""
+    """The score that a judge (of answers; None: exact_match) gives each (place, answer) of a group, by place."""
     trees = {e.id: e.tree for e in group.episodes}
     episodes = [
         Episode(at.episode, trees[at.episode], [Trajectory(at, "policy", group.key)], answer) for at, answer in answers

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core import BadValue, Block, Episode, Ref, RewardContext, RolloutGroup, Score, Scores, block
 from ..core.answers import for_verifier
-from .answer import exact_match, gold_answers
+from .answer import gold_answers
 from .answer_verdicts import judge_groups
 from .likelihood import token_logps
 
@@ -46,7 +46,7 @@ async def by_verifier(
         raise BadValue(f"by_verifier: mode must be addon, only or mixed, not {mode!r}")
     if rule is None and mode != "only":
         raise BadValue(f"by_verifier needs rule=, such as same_text(), in the mode {mode!r}")
-    truth = await judge_groups(judge or exact_match(), [group], context, deadline)
+    truth = await judge_groups(judge, [group], context, deadline)
     ruled = await judge_groups(rule, [group], context, deadline) if rule is not None else {}
     places = [(e, t.leaf) for e in group.episodes for t in e.trajectories if t.leaf in truth]
 

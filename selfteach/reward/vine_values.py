@@ -6,7 +6,6 @@ from typing import Any
 
 from ..core import Block, Ref, RewardContext, RolloutGroup, Score, Scores, block, provides
 from ..core.tagged_text import last_between
-from .answer import exact_match
 from .answer_verdicts import judge_answers
 
 
@@ -36,7 +35,7 @@ async def vine_values(
             roots[t.leaf] = (stem, cut) if stem is not None else (own[0].leaf, 0)
             text = context.text(t.leaf)
             answers.append((t.leaf, last_between(text, "answer", text.strip())))
-    scores = await judge_answers(judge or exact_match(), group, answers, context, deadline)
+    scores = await judge_answers(judge, group, answers, context, deadline)
     values: dict[tuple[Ref, int], list[float]] = {}
     for leaf, state in roots.items():
         values.setdefault(state, []).extend(v for v in [scores[leaf].value] if v is not None)

@@ -78,6 +78,7 @@ def test_a_pair_is_two_answers_to_one_prompt_and_their_tokens_alone_are_learned(
     assert [e.preferred_over for e in examples] == [(1,), (), (3,), ()]
     for group, want in zip(groups, (("yes", "no"), ("ja", "nein")), strict=True):
         (episode,) = group.episodes
+        assert episode.answer == want[0]
         learned = []
         for trajectory in episode.trajectories:
             places = episode.tree.places(trajectory.leaf.node, trajectory.leaf.offset)

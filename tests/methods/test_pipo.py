@@ -73,6 +73,7 @@ def test_each_batch_is_learned_again_before_the_next(letters):
     asyncio.run(steps())
     new = [{n for n, p in zip(b.names, b.get("previous", "seq"), strict=True) if not p} for _, b in seen]
     old = [{n for n, p in zip(b.names, b.get("previous", "seq"), strict=True) if p} for _, b in seen]
+    assert {float(p) for _, b in seen for p in b.get("previous", "seq")} == {0.0, 1.0}
     assert not old[0] and old[1:] == new[:-1]  # the step before's, and only these
     for number, (metrics, batch) in enumerate(seen):
         replayed = batch.get("adv", "seq")[batch.get("previous", "seq") > 0]

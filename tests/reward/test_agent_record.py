@@ -76,6 +76,7 @@ def test_faults_of_form(said, why):
 )
 def test_f1_of_words(answer, value):
     assert word_f1(answer=answer, task=ANN).value == pytest.approx(value)
+    assert word_f1(answer=answer, task=Task("t", "", ())).value == 0.0  # no gold answer
     assert word_f1(answer="po river", task=Task("t", "", ("x", "river Po"))).value == 1.0  # the best of the golds
 
 
