@@ -194,10 +194,12 @@ def tests_of(mutant: Mutant) -> list[str]:
     from selfteach.core import registry
 
     methods = methods_by_block().get(mutant.block, [])[:3]
+    own = [n for n, e in registry.methods.items() if e.build.__module__ == f"selfteach.methods.{mutant.file.stem}"]
     stems = {registry.methods.get(m).build.__module__.rsplit(".", 1)[-1] for m in methods} | {mutant.file.stem}
     files = [f for f in sorted(TESTS.rglob("test_*.py")) if f.stem not in APART]
     near = [f for f in files if f.stem.removeprefix("test_") in stems]
-    battery = [f"{TESTS}/test_battery.py::{check}[{m}]" for m in methods for check in (*BATTERY, SIGNATURES)]
+    battery = [f"{TESTS}/test_battery.py::{check}[{m}]" for m in methods for check in BATTERY]
+    battery += [f"{TESTS}/test_battery.py::{SIGNATURES}[{m}]" for m in own[:1]]
     far = [f"{f}::{test}" for f in files if f not in near for test, words in words_of(f) if mutant.block in words]
     module = ".".join(mutant.file.relative_to(ROOT).with_suffix("").parts)
     examples = (

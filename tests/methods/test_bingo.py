@@ -101,6 +101,7 @@ def test_it_changes_only_where_it_is_dynamic_and_not_before_its_step():
             (_, wrong), state = scored(part, group_of((5, 6)), state)
             seen.append(wrong.parts["explore"])
         assert seen == pytest.approx(wants)  # accuracy stays 1/2: the slope is 0
+        assert state["accuracies"] == [0.5] * 3  # no more than a slope over two steps is of
 
 
 def test_the_first_episode_asks_the_reference_too(letters):

@@ -101,7 +101,7 @@ def test_the_labelled_answers_lack_the_ways_that_are_named():
     more, _ = labelled_answers(n=5, finished_rounds=[], source=source, state=state, without=("skipping",))
     assert not {r.task.id for r in more} & {r.task.id for r in asked}, "the next ones"
     everything, state = labelled_answers(n=40, finished_rounds=[], source=source, state=0)
-    assert state == 40 and "skipping" in {r.task.tags["way"] for r in everything}
+    assert {r.n for r in everything} == {1} and state == 40 and "skipping" in {r.task.tags["way"] for r in everything}
     with pytest.raises(BadValue, match="only 0 go another way"):
         labelled_answers(
             n=1, finished_rounds=[], source=digit_sum(slowly=1, quickly=0, guess=0), state=0, without=("slowly",)

@@ -153,6 +153,8 @@ def test_a_closed_book_answer_is_begun_and_not_learned(tags):
     assert episode.answer == "Ulm" and [t.learn for t in episode.trajectories] == [None]
     assert THINK + RIGHT in context.whole_text(episode.trajectories[0].leaf)
     assert asyncio.run(score(of("deep_researcher").stage.reward[0], [group], context))["reward"] == {}
+    _, group = played(closed_book(), ["Ulm " * 40], tags)
+    assert group.episodes[0].cost["tokens"] == 16 and group.episodes[0].answer is None
 
 
 def test_hyper_parameters_reach_web_selection_and_reward():

@@ -9,9 +9,10 @@ import pytest
 from support.battery import of
 from support.episodes import full_text, scripted_context
 
-from selfteach.core import RolloutRequest, Task
+from selfteach.core import RolloutRequest, Task, block
 from selfteach.core.scoring import score
 from selfteach.loop.episode import play
+from selfteach.methods.motif import mean_outcome
 
 SUM = Task("t", "2 + 3 + 4 =\n", ("9",))
 FIRST = "<think> 2 + 3 = 5.</think><answer> 5 4</answer>"
@@ -90,6 +91,22 @@ def test_the_weights_of_outcome_and_form(tags):
     assert rewarded(stage, context, group).value == 1.0 * 0.5 + 0.5
     bare = played(tags, lambda text, rng_key: "<answer> 9</answer>", continuations=1)
     assert rewarded(*bare).value == 2.0  # right in the end, and without the form
+
+
+@block
+def nine_or_nothing(*, answer: Any) -> float:
+    """1 for nine; an error for eight."""
+    if answer == "8":
+        raise ValueError("eight")
+    return float(answer == "9")
+
+
+@pytest.mark.parametrize(("last", "share"), [(("9", "8", "5", "9"), 2 / 3), (("8",) * 4, None)])
+def test_a_continuation_that_cannot_be_judged_does_not_count(tags, last, share):
+    _, context, group = played(tags, in_turn(*last))
+    (found,) = asyncio.run(score(mean_outcome(judge=nine_or_nothing()), [group], context))["reward"].values()
+    assert found.value == pytest.approx(share) and ("right" in found.parts) == (share is not None)
+    assert bool(found.error) == (share is None)
 
 
 @pytest.mark.parametrize(("first", "value"), [("9", 3.0), ("5 4", 1.0)])

@@ -43,6 +43,8 @@ def test_one_that_did_harm_is_taken_back_a_little():
 def test_nothing_is_verified_before_there_is_a_history_or_where_it_does_not_vary():
     assert shaped([0.25]) == ([0.5, -0.5, 0, 0, 0], 0.0, [0.25, 0.75])
     assert shaped([0.5, 0.5])[0] == [0.5, -0.5, 0, 0, 0]
+    few, _ = verified_improvement(adv=ADV, **ROWS, state={"means": [0.25, 0.5]}, window=3)  # two of three means
+    assert few["adv"].values.tolist() == [0.5, -0.5, 0, 0, 0]
     with pytest.raises(BadValue, match="window must be at least 2"):
         verified_improvement(adv=ADV, **ROWS, state={"means": []}, window=1)
 

@@ -43,6 +43,7 @@ def test_an_answer_is_worth_the_score_that_the_policy_gives_it(tags):
     # the truth is told beside it: two, one, none of two words. Of three pairs the first is the wrong way round.
     assert [found[a].parts["adequacy"] for a in ("miro veto", "miro lisa", "lisa lisa")] == [1.0, 0.5, 0.0]
     assert found["miro lisa"].parts["inflation"] == 0.5 and found["miro veto"].parts["agreement"] == 2 / 3
+    assert found["miro veto"].parts["judged"] == 1.0
     assert found["lisa lisa"].parts["judged"] == 0.0 and "score" not in found["?"].parts
 
 
