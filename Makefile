@@ -9,7 +9,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= logical
+# one more than there are cores, for some tests wait for processes that they started
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .PHONY: help setup train test lint types check fingerprints mutants torture cluster-demo docs format clean
 
