@@ -61,7 +61,7 @@ def evidence_tables(result: Mapping[str, Any]) -> list[ReportTable]:
     if start:
         out += _starts(start)
     if search:
-        out.append(_searched(search))
+        out.append(_searched(search, result["definition"].get("tuned_by", "")))
     if baseline:
         out.append(_costs(baseline["cost"]))
         if failure := baseline.get("failure"):
@@ -107,17 +107,16 @@ def _start_cells(figures: Mapping[str, Any]) -> list[str]:
     return [formatted(name, figures[name]) for name in ("greedy", "sampled", "length")]
 
 
-def _searched(search: Sequence[Mapping[str, Any]]) -> ReportTable:
-    by = search[0].get("tuned_by", "")
+def _searched(search: Sequence[Mapping[str, Any]], tuned_by: str) -> ReportTable:
     rows = [
         [row["name"], f"{v['value']}", formatted("greedy", v["greedy"]), formatted("sampled", v["sampled"])]
-        + ([formatted(by, v["figure"])] if by else [])
+        + ([formatted(tuned_by, v["figure"])] if tuned_by else [])
         + ["stated" if v["stated"] else f"failed: {v['failed']}" if v.get("failed") else ""]
         for row in search
         for v in row["values"]
     ]
     seeds = len(search[0]["seeds"])
-    columns = ["", "value", "greedy %", "sampled %", *([f"tuned by {by}"] if by else []), "stated"]
+    columns = ["", "value", "greedy %", "sampled %", *([f"tuned by {tuned_by}"] if tuned_by else []), "stated"]
     return ReportTable(f"the search, {seeds} seed{'s' if seeds != 1 else ''}, at the end", columns, rows)
 
 

@@ -68,10 +68,15 @@ def _figure(arms: Arms, arm: str, when: str, measure: str) -> float:
     if arm not in arms:
         raise LookupError(f"there is no arm {arm}")
     run = arms[arm]
-    value = run.get(when, {}).get(measure, run.get("logged", {}).get(measure) if when == "after" else None)
+    value = end_figure(run, measure) if when == "after" else run.get(when, {}).get(measure)
     if value is None or not math.isfinite(value):
         raise LookupError(f"{measure} of {arm}{' before training' if when == 'before' else ''} was not measured")
     return float(value)
+
+
+def end_figure(run: Mapping[str, Any], measure: str) -> float | None:
+    """A figure of a finished run, of its end (accuracy, pass@32) or of its steps (late:reward/mean); None: unknown."""
+    return run.get("after", {}).get(measure, run.get("logged", {}).get(measure))
 
 
 def interval_verdict(check: Check, mean: float, low: float, high: float, rejected: bool = True) -> str:

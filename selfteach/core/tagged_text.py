@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -112,13 +112,13 @@ def split_points(pieces: Sequence[bytes], pattern: str, before: bool = False) ->
 
 def step_verdicts(
     pieces: Sequence[bytes], judge: Callable[..., bool | None], pattern: str = SENTENCE_ENDS
-) -> list[tuple[int, int, bool | None]]:
+) -> Iterator[tuple[int, int, bool | None]]:
     """The steps of a text, sentences and lines, each as (first token, token behind its last, what a judge says of it).
 
     judge: (step=text) -> whether it is right; None: it is no step (`Task.judges["step"]`).
 
-    >>> step_verdicts([b"1 + 1", b" = 2.", b" Hm", b"."], judge=lambda step: "2" in step or None)
+    >>> list(step_verdicts([b"1 + 1", b" = 2.", b" Hm", b"."], judge=lambda step: "2" in step or None))
     [(0, 2, True), (2, 4, None)]
     """
-    bounds = itertools.pairwise([0, *split_points(pieces, pattern), len(pieces)])
-    return [(a, z, judge(step=b"".join(pieces[a:z]).decode(errors="replace"))) for a, z in bounds]
+    for a, z in itertools.pairwise([0, *split_points(pieces, pattern), len(pieces)]):
+        yield a, z, judge(step=b"".join(pieces[a:z]).decode(errors="replace"))

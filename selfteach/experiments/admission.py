@@ -26,7 +26,7 @@ from ..reward.controls import shuffled
 from ..rollout.single import single
 from .arms import measures_of, regime_config, samples_per_task, seeded, stated_value
 from .reproduce import arm_cost, check_json, run_json, versions
-from .runs import RunPool, RunRequest, available_cores, figure_of
+from .runs import RunPool, RunRequest, available_cores, required_figure
 
 FORMAT = 1
 SEEDS = 8  # of the baseline; the other parts take the first few of them
@@ -204,8 +204,7 @@ class Measurement:
             for i, (value, stated, _) in enumerate(rows):
                 figures = search_figures(pool, arms[name, i], seeds, self.home.tuned_by)
                 values.append({"value": value, "stated": stated, **figures})
-            by = {"tuned_by": self.home.tuned_by} if self.home.tuned_by else {}
-            out.append({"name": name, "seeds": list(seeds), "values": values, **by})
+            out.append({"name": name, "seeds": list(seeds), "values": values})
         return out
 
     def baseline(self) -> dict[str, Any]:
@@ -295,7 +294,7 @@ def search_figures(pool: RunPool, arm: str, seeds: Sequence[int], tuned_by: str 
     runs = [pool.results[arm][s] for s in seeds]
     found = {kind: _mean(_figures(runs, "after", kind)) for kind in FIGURES}
     if tuned_by:
-        return {**found, "figure": _mean([figure_of(run, tuned_by) for run in runs]), "failed": ""}
+        return {**found, "figure": _mean([required_figure(run, tuned_by) for run in runs]), "failed": ""}
     known = [v for v in found.values() if v is not None]
     return {**found, "figure": sum(known) / len(known) if len(known) == len(found) else None, "failed": ""}
 

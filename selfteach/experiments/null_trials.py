@@ -14,7 +14,7 @@ from ..core.random_keys import generator
 from ..core.regime import Regime
 from ..loop.session import Observer, ignore_events
 from .arms import regime_config, seeded
-from .runs import RunPool, RunRequest, figure_of
+from .runs import RunPool, RunRequest, required_figure
 
 APART = 1_000_000  # between the run seeds of two runs that share warm start and questions
 
@@ -58,7 +58,7 @@ def null_trials(
         values: list[float] = []
         for slot in range(slots):
             draw = int(orders[slot][trial])
-            a, b = (figure_of(pool.results[str(i)][slot], measure) for i in pairs[draw])
+            a, b = (required_figure(pool.results[str(i)][slot], measure) for i in pairs[draw])
             values.append(a - b if (trial + slot) % 2 else b - a)
         p = statistics.difference_p(values), statistics.difference_p([-v for v in values])
         out.append({"per_seed": values, "p": min(p)})

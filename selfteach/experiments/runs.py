@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.learning_curve import KINDS, curve, curve_figures
+from ..analysis.verdict import end_figure
 from ..configuration import RunConfig
 from ..core.errors import BadValue, SelfteachError
 from ..core.serial import plain
@@ -310,12 +311,9 @@ def _serve_one(connection: Connection, store: str) -> None:
         connection.send(("done", str(folder)))
 
 
-def figure_of(run: Mapping[str, Any], measure: str) -> float:
-    """A figure of a finished run: of its end (accuracy, pass@32), or of its steps (late:reward/mean).
-
-    Raises BadValue where the run has none of that name.
-    """
-    value = run["after"].get(measure, run["logged"].get(measure))
+def required_figure(run: Mapping[str, Any], measure: str) -> float:
+    """`end_figure`. Raises BadValue where the run has none of that name."""
+    value = end_figure(run, measure)
     if value is None:
         known = sorted({*run["after"], *run["logged"]})
         raise BadValue(f"a run has no figure {measure}; those that it has: {', '.join(known)}")

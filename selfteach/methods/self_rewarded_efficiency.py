@@ -73,14 +73,14 @@ async def less_for_excess(
     tokens = {t.leaf: tokens_of(e, t) for e in group.episodes for t in e.trajectories}
     known = {at: (v >= 1.0) for at, s in verdicts.items() if (v := s.value) is not None}
     right = [at for at, is_right in known.items() if is_right]
-    excess = dict(zip(right, excesses([tokens[at] for at in right]), strict=True))
+    lengths = [tokens[at] for at in right]
+    excess = dict(zip(right, excesses(lengths), strict=True))
     weight = alpha * (len(right) / len(known) if dynamic and known else 1.0)
     out = dict(verdicts)
     for at, is_right in known.items():
         have = verdicts[at]
         parts = {**have.parts, "right": float(is_right)}
         if is_right:
-            lengths = [tokens[right_one] for right_one in right]
             parts |= {"excess": excess[at], "spread": min(lengths) / max(lengths)}
         out[at] = Score(1.0 - weight * excess[at] if is_right else 0.0, parts, have.why, have.error)
     return {"reward": out}

@@ -390,8 +390,7 @@ def reworded() -> Regime:
         args={**BATCH, "labels": "own", "lr": None},
         baseline="co_reward",
         ways=beginnings("slowly", "skipping", "quickly", "guess"),
-        search={"lr": (3e-5, 1e-4, 3e-4)},
-        tuned_by="late:reward/mean",  # of the votes, half of which are wrong
+        search={},
         admits="failure",
         shows="the vote on one wording rewards the error that most answers to it share",
         failure=premise("accuracy", "baseline", "start", relation="<", by=0.05, fails_at=0.02),

@@ -23,6 +23,7 @@ from selfteach.experiments import admission as measuring
 from selfteach.experiments import measure_regime
 from selfteach.experiments import runs as runs_module
 from selfteach.experiments.arms import regime_config
+from selfteach.loop.settings import split_settings
 from selfteach.methods import grpo, rlsc, vineppo
 
 # ---- what a regime says
@@ -270,6 +271,12 @@ def test_the_start_is_measured_by_forcing_each_way_and_the_control_by_shuffling_
     assert replace(control, method=base.method) == base
 
 
+def test_every_search_is_of_what_the_baseline_or_a_run_has_and_not_of_what_both_have() -> None:
+    for name, _ in registry.regimes.items():
+        home = registry.regimes.get(name)
+        split_settings(registry.methods.get(home.baseline), {n: v[0] for n, v in home.search.items()}, {}, {})
+
+
 def test_an_agent_s_ways_are_forced_in_its_own_program() -> None:
     made = registry.regimes.get("half_known")
     forced = measuring.start_config(made, measuring.baseline_config(made)).method.decode["carefully"]
@@ -405,7 +412,7 @@ def test_the_page_of_a_hand_made_result(tmp_path: Path) -> None:
     assert (tmp_path / "docs/regimes/bandit_small.png").read_bytes().startswith(b"\x89PNG")
     assert "There is none yet." in regime_page.page([], {})
 
-    by_reward = set_in(measured(), "search.0.tuned_by", "late:reward/mean")
+    by_reward = set_in(measured(), "definition.tuned_by", "late:reward/mean")
     text = regime_page.page([small], {"bandit_small": by_reward})
     assert "| value | greedy % | sampled % | tuned by late:reward/mean | stated |" in text
     assert "| lr | 0.001 | 70.0 | 70.0 | 0.70 | stated |" in text

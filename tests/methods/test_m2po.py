@@ -50,9 +50,10 @@ def test_bounded_moment_by_hand():
     # the mean of the first two is 0.05, of all 0.1167: token 1 goes. Token 2 (good, down) and 3 (bad, up) never do.
     lp, adv = f64(0.1, 0.5, -2.0, 3.0, -0.3), f64(1, 2, 1, -1, -1)
     given = {"old_logp": torch.zeros_like(lp), "adv": adv, "batch": torch.zeros(5, dtype=torch.long)}
-    loss, kept, told = bounded_moment(logp=lp, **given, budget=0.06)
-    assert kept.tolist() == [True, False, True, True, True] and told["moment"].mean().item() == pytest.approx(0.35 / 3)
-    assert told["clip_fraction"].tolist() == [False, True, False, False, False]  # of tokens with an advantage
+    loss, kept, logged = bounded_moment(logp=lp, **given, budget=0.06)
+    assert kept.tolist() == [True, False, True, True, True]
+    assert logged["moment"].mean().item() == pytest.approx(0.35 / 3)
+    assert logged["clip_fraction"].tolist() == [False, True, False, False, False]  # of tokens with an advantage
     assert loss[kept].tolist() == pytest.approx([-math.exp(0.1), -math.exp(-2), math.exp(3), math.exp(-0.3)])
     # capped at 0.09: (0.01 + 2 * 0.09) / 3 = 0.0633 is above: token 4 goes as well; a floor of 0.5 above keeps 1.65 out
     # and one of 0.7 not
@@ -75,5 +76,5 @@ def test_m2po_without_a_budget_is_the_importance_weighted_policy_gradient():
 
 def test_a_run_reports_the_moment_and_the_share_it_clips(letters):
     method = of("m2po", groups=2, rollouts=3, sync=1).replace(reward=bandit(paid="spread").stage.reward)
-    (told,) = advance(loop_of(method, letters))
-    assert told["policy/moment"] >= 0 and told["policy/clip_fraction"] == pytest.approx(0.0)
+    (logged,) = advance(loop_of(method, letters))
+    assert logged["policy/moment"] >= 0 and logged["policy/clip_fraction"] == pytest.approx(0.0)

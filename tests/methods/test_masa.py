@@ -46,13 +46,13 @@ def test_how_well_it_foresaw():
 def test_forecasts_are_rewarded_by_the_solutions_of_their_question(letters):
     texts = ["<answer>7</answer>", *["<answer>5</answer>"] * 3]
     solved, context, _ = answered_group(texts, "7", letters, lambda text: [0.0])
-    told, *_ = answered_group(["<answer>2</answer>", "<answer>4</answer>"], "7", letters, lambda text: [0.0])
-    for episode in told.episodes:
+    foreseeing, *_ = answered_group(["<answer>2</answer>", "<answer>4</answer>"], "7", letters, lambda text: [0.0])
+    for episode in foreseeing.episodes:
         episode.id = f"f{episode.id}"
         episode.trajectories = [replace(t, leaf=t.leaf._replace(episode=episode.id)) for t in episode.trajectories]
         context.trees[episode.id] = episode.tree
-    told = told._replace(request=replace(told.request, program="foresee"), key="f")
-    found = asyncio.run(score(aligned_forecasts(attempts=8), [told, solved], context, 5.0))["reward"]
+    foreseeing = foreseeing._replace(request=replace(foreseeing.request, program="foresee"), key="f")
+    found = asyncio.run(score(aligned_forecasts(attempts=8), [foreseeing, solved], context, 5.0))["reward"]
     of_episode = {at.episode: s for at, s in found.items()}
     assert (of_episode["e0"].value, of_episode["e1"].value) == (1.0, 0.0)
     # one of four is right: 2 of 8 is exact, 4 of 8 is a quarter off
@@ -60,7 +60,7 @@ def test_forecasts_are_rewarded_by_the_solutions_of_their_question(letters):
     assert of_episode["fe1"].value == pytest.approx(0.01**0.25 / 3)
     assert of_episode["fe0"].parts["foreseen"] == 1.0
     # a question that was not solved says nothing of its forecasts
-    alone = asyncio.run(score(aligned_forecasts(), [told], context, 5.0))["reward"]
+    alone = asyncio.run(score(aligned_forecasts(), [foreseeing], context, 5.0))["reward"]
     assert [s.value for s in alone.values()] == [0.0, 0.0]
 
 
