@@ -60,7 +60,7 @@ def compare(
     if len(seeds) > 1:
         statistics.require_scipy()
     home = Path(out)
-    with RunPool(home / "runs", observer, jobs, tolerant=best_first) as runs:
+    with RunPool(home / "runs", observer, jobs, tolerant=best_first, steps_shown=None) as runs:
         runs.run(RunRequest(arm.name, seed, arm.seeded(seed)) for seed in seeds for arm in arms)
     run_config = arms[0].run_config
     figures = {n: [_final_figures(runs.results.get(n, {}).get(s, {})) for s in seeds] for n in names}

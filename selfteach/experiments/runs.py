@@ -21,7 +21,7 @@ from ..analysis.verdict import end_figure
 from ..configuration import RunConfig
 from ..core.errors import BadValue, SelfteachError
 from ..core.serial import plain
-from ..loop.log import read_events
+from ..loop.log import logged_steps, read_events
 from ..loop.run_folder import finished_figures
 from ..loop.session import Observer, ignore_events
 from ..run_cache import accuracy_curve, logged_summaries, run_key, run_once
@@ -72,6 +72,8 @@ class RunPool:
     measures  names of figures of curves that are wanted (auc, steps_to@0.8)
     deadline  by time.monotonic(), after which no run is begun
     tolerant  a run that fails is noted in `failed` (arm, seed -> the error), and the others go on
+    steps_shown  of each finished run, how many steps' rollouts are kept to be looked at, spread over it, for those of
+              all are most of its folder; None: all
     results   arm -> seed -> figures of the run: before, after, counts, tokens, steps, seconds, evals, logged, key,
               curves
     """
@@ -82,6 +84,7 @@ class RunPool:
     measures: Sequence[str] = ()
     deadline: float | None = None
     tolerant: bool = False
+    steps_shown: int | None = 11
     failed: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str], init=False)
     results: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict, init=False)
     _workers: list[Worker] = field(default_factory=list[Worker], init=False)
@@ -182,6 +185,8 @@ class RunPool:
         figures["curves"] = {kind: curve(events, kind) for kind in KINDS}
         figures["key"] = key
         self.results.setdefault(request.arm, {})[request.seed] = figures
+        if self.steps_shown is not None:
+            thin_rollouts(folder / "log", self.steps_shown)
 
     # ---- many at once
 
@@ -271,6 +276,15 @@ class RunPool:
                 f"{request.name}: its process died {TRIES} times ({why}); where memory is short give fewer --jobs"
             )
         queue.appendleft((request, worker.key))
+
+
+def thin_rollouts(log: Path, steps: int) -> None:
+    """Keep of a finished run's log (RUN/log) the rollouts of `steps` steps, the first and the last among them."""
+    logged = logged_steps(log)
+    if len(logged) > steps:
+        kept = {logged[round(i * (len(logged) - 1) / max(1, steps - 1))] for i in range(steps)}
+        for step in set(logged) - kept:
+            (log / "rollouts" / f"{step:06d}.npz").unlink(missing_ok=True)
 
 
 def warm_key(run_config: RunConfig) -> str:

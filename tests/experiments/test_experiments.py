@@ -32,6 +32,7 @@ from selfteach.experiments.arms import (
 from selfteach.experiments.null_trials import null_trials
 from selfteach.experiments.reproduce import arm_cost
 from selfteach.experiments.runs import RunPool, RunRequest
+from selfteach.loop.log import logged_steps
 
 registry.load_all()
 CLAIMED = sorted(  # by regime, of which the task is then made once
@@ -312,6 +313,15 @@ def test_runs_at_once_are_those_of_one_after_another(tmp_path: Path):
     assert [e["reused"] for e in begun[:6]] == [False] * 3 + [True] * 3
     assert begun[5]["number"] == begun[5]["total"] == 6
     assert {e["run"] for e in heard if e["event"] == "step"} == {"self seed 0", "self seed 1", "self seed 2"}
+
+
+def test_of_a_finished_run_in_the_cache_a_few_steps_can_be_looked_at(tmp_path: Path):
+    for shown, kept in ((None, [0, 1, 2, 3]), (3, [0, 2, 3]), (1, [0])):
+        with RunPool(tmp_path, steps_shown=shown) as pool:  # the second and third read the run back
+            pool.run(requests(1))
+        (run,) = pool.results["self"].values()
+        assert logged_steps(tmp_path / run["key"] / "log") == kept
+        assert [s for s, _ in run["curves"]["sampled"]] == [0, 2, 4]
 
 
 def test_a_worker_that_is_killed_is_reported_and_its_run_tried_once_more(tmp_path: Path):
