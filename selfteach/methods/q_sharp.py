@@ -271,7 +271,7 @@ q_sharp.claim = Claim(
             "late:policy/p_right", "self", "late:policy/p_wrong of self", by=0.1, fails_at=1.0
         ),  # the guide knows
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
-        # an answer of many uncertain steps is seldom right: a mean near 0 guides nowhere, its exponential does
+        # where few answers are right a mean near 0 guides nowhere, its exponential does
         outcome("accuracy", "self", "mean", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "squared", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "reference_only", by=0.02, fails_at=0.99),
@@ -282,8 +282,9 @@ q_sharp.claim = Claim(
         "squared": ("q_sharp", {"fit": "squared"}),
         "reference_only": ("q_sharp", {"roll_in": 0.0}),
     },
-    regime="deep",
-    settings={"steps": 40},
+    regime="skill",  # where a guide can see early how an answer will end, by the way it goes
+    # it is decoded a token at a time, by two models
+    settings={"steps": 24, "eval_every": 0, "final_eval_decoder_samples": 2},
     idea=("main.program*", "main.credit*", "main.update*", "decode*"),
     because="the reference's own outcomes say how to re-weight its tokens, and nothing has to be bootstrapped",
 )
