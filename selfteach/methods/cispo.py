@@ -53,6 +53,11 @@ cispo.claim = Claim(
     ),
     arms={"grpo": "grpo", "dapo": "dapo"},
     regime="reused",
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 the regime had a larger learning rate, at which fewer tokens lost their gradient to the "
+        "clip than its premise asks for"
+    ),
     idea=("main.update",),
     differs={"main.select": "DAPO's own sampling and shaping", "main.credit": "DAPO's own sampling and shaping"},
     because="no token's gradient is dropped: the weight is clipped, not the update",

@@ -155,6 +155,7 @@ knapsack.claim = Claim(
     ),
     arms={"uniform": ("knapsack", {"size": 128, "low": 8, "high": 8})},
     regime="steep",
+    first_seed=300,
     args={"size": 128},
     idea=("main.select",),
     equal="tokens",

@@ -247,10 +247,10 @@ per_step_dpo.claim = Claim(
         outcome("auc", "self", "rft", by=0.03, fails_at=0.98),
     ),
     arms={
-        "full": ("per_step_dpo", {"by_step": False, "groups": 8, "rollouts": 4}),
+        "full": ("per_step_dpo", {"by_step": False, "groups": 8, "rollouts": 4, "k": 8}),
         "rft": ("nft", {"neg_weight": 0.0, "groups": 8, "rollouts": 4, "minibatches": 1}),
     },
-    args={"groups": 8, "rollouts": 4},
+    args={"groups": 8, "rollouts": 4, "k": 8},  # of the paper 5 to 10; of three the pit is found in two cases of five
     regime="ladder",
     idea=("main.program.main", "main.reward.0", "main.credit*", "main.update.*", "decode.main"),
     because="a wrong answer is mostly right up to its pit, which whole answers cannot say",

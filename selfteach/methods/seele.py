@@ -172,7 +172,7 @@ def fit(points: Sequence[tuple[float, float, int]], prior: float = 0.1) -> Curve
 
 seele.claim = Claim(
     (
-        premise("early:rollout/mixed_group_fraction", "unhinted", 0.5, relation="<", by=0.0, fails_at=0.6),
+        premise("early:rollout/mixed_group_fraction", "unhinted", 0.6, relation="<", by=0.0, fails_at=0.7),
         mechanism("early:reward/mean", "self", "early:reward/mean of unhinted", by=0.15, fails_at=0.6),
         mechanism("late:select/hint", "self", "early:select/hint of self", by=0.05, relation="<", fails_at=0.0),
         outcome("accuracy", "self", "unhinted", by=0.05, fails_at=0.99),
@@ -181,6 +181,7 @@ seele.claim = Claim(
     ),
     arms={"unhinted": ("seele", {"fixed": 0.0}), "half": ("seele", {"fixed": 0.5})},
     regime="steep",
+    first_seed=300,
     idea=("main.select",),
     because="a step gains most at an accuracy of one half, and an item-response curve finds the hint rate that gives "
     "it, at which none of a prompt's rollouts are in vain and which falls as the policy learns",

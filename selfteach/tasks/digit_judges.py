@@ -11,7 +11,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..core import Score, Task, block
+import numpy as np
+
+from ..core import RewardContext, Score, Task, block
+from ..core.contexts import TokenPath, own_tokens
 from ..core.random_keys import key, uniform_at
 from ..reward.answer import exact_match
 
@@ -67,14 +70,14 @@ def worked(text: str, task: Task) -> float:
 
 
 @block
-def all_worked(*, answer: Any, text: str, task: Task) -> Score:
+def all_worked(*, answer: Any, path: TokenPath, context: RewardContext, task: Task) -> Score:
     """1 for the right answer of which every addition is worked out rightly, else 0: luck, one time in ten, is not paid.
 
-    >>> task = Task("t", "add 2 3 1 =", ("6",))
-    >>> [all_worked(answer="6", text=t, task=task).value for t in ("2 + 3 = 5. 5 + 1 = 6.", "2 + 3 = 5. 5 + 1 ~ 7.")]
-    [1.0, 0.0]
+    What a hint (span `hint`) worked out counts as worked out; other text from outside does not.
     """
     right = exact_match(answer=answer, task=task)
+    shown = own_tokens(path) | (np.asarray(path.spans) == "hint")
+    text = context.tokenizer.decode(path.ids[path.prompt :][shown[path.prompt :]])
     return right if right.value is None or worked(text, task) >= 1.0 else replace(right, value=0.0)
 
 

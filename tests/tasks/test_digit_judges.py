@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from selfteach.tasks.digit_judges import better_worked, mark, taste, way_of, worked
+from selfteach.core import Ref, Sampling, Task, Tree
+from selfteach.loop.step_context import StepContext
+from selfteach.model.tokenizer import Tokenizer
+from selfteach.tasks.digit_judges import all_worked, better_worked, mark, taste, way_of, worked
 from selfteach.tasks.digit_sum import CERTAIN, WAYS, completion, digit_sum
 
 SOURCE = digit_sum()
@@ -70,3 +74,28 @@ def test_an_expert_shows_what_is_right_without_estimates():
         text = item.data[0]
         right = f"<answer> {item.answer[0]}</answer>" in text
         assert (item.tags["slip"] == "") == (item.tags["way"] == "slowly" and right and "~" not in text)
+
+
+@pytest.mark.parametrize(
+    ("parts", "value"),
+    [
+        ([("own", " 2 + 3 = 5. 5 + 1 = 6. 6")], 1.0),
+        ([("own", " 2 + 3 = 5. 5 + 1 ~ 6. 6")], 1.0),  # how an addition is marked does not matter, only what it gives
+        ([("own", " 2 + 3 ~ 4. 4 + 1 = 5. 6")], 0.0),  # right by luck
+        ([("hint", " 2 + 3 = 5."), ("own", " 5 + 1 = 6. 6")], 1.0),  # a hint is part of the working
+        ([("information", " 2 + 3 = 5."), ("own", " 5 + 1 = 6. 6")], 0.0),  # what another says is not
+        ([("hint", " 2 + 3 = 5."), ("own", " 6")], 0.0),
+    ],
+)
+def test_only_what_was_worked_out_is_paid(parts: list[tuple[str, str]], value: float, tags: Tokenizer):
+    tree = Tree()
+    context = StepContext(None, tags, ("policy",), {}, Sampling(), {})  # type: ignore[arg-type]
+    context.trees["e"] = tree
+    node = tree.add(-1, tags.encode("add 2 3 1 ="))
+    for who, text in parts:
+        ids = tags.encode(text)
+        sampled = {"logp": np.full(len(ids), -1.0), "sampling": Sampling()} if who == "own" else {}
+        node = tree.add(node, ids, action_mask=who == "own", span="" if who == "own" else who, **sampled)  # type: ignore[arg-type]
+    task = Task("t", "add 2 3 1 =", ("6",))
+    given = {"answer": "6", "task": task, "path": context.path(Ref("e", node)), "context": context}
+    assert all_worked(**given).value == value  # type: ignore[arg-type]
