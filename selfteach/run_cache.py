@@ -92,12 +92,15 @@ def folder_lock(folder: Path, observer: Observer) -> Generator[None]:
         yield
 
 
-def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_events) -> Path:
+def run_once(run_config: RunConfig, store: Path, observer: Observer = ignore_events, key: str | None = None) -> Path:
     """The folder of the finished run of a configuration: read back, continued, or trained now.
+
+    key: its `run_key`, where that is known. Who looks for the run afterwards gives it, for a source file that is edited
+    meanwhile changes what `run_key` gives, and not the code that this process has loaded.
 
     Raises KeyboardInterrupt where the run was stopped.
     """
-    folder = store / run_key(run_config)
+    folder = store / (key or run_key(run_config))
     with folder_lock(folder, observer):
         if finished_figures(folder) is None:
             run = training.carry_out(

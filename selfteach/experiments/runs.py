@@ -122,7 +122,7 @@ class RunPool:
                     raise OutOfTime
                 self._announce(request, False)
                 try:
-                    run_once(request.run_config, self.store, self.observer)
+                    run_once(request.run_config, self.store, self.observer, key)
                 except SelfteachError as error:
                     self._fail(request, error)
                 else:
@@ -200,7 +200,7 @@ class RunPool:
                 if tried[key] == 1:
                     self._announce(request, False)
                 with contextlib.suppress(OSError):  # of one that died while idle: seen below
-                    worker.connection.send(request.run_config.to_json())
+                    worker.connection.send((request.run_config.to_json(), key))
             busy = [w for w in self._workers if w.request]
             if not busy:
                 raise OutOfTime
@@ -305,13 +305,13 @@ def serve(connection: Connection, store: str) -> None:
 
 
 def _serve_one(connection: Connection, store: str) -> None:
-    data = connection.recv()
+    data, key = connection.recv()
 
     def tell(event: Mapping[str, Any]) -> None:
         connection.send(("event", plain(dict(event))))
 
     try:
-        folder = run_once(RunConfig.from_json(data, trust=True), Path(store), tell)
+        folder = run_once(RunConfig.from_json(data, trust=True), Path(store), tell, key)
     except (BrokenPipeError, ConnectionResetError):
         raise
     except KeyboardInterrupt:

@@ -111,7 +111,9 @@ PPO = {"minibatches": 1, "critic_epochs": 4}
 
 rlsp.claim = Claim(
     (
-        premise("accuracy", "outcome", 0.8, relation="<", fails_at=0.85),  # the outcome alone does not find it for certain
+        premise(
+            "accuracy", "outcome", 0.8, relation="<", fails_at=0.85
+        ),  # the outcome alone does not find it for certain
         mechanism("late:reward/explored", "self", "outcome", by=0.05, fails_at=1.0),  # it explores more
         outcome("accuracy", "self", "outcome", by=0.02, fails_at=0.99),
         outcome("auc", "self", "outcome", by=0.02, fails_at=0.99),

@@ -209,6 +209,13 @@ def test_runs_are_kept_by_content_and_shared(tmp_path, pretended, claimed):
     assert len(pretended) == 8
 
 
+def test_code_that_is_edited_while_an_experiment_runs_loses_no_run(tmp_path, pretended, claimed, monkeypatch):
+    """What has begun is found where it was looked for, though the same configuration has another key by now."""
+    monkeypatch.setattr(run_cache, "run_key", lambda run_config: "of-edited-code")
+    result = experiments.reproduce(claimed(CLAIM), seeds=2, out=None, store=tmp_path)
+    assert result["checks"][0]["per_seed"] == pytest.approx([0.4, 0.401]) and len(pretended) == 4
+
+
 def test_the_name_of_a_method_is_no_part_of_its_content():
     one, other = plan("grpo", "chain_sum"), plan("grpo", "chain_sum", args={"clip": 0.2})
     assert run_cache.run_key(one) == run_cache.run_key(other)
