@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import BadCheckpoint
 from .claim_curves import draw_curves
 from .figures import is_fraction, markdown
+from .findings import findings_section
 from .verdict import NOT_SHOWN, NOT_TESTED
 
 HEAD = """# The ledger
@@ -180,7 +181,7 @@ def page(
         columns = ["method", "family", "paper", *KINDS, "verdict", "measured on"]
         out.append(f"\n{len(decided)} claim{'s' if len(decided) != 1 else ''} decided: {numbers}.\n\n")
         out.append(markdown(columns, [_row(r) for r in decided]))
-        out += [LIMITS, *_summaries(decided)]
+        out += [findings_section(decided, formatted_effect), LIMITS, *_summaries(decided)]
         sharing = shared_runs(decided)
         for r in decided:
             picture = f"ledger/{r['method']}.png" if r["method"] in pictures else ""

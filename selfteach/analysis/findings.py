@@ -1,0 +1,139 @@
+"""What the ledger found, in sentences: each stands on checks of some claims and is printed while these came out so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .verdict import FAILS, HOLDS
+
+
+class Figure(NamedTuple):
+    """A check that a finding stands on: whose claim, measure, left and right side, and the verdict that it came to."""
+
+    method: str
+    measure: str
+    left: str
+    right: str
+    verdict: str = HOLDS
+
+
+class Finding(NamedTuple):
+    """A finding: a sentence to remember, what was measured, with `{a}`, `{b}` ... where figures stand, and these."""
+
+    title: str
+    text: str
+    figures: tuple[Figure, ...]
+
+
+FINDINGS = (
+    Finding(
+        "A KL penalty costs most where a policy has to choose.",
+        "In `skill` a penalty that spares the tokens of which the start is unsure is far ahead of an ordinary one ({a}"
+        " points), and so is one whose reference is moved to where the policy is now and then ({b}). Either is within"
+        " three points of no penalty at all ({c}; {d}).",
+        (
+            Figure("prioritized_kl", "accuracy", "self", "ordinary"),
+            Figure("prorl", "accuracy", "self", "no_reset"),
+            Figure("prioritized_kl", "accuracy", "self", "free"),
+            Figure("prorl", "accuracy", "self", "free"),
+        ),
+    ),
+    Finding(
+        "One update late is as good as fresh, and nothing makes up for sixteen.",
+        "A policy that samples one update behind loses nothing ({a} points). Sixteen updates behind, AReaL's decoupled"
+        " objective is better than a clip around the old policy ({b}) and Echo's correction better than none ({c}), yet"
+        " both stay far below fresh samples ({d}; {e}), and so does M2PO ({f}).",
+        (
+            Figure("asyncflow", "accuracy", "self", "synchronous"),
+            Figure("areal", "accuracy", "self", "naive"),
+            Figure("echo", "accuracy", "self", "uncorrected"),
+            Figure("areal", "accuracy", "self", "fresh", FAILS),
+            Figure("echo", "accuracy", "self", "pull", FAILS),
+            Figure("m2po", "accuracy", "self", "fresh", FAILS),
+        ),
+    ),
+    Finding(
+        "Where most votes are right, labels are not needed.",
+        "TTRL, rewarded by its own majority, ends above the vote that it began with ({a} points) and level with the"
+        " same run on labels ({b}); RLSC, which only follows its own probability, gains {c}.",
+        (
+            Figure("ttrl", "accuracy", "self", "maj of start"),
+            Figure("ttrl", "accuracy", "self", "labelled"),
+            Figure("rlsc", "accuracy", "self", "start"),
+        ),
+    ),
+    Finding(
+        "A model that learned to search itself can search an engine.",
+        "SSRL is above direct answers ({a} points) and above thinking ({b}) at equal tokens, and an engine in the place"
+        " of its memory adds to that without training ({c}). The two parts that its authors credit, the mask over"
+        " what it wrote itself and the reward for form, add nothing here ({d}; {e}); over an engine's text the mask"
+        " does pay (Search-R1, {f}).",
+        (
+            Figure("ssrl", "accuracy", "self", "answer_only"),
+            Figure("ssrl", "accuracy", "self", "think_then_answer"),
+            Figure("ssrl", "accuracy+search", "self", "accuracy of self"),
+            Figure("ssrl", "accuracy", "self", "no_mask", FAILS),
+            Figure("ssrl", "accuracy", "self", "no_format", FAILS),
+            Figure("search_r1", "accuracy", "self", "no_mask"),
+        ),
+    ),
+    Finding(
+        "Answers get a fifth shorter at the same accuracy by nearly any reward for it, and the finer parts add little.",
+        "The cosine rewards of Open-RS ({a}) and Demystifying Long CoT ({b}), AdaCtrl's tags ({c}) and Bingo's"
+        " significance ({d}) all do it. That Bingo weighs tokens by their significance is worth no accuracy ({e}), and"
+        " its schedule no length ({f}).",
+        (
+            Figure("open_rs", "length", "self", "accuracy"),
+            Figure("demystify", "length", "self", "classic"),
+            Figure("adactrl", "length", "self", "untold"),
+            Figure("bingo", "length", "self", "ppo"),
+            Figure("bingo", "accuracy", "self", "total", FAILS),
+            Figure("bingo", "length", "self", "fixed", FAILS),
+        ),
+    ),
+    Finding(
+        "A reward for steps is farmed unless the outcome gates it.",
+        "Paid for each step at once, a policy learns to write steps; G-RA, which pays for them only where the outcome"
+        " is right, is ahead by {a} points.",
+        (Figure("g_ra", "accuracy", "self", "direct"),),
+    ),
+    Finding(
+        "The mean of a group does what a critic does.",
+        "GRPO is no worse than PPO ({a} points), and its learner takes less time ({b}).",
+        (
+            Figure("grpo", "accuracy", "self", "ppo"),
+            Figure("grpo", "sum:time/learn_s", "self", "ppo"),
+        ),
+    ),
+    Finding(
+        "Where GRPO learns anyway, what repairs its silent groups repairs nothing.",
+        "LENS takes a gradient from 40 % more rows and AR-Lopti drowns fewer likely tokens, as they say, and neither is"
+        " learned from sooner than GRPO ({a}; {b}); nor is NFT's use of wrong answers ({c}).",
+        (
+            Figure("lens", "auc", "self", "grpo", FAILS),
+            Figure("ar_lopti", "auc", "self", "grpo", FAILS),
+            Figure("nft", "auc", "self", "rft", FAILS),
+        ),
+    ),
+)
+
+
+def findings_section(
+    results: Sequence[Mapping[str, Any]],
+    formatted: Callable[[Mapping[str, Any]], str],
+    findings: Sequence[Finding] = FINDINGS,
+) -> str:
+    """The findings whose every check came out as they say, in Markdown; "" where there are none.
+
+    formatted: how a check's difference and interval are written.
+    """
+    known = {(r["method"], c["measure"], c["left"], str(c["right"])): c for r in results for c in r["checks"]}
+    rows: list[str] = []
+    for finding in findings:
+        checks = [known.get(f[:4]) for f in finding.figures]
+        if all(c and c["verdict"] == f.verdict for c, f in zip(checks, finding.figures, strict=True)):
+            texts = {letter: formatted(c) for letter, c in zip("abcdefgh", checks, strict=False) if c}
+            methods = ", ".join(f"[`{m}`](#{m})" for m in dict.fromkeys(f.method for f in finding.figures))
+            rows.append(f"- **{finding.title}** {finding.text.format(**texts)} ({methods})")
+    return "\n## What was found\n\n" + "\n".join(rows) + "\n" if rows else ""

@@ -1,0 +1,47 @@
+"""Findings: sentences that stand on checks, and fall with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from selfteach.analysis import ledger
+from selfteach.analysis.findings import FINDINGS, Figure, Finding, findings_section
+
+FINDING = Finding(
+    "Fresh is best.",
+    "Late is worse by {b} and later by {a}.",
+    (Figure("late", "accuracy", "self", "fresh"), Figure("late", "auc", "self", "fresh", "does not hold here")),
+)
+
+
+def result(first: str, second: str) -> dict[str, Any]:
+    sides = {"left": "self", "right": "fresh"}
+    checks = [
+        {"measure": "accuracy", **sides, "verdict": first, "effect": 0.25},
+        {"measure": "auc", **sides, "verdict": second, "effect": 0.5},
+    ]
+    return {"method": "late", "checks": checks}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "found"),
+    [
+        (("holds", "does not hold here"), True),
+        (("holds", "holds"), False),
+        (("undecided", "does not hold here"), False),
+    ],
+)
+def test_a_finding_is_printed_while_all_its_checks_came_out_so(verdicts: tuple[str, str], found: bool):
+    text = findings_section([result(*verdicts)], lambda check: f"<{check['effect']}>", [FINDING])
+    said = "**Fresh is best.** Late is worse by <0.5> and later by <0.25>. ([`late`](#late))"
+    assert text == (f"\n## What was found\n\n- {said}\n" if found else "")
+    assert findings_section([], str, [FINDING]) == "", "a claim that was not run says nothing"
+
+
+def test_the_findings_are_those_of_the_committed_results():
+    results = [r for r in ledger.read_results(ledger.SHIPPED_RESULTS) if ledger.is_decided(r)]
+    text = findings_section(results, ledger.formatted_effect)
+    fallen = [f.title for f in FINDINGS if f.title not in text]
+    assert not fallen, "results have changed; mend what is said of them, or take it out"
