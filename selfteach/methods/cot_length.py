@@ -34,11 +34,19 @@ from .grpo import grpo
 
 
 @method(family="efficiency", paper="2502.07266", catalogue=350)
-def cot_length(groups: int = 16, rollouts: int = 8, votes: int = 16, width: int = 4, keep: int = 1) -> Method:
+def cot_length(
+    groups: int = 16,
+    rollouts: int = 8,
+    votes: int = 16,
+    width: int = 4,
+    keep: int = 1,
+    beginnings: tuple[str, ...] = (),
+) -> Method:
     """GRPO, with a vote among answers of the lengths whose answers agree, and a vote among all.
 
         filtered   of `votes` answers, in bins of `width` tokens, the majority of the `keep` bins of least entropy
         vote       the majority of all
+        forced_i   the answer after the i-th of `beginnings`, each of which says how long a step is, from 1 on
 
     Wu et al. 2025, sections 4 and 5 (length-filtered vote), and `best_steps`, their formula. There a chain's length
     is its number of steps, bins are 2 wide, and 3 are kept. A bin of one answer has no entropy: here bins of fewer than
@@ -49,6 +57,7 @@ def cot_length(groups: int = 16, rollouts: int = 8, votes: int = 16, width: int 
             "main": single(),
             "vote": length_filtered_vote(k=votes, keep=0),
             "filtered": length_filtered_vote(k=votes, width=width, keep=keep),
+            **{f"forced_{i}": single(prefix=beginning) for i, beginning in enumerate(beginnings, 1)},
         }
     )
 

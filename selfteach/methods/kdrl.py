@@ -136,6 +136,7 @@ def mark_wrong(
 
 
 TEACHER_STEPS = 60
+TEACHER = {"teacher_steps": TEACHER_STEPS, "beta": 0.05, "beta_min": 0.01}
 
 kdrl.claim = Claim(
     (
@@ -150,14 +151,14 @@ kdrl.claim = Claim(
         outcome("accuracy", "self", "distilled", by=0.01, fails_at=1.0),
         outcome("accuracy", "self", "k3", by=0.01, fails_at=1.0),
     ),
-    args={"teacher_steps": TEACHER_STEPS},
+    args=TEACHER,
     arms={
-        "rl": ("kdrl", {"teacher_steps": TEACHER_STEPS, "beta": 0.0, "beta_min": 0.0}),
-        "distilled": ("kdrl", {"teacher_steps": TEACHER_STEPS, "rewarded": False}),
-        "k3": ("kdrl", {"teacher_steps": TEACHER_STEPS, "kind": "k3"}),
+        "rl": ("kdrl", {**TEACHER, "beta": 0.0, "beta_min": 0.0}),
+        "distilled": ("kdrl", {**TEACHER, "rewarded": False}),
+        "k3": ("kdrl", {**TEACHER, "kind": "k3"}),
     },
-    regime="taught",
-    settings={"steps": 120 + TEACHER_STEPS},
+    regime="ladder",
+    settings={"steps": 60 + TEACHER_STEPS},
     idea=("main.update*",),
     because="the teacher gives a signal for every token, and the reward is not bounded by the teacher",
 )

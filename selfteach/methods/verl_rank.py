@@ -189,13 +189,13 @@ verl_rank.claim = Claim(
     (
         premise("pass@64", "grpo", "start", relation="<", by=0.05, fails_at=0.04),  # GRPO forgets what is seldom right
         # answers whose states span more are raised, so that there are more of them
-        mechanism("late:policy/effective_rank", "self", "grpo", by=0.02, scale="ratio", fails_at=1e6),
+        mechanism("late:policy/effective_rank", "self", "grpo", by=0.005, scale="ratio", fails_at=1e6),
         outcome("pass@64", "self", "grpo", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "grpo", relation=">=", by=0.03, fails_at=1.0),
         outcome("accuracy", "self", "ungated", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": ("verl_rank", {"bonus": 0.0}), "ungated": ("verl_rank", {"bonus": 20.0, "gate": False})},
-    args={"bonus": 20.0},
+    args={"bonus": 20.0},  # ranks of answers as long as each other differ by a few hundredths, and at 1 move nothing
     regime="diverse",
     idea=("main.credit*",),
     because="a bonus by rank explores and one by its growth exploits, and its acceleration says when to do which",

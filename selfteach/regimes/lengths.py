@@ -1,0 +1,60 @@
+"""Regimes on sums of digits in which answers of other lengths than the start's are as right, or more so."""
+
+from __future__ import annotations
+
+from ..core.claim import premise
+from ..core.regime import Regime, regime
+from .digits import BATCH, RUN, SEARCH, WARM, beginnings, ways
+
+
+@regime
+def verbose() -> Regime:
+    """Ways that are right and long, right and longer by a check, wrong and long (a loop), wrong and short (a guess).
+
+    Accuracy can be had at half the length that it has where a policy checks everything.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options=ways(slowly=0.15, twice=0.15, looping=0.4, guess=0.3),
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "twice", "looping", "guess"),
+        search=SEARCH,
+    )
+
+
+@regime
+def overlong() -> Regime:
+    """Nearly all answers are right from the start, and most are worked out twice: only length can be gained.
+
+    A reward for being right alone does not shorten them.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options=ways(slowly=0.15, twice=0.75, guess=0.1),
+        model="tiny-s",
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "twice", "guess"),
+        search=SEARCH,
+        admits="failure",
+        shows="right answers stay a third longer than one way of working them out needs (thirty tokens)",
+        failure=premise("length_right", "baseline", 40.0, fails_at=36.0),
+    )
+
+
+@regime
+def stepped() -> Regime:
+    """Four to twelve digits, added one, two, three or four at a time: long solutions of easy steps, or short of hard.
+
+    The start takes any size of steps for any question, and the best one is neither the smallest nor the largest.
+    """
+    return Regime(
+        task="stepped_sums",
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways={f"by {n}": f"<think> by {n}" for n in (1, 2, 3, 4)},
+        search=SEARCH,
+    )

@@ -1,0 +1,131 @@
+"""Sums of digits modulo 10 worked out in steps of one size or another: fewer steps, of which each is harder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..core.random_keys import generator
+from ..core.registry import task
+from ..core.task import Task, TaskSource
+from .digit_judges import MODULUS
+from .digit_sum import FEWEST, Digits, draw_digits, sum_task, text_of
+from .options import check_at_least, check_range, check_share
+from .question_sampler import TEST_SHARE, THINKING, QuestionSampler
+
+
+def worked_in_steps(digits: Sequence[int], size: int, misread: float, draw: np.random.Generator) -> list[str]:
+    """The steps of a sum that add `size` digits each; of each one digit is misread with a chance.
+
+    >>> worked_in_steps((2, 9, 4, 7), 2, 0.0, np.random.default_rng(0))
+    [' 2 + 9 + 4 = 5.', ' 5 + 7 = 2.']
+    """
+    steps, total = list[str](), digits[0]
+    for at in range(1, len(digits), size):
+        read = list(digits[at : at + size])
+        if misread and draw.random() < misread:
+            read[int(draw.integers(len(read)))] = int(draw.integers(MODULUS))
+        result = (total + sum(read)) % MODULUS
+        steps.append(f" {' + '.join(map(str, (total, *read)))} = {result}.")
+        total = result
+    return steps
+
+
+def completion(size: int, steps: Sequence[str]) -> list[str]:
+    """The pieces of a completion: its size of steps, the steps, the answer.
+
+    >>> "".join(completion(2, [" 2 + 9 + 4 = 5.", " 5 + 7 = 2."]))
+    '<think> by 2 2 + 9 + 4 = 5. 5 + 7 = 2.</think><answer> 2</answer>'
+    """
+    return [f"<think> by {size}", *steps, f"</think><answer> {steps[-1].split()[-1].rstrip('.')}</answer>"]
+
+
+@dataclass(frozen=True, eq=False)
+class SteppedSums:
+    """Tasks and demonstrations.
+
+    sizes    of steps, of which each demonstration has one, all equally often
+    misread  chance that a step of a demonstration misreads a digit
+    """
+
+    sizes: tuple[int, ...]
+    misread: float = 0.0
+    seed: int = 0
+
+    def to_task(self, digits: Digits, name: str) -> Task:
+        """The task of some digits; tags: terms, category, difficulty (additions), solution, steps."""
+        return sum_task(digits, name, lambda steps: completion(1, [str(s) for s in steps]))
+
+    def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
+        """The i-th demonstration; tags: those of the task, kind, way (by N), style (the same)."""
+        return self.written(questions.sample("demo", i), f"demo/{i}", generator(self.seed, "write", i), False)
+
+    def practice(self, questions: QuestionSampler[Digits], i: int) -> Task:
+        """The i-th question whose size of steps is given."""
+        return self.written(questions.sample("practice", i), f"practice/{i}", generator(self.seed, "practise", i), True)
+
+    def written(self, digits: Digits, name: str, draw: np.random.Generator, given: bool) -> Task:
+        """A demonstration of one size of steps, which its prompt names where it is given."""
+        item, size = self.to_task(digits, name), int(draw.choice(self.sizes))
+        first, *rest = completion(size, worked_in_steps(digits, size, self.misread, draw))
+        tags = {**item.tags, "kind": "practice" if given else "demo", "way": f"by {size}", "style": f"by {size}"}
+        if given:
+            return Task(name, item.prompt + first, item.answer, ("".join(rest),), tags)
+        return Task(name, item.prompt, item.answer, ("".join([first, *rest]),), tags)
+
+
+@task
+def stepped_sums(
+    terms: tuple[int, int] = (4, 12),
+    largest: int = 3,
+    sizes: tuple[int, ...] = (1, 2, 3, 4),
+    misread: float = 0.0,
+    n_test: int = 2000,
+    seed: int = 0,
+) -> TaskSource:
+    """The last digit of a sum of digits, in steps that add one digit, or two, or more: few hard steps or many easy ones.
+
+    A step of more digits has more that it can get wrong, and more steps are more chances to go wrong, so that neither
+    the longest nor the shortest solution has to be the best. It is the arithmetic of Wu et al. 2025 (2502.07266), whose
+    solutions merge as many operators in a step as a word at their beginning says.
+
+    terms    fewest and most digits
+    largest  digit that is added to the first, which is any
+    sizes    how many digits a step adds; each demonstration has one of these, all equally often
+    misread  chance that a step of a demonstration misreads one of its digits, and goes on with the result
+    n_test   test questions at most; a fifth of all questions are kept for the test
+    seed     of every random draw
+    """
+    task_options = dict(locals())
+    fewest, most = check_range("stepped_sums", "terms", terms, FEWEST, 16)
+    check_range("stepped_sums", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
+    check_share("stepped_sums", "misread", misread)
+    check_at_least("stepped_sums", "n_test", n_test, 1)
+    for size in (len(sizes), *sizes):
+        check_at_least("stepped_sums", "sizes", size, 1)
+    sums = SteppedSums(tuple(sizes), misread, seed)
+    draw, kinds = partial(draw_digits, largest), tuple(range(fewest, most + 1))
+    questions = QuestionSampler("stepped_sums", kinds, draw, text_of, sums.to_task, "terms", n_test, seed)
+    return TaskSource(
+        name="stepped_sums",
+        train=questions.train,
+        test=questions.test,
+        demos=partial(sums.demo, questions),
+        practice=partial(sums.practice, questions),
+        words=lambda: questions.words(partial(sums.demo, questions), []),
+        tags=THINKING,
+        defaults={
+            "max_tokens": 6 * (most - 1) + 12,
+            "by": "terms",
+            "lr": 3e-4,
+            "warm_practice_steps": 1000,
+            "warm_steps": 200,
+            "warm_batch": 32,
+            "warm_lr": 2e-3,
+        },
+        task_options=task_options,
+        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
+    )
