@@ -86,7 +86,7 @@ def stepped_sums(
     n_test: int = 2000,
     seed: int = 0,
 ) -> TaskSource:
-    """The last digit of a sum of digits, in steps that add one digit, or two, or more: few hard steps or many easy ones.
+    """The last digit of a sum of digits, in steps that add one digit or more: few hard steps or many easy ones.
 
     A step of more digits has more that it can get wrong, and more steps are more chances to go wrong, so that neither
     the longest nor the shortest solution has to be the best. It is the arithmetic of Wu et al. 2025 (2502.07266), whose

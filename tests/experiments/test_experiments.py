@@ -130,7 +130,7 @@ def pretended(monkeypatch):
     asked: list[tuple[str, int, Any]] = []
     value: dict[str, Any] = {"accuracy": lambda arm, seed: 0.5}
 
-    def run_once(run_config, store, observer=None):
+    def run_once(run_config, store, observer=None, key=None):
         method, s = run_config.method, run_config.settings
         name = "other" if method.args.get("paid") == "alike" else "self"
         asked.append((name, s.seed, run_config))

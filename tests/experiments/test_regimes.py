@@ -289,7 +289,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Runs that are made up, as they were asked for; one with a learning rate of 9 fails."""
     asked: list[Any] = []
 
-    def run_once(run_config: Any, store: Path, observer: Any = None) -> Path:
+    def run_once(run_config: Any, store: Path, observer: Any = None, key: Any = None) -> Path:
         asked.append(run_config)
         s, shuffled = run_config.settings, "shuffled" in str(run_config.method.stage.reward)
         if s.lr == 9:

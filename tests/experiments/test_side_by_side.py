@@ -23,7 +23,7 @@ def pretended(monkeypatch):
     """A function of method and seed stands for training; `broken` names a method whose runs fail."""
     broken: list[str] = []
 
-    def run_once(run_config, store, observer=None):
+    def run_once(run_config, store, observer=None, key=None):
         name, seed = run_config.method.name, run_config.settings.seed
         if name in broken:
             raise BadValue("it broke")
