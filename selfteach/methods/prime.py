@@ -167,8 +167,7 @@ prime.claim = Claim(
         outcome("accuracy", "self", "outcome", by=0.03, fails_at=0.98),
         outcome("steps_to@0.5", "self", "outcome", relation="<", scale="ratio", by=0.2, fails_at=0.0),
     ),
-    args={"beta": 1.0},
-    arms={"outcome": ("prime", {"process": 0.0, "beta": 1.0})},
+    arms={"outcome": ("prime", {"process": 0.0})},
     regime="deep",
     idea=("main.update",),
     because=(
