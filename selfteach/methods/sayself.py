@@ -203,7 +203,7 @@ async def calibrated(
     return {"reward": out}
 
 
-PPO = {"minibatches": 1, "critic_epochs": 4, "beta": 0.2}
+PPO = {"minibatches": 1, "critic_epochs": 4}
 
 sayself.claim = Claim(
     (
