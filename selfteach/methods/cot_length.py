@@ -141,20 +141,31 @@ def entropy(answers: Sequence[str | None]) -> float:
     return round(-sum(p * math.log(p) for p in shares), 12)
 
 
+SIZES = ("<think> by 1", "<think> by 2", "<think> by 4")  # the ways of `stepped`, from the longest to the shortest
+
 cot_length.claim = Claim(
     (
-        # the start answers at several lengths, of which not all are right, and a vote of all leaves something to gain
-        premise("accuracy+vote", "self", 0.95, relation="<", fails_at=0.96),
-        premise("length", "self", "length_right of self", by=2.0, fails_at=1e9),
+        # accuracy is an inverted U: more is right in between than at either end
+        premise("accuracy+forced_2", "self", "accuracy+forced_1 of self", by=0.03, fails_at=0.98),
+        premise("accuracy+forced_2", "self", "accuracy+forced_3 of self", by=0.05, fails_at=0.96),
+        # the longest way errs more, the more there is to do
+        mechanism(
+            "accuracy/terms=9+forced_1",
+            "self",
+            "accuracy/terms=4+forced_1 of self",
+            by=0.1,
+            relation="<",
+            fails_at=0.05,
+        ),
         # RL has no reward for length, and moves it to where answers are right
-        mechanism("length", "trained", "length of self", by=2.0, relation="<", fails_at=0.0),
+        outcome("length", "trained", "length+forced_2 of self", by=3.0, relation="~", fails_at=1e9),
+        outcome("accuracy", "trained", "accuracy+forced_2 of self", by=0.02, relation=">=", fails_at=1.0),
         outcome("accuracy+filtered", "self", "accuracy+vote of self", by=0.02, fails_at=0.99),
-        outcome("accuracy+filtered", "self", "accuracy of self", by=0.1, fails_at=0.95),
-        outcome("length", "trained", "length_right of self", by=6.0, relation="~", fails_at=1e9),
     ),
-    arms={"trained": ("cot_length", {}, {"steps": 60})},
+    args={"beginnings": SIZES},
+    arms={"trained": ("cot_length", {"beginnings": SIZES}, {"steps": 60})},
     settings={"steps": 0},
-    regime="verbose",
+    regime="stepped",
     idea=("settings.steps",),
-    because="too few steps cannot hold the work and too many err, so lengths at which answers agree are the right ones",
+    because="steps that hold too much are wrong and so are too many steps, so lengths at which answers agree are right",
 )

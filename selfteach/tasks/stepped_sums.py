@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
+from ..core.errors import BadValue
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from .digit_judges import MODULUS
 from .digit_sum import FEWEST, Digits, draw_digits, sum_task, text_of
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler
+from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick
 
 
 def worked_in_steps(digits: Sequence[int], size: int, misread: float, draw: np.random.Generator) -> list[str]:
@@ -47,11 +48,11 @@ def completion(size: int, steps: Sequence[str]) -> list[str]:
 class SteppedSums:
     """Tasks and demonstrations.
 
-    sizes    of steps, of which each demonstration has one, all equally often
+    shares   of the demonstrations, by the size of their steps; they sum to 1
     misread  chance that a step of a demonstration misreads a digit
     """
 
-    sizes: tuple[int, ...]
+    shares: dict[str, float]
     misread: float = 0.0
     seed: int = 0
 
@@ -61,15 +62,19 @@ class SteppedSums:
 
     def demo(self, questions: QuestionSampler[Digits], i: int) -> Task:
         """The i-th demonstration; tags: those of the task, kind, way (by N), style (the same)."""
-        return self.written(questions.sample("demo", i), f"demo/{i}", generator(self.seed, "write", i), False)
+        draw = generator(self.seed, "write", i)
+        size = int(pick(self.shares, draw.random()))
+        return self.written(questions.sample("demo", i), f"demo/{i}", size, draw, False)
 
     def practice(self, questions: QuestionSampler[Digits], i: int) -> Task:
-        """The i-th question whose size of steps is given."""
-        return self.written(questions.sample("practice", i), f"practice/{i}", generator(self.seed, "practise", i), True)
+        """The i-th question whose size of steps is given, any of them equally often."""
+        draw = generator(self.seed, "practise", i)
+        size = int(draw.choice([int(n) for n in self.shares]))
+        return self.written(questions.sample("practice", i), f"practice/{i}", size, draw, True)
 
-    def written(self, digits: Digits, name: str, draw: np.random.Generator, given: bool) -> Task:
+    def written(self, digits: Digits, name: str, size: int, draw: np.random.Generator, given: bool) -> Task:
         """A demonstration of one size of steps, which its prompt names where it is given."""
-        item, size = self.to_task(digits, name), int(draw.choice(self.sizes))
+        item = self.to_task(digits, name)
         first, *rest = completion(size, worked_in_steps(digits, size, self.misread, draw))
         tags = {**item.tags, "kind": "practice" if given else "demo", "way": f"by {size}", "style": f"by {size}"}
         if given:
@@ -81,7 +86,8 @@ class SteppedSums:
 def stepped_sums(
     terms: tuple[int, int] = (4, 12),
     largest: int = 3,
-    sizes: tuple[int, ...] = (1, 2, 3, 4),
+    sizes: tuple[int, ...] = (1, 2, 4),
+    shares: tuple[float, ...] = (0.2, 0.2, 0.6),
     misread: float = 0.0,
     n_test: int = 2000,
     seed: int = 0,
@@ -94,7 +100,8 @@ def stepped_sums(
 
     terms    fewest and most digits
     largest  digit that is added to the first, which is any
-    sizes    how many digits a step adds; each demonstration has one of these, all equally often
+    sizes    how many digits a step adds, one of these in a demonstration
+    shares   of the demonstrations, by the size of their steps
     misread  chance that a step of a demonstration misreads one of its digits, and goes on with the result
     n_test   test questions at most; a fifth of all questions are kept for the test
     seed     of every random draw
@@ -106,16 +113,24 @@ def stepped_sums(
     check_at_least("stepped_sums", "n_test", n_test, 1)
     for size in (len(sizes), *sizes):
         check_at_least("stepped_sums", "sizes", size, 1)
-    sums = SteppedSums(tuple(sizes), misread, seed)
+    if len(shares) != len(sizes) or abs(sum(shares) - 1) > 1e-6:
+        raise BadValue(
+            f"task stepped_sums: shares must be one for each of {len(sizes)} sizes, and sum to 1, not {shares}"
+        )
+    for share in shares:
+        check_share("stepped_sums", "shares", share)
+    sums = SteppedSums({str(n): share for n, share in zip(sizes, shares, strict=True)}, misread, seed)
     draw, kinds = partial(draw_digits, largest), tuple(range(fewest, most + 1))
     questions = QuestionSampler("stepped_sums", kinds, draw, text_of, sums.to_task, "terms", n_test, seed)
+    # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
+    evenly = replace(sums, shares=dict.fromkeys(sums.shares, 1 / len(sizes)))
     return TaskSource(
         name="stepped_sums",
         train=questions.train,
         test=questions.test,
         demos=partial(sums.demo, questions),
         practice=partial(sums.practice, questions),
-        words=lambda: questions.words(partial(sums.demo, questions), []),
+        words=lambda: questions.words(partial(evenly.demo, questions), []),
         tags=THINKING,
         defaults={
             "max_tokens": 6 * (most - 1) + 12,
