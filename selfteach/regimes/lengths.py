@@ -53,9 +53,9 @@ def stepped() -> Regime:
     """
     return Regime(
         task="stepped_sums",
-        task_options={"terms": (4, 9), "misread": 0.06},
+        task_options={"terms": (4, 9), "largest": 4, "misread": 0.06},
         model="tiny-s",
-        settings={**WARM, "warm_practice_steps": 2500, **RUN, "steps": 60},
+        settings={**WARM, "warm_practice_steps": 3000, **RUN, "steps": 60},
         args=BATCH,
         ways={f"by {n}": f"<think> by {n}" for n in (1, 2, 4)},
         search=SEARCH,
