@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.regime import Regime, regime
-from .digits import BATCH, RUN, SEARCH, WARM
+from .digits import BATCH, RUN, WARM
 
 
 @regime
@@ -16,7 +16,7 @@ def written() -> Regime:
         task="report",
         task_options={},
         model="tiny-s",
-        settings={**WARM, "warm_steps": 300, **RUN, "steps": 60},
+        settings={**WARM, "warm_steps": 300, **RUN, "lr": 1e-3, "steps": 60},
         args=BATCH,
-        search=SEARCH,
+        search={"lr": (3e-4, 1e-3, 3e-3)},
     )
