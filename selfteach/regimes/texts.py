@@ -10,11 +10,13 @@ from .digits import BATCH, RUN, WARM
 def written() -> Regime:
     """Reports of three or four facts in a demanded style, of which the start gets every point wrong now and then.
 
-    Each point can be done well and mostly some are not: one report in twenty-five is right in all of them.
+    Each point can be done well and mostly some are not: one report in fifty is right in all of them. Every second one
+    says something twice, so that greedily hardly any is.
     """
     return Regime(
         task="report",
-        task_options={},
+        # A demand is met more often than not: one that is met by chance is not learned to be one in so few steps.
+        task_options={"obeyed": (0.7, 0.6, 0.7), "repeated": 0.55},
         model="tiny-s",
         settings={**WARM, "warm_steps": 300, **RUN, "lr": 1e-3, "steps": 60},
         args=BATCH,
