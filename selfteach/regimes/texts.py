@@ -10,15 +10,14 @@ from .digits import BATCH, RUN, WARM
 def written() -> Regime:
     """Reports of three or four facts in a demanded style, of which the start gets every point wrong now and then.
 
-    Each point can be done well and mostly some are not: one report in fifty is right in all of them. Every second one
-    says something twice, so that greedily hardly any is.
+    Each point can be done well and mostly some are not: one report in fifty is right in all of them.
     """
     return Regime(
         task="report",
         # A demand is met more often than not: one that is met by chance is not learned to be one in so few steps.
-        task_options={"obeyed": (0.7, 0.6, 0.7), "repeated": 0.55},
+        task_options={"obeyed": (0.7, 0.6, 0.7)},
         model="tiny-s",
-        settings={**WARM, "warm_steps": 300, **RUN, "lr": 1e-3, "steps": 60},
+        settings={**WARM, "warm_steps": 300, **RUN, "lr": 1e-3, "steps": 80, "eval_every": 8},
         args=BATCH,
         search={"lr": (3e-4, 1e-3, 3e-3)},
     )
