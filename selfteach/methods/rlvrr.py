@@ -57,7 +57,7 @@ def reference_chain(
 ) -> Score:
     """Content and style of a text against the task's `reference`, by its tags `key_points` and `style`.
 
-    Parts: content, style; right, by the task's verifier; repeated, phrases found beyond one each, per key point.
+    Parts: content, style; right, by the task's verifier; repeated, phrases found beyond the reference's, per key point.
     Raises BadValue for a task without these tags.
     """
     if any(name not in task.tags for name in ("key_points", "style", "reference")):
@@ -72,7 +72,8 @@ def reference_chain(
         scored = max(scored - length_penalty * (0.0 if 0.9 <= ratio <= 1.2 else abs(ratio - 1)), 0.0)
     judge = task.judge("constraint")
     passed = sum(weight for name, weight in task.tags["style"] if judge(text=text, constraint=name) >= 1.0)
-    extra = sum(len(found(lists[-1], text)) - len(set(found(lists[-1], text))) for lists in points) / len(points)
+    counts = [(Counter(found(lists[-1], text)), Counter(found(lists[-1], reference))) for lists in points]
+    extra = sum((said - wanted).total() for said, wanted in counts) / len(points)
     right = float(task.verifier(answer=answer, task=task).value >= 1.0) if task.verifier else None
     parts = {"content": scored, "style": passed, "repeated": extra, **({} if right is None else {"right": right})}
     return Score(scored + style * passed, parts)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from ..core.regime import Regime, regime
-from .digits import BATCH, RUN, SEARCH, WARM
+from .digits import BATCH, RUN, WARM
 
 
 @regime
 def written() -> Regime:
     """Reports of three or four facts in a demanded style, of which the start gets every point wrong now and then.
 
-    Each point can be done well and mostly some are not: one report in twenty-five is right in all of them.
+    Each point can be done well and mostly some are not: one report in fifty is right in all of them.
     """
     return Regime(
         task="report",
-        task_options={},
+        # A demand is met more often than not: one that is met by chance is not learned to be one in so few steps.
+        task_options={"obeyed": (0.7, 0.6, 0.7)},
         model="tiny-s",
-        settings={**WARM, "warm_steps": 300, **RUN, "steps": 60},
+        settings={**WARM, "warm_steps": 300, **RUN, "lr": 1e-3, "steps": 80, "eval_every": 8},
         args=BATCH,
-        search=SEARCH,
+        search={"lr": (3e-4, 1e-3, 3e-3)},
     )

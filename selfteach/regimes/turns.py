@@ -23,6 +23,15 @@ TURNS: dict[str, Any] = {
     "search": {"lr": (1e-4, 3e-4, 6e-4)},
 }
 
+# A start that only ever saw the expert succeeds in three of four episodes; from one in twenty-five, where these begin,
+# GRPO is at half after eighty steps and still rises.
+HOUSEHOLD: dict[str, Any] = {
+    **TURNS,
+    "task": "household",
+    "settings": {**TURNS["settings"], "steps": 120, "eval_every": 12},
+}
+WAYS: dict[str, Any] = {"ways": (0.5, 0.25, 0.21, 0.04)}
+
 
 @regime
 def turns() -> Regime:
@@ -31,13 +40,13 @@ def turns() -> Regime:
     At each turn the start may do what leads on, wander, repeat what has just failed, or give up. Half of the episodes
     of the test ask for a thing with a treatment that training never has.
     """
-    return Regime(task="household", task_options={"ways": (0.5, 0.25, 0.21, 0.04)}, **TURNS)
+    return Regime(task_options=WAYS, **HOUSEHOLD)
 
 
 @regime
 def turns_noisy() -> Regime:
     """`turns`, where every eighth action fails although it could be done, and to repeat it is then right."""
-    return Regime(task="household", task_options={"ways": (0.5, 0.25, 0.21, 0.04), "slips": 0.125}, **TURNS)
+    return Regime(task_options={**WAYS, "slips": 0.125}, **HOUSEHOLD)
 
 
 @regime

@@ -172,8 +172,8 @@ class Reports:
         """The task of a request.
 
         tags  request; reference, a text by grammar, also the answer; key_points (for every two facts alternative lists
-              of phrases of the reference); checklist, the constraints that are said; held_out, those that are not;
-              style, (constraint, weight) of the checks of style; target_length in words; difficulty
+              of phrases of the reference, and whom it is about); checklist, the constraints that are said; held_out,
+              those that are not; style, (constraint, weight) of the checks of style; target_length in words; difficulty
         """
         phrases = [f"{FACTS[kind][0][0]} {value}" for kind, value in request.facts]
         reference = text_of(request, phrases)
@@ -183,7 +183,7 @@ class Reports:
         tags = {
             "request": tuple(request),
             "reference": reference,
-            "key_points": points,
+            "key_points": (*points, ((request.name,),)),
             "checklist": CHECKLIST,
             "held_out": UNSAID,
             "style": tuple((style, 1 / len(STYLES)) for style in STYLES),

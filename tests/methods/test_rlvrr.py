@@ -25,23 +25,27 @@ def test_the_reference_has_all_and_other_words_for_it_too():
         {"content": 1.0, "style": 1.0, "repeated": 0.0, "right": 1.0}
     )
     # of two lists of a key point, phrases and values, the better one counts: in other words the values do
-    assert content("anna owns a cat . anna is at home in oslo . anna wears red . anna asks for tea .") == 0.75
+    # (1/2 + 1 and, for its name, 1) / 3
+    assert content("anna owns a cat . anna is at home in oslo . anna wears red . anna asks for tea .") == 2.5 / 3
     assert content("anna is at home in oslo . anna owns a cat . anna wears red . anna asks for tea .") == 1.0
 
 
 def test_stuffing_and_disorder_pay_less_than_order_and_a_bag_sees_neither():
-    # key points (oslo, cat) and (red, tea). cat before oslo: LCS 1 of 2. Twice each: LCS 2 of 4.
+    # key points (oslo, cat), (red, tea) and anna, four times. cat before oslo: LCS 1 of 2. Twice each: LCS 2 of 4.
     for text, ordered, bag in (
-        ("oslo cat red tea", 1.0, 1.0),
-        ("cat oslo tea red", 0.5, 1.0),
-        ("oslo cat oslo cat red tea red tea", 0.5, 1.0),
-        ("oslo red", 0.5, 0.5),
-        ("oslo", 0.25, 0.25),
+        ("oslo cat red tea", 2 / 3, 2 / 3),
+        ("cat oslo tea red", 1 / 3, 2 / 3),
+        ("oslo cat oslo cat red tea red tea", 1 / 3, 2 / 3),
+        ("oslo red", 1 / 3, 1 / 3),
+        ("oslo", 0.5 / 3, 0.5 / 3),
+        ("anna anna", 0.5 / 3, 0.5 / 3),
+        ("anna " * 8, 0.5 / 3, 1 / 3),
         ("", 0.0, 0.0),
     ):
-        assert (content(text), content(text, content="bag")) == (ordered, bag)
-    stuffed = reference_chain(answer="oslo oslo oslo cat red tea", task=TASK)
-    assert stuffed.parts["repeated"] == 1.0  # two beyond one each in the first of two key points
+        assert content(text) == pytest.approx(ordered) and content(text, content="bag") == pytest.approx(bag)
+    stuffed = reference_chain(answer="oslo oslo oslo cat red tea anna", task=TASK)
+    assert stuffed.parts["repeated"] == pytest.approx(2 / 3)  # two beyond one in the first of three key points
+    assert reference_chain(answer=REFERENCE, task=TASK).parts["repeated"] == 0.0
     assert content(REFERENCE, content="none") == 0.0
 
 
