@@ -56,6 +56,8 @@ def adasearch(
     samples: int = 8,
     threshold: float = 0.5,
     explicit: bool = True,
+    decide_groups: int = 96,
+    decide_lr: float | None = None,
     beta: float = 0.001,
 ) -> Method:
     """First to answer from memory and by searching, each for itself; then to decide which of the two to do.
@@ -83,8 +85,11 @@ def adasearch(
         programs={"main": engine, BY_MEMORY: from_memory},
         until=solve_steps,
     )
+    update = replace(base.stage.updates[0], lr=decide_lr)
     decide = replace(
         base.stage,
+        groups=decide_groups,
+        updates=(update,),
         select=decisions(samples=samples, threshold=threshold),
         programs={DECIDE: decide_only(), BY_MEMORY: unlearned_answer()},
         reward=(right_decision(),),
