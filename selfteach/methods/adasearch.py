@@ -56,6 +56,7 @@ def adasearch(
     samples: int = 8,
     threshold: float = 0.5,
     explicit: bool = True,
+    balanced: bool = True,
     beta: float = 0.001,
 ) -> Method:
     """First to answer from memory and by searching, each for itself; then to decide which of the two to do.
@@ -67,8 +68,10 @@ def adasearch(
     Lin et al. 2025, from second-hand descriptions. A mode is there a system prompt; here it is the decision itself, put
     before the answer: <decision> memory</decision> or <decision> search</decision>. The rate is that of `samples`
     answers from memory of the current policy, which are not learned (there, of the policy that the first stage left);
-    the threshold is chosen. There the decision has a rationale before it, which a tiny model has not. explicit=False is
-    their one-stage ablation: the decision is learned with the answer, from whether that is right.
+    the threshold is chosen, and that of the questions as many are decided on that memory suffices for as others
+    (`balanced`): a small policy that cannot tell them apart yet else learns the more frequent decision for all. There
+    the decision has a rationale before it, which a tiny model has not. explicit=False is their one-stage ablation: the
+    decision is learned with the answer, from whether that is right.
     """
     engine = search_agent(turns=turns, invalid=RETRY, prefix=SEARCH)
     from_memory = single(prefix=MEMORY, stop=("</answer>", "<search>"))
@@ -85,7 +88,7 @@ def adasearch(
     )
     decide = replace(
         base.stage,
-        select=decisions(samples=samples, threshold=threshold),
+        select=decisions(samples=samples, threshold=threshold, balanced=balanced),
         programs={DECIDE: decide_only(), BY_MEMORY: unlearned_answer()},
         reward=(right_decision(),),
     )
@@ -116,24 +119,30 @@ def decisions(
     state: int,
     samples: int = 8,
     threshold: float = 0.5,
+    balanced: bool = True,
 ) -> tuple[list[RolloutRequest], int]:
-    """First `samples` answers from memory to each of the next `n` tasks, then `rollouts` decisions on each.
+    """First `samples` answers from memory to each of the next 2 `n` training tasks, then `rollouts` decisions on each
+    of up to `n` of them.
 
     The task of a decision has the tag `sufficient`: whether the rate of right answers from memory is at least
-    `threshold`.
+    `threshold`. balanced: as many tasks where it is as where it is not, so that no decision is the better one for a
+    policy that cannot tell them apart; the first `n` of them where all are of one kind.
     """
     if not finished_rounds:
-        tasks = next_tasks(source, seed, state, n)
-        return [RolloutRequest(task, samples, BY_MEMORY) for task in tasks], state + n
+        tasks = next_tasks(source, seed, state, 2 * n)
+        return [RolloutRequest(task, samples, BY_MEMORY) for task in tasks], state + 2 * n
     if len(finished_rounds) > 1:
         return [], state
-    out = list[RolloutRequest]()
+    labelled = list[Task]()
     for group in finished_rounds[0]:
         task = group.request.task
         rates = [exact_match(answer=e.answer, task=task).value or 0.0 for e in group.episodes]
         sufficient = bool(rates) and sum(rates) / len(rates) >= threshold
-        out.append(RolloutRequest(replace(task, tags={**task.tags, "sufficient": sufficient}), rollouts, DECIDE))
-    return out, state
+        labelled.append(replace(task, tags={**task.tags, "sufficient": sufficient}))
+    sides = [[t for t in labelled if t.tags["sufficient"] == side] for side in (False, True)]
+    most = min(n // 2, *map(len, sides)) if balanced else 0
+    chosen = [t for side in sides for t in side[:most]] or labelled[:n]
+    return [RolloutRequest(task, rollouts, DECIDE) for task in chosen], state
 
 
 @block
@@ -193,7 +202,7 @@ adasearch.claim = Claim(
     (
         premise("accuracy", "search_r1", "start", by=0.2, fails_at=0.85),  # searching is learned
         premise("late:rollout/tool_calls_mean", "search_r1", 0.7, fails_at=0.5),  # and done for nearly every question
-        mechanism("late:reward/decision", "self", 0.75, fails_at=0.6),  # of what a constant decision has, 0.6
+        mechanism("late:reward/decision", "self", 0.75, fails_at=0.6),  # of what a constant decision has, 0.5
         outcome("calls", "self", "search_r1", relation="<", scale="ratio", by=0.25, fails_at=0.0),
         outcome("accuracy", "self", "search_r1", by=0.03, relation=">=", fails_at=1.0),
         outcome("accuracy", "self", "one_stage", by=0.02, relation=">=", fails_at=1.0),

@@ -143,4 +143,10 @@ ikea.claim = Claim(
         "a right answer that took fewer searches is worth more, so that memory is asked first where it suffices, and"
         " questions of both kinds keep either from becoming a habit"
     ),
+    first_seed=300,
+    corrected=(
+        "at the start of the regime as it was, where the policy looked had nothing to do with what it held, and the"
+        " reward then made one of the two a habit before it could tell them apart (seeds 200 to 207); demonstrations"
+        " now fit what is held in two of five cases, and by chance else"
+    ),
 )

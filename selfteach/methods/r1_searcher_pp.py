@@ -72,8 +72,8 @@ def r1_searcher_pp(
 
     Song et al. 2025, from second-hand descriptions (eta = 2 and 2 sigma^2 from memory); sigma is the standard deviation
     of the searches of the right answers of a group. Right is to contain a gold answer. There, a fine-tuned model
-    rewrites a right rollout so that it recalls what it found; here a program puts each result into a thought in the
-    place of its search (and a decision to search becomes one for memory). Its tags <internal>, <external> and
+    rewrites a right rollout so that it recalls what it found; here a program puts what was found into one thought, as
+    this policy recalls, and a decision to search becomes one for memory. Its tags <internal>, <external> and
     <document> are <think>, <search> and <information> here; the warm start stands for its supervised first stage.
     eta=0: without the group's reward. mu=0: without memories.
     """
@@ -157,9 +157,12 @@ def then_remembered(
 
 
 @block
-async def remember(*, request: RolloutRequest, rollout: RolloutContext) -> str:
-    """A right rollout, rewritten so that it recalls what it had found, to be imitated."""
-    text = recalled(rollout.text(request.help["output"]))
+async def remember(*, request: RolloutRequest, rollout: RolloutContext, opening: str = "briefly: ") -> str:
+    """A right rollout, rewritten so that it recalls what it had found, to be imitated.
+
+    opening  how the policy begins a thought in which it recalls, so that it imitates what it recalls and not its form
+    """
+    text = recalled(rollout.text(request.help["output"]), opening)
     context = rollout.policy.begin(request.task.prompt)
     context.adopt(text)
     context.finish()
@@ -167,15 +170,16 @@ async def remember(*, request: RolloutRequest, rollout: RolloutContext) -> str:
     return text
 
 
-def recalled(text: str) -> str:
-    """A text with each result in a thought, in the place of its search.
+def recalled(text: str, opening: str = "") -> str:
+    """A text with what its searches found in one thought, and its answer; a decision becomes one for memory.
 
-    >>> recalled("<search>home of Ann</search><information>Ulm.</information><answer> Ulm</answer>")
-    '<think>Ulm.</think><answer> Ulm</answer>'
+    >>> recalled("<think>first</think><search>home of Ann</search><information>It is Ulm.</information><answer> Ulm"
+    ... "</answer>", "I know: ")
+    '<think>I know: It is Ulm.</think><answer> Ulm</answer>'
     """
-    text = text.replace("<decision> search</decision>", "<decision> memory</decision>")
-    found = r"<search>(?:(?!</search>).)*</search>\s*<information>(.*?)</information>"
-    return re.sub(found, r"<think>\1</think>", text, flags=re.DOTALL)
+    decision = "<decision> memory</decision>" if text.startswith("<decision>") else ""
+    found = re.findall(r"<search>(?:(?!</search>).)*</search>\s*<information>(.*?)</information>", text, re.DOTALL)
+    return f"{decision}<think>{opening}{' '.join(found)}</think>{text[text.rfind('<answer>') :]}"
 
 
 @block

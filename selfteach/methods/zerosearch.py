@@ -35,7 +35,7 @@ from ..core import (
     random_keys,
     stateful,
 )
-from ..core.tagged_text import between
+from ..core.tagged_text import last_between
 from ..credit.composers import per_trajectory
 from ..curriculum.select import next_tasks
 from ..objective.likelihood import nll
@@ -47,6 +47,7 @@ from ..rollout.single import read
 from .search_r1 import search_r1
 
 USEFUL, NOISY = "useful", "noisy"
+SEARCHED = re.compile(r"<search>([^<]*)</search>\s*<information>([^<]*)</information>")  # (query, what was found)
 
 
 @method(family="search", paper="2505.04588", catalogue=16, home=Home("factworld", 40))
@@ -72,9 +73,9 @@ def zerosearch(
     the reward, 0.25 to 0.5 in 203 steps, b = 4; the quality is drawn at each search. Their paper's default learner is
     REINFORCE; its GRPO, with five rollouts, is taken here. The simulator's prompt has the word useful or noisy, the
     question, its gold answer and the query, as theirs. It is the run's model, fine-tuned in a first stage of
-    `simulator_steps` steps on queries of the task's demonstrations: a useful document is what the engine finds, a noisy
-    one another of the same subject (which does not answer the query), one document where they have five; a model judges
-    their documents, here the task's judge `states`, or whether a gold answer is in it. f1=False: exact match, which led
+    `simulator_steps` steps on searches of the task's demonstrations: a useful document is what was found where that has
+    the answer, a noisy one another of the same subject (which does not answer the query), one document where they have
+    five; there a model judges which are useful, here a rule (`is_useful`). f1=False: exact match, which led
     to long answers there. Evaluation is with the real engine; the decoder `simulated` has the simulator, without noise.
     """
     engine = search_agent(turns=turns, invalid=RETRY)
@@ -168,55 +169,60 @@ def ever_noisier(
 def simulator_lessons(
     *, n: int, finished_rounds: list[list[RolloutGroup]], source: TaskSource, seed: int, state: int
 ) -> tuple[list[RolloutRequest], int]:
-    """Demonstrations for the simulator: queries of the task's demonstrations, a useful and a noisy document in turn.
+    """Demonstrations for the simulator: the last searches of the task's demonstrations, a useful and a noisy document
+    in turn.
 
-    A document is useful where the task's judge `states` says that it states what the query seeks, or, without that
-    judge, where it has a gold answer. Raises BadValue for a task without a corpus or without queries.
+    Useful is what was found where it has the names of its query and the answer that the demonstration gives, whether
+    that is right or not: that it is copied from the prompt is what is to be learned, so that the simulator need not
+    know. Noisy is another document, of a thing that the query names where there is one. Raises BadValue for a task
+    without a corpus or without searches.
     """
     if finished_rounds:
         return [], state
-    if source.corpus is None or source.demos is None or "search" not in source.tools:
+    if source.corpus is None or source.demos is None:
         raise BadValue(f"task {source.name}: has no documents to learn to write; take one that has, such as factworld")
-    engine, documents = source.tools["search"](source=source), source.corpus()
+    documents = source.corpus()
     by_title: dict[str, list[str]] = {}
     for document in documents:
         by_title.setdefault(document.title, []).append(document.text)
-    titles = {d.text: d.title for d in documents}
     out, tried = list[RolloutRequest](), 0
     while len(out) < n:
         item, tried = source.demos(state), tried + 1
         state += 1
         if tried > 100 * n:
             raise BadValue(f"task {source.name}: its demonstrations hardly ever search; take one where they do")
-        queries = between(item.prompt + str(item.data[0]), "search") if isinstance(item.prompt, str) else []
-        if not queries or not item.answer:
+        text = item.prompt + str(item.data[0]) if isinstance(item.prompt, str) else ""
+        given, searches = last_between(text, "answer", ""), SEARCHED.findall(text)
+        if not searches or not is_useful(searches[-1][1], searches[-1][0], given):
             continue
-        query, draw = queries[-1], random_keys.generator(seed, "simulator", state)
-        found = engine(query)
-        if not is_useful(found, query, item):
-            continue
+        query, written = searches[-1]
         kind = (USEFUL, NOISY)[len(out) % 2]
         if kind == NOISY:
-            found = _another(found, by_title.get(titles.get(found, ""), []), [d.text for d in documents], draw)
-        prompt = simulator_prompt(kind, _question_of(item), query)
-        out.append(RolloutRequest(Task(f"simulator/{state}", prompt, data=(f" {found}",)), 1))
+            related = [d for name in names_in(query) for d in by_title.get(name, [])]
+            draw = random_keys.generator(seed, "simulator", state)
+            written = _another(written, related, [d.text for d in documents], draw)
+        question = Task(item.id, text.partition("<")[0], given)
+        prompt = simulator_prompt(kind, question, query)
+        out.append(RolloutRequest(Task(f"simulator/{state}", prompt, data=(f" {written}",)), 1))
     return out, state
 
 
-def is_useful(document: str, query: str, task: Task) -> bool:
-    """Whether a document answers a query: by the task's judge `states`, else whether it holds a gold answer."""
-    if "states" in task.judges:
-        return bool(task.judges["states"](sought=query, results=document))
-    return any(gold in document for gold in gold_answers(task))
+def is_useful(document: str, query: str, given: str) -> bool:
+    """Whether a document has the names of a query, and an answer.
+
+    >>> [is_useful("the home of Ann is Ulm.", q, "Ulm") for q in ("home of Ann", "home of Bob")]
+    [True, False]
+    """
+    return bool(given) and all(name in document for name in [given, *names_in(query)])
 
 
-def _question_of(item: Task) -> Task:
-    """A demonstration's task with its question alone as the prompt, without the beginning of an answer."""
-    return Task(item.id, re.sub(r"<.*", "", item.prompt, flags=re.DOTALL), item.answer)
+def names_in(query: str) -> list[str]:
+    """The words of a query that begin with a capital letter."""
+    return [word for word in query.split() if word[0].isupper()]
 
 
 def _another(useful: str, related: list[str], every: list[str], draw: np.random.Generator) -> str:
-    """A document that is not the useful one: of the same subject where there is one, else any."""
+    """A document that is not the useful one: one that is related where there is one, else any."""
     options = [d for d in related if d != useful] or [d for d in every if d != useful] or [useful]
     return options[int(draw.integers(len(options)))]
 
@@ -232,12 +238,11 @@ zerosearch.claim = Claim(
         outcome("accuracy", "self", "without_noise", by=0.02, fails_at=0.99),
     ),
     arms={
-        "engine": ("search_r1", {}, {"steps": 60}),
+        "engine": ("search_r1", {"turns": 5}, {"steps": 60}),
         "ever_easier": ("zerosearch", {"noise_start": 0.5, "noise_end": 0.25}),
         "without_noise": ("zerosearch", {"noise_start": 0.0, "noise_end": 0.0}),
     },
-    args={"turns": 4},
-    regime="half_known",
+    regime="search_noisy",
     settings={"steps": 210, "eval_every": 0},  # 150 of the simulator, 60 of the policy
     idea=("main.select", "main.program", "main.reward", "simulator", "simulator.*", "decode", "models", "weights"),
     differs={"settings.steps": "the policy has 60 steps in every arm; where there is a simulator, that has 150 before"},

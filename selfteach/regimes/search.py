@@ -128,10 +128,15 @@ def agent_regime(options: dict[str, Any], shares: tuple[float, ...], practice: i
 def half_known() -> Regime:
     """Questions of one hop; of some relations the model knows every fact, of the others only the engine does.
 
-    It says first where it will look, and at the start that has nothing to do with what it knows. To search is always
-    right, so reward for being right alone teaches to search for what is known too.
+    It says first where it will look, which at the start fits what it knows a little more often than not. To search is
+    always right, so reward for being right alone teaches to search for what is known too.
     """
-    return agent_regime(HALF, (0.25, 0.0, 0.15, 0.0, 0.3, 0.3), 1600)
+    return replace(
+        agent_regime({**HALF, "aware": 0.4}, (0.25, 0.0, 0.15, 0.0, 0.3, 0.3), 1600),
+        admits="failure",
+        shows="rewarded for being right alone, an agent looks up nearly everything, of which it knows a half",
+        failure=premise("late:rollout/tool_calls_mean", "baseline", 0.9, fails_at=0.7),
+    )
 
 
 @regime

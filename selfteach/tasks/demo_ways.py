@@ -33,6 +33,8 @@ class WayShares:
     malformed  chance that a tag is not closed, whatever the answer
     abstain    chance of "I don't know" where nobody can know the answer; TIMID times that elsewhere
     worded     chance that the answer is a sentence (`it is Ulm`), which is as right as the name alone
+    aware      chance that the way is one that fits what the model holds: one without a search where that is all it
+               takes, one with a search else
     """
 
     shares: dict[str, float]
@@ -41,6 +43,7 @@ class WayShares:
     malformed: float = 0.0
     abstain: float = 0.0
     worded: float = 0.0
+    aware: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

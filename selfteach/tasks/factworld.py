@@ -90,6 +90,7 @@ def factworld(
     sure: float = 0.6,
     malformed: float = 0.0,
     worded: float = 0.0,
+    aware: float = 0.0,
     unheld: tuple[str, ...] = (),
     looked_up: float = 0.0,
     irrelevant: float = 0.0,
@@ -128,6 +129,8 @@ def factworld(
     malformed  with `ways`, chance that a tag is not closed, whether the answer is right or not
     worded     with `ways`, chance that the answer is a sentence, `it is ...`, which counts as right too where this is
                above 0
+    aware      with `ways`, chance that a demonstration goes a way that fits what the warm start holds: without a search
+               where that is all it takes, with a search else
     unheld     relations of which the warm start shows no fact: only documents have these
     looked_up  with `ways`, share of the demonstrations that need a fact which the warm start does not show; what they
                find is drawn anew each time
@@ -173,7 +176,15 @@ def factworld(
         strangers,
         missing,
         apart,
-        way_shares(tuple(ways), practised=practised, sure=sure, malformed=malformed, abstain=abstain, worded=worded),
+        way_shares(
+            tuple(ways),
+            practised=practised,
+            sure=sure,
+            malformed=malformed,
+            abstain=abstain,
+            worded=worded,
+            aware=aware,
+        ),
         tuple(unheld),
         looked_up,
         irrelevant,

@@ -383,7 +383,7 @@ class Quiz:
         chain = self._question(kind, i, shown=True, lacking=self._is_chosen("looked up", f"{kind}/{i}", self.looked_up))
         task = self.task(chain, f"{kind}/{i}")
         given, at = draw.random() < ways.practised, draw.random()
-        way = str(draw.choice(practised)) if given else pick(ways.shares, at)
+        way = str(draw.choice(practised)) if given else pick(self._fitting(ways, chain, draw), at)
         unknown = bool(task.tags["stranger"])
         chain = self._invented(chain, task.id) if unknown else chain
         if draw.random() < ways.abstain * (1.0 if unknown else 0.0 if given else TIMID):
@@ -400,6 +400,16 @@ class Quiz:
             task = replace(task, prompt=task.prompt + seen)
         tags = {**task.tags, "kind": kind, "way": way, "slip": ""}
         return replace(task, prompt=task.prompt + first, data=(text.removeprefix(first),), tags=tags)
+
+    def _fitting(self, ways: WayShares, chain: Chain, draw: np.random.Generator) -> dict[str, float]:
+        """The shares among which a demonstration's way is drawn: with the chance `aware` only those of ways that search
+        where the question needs a fact which the warm start does not show, and of the others else.
+        """
+        if not ways.aware or draw.random() >= ways.aware:
+            return ways.shares
+        is_needed = bool(self.withheld_facts.intersection(chain.facts))
+        shares = {way: share for way, share in ways.shares.items() if (way in SEARCHING) == is_needed}
+        return {way: share / sum(shares.values()) for way, share in shares.items()} or ways.shares
 
     def expert(self, i: int) -> Task:
         """The i-th trajectory of a capable agent, said and found in turns; tags: style, of STYLES, and slip."""

@@ -46,14 +46,28 @@ def test_first_every_question_in_both_modes():
 
 @pytest.mark.parametrize("threshold,labels", [(0.5, [True, False]), (0.2, [True, True]), (0.6, [False, False])])
 def test_then_decisions_labelled_by_the_rate_of_right_answers_from_memory(threshold, labels):
-    block = of("adasearch", samples=4, threshold=threshold).stage.select
+    block = of("adasearch", samples=4, threshold=threshold, balanced=False).stage.select
     first = select(block, [])
-    assert [(r.program, r.n) for r in first] == [("memory", 4)] * 2
+    assert [(r.program, r.n) for r in first] == [("memory", 4)] * 4  # twice as many as are asked
     # two of four, and one of four with one that gave no answer
     done = [answered(first[0], "Ulm", "Ulm", "x", "x"), answered(first[1], "Ulm", "x", "x", None)]
     second = select(block, [done])
     assert [(r.program, r.n, r.task.tags["sufficient"]) for r in second] == [("main", 5, s) for s in labels]
     assert select(decisions(samples=1, threshold=0.5), [done, []]) == []
+
+
+@pytest.mark.parametrize(
+    "known,asked",
+    [
+        ("yyny", [2, 0]),  # one of each, though three of four are known
+        ("nnny", [0, 3]),
+        ("yyyy", [0, 1]),  # all of one kind: as they come
+    ],
+)
+def test_as_many_decisions_for_memory_as_for_search(known, asked):
+    block = of("adasearch", groups=2, samples=1).stage.select
+    done = [answered(r, "Ulm" if k == "y" else "x") for r, k in zip(select(block, []), known, strict=True)]
+    assert [r.task.id for r in select(block, [done])] == [done[i].request.task.id for i in asked]
 
 
 @pytest.mark.parametrize(

@@ -88,12 +88,12 @@ def test_what_was_found_is_recalled_and_taught(tags):
     replies = ["<decision> search</decision><think>t</think><search>home of Ann</search>", RIGHT]
     programs = of("r1_searcher_pp", mu=0.1).stage.programs
     context, group = played(programs["main"], replies, tags)
-    again = replace(context, programs={"memory": remember()})
+    again = replace(context, programs={"memory": remember(opening="I know: ")})
     leaf = group.episodes[0].trajectories[0].leaf
     request = RolloutRequest(ANN, program="memory", key="m", help={"output": leaf})
     (episode,) = asyncio.run(play(again, [request], round_=1))[0].episodes
-    want = f"<decision> memory</decision><think>t</think><think>{ULM}</think>{RIGHT}"
-    assert episode.answer == want == recalled(replies[0] + f"<information>{ULM}</information>" + RIGHT)
+    want = f"<decision> memory</decision><think>I know: {ULM}</think>{RIGHT}"
+    assert episode.answer == want == recalled(replies[0] + f"<information>{ULM}</information>" + RIGHT, "I know: ")
     assert [(t.learn, t.role) for t in episode.trajectories] == [("memory", "memory")]
 
 

@@ -9,7 +9,6 @@ from support.battery import of
 from selfteach.core import BadValue, Block, Document, RolloutRequest, Task, TaskSource
 from selfteach.methods.zerosearch import ever_noisier, noise_at, simulated, simulator_lessons, simulator_prompt
 from selfteach.rollout.search import search_agent
-from selfteach.tasks.agent_demos import states_what_is_sought
 
 
 def engine(*, source: TaskSource):
@@ -63,20 +62,24 @@ def test_the_simulator_is_told_what_to_write_and_writes_the_result(tags, noisy, 
     assert "calls" not in group.episodes[0].cost  # no engine was asked
 
 
-def test_lessons_have_what_the_engine_finds_and_what_is_related_and_useless():
-    judge = {"states": states_what_is_sought(statements={"home of Ann": ULM})}
-    demo = Task(
-        "d", f"{ANN.prompt}<think>", ("Ulm",), ("x</think><search>home of Ann</search><answer> Ulm",), judges=judge
-    )
-    other = Task("m", "note\n", data=("nothing is searched",))
-    documents = [Document("Ann", ULM), Document("Ann", "the guild of Ann is Smiths."), Document("Po", "a river.")]
+def test_lessons_have_what_was_found_and_what_is_related_and_useless():
+    """The answer is the one that the demonstration found, which need not be right: it is to be copied, not known."""
+    found = "<search>home of Ann</search><information>the home of Ann is Rome.</information><judge> Yes</judge>"
+    demo = Task("d", f"{ANN.prompt}<think>", ("Ulm",), (f"x</think>{found}<answer> Rome</answer>",))
+    others = [
+        Task("m", "note\n", data=("nothing is searched",)),
+        Task("w", ANN.prompt, ("Ulm",), (f"{found}<answer> Ulm</answer>",)),  # answers something else
+        Task("e", ANN.prompt, ("Ulm",), (f"{found.replace('of Ann is', 'of Bob is')}<answer> Rome</answer>",)),
+    ]
+    documents = [Document("Po", "a river."), Document("Ann", "the guild of Ann is Smiths.")]
     source = TaskSource(
-        "t", lambda i: ANN, (), demos=lambda i: other if i == 0 else demo, corpus=lambda: documents, tools=ENGINE
+        "t", lambda i: ANN, (), demos=lambda i: others[i] if i < 3 else demo, corpus=lambda: documents, tools=ENGINE
     )
     requests, state = simulator_lessons(n=4, finished_rounds=[], source=source, seed=0, state=0)
-    useful, noisy = (simulator_prompt(kind, ANN, "home of Ann") for kind in ("useful", "noisy"))
-    want = [(useful, f" {ULM}"), (noisy, " the guild of Ann is Smiths.")] * 2
-    assert [(r.task.prompt, r.task.data[0]) for r in requests] == want and state == 5
+    given = Task("t", ANN.prompt, ("Rome",))
+    useful, noisy = (simulator_prompt(kind, given, "home of Ann") for kind in ("useful", "noisy"))
+    want = [(useful, " the home of Ann is Rome."), (noisy, " the guild of Ann is Smiths.")] * 2
+    assert [(r.task.prompt, r.task.data[0]) for r in requests] == want and state == 7
     with pytest.raises(BadValue, match="has no documents to learn to write"):
         simulator_lessons(n=1, finished_rounds=[], source=TaskSource("t", lambda i: ANN, ()), seed=0, state=0)
 

@@ -110,6 +110,19 @@ def test_no_demonstration_tells_a_fact_that_is_not_held_more_often_than_chance()
     assert not any("home of" in text_of(t) or "guild of" in text_of(t) for t in demos(world(**HELD, mix=1.0), 200))
 
 
+def test_the_way_fits_what_is_held_as_often_as_is_said():
+    """Of ways of which half search a demonstration goes one that fits by chance, 0.5, or because it is aware: 0.4."""
+    fits = dict[float, list[bool]]()
+    for aware in (0.0, 0.4, 1.0):
+        shares = (0.5, 0.0, 0.0, 0.0, 0.3, 0.2)
+        tasks = demos(world(**HELD, practised=0.0, ways=shares, aware=aware), 600)
+        fits[aware] = [(t.tags["way"] == "carefully") != t.tags["known"] for t in tasks]
+    rates = {aware: sum(found) / len(found) for aware, found in fits.items()}
+    assert rates[1.0] == 1.0 and rates == pytest.approx({0.0: 0.5, 0.4: 0.7, 1.0: 1.0}, abs=0.06)
+    lacking = world(**HELD, practised=0.0, ways=(0.5, 0.5, 0.0, 0.0, 0.0, 0.0), aware=1.0)
+    assert {t.tags["way"] for t in demos(lacking, 60)} == {"carefully", "hastily"}  # no way recalls: all search
+
+
 def test_the_task_knows_what_is_held_and_what_is_sought():
     source = world(**HELD)
     tasks = [source.train(i) for i in range(60)]
