@@ -69,9 +69,9 @@ def adasearch(
     before the answer: <decision> memory</decision> or <decision> search</decision>. The rate is that of `samples`
     answers from memory of the current policy, which are not learned (there, of the policy that the first stage left);
     the threshold is chosen, and that of the questions as many are decided on that memory suffices for as others
-    (`balanced`): a small policy that cannot tell them apart yet else learns the more frequent decision for all. There
-    the decision has a rationale before it, which a tiny model has not. explicit=False is their one-stage ablation: the
-    decision is learned with the answer, from whether that is right.
+    (`balanced`), of which the descriptions say nothing: a small policy that cannot tell them apart yet else learns the
+    more frequent decision for all. There the decision has a rationale before it, which a tiny model has not.
+    explicit=False is their one-stage ablation: the decision is learned with the answer, from whether that is right.
     """
     engine = search_agent(turns=turns, invalid=RETRY, prefix=SEARCH)
     from_memory = single(prefix=MEMORY, stop=("</answer>", "<search>"))
