@@ -200,10 +200,13 @@ class Method:
         return self.stages[-1]
 
     def eval_program(self, stage: Stage) -> Block:
-        """The program that a policy is evaluated by: the decode program `main`, else the stage's own (of a data stage:
-        the first decode program).
+        """The program that a policy is evaluated by: the decode program `main`, else the stage's own.
+
+        Of a data stage, whose own reads what is given, that of the last stage that samples; where none does, the first
+        decode program.
         """
-        return self.decode.get("main") or (next(iter(self.decode.values())) if stage.data else stage.programs["main"])
+        sampling = stage if not stage.data else next((s for s in reversed(self.stages) if not s.data), None)
+        return self.decode.get("main") or (sampling.programs["main"] if sampling else next(iter(self.decode.values())))
 
     def replace(self, stage: int = -1, **change: Any) -> Method:
         """The method with some slots of one stage changed. Raises UnknownName for what a stage does not have."""

@@ -105,3 +105,10 @@ def test_a_teacher_from_a_path_needs_no_school():
 def test_the_teacher_is_measured_beside_the_student():
     for method in (of("kdrl"), of("kdrl", teacher="a/path")):
         assert method.decode["teacher"].args["model_role"] == "teacher"
+
+
+def test_it_is_the_student_who_is_measured_while_its_teacher_learns():
+    method = of("kdrl")
+    assert [str(method.eval_program(stage)) for stage in method.stages] == ["single()"] * 2
+    # where nothing is ever sampled, a decode program is what there is
+    assert of("dpo").eval_program(of("dpo").stage) == of("dpo").decode["answer"]
