@@ -73,7 +73,7 @@ def reference_chain(
     judge = task.judge("constraint")
     passed = sum(weight for name, weight in task.tags["style"] if judge(text=text, constraint=name) >= 1.0)
     counts = [(Counter(found(lists[-1], text)), Counter(found(lists[-1], reference))) for lists in points]
-    extra = sum((said - wanted).total() for said, wanted in counts) / len(points)
+    extra = sum((own - wanted).total() for own, wanted in counts) / len(points)
     right = float(task.verifier(answer=answer, task=task).value >= 1.0) if task.verifier else None
     parts = {"content": scored, "style": passed, "repeated": extra, **({} if right is None else {"right": right})}
     return Score(scored + style * passed, parts)

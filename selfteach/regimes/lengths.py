@@ -57,6 +57,6 @@ def stepped() -> Regime:
         model="tiny-s",
         settings={**WARM, "warm_practice_steps": 3000, **RUN, "steps": 60},
         args=BATCH,
-        ways={f"by {n}": f"<think> by {n}" for n in (1, 2, 4)},
+        ways=beginnings("by 1", "by 2", "by 4"),
         search=SEARCH,
     )
