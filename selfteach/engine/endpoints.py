@@ -150,10 +150,10 @@ class Endpoints:
                 self._changed.notify()
 
     def _best(self) -> Endpoint | None:
-        """The server to ask now; one that was left alone is given a single request at first."""
+        """The server to ask now; one that has been left alone for its time comes first, with a single request."""
         now = time.monotonic()
         free = [e for e in self.every if e.in_flight < (self.in_flight if e.down is None else 1) and now >= e.again_at]
-        return min(free, key=lambda e: (e.down is not None, e.in_flight), default=None)
+        return min(free, key=lambda e: (e.down is None, e.in_flight), default=None)
 
     def _check_alive(self) -> None:
         """Raise EngineLost where no server has been up for `patience`, or none will be again."""
