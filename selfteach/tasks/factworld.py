@@ -199,9 +199,7 @@ def factworld(
     return quiz.source("factworld", task_options, top, some)
 
 
-def _check_agent(
-    ways: tuple[float, ...], withheld: float, unheld: tuple[str, ...], lacking: float, says: str
-) -> None:
+def _check_agent(ways: tuple[float, ...], withheld: float, unheld: tuple[str, ...], lacking: float, says: str) -> None:
     """Check the options of an agent's demonstrations. Raises BadValue naming the option."""
     for name in unheld:
         if name not in RELATIONS:

@@ -190,9 +190,7 @@ class Quiz:
             return chain
         return None
 
-    def _question(
-        self, *rng_key: Any, shown: bool = False, lacking: bool = False, testing: bool = False
-    ) -> Chain:
+    def _question(self, *rng_key: Any, shown: bool = False, lacking: bool = False, testing: bool = False) -> Chain:
         """The training question of an RNG key; shown: for a demonstration, over facts of the warm start, or `lacking`
         one of them; testing: about an entity held out.
         """
