@@ -105,6 +105,7 @@ NOISY: dict[str, Any] = {
     "mix": 0.0,
     "unheld": ("home", "mayor", "mentor", "guild", "seat", "river"),
     "looked_up": 1.0,
+    "named": 0.4,
     "irrelevant": 0.4,
 }
 

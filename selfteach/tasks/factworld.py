@@ -93,6 +93,7 @@ def factworld(
     aware: float = 0.0,
     unheld: tuple[str, ...] = (),
     looked_up: float = 0.0,
+    named: float = 0.0,
     irrelevant: float = 0.0,
     says: str = "",
     experts: tuple[str, ...] = (),
@@ -134,6 +135,8 @@ def factworld(
     unheld     relations of which the warm start shows no fact: only documents have these
     looked_up  with `ways`, share of the demonstrations that need a fact which the warm start does not show; what they
                find is drawn anew each time
+    named      with `ways`, share of the demonstrations that are about held-out subjects and need a fact which the warm
+               start does not show, so that it knows these names as names, and nothing of them
     irrelevant  share of the engine's results that are another document; with `ways`, demonstrations have such results
                too, and the careful way searches again, in other words
     says       with `ways`, what demonstrations say besides: judge (whether what was found is what was sought), reflect
@@ -150,13 +153,13 @@ def factworld(
     """
     task_options = dict(locals())
     check("factworld", **task_options)
-    for name in ("strangers", "missing", "looked_up", "irrelevant"):
+    for name in ("strangers", "missing", "looked_up", "named", "irrelevant"):
         check_share("factworld", name, task_options[name])
     if not 40 <= check_number("factworld", "entities", entities) <= 100_000:
         raise BadValue(f"task factworld: entities must be from 40 to 100000, not {entities!r}")
     if not 2 <= check_number("factworld", "relations", relations) <= len(RELATIONS):
         raise BadValue(f"task factworld: relations must be from 2 to {len(RELATIONS)}, not {relations!r}")
-    _check_agent(ways, withheld, unheld, looked_up, says)
+    _check_agent(ways, withheld, unheld, max(looked_up, named), says)
     experts_named(experts)
     if (experts or across) and says != "route":
         raise BadValue("task factworld: experts and across are of queries that name an expert; give says=route")
@@ -187,6 +190,7 @@ def factworld(
         ),
         tuple(unheld),
         looked_up,
+        named,
         irrelevant,
         says,
         tuple(experts),
@@ -195,20 +199,18 @@ def factworld(
     return quiz.source("factworld", task_options, top, some)
 
 
-def _check_agent(
-    ways: tuple[float, ...], withheld: float, unheld: tuple[str, ...], looked_up: float, says: str
-) -> None:
+def _check_agent(ways: tuple[float, ...], withheld: float, unheld: tuple[str, ...], lacking: float, says: str) -> None:
     """Check the options of an agent's demonstrations. Raises BadValue naming the option."""
     for name in unheld:
         if name not in RELATIONS:
             raise unknown("relation (option unheld) of task factworld", name, RELATIONS)
     if says not in SAYINGS:
         raise unknown("value of option says of task factworld", says, SAYINGS)
-    if not ways and (says or looked_up):
-        raise BadValue("task factworld: says and looked_up need ways; give the six shares")
-    if looked_up and not (withheld or unheld):
+    if not ways and (says or lacking):
+        raise BadValue("task factworld: says, looked_up and named need ways; give the six shares")
+    if lacking and not (withheld or unheld):
         raise BadValue(
-            "task factworld: looked_up needs facts that the warm start does not show; give withheld or unheld"
+            "task factworld: looked_up and named need facts that the warm start does not show; give withheld or unheld"
         )
 
 

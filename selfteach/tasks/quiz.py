@@ -71,6 +71,7 @@ class Quiz:
     ways       how demonstrations go, in place of right ones and slips (`noise`, `abstain`)
     unheld     relations of which the warm start shows no fact
     looked_up  with `ways`, share of the demonstrations that need a fact which the warm start does not show
+    named      with `ways`, share of the demonstrations that are about a held-out subject and need such a fact
     irrelevant  share of the engine's results that are another document
     says       with `ways`, what demonstrations say besides (tasks/agent_demos.py, SAYINGS)
     experts    names of the experts that there are to ask; (): all
@@ -95,6 +96,7 @@ class Quiz:
     ways: WayShares | None = None
     unheld: tuple[str, ...] = ()
     looked_up: float = 0.0
+    named: float = 0.0
     irrelevant: float = 0.0
     says: str = ""
     experts: tuple[str, ...] = ()
@@ -188,14 +190,14 @@ class Quiz:
             return chain
         return None
 
-    def _question(self, *rng_key: Any, shown: bool = False, lacking: bool = False) -> Chain:
+    def _question(self, *rng_key: Any, shown: bool = False, lacking: bool = False, testing: bool = False) -> Chain:
         """The training question of an RNG key; shown: for a demonstration, over facts of the warm start, or `lacking`
-        one of them.
+        one of them; testing: about an entity held out.
         """
         draw = generator(self.seed, *rng_key)
         for hops in draw.permutation(np.array(self.hops)):
             for _ in range(MAX_DRAWS if self.apart or lacking else 1):
-                chain = self.chain(draw, int(hops), shown=shown and not lacking)
+                chain = self.chain(draw, int(hops), testing, shown and not lacking)
                 if chain is None:
                     break
                 if lacking and not self.withheld_facts.intersection(chain.facts):
@@ -380,7 +382,9 @@ class Quiz:
         self, i: int, kind: str, ways: WayShares, draw: np.random.Generator, practised: Sequence[str] = PRACTISED
     ) -> Task:
         """The i-th demonstration that goes a way; tags: those of the task, kind, way. Its prompt names a way given."""
-        chain = self._question(kind, i, shown=True, lacking=self._is_chosen("looked up", f"{kind}/{i}", self.looked_up))
+        named = self._is_chosen("named", f"{kind}/{i}", self.named)
+        lacking = named or self._is_chosen("looked up", f"{kind}/{i}", self.looked_up)
+        chain = self._question(kind, i, shown=True, lacking=lacking, testing=named)
         task = self.task(chain, f"{kind}/{i}")
         given, at = draw.random() < ways.practised, draw.random()
         way = str(draw.choice(practised)) if given else pick(self._fitting(ways, chain, draw), at)
@@ -497,6 +501,8 @@ class Quiz:
         """The TaskSource of this quiz; `top` results from its search tool, or the first `some` of them."""
         for lacking in {self.looked_up > 0, self.looked_up >= 1}:
             self._question("train", 0, shown=True, lacking=lacking)
+        if self.named:
+            self._question("train", 0, shown=True, lacking=True, testing=True)
         if not self.test:
             raise BadValue(f"task {name}: held_out={self.held_out!r} leaves nothing to test on; make it larger")
         longest, with_names = max(self.hops), {"experts": self.experts} if self.experts else {}

@@ -136,6 +136,17 @@ def test_the_task_knows_what_is_held_and_what_is_sought():
     assert states_what_is_sought(sought="mayor of Ulm", results="", statements=statements_of(WORLD)) is False
 
 
+def test_names_held_out_are_met_as_names_alone():
+    unheld = ("home", "mayor", "mentor", "guild", "seat")
+    with_names, without = (world(named=share, looked_up=1.0, unheld=unheld, held_out=0.4) for share in (0.5, 0.0))
+    about = [d for d in demos(with_names) if d.tags["held_out"]]
+    assert 120 < len(about) < 180 and not any(d.tags["held_out"] for d in demos(without))
+    found = [d for d in about if "<information>" in text_of(d)]
+    told_right = sum(d.tags["chain"][0] in text_of(d) for d in found)
+    assert len(found) > 60 and told_right < len(found) / 4  # as often as chance has it
+    assert not any(with_names.train(i).tags["held_out"] for i in range(200))
+
+
 def test_the_engine_misunderstands_as_often_as_it_is_said_to():
     source = world(irrelevant=0.4, says="judge", looked_up=1.0, unheld=("home", "mayor", "mentor", "guild", "seat"))
     documents = {d.text for d in source.corpus()}
@@ -157,8 +168,10 @@ def test_other_tags_are_kept_whole_where_they_are_said():
     [
         ({"says": "shout"}, UnknownName, "value of option says of task factworld"),
         ({"unheld": ("weather",)}, UnknownName, "relation .option unheld. of task factworld"),
-        ({"says": "judge", "ways": ()}, BadValue, "says and looked_up need ways; give the six shares"),
-        ({"looked_up": 0.5, "withheld": 0.0}, BadValue, "looked_up needs facts that the warm start does not show"),
+        ({"says": "judge", "ways": ()}, BadValue, "says, looked_up and named need ways; give the six shares"),
+        ({"looked_up": 0.5, "withheld": 0.0}, BadValue, "named need facts that the warm start does not show"),
+        ({"named": 0.5, "withheld": 0.0}, BadValue, "named need facts that the warm start does not show"),
+        ({"named": 2.0}, BadValue, "named must be"),
         ({"irrelevant": 2.0}, BadValue, "irrelevant must be"),
     ],
 )
