@@ -53,7 +53,7 @@ gspo.claim = Claim(
     first_seed=300,
     corrected=(
         "on seeds 200 to 207 the bounds were the paper's, which are for answers of thousands of tokens: of answers of "
-        "thirty, whose ratios vary ten times as much, they clipped nearly all"
+        "thirty, whose ratios vary ten times as much, they clipped two tokens in three"
     ),
     idea=("main.update",),
     because="the ratio of a sequence has the unit of its reward, and less variance than its tokens' ratios",
