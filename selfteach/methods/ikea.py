@@ -132,11 +132,14 @@ ikea.claim = Claim(
         outcome("accuracy", "self", "easy", by=0.05, fails_at=0.96),
         outcome("calls", "self", "hard", relation="<", scale="ratio", by=0.1, fails_at=0.0),
     ),
+    # One search answers a question there, so a right answer after one is what it is after three there: without bonus.
     arms={
-        "plain": ("ikea", {"bonus": 0.0, "tried": 0.0, "mix": "all"}),
-        "easy": ("ikea", {"mix": "easy"}),
-        "hard": ("ikea", {"mix": "hard"}),
+        "plain": ("ikea", {"bonus": 0.0, "tried": 0.0, "mix": "all", "searches": 1}),
+        "easy": ("ikea", {"mix": "easy", "searches": 1}),
+        "hard": ("ikea", {"mix": "hard", "searches": 1}),
     },
+    args={"searches": 1},
+    settings={"steps": 120},
     regime="half_known",
     idea=("main.reward", "main.select", "probe", "probe.*"),
     because=(
@@ -145,8 +148,8 @@ ikea.claim = Claim(
     ),
     first_seed=300,
     corrected=(
-        "at the start of the regime as it was, where the policy looked had nothing to do with what it held, and the"
-        " reward then made one of the two a habit before it could tell them apart (seeds 200 to 207); demonstrations"
-        " now fit what is held in two of five cases, and by chance else"
+        "at the start of the regime as it was, where the policy looked had nothing to do with what it held, and a"
+        " search cost a fifth of an answer's worth, too little for an agent that errs from memory more often (seeds 200"
+        " to 207); demonstrations now fit what is held in two of five cases, and a search costs all of the bonus"
     ),
 )

@@ -7,6 +7,7 @@ are made longer). `selfteach reproduce ssrl --full` measures them all, and write
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from ..core import (
@@ -15,6 +16,7 @@ from ..core import (
     Home,
     Method,
     ModelRole,
+    Ref,
     RolloutContext,
     RolloutRequest,
     Term,
@@ -26,7 +28,7 @@ from ..core import (
     outcome,
     premise,
 )
-from ..core.tagged_text import last_between
+from ..core.tagged_text import last_between, split_points
 from ..credit.advantages import norm, whiten
 from ..credit.composers import per_trajectory
 from ..credit.keep import drop_zero_variance_groups
@@ -50,6 +52,7 @@ def ssrl_variant(
     rollouts: int = 5,
     algorithm: Algorithm = "grpo",
     labels: bool = True,
+    labelled_steps: int = 0,
     questions: int = 400,
     provider: Literal["self", "frozen"] = "self",
     protocol: Protocol = "once",
@@ -62,19 +65,19 @@ def ssrl_variant(
                answers a step; reinforce_pp: REINFORCE++ (2501.03262), advantages over the whole batch, one answer a
                prompt. Reward, mask and loss are SSRL's
     labels     False: TTRL's reward in the place of exact match. The majority of a group is the label, on `questions`
-               test questions; all who vote are learned
+               test questions; all who vote are learned. Before it are `labelled_steps` steps of SSRL
     provider   frozen: what the model was at the start writes the information, in a context of its own, as an engine
                would (section 4, on-policy self-search)
     protocol   how an answer is reached, in training and in the test. once: a single generation. turns: every result is
                written by the policy in a context of its own. reflect: when it has answered, it begins another thought,
-               and answers again. longer: when its first thought ends, another is begun
+               and answers again. longer: where it would answer, another thought is begun
     """
     base = _with_algorithm(algorithm, groups, rollouts, beta, critic_lr)
     programs: dict[Protocol, Block] = {
         "once": self_search(),
         "turns": search_agent(answerer="policy", invalid=RETRY),
-        "reflect": search_again(after="</answer>"),
-        "longer": search_again(after="</think>"),
+        "reflect": search_again(),
+        "longer": search_again(unanswered=True),
     }
     main = programs[protocol] if provider == "self" else search_agent(answerer="provider", invalid=RETRY)
     base = base.replace(programs={"main": main})
@@ -83,7 +86,10 @@ def ssrl_variant(
     if labels:
         return base
     votes = majority_vote(metric_judge=exact_match())
-    return base.replace(select=pool(size=questions, held_out=True)).with_reward(votes)
+    voted = base.replace(select=pool(size=questions, held_out=True)).with_reward(votes)
+    if not labelled_steps:
+        return voted
+    return voted.override(stages=(replace(base.stage, name="labelled", until=labelled_steps), *voted.stages))
 
 
 def _with_algorithm(algorithm: Algorithm, groups: int, rollouts: int, beta: float, critic_lr: float) -> Method:
@@ -108,15 +114,18 @@ def _with_algorithm(algorithm: Algorithm, groups: int, rollouts: int, beta: floa
 
 
 @block
-async def search_again(
-    *, request: RolloutRequest, rollout: RolloutContext, after: Literal["</answer>", "</think>"] = "</answer>"
-) -> str | None:
-    """Self-search that thinks once more: after its answer, which it may then change, or after its first thought."""
+async def search_again(*, request: RolloutRequest, rollout: RolloutContext, unanswered: bool = False) -> str | None:
+    """Self-search that thinks once more, after its answer, which it may then change; or, `unanswered`, in its place."""
     context = rollout.policy.begin(request.task.prompt)
-    first = await context.sample(stop=(after,))
-    context.mark(first, "information")
-    text = first.text
-    if after in text:
+    beginning = context.at
+    turn = await context.sample(stop=("</answer>",))
+    context.mark(turn, "information")
+    text = turn.text
+    if "<answer>" in text if unanswered else "</answer>" in text:
+        if unanswered:
+            text = text.partition("<answer>")[0]
+            places = split_points(context.pieces(turn), "<answer>", before=True)
+            context = context.fork(Ref(turn.at.episode, turn.at.node, places[0]) if text else beginning)
         context.append("<think>")
         again = await context.sample(stop=("</answer>",))
         context.mark(again, "information")
@@ -184,19 +193,24 @@ EXPERIMENTS = {
     ),
     "labels": Claim(
         (
-            premise("early:reward/label", "ttrl", "accuracy of start", by=0.05, fails_at=0.95),  # the vote knows more
+            premise("early:reward/label", "ttrl", 0.5, fails_at=0.4),  # most votes are right where they take over
             mechanism("late:reward/hit", "ttrl", 0.7, fails_at=0.6),  # its rewards are right where labels' would be
-            outcome("accuracy", "ttrl", "start", by=0.2, fails_at=0.9),
+            outcome("accuracy", "ttrl", "half", by=0.03, fails_at=0.98),
             outcome("accuracy", "ttrl", "self", relation=">=", by=0.03, fails_at=1.0),
         ),
-        arms={"ttrl": ("ssrl_variant", {"labels": False})},
+        arms={
+            "ttrl": ("ssrl_variant", {"labels": False, "labelled_steps": 60}),
+            "half": ("ssrl", {}, {"steps": 60}),
+        },
+        settings={"steps": 120},
         regime="search",
-        idea=("main.select", "main.reward"),
-        because="the vote of what it says of itself is label enough, on the test's own questions",
+        idea=("main.select", "main.reward", "labelled", "labelled.*"),
+        differs={"settings.steps": "half is what TTRL begins with, and ends there"},
+        because="what has learned to search itself goes on by the vote of what it says, on the test's own questions",
     ),
     "provider": Claim(
         (
-            premise("accuracy", "frozen", "start", by=0.1, fails_at=0.95),
+            premise("accuracy", "frozen", "start", by=0.03, fails_at=0.98),  # it can be learned from
             # what it writes for itself is written by what has learned
             mechanism("late:dropped/masked:information", "self", 128.0, fails_at=0.0),
             outcome("accuracy", "self", "frozen", by=0.03, fails_at=0.98),

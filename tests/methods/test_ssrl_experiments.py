@@ -65,10 +65,13 @@ def test_what_thinks_again_may_change_its_answer(tags: Any) -> None:
     assert answer_and_text(search_again(), tags, "no tags")[0] is None
 
 
-def test_a_thought_is_made_longer_once(tags: Any) -> None:
-    replies = "<think>a</think>", "b</think><search>q</search><answer>Ulm</answer>"
-    answer, text = answer_and_text(search_again(after="</think>"), tags, *replies)
-    assert answer == "Ulm" and text == "Q: <think>a</think><think>b</think><search>q</search><answer>Ulm</answer>"
+def test_in_the_place_of_an_answer_it_thinks_once_more(tags: Any) -> None:
+    longer = search_again(unanswered=True)
+    first, then = "<think>a</think>", "b</think><search>q</search><answer>Bonn</answer>"
+    for before in (first, ""):
+        answer, text = answer_and_text(longer, tags, f"{before}<answer>Ulm</answer>", then)
+        assert answer == "Bonn" and text == f"Q: {before}<think>{then}"  # nothing is left of the other answer
+    assert answer_and_text(longer, tags, first)[0] is None
 
 
 def test_the_power_law_of_samples() -> None:
