@@ -83,6 +83,21 @@ FINDINGS = (
         ),
     ),
     Finding(
+        "An agent that minds what it knows searches half as often, and is wrong more often.",
+        "In `half_known`, where memory holds a half of what is asked and an engine all of it, a reward for being right"
+        " alone teaches to look up nearly everything. AdaSearch ({a} calls), R1-Searcher++ ({b}) and IKEA ({c}) leave"
+        " to memory what it holds, and pay for it in right answers, which a small memory gives less surely than an"
+        " engine ({d}, {e} and {f} points).",
+        (
+            Figure("adasearch", "calls", "self", "search_r1"),
+            Figure("r1_searcher_pp", "calls", "self", "plain"),
+            Figure("ikea", "calls", "self", "plain"),
+            Figure("adasearch", "accuracy", "self", "search_r1", FAILS),
+            Figure("r1_searcher_pp", "accuracy", "self", "plain", FAILS),
+            Figure("ikea", "accuracy", "self", "plain", FAILS),
+        ),
+    ),
+    Finding(
         "Answers get shorter at the same accuracy by nearly any reward for it, and the finer parts add little.",
         "The cosine rewards of Open-RS ({a}) and Demystifying Long CoT ({b}), AdaCtrl's tags ({c}) and Bingo's"
         " significance ({d}) all do it. That Bingo weighs tokens by their significance is worth no accuracy ({e}), and"
