@@ -96,12 +96,6 @@ def read_experiments(name: str, folders: Iterable[str | Path]) -> dict[str, dict
     return out
 
 
-def experimented(folders: Iterable[str | Path]) -> list[str]:
-    """The methods of which experiments were run."""
-    files = (f for folder in folders for f in (Path(folder) / "experiments").glob("*.json"))
-    return sorted({f.name.partition(".")[0] for f in files})
-
-
 def write_experiments(name: str, order: Sequence[str], folders: Iterable[str | Path], file: Path) -> Path:
     """Write a method's experiments as a page, and their pictures beside it.
 

@@ -166,11 +166,13 @@ def page(
     results: Sequence[Mapping[str, Any]],
     tuning: Mapping[str, Mapping[str, Any]] | None = None,
     pictures: Collection[str] = (),
+    experiments: Collection[str] = (),
 ) -> str:
     """The ledger in Markdown.
 
-    tuning    method -> what `experiments.tune` found
-    pictures  methods whose learning curves are drawn in ledger/METHOD.png, beside the page
+    tuning       method -> what `experiments.tune` found
+    pictures     methods whose learning curves are drawn in ledger/METHOD.png, beside the page
+    experiments  methods whose further experiments have a page, ledger/METHOD.md
     """
     tuning = tuning or {}
     decided = [r for r in results if is_decided(r)]
@@ -186,6 +188,8 @@ def page(
         for r in decided:
             picture = f"ledger/{r['method']}.png" if r["method"] in pictures else ""
             out.append(claim_section(r, r["method"], picture, sharing.get(r["method"], ()), tuning.get(r["method"])))
+            if r["method"] in experiments:
+                out.append(f"\nWhat else its paper shows: [its further experiments](ledger/{r['method']}.md).\n")
     else:
         out.append("\nNo claim has been decided yet.\n")
     if waiting := [r["method"] for r in results if not is_decided(r)]:
@@ -357,5 +361,12 @@ def write_page(folders: Iterable[str | Path], file: str | Path = "docs/ledger.md
     drawn = [r for r in results if is_decided(r)]
     for r in drawn:
         draw_curves(r, out.parent / "ledger" / f"{r['method']}.png")
-    out.write_text(page(results, read_tuning(folders), [r["method"] for r in drawn]), encoding="utf-8")
+    text = page(results, read_tuning(folders), [r["method"] for r in drawn], experimented(folders))
+    out.write_text(text, encoding="utf-8")
     return out
+
+
+def experimented(folders: Iterable[str | Path]) -> list[str]:
+    """The methods of which experiments beside their claims were run."""
+    files = (f for folder in folders for f in (Path(folder) / "experiments").glob("*.json"))
+    return sorted({f.name.partition(".")[0] for f in files})

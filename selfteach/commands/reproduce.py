@@ -320,7 +320,6 @@ def ledger_parser() -> Parser:
 
 def _ledger(words: Sequence[str]) -> int:
     from ..analysis import ledger
-    from ..analysis.experiments_page import experimented
 
     given = vars(ledger_parser().read(words))
     if "results" in given and not Path(given["results"]).is_dir():
@@ -331,7 +330,7 @@ def _ledger(words: Sequence[str]) -> int:
     out = given.get("out", "docs/ledger.md")
     try:
         file = ledger.write_page(folders, out)
-        for name in experimented(folders):
+        for name in ledger.experimented(folders):
             _write_experiments(registry.methods.get(name), folders, file.parent / "ledger")
     except OSError as error:
         raise SelfteachError(f"{out}: cannot be written ({error.strerror}); give another --out") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from selfteach import experiments, run_cache, training
 from selfteach.analysis import comparison, curves, figures, ledger
+from selfteach.analysis.experiments_page import write_experiments
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
 from selfteach.configuration import RunConfig, plan
 from selfteach.core import Claim, Sampling, SelfteachError, registry, unsorted
@@ -284,9 +286,22 @@ def test_compare_writes_a_table_and_a_chart(tmp_path, pretended):
 def test_the_ledger_is_what_the_committed_results_make():
     results = ledger.read_results(ledger.SHIPPED_RESULTS)
     drawn = [r["method"] for r in results if ledger.is_decided(r)]
-    text = ledger.page(results, ledger.read_tuning([ledger.SHIPPED_RESULTS]), drawn)
+    further = ledger.experimented([ledger.SHIPPED_RESULTS])
+    text = ledger.page(results, ledger.read_tuning([ledger.SHIPPED_RESULTS]), drawn, further)
     assert (ROOT / "docs" / "ledger.md").read_text() == text
-    assert {f.stem for f in (ROOT / "docs" / "ledger").iterdir()} == {*drawn}
+    beside = ROOT / "docs" / "ledger"
+    pages = [beside / f"{method}.md" for method in further]
+    assert all(f"(ledger/{page.name})" in text for page in pages)
+    shown = set(re.findall(r"]\(([\w.]+png)\)", "".join(page.read_text() for page in pages)))
+    assert {f.name for f in beside.iterdir()} == {f"{m}.png" for m in drawn} | {p.name for p in pages} | shown
+
+
+def test_the_page_of_experiments_is_what_the_committed_results_make(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
+    for method in ledger.experimented([ledger.SHIPPED_RESULTS]):
+        order = list(registry.methods.get(method).experiments)
+        page = write_experiments(method, order, [ledger.SHIPPED_RESULTS], tmp_path / f"{method}.md")
+        assert page.read_text() == (ROOT / "docs" / "ledger" / page.name).read_text()
 
 
 def test_claims_of_the_first_edition_are_named_and_wait(tmp_path, pretended, claimed):
