@@ -15,11 +15,13 @@ from ..core import (
     Claim,
     Home,
     Method,
+    ModelContext,
     ModelRole,
     Ref,
     RolloutContext,
     RolloutRequest,
     Term,
+    Turn,
     Update,
     WeightSpec,
     block,
@@ -28,7 +30,7 @@ from ..core import (
     outcome,
     premise,
 )
-from ..core.tagged_text import last_between, split_points
+from ..core.tagged_text import last_between, split_points, without_tags
 from ..credit.advantages import norm, whiten
 from ..credit.composers import per_trajectory
 from ..credit.keep import drop_zero_variance_groups
@@ -38,7 +40,7 @@ from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match
 from ..reward.vote import majority_vote
-from ..rollout.search import RETRY, search_agent, self_search
+from ..rollout.search import RETRY, search_agent, search_turns, self_search
 from .ppo import ppo
 from .ssrl import policy_update, ssrl
 
@@ -66,11 +68,12 @@ def ssrl_variant(
                prompt. Reward, mask and loss are SSRL's
     labels     False: TTRL's reward in the place of exact match. The majority of a group is the label, on `questions`
                test questions; all who vote are learned. Before it are `labelled_steps` steps of SSRL
-    provider   frozen: what the model was at the start writes the information, in a context of its own, as an engine
-               would (section 4, on-policy self-search)
+    provider   frozen: what the model was at the start writes the information, from all that the policy would write it
+               from (section 4, on-policy self-search)
     protocol   how an answer is reached, in training and in the test. once: a single generation. turns: every result is
-               written by the policy in a context of its own. reflect: when it has answered, it begins another thought,
-               and answers again. longer: where it would answer, another thought is begun
+               written by the policy in a context of its own, of the query alone (which a small start has never seen by
+               itself). reflect: when it has answered, it begins another thought, and answers again. longer: where it
+               would answer, another thought is begun
     """
     base = _with_algorithm(algorithm, groups, rollouts, beta, critic_lr)
     programs: dict[Protocol, Block] = {
@@ -79,7 +82,7 @@ def ssrl_variant(
         "reflect": search_again(),
         "longer": search_again(unanswered=True),
     }
-    main = programs[protocol] if provider == "self" else search_agent(answerer="provider", invalid=RETRY)
+    main = programs[protocol] if provider == "self" else search_written_by()
     base = base.replace(programs={"main": main})
     if provider == "frozen":
         base = base.override(weights={"provider": WeightSpec()}, models={"provider": ModelRole(("provider",))})
@@ -132,6 +135,27 @@ async def search_again(*, request: RolloutRequest, rollout: RolloutContext, unan
         text += f"<think>{again.text}"
     context.close()
     return last_between(text, "answer", None)
+
+
+@block
+async def search_written_by(
+    *,
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    turns: int = 4,
+    invalid: str = RETRY,
+    provider: str = "provider",
+) -> str | None:
+    """Self-search in which another model writes the information, from all that was read and written before it."""
+
+    async def write(context: ModelContext, turn: Turn) -> None:
+        said, end, beyond = rollout.text(context.at).rpartition("</search>")  # its last token may extend past the tag
+        other = rollout.model_role(provider).begin(request.task.prompt)
+        other.append(f"{said}{end}<information>")
+        found = (await other.sample(stop=("</information>",))).text.removesuffix("</information>")
+        context.append(f"<information>{without_tags(found)}</information>".removeprefix(beyond), span="information")
+
+    return await search_turns(request, rollout, turns, invalid, write)
 
 
 # Noise in a quarter of the documents, as its authors begin, ends all searching here: a policy of this size soon knows

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.episodes import full_text, scripted_context
+from support.episodes import full_text, scripted_context, spans
 
 from selfteach import experiments
 from selfteach.analysis.experiments_page import fit_power, write_experiments
@@ -18,7 +18,7 @@ from selfteach.core.claim import Claim
 from selfteach.core.errors import UnknownName
 from selfteach.loop.episode import play
 from selfteach.methods import ssrl, ssrl_variant
-from selfteach.methods.ssrl_experiments import search_again
+from selfteach.methods.ssrl_experiments import search_again, search_written_by
 
 SMALL: dict[str, Any] = {"groups": 4, "rollouts": 3}
 
@@ -72,6 +72,20 @@ def test_in_the_place_of_an_answer_it_thinks_once_more(tags: Any) -> None:
         answer, text = answer_and_text(longer, tags, f"{before}<answer>Ulm</answer>", then)
         assert answer == "Bonn" and text == f"Q: {before}<think>{then}"  # nothing is left of the other answer
     assert answer_and_text(longer, tags, first)[0] is None
+
+
+def test_a_frozen_copy_writes_the_information_from_all_that_is_said_before(tags: Any) -> None:
+    def reply(text: str, rng_key: int) -> str:
+        written = "the sea</information>" if text.endswith("<information>") else "<search>q</search>"
+        return "<answer>a</answer>" if "</information>" in text else written
+
+    context = scripted_context(search_written_by(), reply, tags, model_roles=("policy", "provider"))
+    found = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: "))]))[0].episodes[0]
+    assert found.answer == "a"
+    information = "<information>the sea</information>"
+    assert full_text(found, tags) == f"Q: <search>q</search>{information}<answer>a</answer>"
+    assert spans(found, tags, "information") == information
+    assert ("provider", "Q: <search>q</search><information>") in [(c[0], c[1]) for c in context.engine.calls]
 
 
 def test_the_power_law_of_samples() -> None:
