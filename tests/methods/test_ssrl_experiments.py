@@ -79,7 +79,7 @@ def test_a_frozen_copy_writes_the_information_from_all_that_is_said_before(tags:
         written = "the sea</information>" if text.endswith("<information>") else "<search>q</search>"
         return "<answer>a</answer>" if "</information>" in text else written
 
-    context = scripted_context(search_written_by(), reply, tags, model_roles=("policy", "provider"))
+    context: Any = scripted_context(search_written_by(), reply, tags, model_roles=("policy", "provider"))
     found = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: "))]))[0].episodes[0]
     assert found.answer == "a"
     information = "<information>the sea</information>"
