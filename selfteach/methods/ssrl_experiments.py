@@ -30,7 +30,7 @@ from ..core import (
     outcome,
     premise,
 )
-from ..core.tagged_text import last_between, split_points, without_tags
+from ..core.tagged_text import last_between, split_points
 from ..credit.advantages import norm, whiten
 from ..credit.composers import per_trajectory
 from ..credit.keep import drop_zero_variance_groups
@@ -40,7 +40,7 @@ from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
 from ..reward.answer import exact_match
 from ..reward.vote import majority_vote
-from ..rollout.search import RETRY, search_agent, search_turns, self_search
+from ..rollout.search import RETRY, append_found, search_agent, search_turns, self_search
 from .ppo import ppo
 from .ssrl import policy_update, ssrl
 
@@ -124,7 +124,7 @@ async def search_again(*, request: RolloutRequest, rollout: RolloutContext, unan
     turn = await context.sample(stop=("</answer>",))
     context.mark(turn, "information")
     text = turn.text
-    if "<answer>" in text if unanswered else "</answer>" in text:
+    if ("<answer>" if unanswered else "</answer>") in text:
         if unanswered:
             text = text.partition("<answer>")[0]
             places = split_points(context.pieces(turn), "<answer>", before=True)
@@ -149,11 +149,11 @@ async def search_written_by(
     """Self-search in which another model writes the information, from all that was read and written before it."""
 
     async def write(context: ModelContext, turn: Turn) -> None:
-        said, end, beyond = rollout.text(context.at).rpartition("</search>")  # its last token may extend past the tag
+        before = rollout.text(context.at).rpartition("</search>")[0]  # the last token may extend past the tag
         other = rollout.model_role(provider).begin(request.task.prompt)
-        other.append(f"{said}{end}<information>")
+        other.append(f"{before}</search><information>")
         found = (await other.sample(stop=("</information>",))).text.removesuffix("</information>")
-        context.append(f"<information>{without_tags(found)}</information>".removeprefix(beyond), span="information")
+        append_found(context, turn, found)
 
     return await search_turns(request, rollout, turns, invalid, write)
 

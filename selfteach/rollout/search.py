@@ -134,10 +134,6 @@ async def append_information(
 ) -> None:
     """Append <information> for the query of a turn: from a tool, the policy itself, another model, or a block of
     `query`, `request` and `rollout`.
-
-    What comes from outside says no tag of the agent's own (`without_tags`). A chat model was shown a space between tags
-    (tasks/chat_prompts.py), so there a space precedes the information. Where the last sampled token extends past
-    </search>, the text that it already contains is not appended twice.
     """
     if answerer == OWN_MEMORY:
         turn = await context.sample(stop=("</information>", "</answer>"))
@@ -151,8 +147,18 @@ async def append_information(
         results = (await other.sample(stop=("</information>",))).text.removesuffix("</information>")
     else:
         results = await rollout.tool(answerer)(query)
+    append_found(context, query_turn, str(results), teach)
+
+
+def append_found(context: ModelContext, query_turn: Turn, found: str, teach: bool = False) -> None:
+    """Append <information> that came from outside; teach: as tokens to be learned.
+
+    It says no tag of the agent's own (`without_tags`). A chat model was shown a space between tags
+    (tasks/chat_prompts.py), so there a space precedes the information. Where the last sampled token extends past
+    </search>, the text that it already contains is not appended twice.
+    """
     space = " " if context.is_conversation else ""
-    information = f"{space}<information>{without_tags(str(results))}</information>"
+    information = f"{space}<information>{without_tags(found)}</information>"
     beyond = query_turn.text.rpartition("</search>")[2]
     information = information[len(beyond) :] if information.startswith(beyond) else information
     if teach:
