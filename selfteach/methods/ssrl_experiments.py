@@ -247,6 +247,11 @@ EXPERIMENTS = {
         regime="search",
         idea=("main.program.main", "weights.provider", "models.provider"),
         because="a policy that writes its own information learns what to write, and a frozen one does not",
+        first_seed=300,
+        corrected=(
+            "on seeds 200 to 207 the provider was first asked with a query alone, which a small start has never seen by"
+            " itself, and then, on the same seeds, as now; both times it held"
+        ),
     ),
     "algorithms": Claim(
         (
