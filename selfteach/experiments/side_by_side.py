@@ -33,6 +33,7 @@ class Family(NamedTuple):
     """What a family is compared on.
 
     regime  the task, the model, its warm start, and what all methods share
+    methods these alone; (): all published ones of the family that has its name
     own     options of the task that each method has as in its claim: what its demonstrations say
     also    methods of other families that belong here
     shown   decoders that are shown beside a method's own program
@@ -40,6 +41,7 @@ class Family(NamedTuple):
     """
 
     regime: str
+    methods: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
@@ -52,7 +54,11 @@ FAMILIES = {
         own=("says",),
         also=("ssp", "asearcher", "behavior_priming"),
         shown=("search",),
-    )
+    ),
+    # what they learn on a model of real language takes minutes a run
+    "search_smollm2": Family(
+        "real_search", methods=("ssrl", "zerosearch", "ikea", "search_r1"), shown=("search",), tokens=60_000
+    ),
 }
 
 
@@ -67,6 +73,8 @@ def members(family: str) -> list[str]:
     """The published methods of a family, by name: those with a card, without the variants of others."""
     if family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
+    if FAMILIES[family].methods:
+        return list(FAMILIES[family].methods)
     also = FAMILIES[family].also
     return [n for n, e in registry.methods.items() if e.catalogue and (e.family == family or n in also)]
 

@@ -182,8 +182,16 @@ self_certainty.claim = Claim(
         outcome("accuracy+best_of_n", "self", "accuracy of self", by=0.05, fails_at=0.99),
         outcome("accuracy+borda", "self", "accuracy+vote of self", by=0.02, fails_at=0.99),
     ),
-    regime="ladder",
-    settings={"steps": 20, "eval_every": 5, "final_eval_decoder_samples": 2},  # a vote is of eight samples
+    regime="real_language",
+    # nothing is trained; a vote is of eight samples
+    settings={
+        "steps": 8,
+        "lr": 1e-9,
+        "eval_every": 0,
+        "final_eval_tasks": 150,
+        "final_eval_decoder_samples": 1,
+        "final_eval_k": 0,
+    },
     idea=(),
     because="distributions far from uniform are those of a model that knows what comes next, whatever the length, so "
     "that certainty picks right answers without a reward model",

@@ -62,6 +62,12 @@ def test_published_methods_of_the_family_are_compared_and_others_have_their_reas
     assert ssrl.method.args["groups"] == reseek.method.args["groups"] == 16
 
 
+def test_a_family_may_be_some_methods_on_a_real_model():
+    found = lineup("search_smollm2")
+    assert list(found.arms) == members("search_smollm2") == ["ssrl", "zerosearch", "ikea", "search_r1"]
+    assert {arm.run_config.model for arm in found.arms.values()} == {"smollm2-135m"} and not found.apart
+
+
 @pytest.mark.parametrize("given", [{"family": "searching"}, {"family": "search", "methods": ("grpo",)}])
 def test_names_that_are_none_are_refused(given):
     with pytest.raises(UnknownName):

@@ -1,0 +1,59 @@
+"""Regimes on a model of real language, which knows before any training here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.claim import premise
+from ..core.regime import Regime, regime
+
+
+SMOLLM2: dict[str, Any] = {
+    "steps": 16,
+    "lr": 1e-5,
+    "context": 256,
+    "eval_every": 3,
+    "eval_tasks": 50,
+    "eval_samples": 1,
+    "final_eval_tasks": 300,
+    "final_eval_decoder_samples": 4,
+    "final_eval_pass_at_k_tasks": 32,
+    "checkpoint_every": 1000,
+}
+FEW: dict[str, Any] = {"groups": 8, "rollouts": 8}
+
+
+@regime
+def real_language() -> Regime:
+    """SmolLM2-135M on questions of one fact about the real world's countries and cities, asked in plain English.
+
+    What it knows it learned in pre-training; two examples show it the form of an answer. There is no warm start, and no
+    test question is about a place that training names.
+    """
+    return Regime(
+        task="atlas",
+        task_options={"hops": (1,), "ask": "answer"},
+        model="smollm2-135m",
+        settings=SMOLLM2,
+        args=FEW,
+        warm_seeds=1,
+        search={"lr": (3e-6, 1e-5, 3e-5)},
+        admits="failure",
+        shows="what it knows is soon said more often, but no more of it is known: of pass@16 nothing is gained",
+        failure=premise("pass@16", "baseline", "start", relation="<=", by=0.05, fails_at=0.0),
+    )
+
+
+@regime
+def real_search() -> Regime:
+    """As `real_language`, by thoughts and searches: in what SmolLM2 knows, or by an engine that finds the fact."""
+    return Regime(
+        task="atlas",
+        task_options={"hops": (1,), "ask": "search"},
+        model="smollm2-135m",
+        settings={**SMOLLM2, "steps": 40, "context": 512, "eval_every": 10},
+        args={**FEW, "beta": 0.0, "simulator_steps": 24},
+        baseline="search_r1",
+        warm_seeds=1,
+        search={"lr": (3e-6, 1e-5, 3e-5)},
+    )
