@@ -111,6 +111,7 @@ NOISY: dict[str, Any] = {
     "named": 0.4,
     "irrelevant": 0.4,
 }
+NOISY_WAYS = (0.1, 0.15, 0.1, 0.1, 0.3, 0.25)
 
 
 def agent_regime(options: dict[str, Any], shares: tuple[float, ...], practice: int) -> Regime:
@@ -153,15 +154,16 @@ def seldom_searched() -> Regime:
 def search_noisy() -> Regime:
     """The model holds no fact, and of the engine's results two in five are another document; to ask again helps.
 
-    The start says of every result whether it is what was sought, and is mostly wrong about what is not.
+    The start mostly does not search, says of every result whether it is what was sought, and is mostly wrong about what
+    is not.
     """
-    return agent_regime({**NOISY, "says": "judge"}, (0.1, 0.3, 0.2, 0.1, 0.1, 0.2), 1600)
+    return agent_regime({**NOISY, "says": "judge"}, NOISY_WAYS, 3200)
 
 
 @regime
 def search_fragile() -> Regime:
     """As `search_noisy`, for a model that states a goal before it searches and then whether it was reached."""
-    return agent_regime({**NOISY, "says": "reflect"}, (0.1, 0.3, 0.2, 0.1, 0.1, 0.2), 1600)
+    return agent_regime({**NOISY, "says": "reflect"}, NOISY_WAYS, 3200)
 
 
 # Several hops, and every result is what was asked for; what varies is whether it is asked for, how often, in what form.
