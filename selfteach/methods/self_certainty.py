@@ -188,7 +188,7 @@ self_certainty.claim = Claim(
         "steps": 8,
         "lr": 1e-9,
         "eval_every": 0,
-        "final_eval_tasks": 150,
+        "final_eval_tasks": 64,
         "final_eval_decoder_samples": 1,
         "final_eval_k": 0,
     },
