@@ -167,12 +167,14 @@ def page(
     tuning: Mapping[str, Mapping[str, Any]] | None = None,
     pictures: Collection[str] = (),
     experiments: Collection[str] = (),
+    unadmitted: Mapping[str, str] | None = None,
 ) -> str:
     """The ledger in Markdown.
 
     tuning       method -> what `experiments.tune` found
     pictures     methods whose learning curves are drawn in ledger/METHOD.png, beside the page
     experiments  methods whose further experiments have a page, ledger/METHOD.md
+    unadmitted   regime that is not admitted -> its status (`regime_evidence.status`), which the rows measured there say
     """
     tuning = tuning or {}
     decided = [r for r in results if is_decided(r)]
@@ -182,7 +184,7 @@ def page(
         numbers = ", ".join(f"{n} {v}" for v, n in sorted(counts.items()))
         columns = ["method", "family", "paper", *KINDS, "verdict", "measured on"]
         out.append(f"\n{len(decided)} claim{'s' if len(decided) != 1 else ''} decided: {numbers}.\n\n")
-        out.append(markdown(columns, [_row(r) for r in decided]))
+        out.append(markdown(columns, [_row(r, (unadmitted or {}).get(r["regime"], "")) for r in decided]))
         out += [findings_section(decided, formatted_effect), LIMITS, *_summaries(decided)]
         sharing = shared_runs(decided)
         for r in decided:
@@ -204,9 +206,10 @@ def page(
 KINDS = ("premise", "mechanism", "outcome")
 
 
-def _row(r: Mapping[str, Any]) -> list[str]:
+def _row(r: Mapping[str, Any], status: str) -> list[str]:
     kinds = [kind_verdict([c["verdict"] for c in r["checks"] if c["kind"] == kind]) for kind in KINDS]
-    where = f"`{r['regime']}`, {r['steps']} steps, {len(r['seeds'])} seeds"
+    regime = f"`{r['regime']}`" + (f" (regime {status})" if status else "")
+    where = f"{regime}, {r['steps']} steps, {len(r['seeds'])} seeds"
     return [f"`{r['method']}`", r["family"], paper_link(r["paper"]), *kinds, f"**{r['verdict']}**", where]
 
 
@@ -350,8 +353,12 @@ def read_tuning(folders: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
     return out
 
 
-def write_page(folders: Iterable[str | Path], file: str | Path = "docs/ledger.md") -> Path:
+def write_page(
+    folders: Iterable[str | Path], file: str | Path = "docs/ledger.md", unadmitted: Mapping[str, str] | None = None
+) -> Path:
     """Write the page from folders of results, and beside it, in the folder `ledger`, the curves of each decided claim.
+
+    unadmitted: as in `page`.
 
     Raises OSError where it cannot be written, BadValue where matplotlib is not installed.
     """
@@ -361,7 +368,7 @@ def write_page(folders: Iterable[str | Path], file: str | Path = "docs/ledger.md
     drawn = [r for r in results if is_decided(r)]
     for r in drawn:
         draw_curves(r, out.parent / "ledger" / f"{r['method']}.png")
-    text = page(results, read_tuning(folders), [r["method"] for r in drawn], experimented(folders))
+    text = page(results, read_tuning(folders), [r["method"] for r in drawn], experimented(folders), unadmitted)
     out.write_text(text, encoding="utf-8")
     return out
 

@@ -318,6 +318,14 @@ def ledger_parser() -> Parser:
     return made
 
 
+def _unadmitted_regimes() -> dict[str, str]:
+    from ..analysis.regime_evidence import ADMITTED, read_evidence, status
+
+    evidence = read_evidence()
+    found = {name: status(registry.regimes.get(name), evidence.get(name)) for name, _ in registry.regimes.items()}
+    return {name: how for name, how in found.items() if how != ADMITTED}
+
+
 def _ledger(words: Sequence[str]) -> int:
     from ..analysis import ledger
 
@@ -329,7 +337,7 @@ def _ledger(words: Sequence[str]) -> int:
     folders = [given["results"]] if "results" in given else ledger.result_folders()
     out = given.get("out", "docs/ledger.md")
     try:
-        file = ledger.write_page(folders, out)
+        file = ledger.write_page(folders, out, _unadmitted_regimes())
         for name in ledger.experimented(folders):
             _write_experiments(registry.methods.get(name), folders, file.parent / "ledger")
     except OSError as error:

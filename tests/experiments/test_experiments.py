@@ -227,6 +227,8 @@ def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pr
     text = ledger.page(ledger.read_results(tmp_path / "out"))
     head = "| `claimed` | test | none | - | holds | 1 of 2 hold | **mechanism shown** | `bandit_small`, 4 steps,"
     assert head in text and "1 claim decided: 1 mechanism shown." in text
+    noted = ledger.page(ledger.read_results(tmp_path / "out"), unadmitted={"bandit_small": "not measured"})
+    assert "| `bandit_small` (regime not measured), 4 steps," in noted
     # 0.2 +- 0.01 in eight seeds: error 0.01 sqrt(8 / 7) / sqrt(8) = 0.00378; t at the first look's level 2.92, at 80 %
     # 0.90: intervals reach 0.0110, and 0.0144 could have been found
     assert "| outcome | accuracy of self is above that of other by 0.05 | +20.0 [+18.9, +21.1] | 1.4 | holds |" in text
