@@ -46,14 +46,14 @@ def unlabelled_wrong() -> Regime:
 
 @regime
 def reworded() -> Regime:
-    """Questions in two wordings; one is misread, so that half of its answers make one error, and its votes are wrong.
+    """Questions in two wordings; one is misread, so that two answers in three make one error, and its votes are wrong.
 
     That error is to leave out the last digit. In the other wording nobody makes it, and votes are mostly right.
     """
     return Regime(
         task="digit_sum",
         task_options={
-            **ways(slowly=0.2, skipping=0.5, quickly=0.1, guess=0.2),
+            **ways(slowly=0.15, skipping=0.65, quickly=0.1, guess=0.1),
             "reworded": 0.5,
             "misread": True,
         },
