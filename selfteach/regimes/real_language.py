@@ -7,7 +7,6 @@ from typing import Any
 from ..core.claim import premise
 from ..core.regime import Regime, regime
 
-
 SMOLLM2: dict[str, Any] = {
     "steps": 16,
     "lr": 1e-5,
