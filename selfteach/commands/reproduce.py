@@ -318,7 +318,8 @@ def ledger_parser() -> Parser:
     return made
 
 
-def _unadmitted_regimes() -> dict[str, str]:
+def unadmitted_regimes() -> dict[str, str]:
+    """The regimes that are not admitted, each with its status."""
     from ..analysis.regime_evidence import ADMITTED, read_evidence, status
 
     evidence = read_evidence()
@@ -337,7 +338,7 @@ def _ledger(words: Sequence[str]) -> int:
     folders = [given["results"]] if "results" in given else ledger.result_folders()
     out = given.get("out", "docs/ledger.md")
     try:
-        file = ledger.write_page(folders, out, _unadmitted_regimes())
+        file = ledger.write_page(folders, out, unadmitted_regimes())
         for name in ledger.experimented(folders):
             _write_experiments(registry.methods.get(name), folders, file.parent / "ledger")
     except OSError as error:

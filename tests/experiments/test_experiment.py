@@ -16,6 +16,7 @@ from selfteach import experiments, run_cache, training
 from selfteach.analysis import comparison, curves, figures, ledger
 from selfteach.analysis.experiments_page import write_experiments
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
+from selfteach.commands.reproduce import unadmitted_regimes
 from selfteach.configuration import RunConfig, plan
 from selfteach.core import Claim, Sampling, SelfteachError, registry, unsorted
 from selfteach.core.method import MethodEntry
@@ -287,7 +288,7 @@ def test_the_ledger_is_what_the_committed_results_make():
     results = ledger.read_results(ledger.SHIPPED_RESULTS)
     drawn = [r["method"] for r in results if ledger.is_decided(r)]
     further = ledger.experimented([ledger.SHIPPED_RESULTS])
-    text = ledger.page(results, ledger.read_tuning([ledger.SHIPPED_RESULTS]), drawn, further)
+    text = ledger.page(results, ledger.read_tuning([ledger.SHIPPED_RESULTS]), drawn, further, unadmitted_regimes())
     assert (ROOT / "docs" / "ledger.md").read_text() == text
     beside = ROOT / "docs" / "ledger"
     pages = [beside / f"{method}.md" for method in further]
