@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core import registry
 from ..core.blocks import Block
 from ..core.errors import BadCheckpoint
 from ..core.regime import Regime
@@ -179,3 +180,13 @@ def status(regime: Regime, evidence: Mapping[str, Any] | None) -> str:
     if evidence["definition"] != definition(regime):
         return CHANGED
     return ADMITTED if evidence["admitted"] else REFUSED
+
+
+def unadmitted_regimes() -> dict[str, str]:
+    """Every regime that is not admitted by the results in the default folders, with its status.
+
+    Raises as `read_evidence` does.
+    """
+    evidence = read_evidence()
+    found = {name: status(registry.regimes.get(name), evidence.get(name)) for name, _ in registry.regimes.items()}
+    return {name: how for name, how in found.items() if how != ADMITTED}

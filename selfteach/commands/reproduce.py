@@ -318,17 +318,9 @@ def ledger_parser() -> Parser:
     return made
 
 
-def unadmitted_regimes() -> dict[str, str]:
-    """The regimes that are not admitted, each with its status."""
-    from ..analysis.regime_evidence import ADMITTED, read_evidence, status
-
-    evidence = read_evidence()
-    found = {name: status(registry.regimes.get(name), evidence.get(name)) for name, _ in registry.regimes.items()}
-    return {name: how for name, how in found.items() if how != ADMITTED}
-
-
 def _ledger(words: Sequence[str]) -> int:
     from ..analysis import ledger
+    from ..analysis.regime_evidence import unadmitted_regimes
 
     given = vars(ledger_parser().read(words))
     if "results" in given and not Path(given["results"]).is_dir():

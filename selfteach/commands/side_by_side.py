@@ -14,9 +14,9 @@ from .common import add_run_options, model_of, print_json, read_task_options, se
 ABOUT = """Train the published methods of a family alike, each on as many sampled tokens, and measure all on the same
 held-out questions: accuracy (exact match and F1), searches, tokens, needless and missed searches.
 
-The family says the task, the model and the warm start, in a regime (search: search_side_by_side); each method has its
-own demonstrations of the same questions. What cannot run there is named with the reason. All methods run with every
-seed, a seed after another; the result is written after each.
+The family says the task, the model and the warm start, in a regime (search: search_side_by_side; search_smollm2, which
+is four of them on SmolLM2: real_search); each method has its own demonstrations of the same questions. What cannot run
+there is named with the reason. All methods run with every seed, a seed after another; the result is written after each.
 """
 EXAMPLES = """examples:
   selfteach side-by-side search --seeds 8 --out selfteach/results/families      # stopped at any time, it goes on
@@ -35,7 +35,7 @@ RUNNING = ("methods", "seeds", "first_seed", "tokens", "jobs", "hours", "set", "
 def parser() -> Parser:
     """The options of `side-by-side`."""
     made = Parser("side-by-side", usage="selfteach side-by-side FAMILY [options]", description=ABOUT, epilog=EXAMPLES)
-    made.add_argument("family", metavar="FAMILY", help="the family: search")
+    made.add_argument("family", metavar="FAMILY", help="the family: search, search_smollm2")
     made.add_argument("--methods", metavar="NAME", nargs="+", help="these of its methods (default: all)")
     made.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: 8)")
     made.add_argument("--first-seed", type=int, metavar="N", help="the first of them (default: 200)")

@@ -33,7 +33,7 @@ class Family(NamedTuple):
     """What a family is compared on.
 
     regime  the task, the model, its warm start, and what all methods share
-    methods these alone; (): all published ones of the family that has its name
+    methods these alone; (): all published methods of the family that has its name
     own     options of the task that each method has as in its claim: what its demonstrations say
     also    methods of other families that belong here
     shown   decoders that are shown beside a method's own program
@@ -55,7 +55,7 @@ FAMILIES = {
         also=("ssp", "asearcher", "behavior_priming"),
         shown=("search",),
     ),
-    # what they learn on a model of real language takes minutes a run
+    # four methods and few tokens: on a model of real language a run takes minutes
     "search_smollm2": Family(
         "real_search", methods=("ssrl", "zerosearch", "ikea", "search_r1"), shown=("search",), tokens=60_000
     ),

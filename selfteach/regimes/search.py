@@ -111,6 +111,7 @@ NOISY: dict[str, Any] = {
     "named": 0.4,
     "irrelevant": 0.4,
 }
+# As SHARES: more than half of the answers come without a search, and one in ten is what should be done.
 NOISY_WAYS = (0.1, 0.15, 0.1, 0.1, 0.3, 0.25)
 
 

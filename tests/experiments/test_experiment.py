@@ -15,8 +15,8 @@ import pytest
 from selfteach import experiments, run_cache, training
 from selfteach.analysis import comparison, curves, figures, ledger
 from selfteach.analysis.experiments_page import write_experiments
+from selfteach.analysis.regime_evidence import unadmitted_regimes
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
-from selfteach.commands.reproduce import unadmitted_regimes
 from selfteach.configuration import RunConfig, plan
 from selfteach.core import Claim, Sampling, SelfteachError, registry, unsorted
 from selfteach.core.method import MethodEntry
