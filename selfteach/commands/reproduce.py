@@ -41,9 +41,9 @@ what a run of each arm costs; and OUT/METHOD.json, from which `selfteach ledger`
 right answers by question. Experiments are written to OUT/experiments, and with --full a page with pictures of them all.
 With --json the one line of stdout is that JSON (--full: {"claim": ..., "experiments": {NAME: ...}}; of several claims
 {METHOD: ...}). Of several, one that cannot be measured is said, and the next goes on. Runs are cached by
-configuration and code, so that claims share their baselines and an interrupted reproduce continues. Reported seeds
-start at 200: tune on 0 to 99. Settings that differ from the claim's are noted in the result. Needs the extra
-selfteach[claims]."""
+configuration and code, so that claims share their baselines and an interrupted reproduce continues; what an earlier
+OUT/METHOD.json holds is not run again, so that it continues on another machine too. Reported seeds start at 200: tune
+on 0 to 99. Settings that differ from the claim's are noted in the result. Needs the extra selfteach[claims]."""
 LEDGER = """Write the ledger: a page with every method whose claim was run, its verdict, and each check with its effect
 and interval.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -26,6 +27,7 @@ from .arms import Arm, ArmDifference, arm_differences, claim_arms, measures_of, 
 from .runs import OutOfTime, RunPool, RunRequest, available_cores
 
 FORMAT = 2
+COSTS = ("tokens", "learned", "optimiser_steps", "seconds")
 MAX_STEP_FACTOR = 20  # where tokens or seconds are equal, an arm may take this many times the claim's steps
 
 
@@ -48,8 +50,9 @@ def reproduce(
     """Run a method's claim with several seeds and judge its checks; writes OUT/METHOD.json and returns its content.
 
     Without `seeds` it looks at 8, 12, 16 and 24 seeds, at most `max_seeds`, and stops as soon as every check is decided
-    or `hours` of wall-clock time are spent; the result is written after each look. With equal="tokens" or "seconds" the
-    other arms stop at what "self" took with that seed.
+    or `hours` of wall-clock time are spent; the result is written after each look. A run that an earlier result in OUT
+    holds, of the same key, is not done again, so that more seeds are added on any machine. With equal="tokens" or
+    "seconds" the other arms stop at what "self" took with that seed.
 
     seeds                 one look at this many
     first_seed            None: the claim's
@@ -81,7 +84,9 @@ def reproduce(
     cores = available_cores() if jobs is None else max(1, jobs)
     result: dict[str, Any] | None = None
     history: list[dict[str, Any]] = []
-    with RunPool(store or cache_folder("reproduce"), observer, cores, sorted(measures_of(claim)), deadline) as pool:
+    store, named = store or cache_folder("reproduce"), measures_of(claim)
+    known = {} if out is None else known_runs(Path(out) / result_file(name, experiment), named)
+    with RunPool(store, observer, cores, sorted(named), known, deadline) as pool:
         for n in looks:
             numbers = list(range(first_seed, first_seed + n))
             try:
@@ -199,25 +204,54 @@ def _result(
 
 
 def run_json(run: Mapping[str, Any], named: set[str]) -> dict[str, Any]:
-    """What a result keeps of a run: figures, counts by question, the metrics that checks read, curves, its key."""
+    """What a result keeps of a run: figures, counts by question, the metrics that checks read, curves, costs, key."""
     out = {k: run.get(k) for k in ("key", "before", "after", "steps", "tokens", "seconds", "curves")}
     out["logged"] = {n: v for n, v in run["logged"].items() if n in named}
+    out["cost"] = run_cost(run)
     counts = run.get("counts") or {}
     out["counts"] = {w: {k: v for k, v in (c or {}).items() if k != "questions"} for w, c in counts.items()}
     return out
 
 
-def arm_cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """What a run of an arm takes, as the median over seeds: tokens sampled and learned, optimiser steps, seconds."""
-    logged = [r["logged"].items() for r in runs]
-    steps = [[v for k, v in pairs if k.startswith("sum:") and k.endswith("/optimiser_steps")] for pairs in logged]
-    columns = {
-        "tokens": [r.get("tokens") for r in runs],
-        "learned": [r["logged"].get("sum:tokens/in_loss") for r in runs],
-        "optimiser_steps": [sum(s) if s else None for s in steps],
-        "seconds": [(r.get("seconds") or {}).get("training") for r in runs],
+def known_runs(file: Path, named: set[str]) -> dict[str, dict[str, Any]]:
+    """Run key -> the figures of a run, of those that an earlier result holds with all the figures that are named.
+
+    A file that is not there, is no result, or is of checks that read other figures holds none.
+    """
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        read = {w for c in result["checks"] for w in (c["measure"], str(c["right"]).partition(" of ")[0])}
+        runs = [(seed, run) for arm in result["arms"].values() for seed, run in arm["seeds"].items()]
+        questions = result["questions"]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+    if not named <= read:
+        return {}
+    known = dict[str, dict[str, Any]]()
+    for seed, run in runs:
+        if run.get("cost"):  # what a result before this did not keep
+            after = {**run["counts"].get("after", {}), "questions": questions.get(seed)}
+            known[run["key"]] = {**run, "counts": {**run["counts"], "after": after}}
+    return known
+
+
+def run_cost(run: Mapping[str, Any]) -> dict[str, float | None]:
+    """What a run took: tokens sampled and learned, optimiser steps, seconds; None where it was not logged."""
+    if run.get("cost"):
+        return run["cost"]
+    steps = [v for k, v in run["logged"].items() if k.startswith("sum:") and k.endswith("/optimiser_steps")]
+    return {
+        "tokens": run.get("tokens"),
+        "learned": run["logged"].get("sum:tokens/in_loss"),
+        "optimiser_steps": sum(steps) if steps else None,
+        "seconds": (run.get("seconds") or {}).get("training"),
     }
-    known = {k: [float(v) for v in values if v is not None] for k, values in columns.items()}
+
+
+def arm_cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What a run of an arm takes, as the median of each cost over seeds."""
+    costs = [run_cost(run) for run in runs]
+    known = {k: [float(v) for c in costs if (v := c[k]) is not None] for k in COSTS}
     return {k: median(v) if v else None for k, v in known.items()}
 
 

@@ -70,6 +70,7 @@ class RunPool:
 
     store     the folder of cached runs
     measures  names of figures of curves that are wanted (auc, steps_to@0.8)
+    known     run key -> figures of a finished run, from a result written before: such a run is not done again
     deadline  by time.monotonic(), after which no run is begun
     tolerant  a run that fails is noted in `failed` (arm, seed -> the error), and the others go on
     steps_shown  of each finished run, how many steps' rollouts are kept to be looked at, spread over it, for those of
@@ -82,6 +83,7 @@ class RunPool:
     observer: Observer = ignore_events
     jobs: int = 1
     measures: Sequence[str] = ()
+    known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     deadline: float | None = None
     tolerant: bool = False
     steps_shown: int | None = 11
@@ -107,7 +109,10 @@ class RunPool:
         self._total += len(asked)
         to_do: dict[str, RunRequest] = {}
         for request, key in asked:
-            if finished_figures(self.store / key) is not None:
+            if key in self.known:
+                self._announce(request, True)
+                self.results.setdefault(request.arm, {})[request.seed] = dict(self.known[key])
+            elif finished_figures(self.store / key) is not None:
                 self._announce(request, True)
                 self._keep(request, key)
             elif key in to_do:  # another arm has the same run
@@ -128,8 +133,7 @@ class RunPool:
                 else:
                     self._keep(request, key)
         for request, key in asked:
-            known = request.seed in self.results.get(request.arm, {}) or (request.arm, request.seed) in self.failed
-            if known:
+            if request.seed in self.results.get(request.arm, {}) or (request.arm, request.seed) in self.failed:
                 continue
             if finished_figures(self.store / key) is not None:
                 self._keep(request, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -161,8 +162,9 @@ def side_by_side(
     """Train the methods of a family (or some of them), each on as many sampled tokens, and measure all alike.
 
     Every method runs with every seed, a seed after another; after each OUT/FAMILY.json is written. Runs are cached, so
-    that what was interrupted goes on, and the same command with more seeds adds to it. A method whose run fails is
-    named under "apart". Returns what was written.
+    that what was interrupted goes on, and the same command with more seeds adds to it, on another machine too: what an
+    earlier OUT/FAMILY.json holds is not run again. A method whose run fails is named under "apart". Returns what was
+    written.
 
     jobs   how many runs at once; None: as many as there are cores
     hours  begin no run after as many of wall-clock time
@@ -180,7 +182,8 @@ def side_by_side(
     deadline = None if hours is None else time.monotonic() + 3600 * hours
     cores = available_cores() if jobs is None else max(1, jobs)
     result = dict[str, Any]()
-    with RunPool(store or cache_folder("reproduce"), observer, cores, (), deadline, tolerant=True) as pool:
+    known = {} if out is None else known_runs(Path(out) / f"{family}.json")
+    with RunPool(store or cache_folder("reproduce"), observer, cores, (), known, deadline, tolerant=True) as pool:
         for seed in range(first_seed, first_seed + seeds):
             late = False
             try:
@@ -198,6 +201,16 @@ def side_by_side(
             if late:
                 break
     return result
+
+
+def known_runs(file: Path) -> dict[str, dict[str, Any]]:
+    """Run key -> the figures of a run, of those in an earlier result; a file that is not there, or is none, has none."""
+    try:
+        methods = json.loads(file.read_text(encoding="utf-8"))["methods"]
+        runs = [run for method in methods.values() for run in method["seeds"].values()]
+        return {run["key"]: {**run, "seconds": {"training": run["seconds"]}} for run in runs}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
 
 
 def _result(

@@ -20,6 +20,7 @@ from selfteach.analysis.verdict import FAILS, HOLDS, NOT_TESTED, UNDECIDED
 from selfteach.commands import reproduce as reproduce_command
 from selfteach.core import BadValue, Claim, SelfteachError, mechanism, outcome, premise, registry
 from selfteach.core.method import Method, MethodEntry
+from selfteach.core.serial import plain
 from selfteach.experiments import runs as runs_module
 from selfteach.experiments.arms import (
     arm_differences,
@@ -404,6 +405,22 @@ def test_a_claim_is_run_in_its_regime_from_end_to_end(claimed, tmp_path: Path):
     assert sum(int(c, 36) for c in run["counts"]["after"]["sampled"]) / 12 == pytest.approx(run["after"]["accuracy"])
     assert result["arms"]["self"]["cost"]["optimiser_steps"] == 7 and result["samples"] == 3
     assert run["logged"]["auc"] is not None and len(run["curves"]["sampled"]) == 8
+
+    def again(seeds: int, out: Path) -> tuple[dict[str, Any], list[bool]]:
+        heard: list[Any] = []
+        found = experiments.reproduce(
+            name, seeds, out, store=tmp_path / "elsewhere", observer=heard.append, use=[str(BANDIT)]
+        )
+        return found, [e["reused"] for e in heard if e["event"] == "arm"]
+
+    # where no run is cached, the runs of the earlier result are those of its first seeds
+    more, reused = again(3, out)
+    assert sorted(reused) == [False] * 2 + [True] * 4
+    for arm, old in result["arms"].items():
+        assert {s: more["arms"][arm]["seeds"][s] for s in old["seeds"]} == plain(old["seeds"])
+    assert {s: more["questions"][s] for s in result["questions"]} == plain(result["questions"])
+    (out / f"{name}.json").write_text("{}", encoding="utf-8")  # no result: nothing is known of it
+    assert again(1, out)[1] == [False] * 2
 
 
 # ---- pictures, and A against A

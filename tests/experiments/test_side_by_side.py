@@ -76,7 +76,7 @@ def test_names_that_are_none_are_refused(given):
 
 def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     def measure(seeds, **more):
-        more |= {"store": tmp_path / "runs", "task_options": SMALL}
+        more = {"store": tmp_path / "runs", "task_options": SMALL, **more}
         return experiments.side_by_side("search", TWO, seeds, 900, tmp_path, 200, **more)
 
     pretended.append("ssrl")
@@ -100,6 +100,7 @@ def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     (table,) = page.tables(result)
     assert table.rows[2][:3] == ["ssrl", "10.0 [10.0, 10.0]", "70.1 [69.9, 70.3]"] and table.rows[2][-1] == "3"
     assert measure(3, hours=0.0) == result  # all is cached, so no run has to begin
+    assert measure(3, hours=0.0, store=tmp_path / "elsewhere") == result  # where nothing is cached, the result knows
 
 
 def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
