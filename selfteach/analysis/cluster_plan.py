@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import random_keys
-from ..core.errors import BadValue, unknown
+from ..core.errors import BadValue
 from ..loop.log import Rollouts, logged_steps
 from ..loop.memory_plan import cache_bytes_per_token, parameter_counts, plan_memory, size_of
 from ..model.transformer import Config
@@ -117,13 +117,6 @@ class Split(NamedTuple):
     timing: Timing
     outcome: Throughput
     bottleneck: str
-
-
-def shape_of(name: str) -> Config:
-    """The shape of a model by its size. Raises UnknownName."""
-    if name not in SHAPES:
-        raise unknown("size of model", name, SHAPES)
-    return SHAPES[name]
 
 
 def timing_of(

@@ -204,7 +204,7 @@ def side_by_side(
 
 
 def known_runs(file: Path) -> dict[str, dict[str, Any]]:
-    """Run key -> the figures of a run, of those in an earlier result; a file that is not there, or is none, has none."""
+    """Run key -> the figures of a run in an earlier result; a file that is not there, or is no result, has none."""
     try:
         methods = json.loads(file.read_text(encoding="utf-8"))["methods"]
         runs = [run for method in methods.values() for run in method["seeds"].values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.regime import Regime, regime
-from .digits import BATCH, RUN, SEARCH
+from .digits import BATCH, RUN
 
 
 @regime
@@ -12,7 +12,15 @@ def self_knowledge() -> Regime:
     return Regime(
         task="self_knowledge",
         model="tiny-s",
-        settings={**RUN, "warm_steps": 1200, "warm_batch": 32, "warm_lr": 2e-3, "steps": 40, "eval_every": 4},
+        settings={
+            **RUN,
+            "warm_steps": 1200,
+            "warm_batch": 32,
+            "warm_lr": 2e-3,
+            "steps": 40,
+            "eval_every": 4,
+            "lr": 1e-3,
+        },
         args=BATCH,
-        search=SEARCH,
+        search={"lr": (3e-4, 1e-3, 3e-3)},
     )

@@ -260,9 +260,3 @@ def action_of(text: str) -> str:
     """
     words = text.split()
     return " ".join(words[1:] if words and words[0] in THOUGHTS else words)
-
-
-def thought_of(text: str) -> str:
-    """The kind of thought that a turn begins with; "" where it says none."""
-    first = text.split(maxsplit=1)[:1]
-    return first[0] if first and first[0] in THOUGHTS else ""
