@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,14 @@ COLUMNS = {
 }
 
 
+ENOUGH = 3  # seeds for an interval
+
+
 class Row(NamedTuple):
-    """A method by one of its programs ("": its own): measure -> mean and 95 % interval over seeds."""
+    """A method by one of its programs ("": its own): measure -> mean, 95 % interval and values of its seeds.
+
+    Of fewer than `ENOUGH` seeds there is no interval: two say next to nothing of others.
+    """
 
     method: str
     decoder: str
@@ -48,50 +54,73 @@ def rows_of(result: Mapping[str, Any]) -> list[Row]:
         runs = list(method["seeds"].values())
         for decoder in decoders(*(r["after"] for r in runs)):
             after = [{m: r["after"].get(figure_name(m, decoder=decoder)) for m in COLUMNS} for r in runs]
-            measures = {m: summary([a[m] for a in after]) for m in COLUMNS}
-            measures["start"] = summary([r["before"].get(figure_name("accuracy", decoder=decoder)) for r in runs])
+            measures = {m: _measured([a[m] for a in after]) for m in COLUMNS}
+            measures["start"] = _measured([r["before"].get(figure_name("accuracy", decoder=decoder)) for r in runs])
             out.append(Row(name, decoder, measures))
     return sorted(out, key=lambda row: -(row.mean("accuracy") or 0.0))
 
 
+def _measured(values: Sequence[float | None]) -> dict[str, Any]:
+    known = [v for v in values if v is not None]
+    found = {**summary(known), "values": known}
+    return found if len(known) >= ENOUGH else {**found, "interval": None}
+
+
+def _shown(measure: str, found: Mapping[str, Any]) -> str:
+    """`52.5 [50.1, 55.0]`, of few seeds `52.5 (51.5 to 53.5)`, of one `52.5`."""
+    text = formatted_mean(measure, found)
+    if found["interval"] or len(found["values"]) < 2:
+        return text
+    return f"{text} ({' to '.join(formatted(measure, end(found['values'])) for end in (min, max))})"
+
+
 def tables(result: Mapping[str, Any]) -> list[ReportTable]:
-    """The methods with mean and interval of each measure and what training took; and those apart, with the reason."""
+    """The methods with mean and interval (of few seeds: lowest and highest) of each measure and what training took; and
+    those apart, with the reason.
+    """
     body = list[list[str]]()
     for row in rows_of(result):
         runs = result["methods"][row.method]["seeds"].values()
-        measured = [formatted_mean(m, row.measures[m]) for m in COLUMNS]
+        measured = [_shown(m, row.measures[m]) for m in COLUMNS]
         taken = [summary([r[what] for r in runs])["mean"] for what in ("tokens", "seconds")]
         costs = [formatted("", float(value) if isinstance(value, float) else None) for value in taken]
-        body.append([row.name, formatted_mean("accuracy", row.measures["start"]), *measured, *costs, str(len(runs))])
+        body.append([row.name, _shown("accuracy", row.measures["start"]), *measured, *costs, str(len(runs))])
     heads = ["", "EM at the start, %", *COLUMNS.values(), "tokens of training", "seconds", "seeds"]
-    out = [ReportTable(f"{result['family']}: mean [95 % interval over seeds]", heads, body)]
+    many = any(len(m["seeds"]) >= ENOUGH for m in result["methods"].values())
+    said = "[95 % interval over seeds]" if many else "(lowest to highest of its seeds)"
+    out = [ReportTable(f"{result['family']}: mean {said}", heads, body)]
     if apart := [[name, why] for name, why in {**result["failed"], **result["apart"]}.items()]:
         out.append(ReportTable("not in the table", ["", "why"], apart))
     return out
 
 
 def draw(result: Mapping[str, Any], file: Path) -> Path:
-    """Write accuracy against searches, a point for each method and program with its intervals.
+    """Write accuracy and searches, a line for each method and program: mean, interval, and a small dot for each seed.
 
     Raises BadValue where matplotlib is not installed.
     """
+    rows = rows_of(result)[::-1]
     with plot_style() as plt:
-        figure, axis = plt.subplots(figsize=(10.0, 6.0), layout="constrained")
-        for n, row in enumerate(rows_of(result)):
-            x, y = row.mean("calls"), row.mean("accuracy")
-            if x is None or y is None:
-                continue
-            colour = COLOURS[n % len(COLOURS)]
-            errors = [_reach(row.measures[m]) for m in ("calls", "accuracy")]
-            axis.errorbar([x], [100 * y], [[100 * errors[1]]], [[errors[0]]], "o", color=colour, alpha=0.8, linewidth=1)
-            axis.annotate(row.name, (x, 100 * y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour)
-        axis.set(xlabel="searches of an answer", ylabel="held-out EM, %")
-        axis.set_title(f"{result['family']}: each trained on {result['tokens']:,} sampled tokens")
+        size = (10.0, 1.2 + 0.24 * len(rows))
+        figure, axes = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True, width_ratios=(2, 1))
+        panels = (("accuracy", 100.0, "held-out EM, %"), ("calls", 1.0, "searches of an answer"))
+        for axis, (measure, scale, label), colour in zip(axes, panels, COLOURS, strict=False):
+            for n, row in enumerate(rows):
+                found = row.measures[measure]
+                if found["mean"] is None:
+                    continue
+                values = [scale * v for v in found["values"]]
+                low, high = [scale * v for v in found["interval"]] if found["interval"] else (min(values), max(values))
+                axis.plot([low, high], [n, n], color=colour, linewidth=1.5, alpha=0.5)
+                axis.plot(values, [n] * len(values), ".", color=colour, markersize=3)
+                axis.plot([scale * found["mean"]], [n], "o", color=colour, markersize=5)
+            axis.set(xlabel=label, ylim=(-0.7, len(rows) - 0.3))
+            axis.grid(True, axis="both", alpha=0.3)
+        axes[0].set_yticks(range(len(rows)), [row.name for row in rows])
+        axes[0].set_xlim(left=0.0)
+        axes[1].set_xlim(left=0.0)
+        axes[0].set_title(f"{result['family']}: each trained on {result['tokens']:,} sampled tokens")
         return save_figure(figure, file)
-
-
-def _reach(found: Mapping[str, Any]) -> float:
-    return found["interval"][1] - found["mean"] if found["interval"] else 0.0
 
 
 def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any] | None, file: str | Path) -> Path:
@@ -109,13 +138,15 @@ def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any]
             f"\nEach is trained on {result['tokens']:,} sampled tokens with its defaults, and batch and rate of the"
             f" regime `{result['regime']}`, from a warm start of its own demonstrations of the same questions; then all"
             f" answer the same {result['questions']} held-out questions, {result['samples']} times each. A seed decides"
-            " warm start, run and questions. EM is exact match; needless are searches for what memory answers, missed"
-            " are answers without a search where memory does not have them, both per answer. Rates were not tuned for"
+            f" warm start, run and questions; brackets hold the 95 % interval over {ENOUGH} or more of them,"
+            " parentheses the lowest and the highest of fewer. EM is exact match; needless are searches for what memory"
+            " answers, missed are answers without a search where memory does not have them, both per answer. Rates were"
+            " not tuned for"
             f" each method.\n\nThe task is `{result['task']}` with `{options}`, the model `{result['model']}`.\n\n"
         ]
         first, *others = tables(result)
         rows = [[linked(row[0], papers), *row[1:]] for row in first.rows]
-        parts += [markdown(first.columns, rows), f"\n![accuracy against searches]({picture.name})\n"]
+        parts += [markdown(first.columns, rows), f"\n![accuracy and searches of each method]({picture.name})\n"]
         for table in others:
             parts += [f"\n## {table.title.capitalize()}\n\n", markdown(table.columns, table.rows)]
     known = {*result["methods"], *result["apart"]} if result is not None else set[str]()

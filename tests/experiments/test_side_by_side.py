@@ -82,8 +82,13 @@ def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     pretended.append("ssrl")
     first = measure(1)
     assert list(first["methods"]) == ["search_r1"] and first["apart"] == {"ssrl": "seed 200 failed: it broke"}
-    assert [t.title for t in page.tables(first)] == ["search: mean [95 % interval over seeds]", "not in the table"]
+    assert [t.title for t in page.tables(first)] == [
+        "search: mean (lowest to highest of its seeds)",
+        "not in the table",
+    ]
     pretended.clear()
+    (two,) = page.tables(measure(2))  # of which an interval would say nothing
+    assert two.rows[2][1:3] == ["10.0 (10.0 to 10.0)", "70.0 (70.0 to 70.1)"] and two.rows[2][-1] == "2"
     result = measure(3)
     assert json.loads((tmp_path / "search.json").read_text(encoding="utf-8")) == result and not result["apart"]
     assert [*result["methods"]["ssrl"]["seeds"]] == ["200", "201", "202"]
@@ -112,7 +117,7 @@ def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
     text = file.read_text(encoding="utf-8")
     assert (
         "| [ssrl](https://arxiv.org/abs/2508.10874) with search |" in text
-        and "![accuracy against searches](search_methods.png)" in text
+        and "![accuracy and searches of each method](search_methods.png)" in text
     )
     assert "| hier_search | its agent asks experts, a tool that this task has not |" in text
     assert "Not measured yet: [adasearch](https://arxiv.org/abs/" in text and "[hier_search]" not in text
