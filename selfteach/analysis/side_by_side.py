@@ -22,8 +22,6 @@ COLUMNS = {
     "search/needless": "needless",
     "search/missed": "missed",
 }
-
-
 ENOUGH = 3  # seeds for an interval
 
 
@@ -87,8 +85,8 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
         body.append([row.name, _shown("accuracy", row.measures["start"]), *measured, *costs, str(len(runs))])
     heads = ["", "EM at the start, %", *COLUMNS.values(), "tokens of training", "seconds", "seeds"]
     many = any(len(m["seeds"]) >= ENOUGH for m in result["methods"].values())
-    said = "[95 % interval over seeds]" if many else "(lowest to highest of its seeds)"
-    out = [ReportTable(f"{result['family']}: mean {said}", heads, body)]
+    spread = "[95 % interval over seeds]" if many else "(lowest to highest of its seeds)"
+    out = [ReportTable(f"{result['family']}: mean {spread}", heads, body)]
     if apart := [[name, why] for name, why in {**result["failed"], **result["apart"]}.items()]:
         out.append(ReportTable("not in the table", ["", "why"], apart))
     return out
@@ -114,11 +112,9 @@ def draw(result: Mapping[str, Any], file: Path) -> Path:
                 axis.plot([low, high], [n, n], color=colour, linewidth=1.5, alpha=0.5)
                 axis.plot(values, [n] * len(values), ".", color=colour, markersize=3)
                 axis.plot([scale * found["mean"]], [n], "o", color=colour, markersize=5)
-            axis.set(xlabel=label, ylim=(-0.7, len(rows) - 0.3))
+            axis.set(xlabel=label, xlim=(0.0, None), ylim=(-0.7, len(rows) - 0.3))
             axis.grid(True, axis="both", alpha=0.3)
         axes[0].set_yticks(range(len(rows)), [row.name for row in rows])
-        axes[0].set_xlim(left=0.0)
-        axes[1].set_xlim(left=0.0)
         axes[0].set_title(f"{result['family']}: each trained on {result['tokens']:,} sampled tokens")
         return save_figure(figure, file)
 
@@ -141,8 +137,8 @@ def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any]
             f" warm start, run and questions; brackets hold the 95 % interval over {ENOUGH} or more of them,"
             " parentheses the lowest and the highest of fewer. EM is exact match; needless are searches for what memory"
             " answers, missed are answers without a search where memory does not have them, both per answer. Rates were"
-            " not tuned for"
-            f" each method.\n\nThe task is `{result['task']}` with `{options}`, the model `{result['model']}`.\n\n"
+            " not tuned for each method.\n\n"
+            f"The task is `{result['task']}` with `{options}`, the model `{result['model']}`.\n\n"
         ]
         first, *others = tables(result)
         rows = [[linked(row[0], papers), *row[1:]] for row in first.rows]

@@ -24,12 +24,12 @@ EXAMPLES = """examples:
   selfteach side-by-side search --methods ssrl search_r1 --seeds 1 --tokens 20000   # two of them, a glance
   selfteach side-by-side search --page docs/search_methods.md                   # the page of what was measured
 
-what comes out: a table with mean and 95 % interval over seeds, and OUT/FAMILY.json, also after each seed; with --json
-that JSON is the one line of stdout. Runs are cached by configuration and code, so that an interrupted one continues and
-more seeds add to it; what an earlier OUT/FAMILY.json holds is not run again, on another machine either. --page runs
-nothing: it writes FILE.md, and a picture beside it, from OUT/FAMILY.json or, where there is none, from the result that
-comes with the library, and names what was not measured (with --json: {"file": ..., "methods": [...]}). Needs the extra
-selfteach[claims], --page selfteach[plot]."""
+what comes out: a table with mean and 95 % interval over seeds (of fewer than three: the lowest and the highest), and
+OUT/FAMILY.json, also after each seed; with --json that JSON is the one line of stdout. Runs are cached by configuration
+and code, so that an interrupted one continues and more seeds add to it; what an earlier OUT/FAMILY.json holds is not
+run again, on another machine either. --page runs nothing: it writes FILE.md, and a picture beside it, from
+OUT/FAMILY.json or, where there is none, from the result that comes with the library, and names what was not measured
+(with --json: {"file": ..., "methods": [...]}). Needs the extra selfteach[claims], --page selfteach[plot]."""
 RUNNING = ("methods", "seeds", "first_seed", "tokens", "jobs", "hours", "set", "model")
 
 

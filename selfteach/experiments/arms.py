@@ -157,7 +157,12 @@ def _check_curves(method: str, claim: Claim, arms: Mapping[str, Arm]) -> None:
 def measures_of(checks: Claim | Iterable[Check]) -> set[str]:
     """The names of figures that some checks, or those of a claim, read."""
     checks = checks.checks if isinstance(checks, Claim) else checks
-    return {w for c in checks for w in (c.measure, str(c.right).partition(" of ")[0])}
+    return {name for c in checks for name in figures_read(c.measure, c.right)}
+
+
+def figures_read(measure: str, right: str | float) -> tuple[str, str]:
+    """What a check reads: its measure, and what stands on its right before "of" (or an arm's name, or a number)."""
+    return measure, str(right).partition(" of ")[0]
 
 
 def samples_per_task(words: Collection[str]) -> int:

@@ -23,7 +23,7 @@ from ..core.regime import Regime
 from ..core.serial import write_json
 from ..core.versions import version
 from ..loop.session import Observer, ignore_events
-from .arms import Arm, ArmDifference, arm_differences, claim_arms, measures_of, refuse_unexplained
+from .arms import Arm, ArmDifference, arm_differences, claim_arms, figures_read, measures_of, refuse_unexplained
 from .runs import OutOfTime, RunPool, RunRequest, available_cores
 
 FORMAT = 2
@@ -220,7 +220,7 @@ def known_runs(file: Path, named: set[str]) -> dict[str, dict[str, Any]]:
     """
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
-        read = {w for c in result["checks"] for w in (c["measure"], str(c["right"]).partition(" of ")[0])}
+        read = {name for c in result["checks"] for name in figures_read(c["measure"], c["right"])}
         runs = [(seed, run) for arm in result["arms"].values() for seed, run in arm["seeds"].items()]
         questions = result["questions"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..analysis import statistics
+from ..analysis.side_by_side import read_result
 from ..configuration import RunConfig, task_source
 from ..core import registry
 from ..core.cache import cache_folder
@@ -182,7 +182,7 @@ def side_by_side(
     deadline = None if hours is None else time.monotonic() + 3600 * hours
     cores = available_cores() if jobs is None else max(1, jobs)
     result = dict[str, Any]()
-    known = {} if out is None else known_runs(Path(out) / f"{family}.json")
+    known = {} if out is None else known_runs(out, family)
     with RunPool(store or cache_folder("reproduce"), observer, cores, (), known, deadline, tolerant=True) as pool:
         for seed in range(first_seed, first_seed + seeds):
             late = False
@@ -203,14 +203,14 @@ def side_by_side(
     return result
 
 
-def known_runs(file: Path) -> dict[str, dict[str, Any]]:
-    """Run key -> the figures of a run in an earlier result; a file that is not there, or is no result, has none."""
+def known_runs(folder: str | Path, family: str) -> dict[str, dict[str, Any]]:
+    """Run key -> the figures of a run in an earlier result; none where there is no file, or it is no such result."""
     try:
-        methods = json.loads(file.read_text(encoding="utf-8"))["methods"]
-        runs = [run for method in methods.values() for run in method["seeds"].values()]
-        return {run["key"]: {**run, "seconds": {"training": run["seconds"]}} for run in runs}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        result = read_result(folder, family)
+    except BadValue:
         return {}
+    runs = [run for method in (result["methods"] if result else {}).values() for run in method["seeds"].values()]
+    return {run["key"]: {**run, "seconds": {"training": run["seconds"]}} for run in runs}
 
 
 def _result(
