@@ -222,7 +222,7 @@ sayself.claim = Claim(
         "no_rationale": ("sayself", {**PPO, "rationale": False}),
     },
     args=PPO,
-    regime="ladder",  # from easy to hopeless, so that there is something to be unsure of
+    regime="steep",  # from trivial to hopeless, so that there is something to be unsure of
     idea=("main.reward*", "main.program*", "reflect.program*"),
     because="the expected reward is largest where the confidence is the chance of being right",
 )
