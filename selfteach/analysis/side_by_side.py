@@ -46,14 +46,23 @@ class Row(NamedTuple):
 
 
 def rows_of(result: Mapping[str, Any]) -> list[Row]:
-    """A row for every method and program, the most accurate first. A program that asked nothing made no calls."""
+    """A row for every method and program, the most accurate first. A program that asked nothing made no calls.
+
+    The measure `over` is by how much it is more accurate than `against`, the method to which others are compared, on
+    the same seed.
+    """
     out = list[Row]()
+    against = result["methods"].get(result.get("against"), {"seeds": {}})
+    others = {seed: run["after"].get("accuracy") for seed, run in against["seeds"].items()}
     for name, method in result["methods"].items():
         runs = list(method["seeds"].values())
         for decoder in decoders(*(r["after"] for r in runs)):
             after = [{m: r["after"].get(figure_name(m, decoder=decoder)) for m in COLUMNS} for r in runs]
             measures = {m: _measured([a[m] for a in after]) for m in COLUMNS}
             measures["start"] = _measured([r["before"].get(figure_name("accuracy", decoder=decoder)) for r in runs])
+            own = zip(method["seeds"], after, strict=True)
+            pairs = [] if method is against else [(a["accuracy"], others.get(seed)) for seed, a in own]
+            measures["over"] = _measured([x - y for x, y in pairs if x is not None and y is not None])
             out.append(Row(name, decoder, measures))
     return sorted(out, key=lambda row: -(row.mean("accuracy") or 0.0))
 
@@ -82,8 +91,12 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
         measured = [_shown(m, row.measures[m]) for m in COLUMNS]
         taken = [summary([r[what] for r in runs])["mean"] for what in ("tokens", "seconds")]
         costs = [formatted("", float(value) if isinstance(value, float) else None) for value in taken]
-        body.append([row.name, _shown("accuracy", row.measures["start"]), *measured, *costs, str(len(runs))])
-    heads = ["", "EM at the start, %", *COLUMNS.values(), "tokens of training", "seconds", "seeds"]
+        start, over = (_shown("accuracy", row.measures[m]) for m in ("start", "over"))
+        measured[1:1] = [over] if result.get("against") else []
+        body.append([row.name, start, *measured, *costs, str(len(runs))])
+    exact, *other = COLUMNS.values()
+    over_head = [f"over {result['against']}, points"] if result.get("against") else []
+    heads = ["", "EM at the start, %", exact, *over_head, *other, "tokens of training", "seconds", "seeds"]
     many = any(len(m["seeds"]) >= ENOUGH for m in result["methods"].values())
     spread = "[95 % interval over seeds]" if many else "(lowest to highest of its seeds)"
     out = [ReportTable(f"{result['family']}: mean {spread}", heads, body)]
@@ -136,8 +149,9 @@ def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any]
             f" answer the same {result['questions']} held-out questions, {result['samples']} times each. A seed decides"
             f" warm start, run and questions; brackets hold the 95 % interval over {ENOUGH} or more of them,"
             " parentheses the lowest and the highest of fewer. EM is exact match; needless are searches for what memory"
-            " answers, missed are answers without a search where memory does not have them, both per answer. Rates were"
-            " not tuned for each method.\n\n"
+            " answers, missed are answers without a search where memory does not have them, both per answer."
+            " Differences are of runs with the same seed, and their intervals are not corrected for being many."
+            " Rates were not tuned for each method.\n\n"
             f"The task is `{result['task']}` with `{options}`, the model `{result['model']}`.\n\n"
         ]
         first, *others = tables(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from ..analysis.figures import ReportTable, decoders, failed_figures, tables
 from ..core.errors import quoted
 from ..progress import format_seconds
+
+WIDTH = 150  # of a table that goes to a pipe or a file, at least
+LONGEST_NAME, LONGEST_TEXT = 32, 80  # characters of a cell on one line
 
 
 def print_tables(report: Iterable[ReportTable]) -> None:
@@ -19,13 +23,20 @@ def print_tables(report: Iterable[ReportTable]) -> None:
     from rich.text import Text
 
     plain = Console(highlight=False)
-    # a pipe or a file has no width to fit
-    console = plain if plain.is_terminal else Console(highlight=False, width=150)
     for table in report:
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        width = 0
         for n, column in enumerate(table.columns):
-            numbers = n > 0 and all(row[n][:1] in "+-0123456789" for row in table.rows)
-            grid.add_column(column, justify="right" if numbers else "left", overflow="fold", no_wrap=numbers)
+            cells = [row[n] for row in table.rows]
+            numbers = n > 0 and all(cell[:1] in "+-0123456789" for cell in cells)
+            longest = max(map(len, (*cells, *column.split())), default=0)
+            # names and numbers stay whole, however narrow a terminal is; an interval may fold at a space
+            whole = not any(" " in cell for cell in cells) if numbers else n == 0 and longest <= LONGEST_NAME
+            head = textwrap.fill(column, longest) if whole and column else column
+            grid.add_column(head, justify="right" if numbers else "left", overflow="fold", no_wrap=whole)
+            width += min(max(longest, len(column)), LONGEST_TEXT) + 3
+        # a pipe or a file has no width to fit
+        console = plain if plain.is_terminal else Console(highlight=False, width=max(width, WIDTH))
         for row in table.rows:
             grid.add_row(*(Text(cell) for cell in row))
         if table.title:

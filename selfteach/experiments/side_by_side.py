@@ -38,6 +38,7 @@ class Family(NamedTuple):
     own     options of the task that each method has as in its claim: what its demonstrations say
     also    methods of other families that belong here
     shown   decoders that are shown beside a method's own program
+    against the method to which the others are compared, seed by seed; "": none
     tokens  that each run samples, unless said otherwise
     """
 
@@ -46,6 +47,7 @@ class Family(NamedTuple):
     own: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    against: str = ""
     tokens: int = 250_000
 
 
@@ -55,10 +57,15 @@ FAMILIES = {
         own=("says",),
         also=("ssp", "asearcher", "behavior_priming"),
         shown=("search",),
+        against="search_r1",
     ),
     # four methods and few tokens: on a model of real language a run takes minutes
     "search_smollm2": Family(
-        "real_search", methods=("ssrl", "zerosearch", "ikea", "search_r1"), shown=("search",), tokens=60_000
+        "real_search",
+        methods=("ssrl", "zerosearch", "ikea", "search_r1"),
+        shown=("search",),
+        against="search_r1",
+        tokens=60_000,
     ),
 }
 
@@ -227,6 +234,7 @@ def _result(
         "format": FORMAT,
         "family": family,
         "regime": FAMILIES[family].regime,
+        "against": FAMILIES[family].against,
         "task": run_config.task,
         "task_options": plain({k: v for k, v in run_config.task_options.items() if k not in FAMILIES[family].own}),
         "model": run_config.model,

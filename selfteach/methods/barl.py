@@ -215,7 +215,7 @@ barl.claim = Claim(
         "one_hypothesis": ("barl", {"hypotheses": 0}),
         "uncorrected": ("barl", {"kappa": 0.0}),
     },
-    regime="deep",
+    regime="verbose",
     idea=("main.reward*", "main.credit*"),
     because="a step is worth what it tells apart, so that what only repeats what is known is not paid for",
 )

@@ -431,7 +431,7 @@ cooper.claim = Claim(
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "rule_only", by=0.02, fails_at=0.99),
     ),
-    args={"update": True},
+    args={"update": True, "rm_lr": 3e-3},
     arms={"static": ("cooper", {"update": False}), "rule_only": "rule_only"},
     regime="unforeseen",
     idea=("grade", "main.select", "main.program", "main.reward", "main.credit", "main.update", "models", "weights"),

@@ -22,7 +22,7 @@ EXPERIMENTS = {
         ),
         args=OFTEN,
         arms={"equal_clip": ("dapo", {**OFTEN, "high": 0.2})},
-        settings={"lr": 1e-4},
+        settings={"lr": 3e-5},
         regime="diverse",
         idea=("main.update",),
         because="an upper clip holds back what is unlikely more than what is likely, and a higher one less",

@@ -181,7 +181,7 @@ def _length(example: Example, trees: Mapping[str, Tree], by: str) -> int:
 rorecomp.claim = Claim(
     (
         # thirty tokens write every addition once
-        premise("length_right", "grpo", 36.0, by=0.0, fails_at=32.0),
+        premise("length_right", "grpo", 31.0, by=0.0, fails_at=30.5),
         # priority batches by themselves make answers shorter
         mechanism("length_right", "uncompensated", "grpo", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("length", "self", "grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
@@ -189,7 +189,12 @@ rorecomp.claim = Claim(
         outcome("accuracy", "self", "uncompensated", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo", "uncompensated": ("rorecomp", {"rate": 0.0})},
-    regime="overlong",
+    regime="verbose",
+    first_seed=300,
+    corrected=(
+        "in overlong, seeds 200 to 207, nearly all groups were all right, so that their advantages were 0 whichever "
+        "answers were chosen: mechanism not shown"
+    ),
     idea=("main.credit", "main.update.1"),
     because="batches of short right and long wrong answers make answers shorter without a reward for it, and what "
     "they leave out, learned later and less and less often, keeps accuracy",

@@ -173,7 +173,8 @@ def fit(points: Sequence[tuple[float, float, int]], prior: float = 0.1) -> Curve
 seele.claim = Claim(
     (
         premise("early:rollout/mixed_group_fraction", "unhinted", 0.6, relation="<", by=0.0, fails_at=0.7),
-        mechanism("early:reward/mean", "self", "early:reward/mean of unhinted", by=0.15, fails_at=0.6),
+        # at an accuracy of one half fewer groups are all right or all wrong
+        mechanism("early:rollout/mixed_group_fraction", "self", "unhinted", by=0.05, fails_at=0.95),
         mechanism("late:select/hint", "self", "early:select/hint of self", by=0.05, relation="<", fails_at=0.0),
         outcome("accuracy", "self", "unhinted", by=0.05, fails_at=0.99),
         outcome("auc", "self", "unhinted", by=0.05, fails_at=0.99),

@@ -57,7 +57,7 @@ def unforeseen() -> Regime:
         settings={**WARM, **RUN, "steps": 60},
         args={
             **BATCH,
-            "rm_warmup_steps": 300,
+            "rm_warmup_steps": 120,
             "unlabelled": ("skipping",),
             "rule": "worked",
             "beta": 0.0,
@@ -65,7 +65,7 @@ def unforeseen() -> Regime:
         },
         baseline="cooper",
         ways=beginnings("slowly", "skipping", "guess"),
-        search={"lr": (1e-4, 3e-4, 1e-3), "rm_warmup_steps": (150, 300, 600)},
+        search={"lr": (1e-4, 3e-4, 1e-3), "rm_warmup_steps": (40, 80, 160)},
         admits="failure",
         shows="the frozen judge's reward rises far above the share of right answers",
         failure=premise("late:reward/mean", "baseline", "late:reward/right of baseline", by=0.2, fails_at=0.9),

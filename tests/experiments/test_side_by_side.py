@@ -104,6 +104,9 @@ def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     assert rows[1].mean("search/needless") is None and rows[0].mean("search/needless") == 0.5
     (table,) = page.tables(result)
     assert table.rows[2][:3] == ["ssrl", "10.0 [10.0, 10.0]", "70.1 [69.9, 70.3]"] and table.rows[2][-1] == "3"
+    # seed by seed each is 20 points below, whatever the seed adds to both
+    assert table.columns[3] == "over search_r1, points" and table.rows[2][3] == "-20.0 [-20.0, -20.0]"
+    assert table.rows[0][3] == "-"  # itself
     assert measure(3, hours=0.0) == result  # all is cached, so no run has to begin
     assert measure(3, hours=0.0, store=tmp_path / "elsewhere") == result  # where nothing is cached, the result knows
 
