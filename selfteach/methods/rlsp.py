@@ -111,8 +111,9 @@ PPO = {"minibatches": 1, "critic_epochs": 4}
 
 rlsp.claim = Claim(
     (
-        premise("accuracy", "outcome", 0.7, by=0.05, relation="<", fails_at=0.7),  # outcomes alone do not find it
-        mechanism("late:reward/explored", "self", "outcome", by=0.05, fails_at=1.0),  # it explores more
+        premise("early:reward/right", "outcome", 0.5, relation="<", by=0.0, fails_at=0.6),  # at first little is right
+        # before it is right it explores more; whoever is right works out as much
+        mechanism("early:reward/explored", "self", "outcome", by=0.05, fails_at=1.0),
         outcome("accuracy", "self", "outcome", by=0.02, fails_at=0.99),
         outcome("auc", "self", "outcome", by=0.02, fails_at=0.99),
         # paid for exploring above all, answers are long and right less often
