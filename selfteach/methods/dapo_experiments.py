@@ -25,6 +25,6 @@ EXPERIMENTS = {
         settings={"lr": 2e-5},
         regime="sparse",
         idea=("main.update",),
-        because="an upper clip holds back what is unlikely more than what is likely, so that entropy falls; a higher one less",
+        because="an upper clip holds back what is unlikely more than what is likely, so that entropy falls",
     ),
 }

@@ -63,9 +63,9 @@ def dialog() -> Regime:
     """Conversations on a dialogue graph, where the start walks on in silence, says each text, strays or chats.
 
     A third of the test is on the graph of training, a third on it after edits, a third on graphs that were never seen.
-    What words mean is practised on other graphs, before. A text costs nothing: with even a hundredth of an answer, where
-    one conversation in twelve succeeds, GRPO learns in eight steps to say nothing, for a group that fails differs in
-    that alone.
+    What words mean is practised on other graphs, before. A text costs nothing: where it costs a hundredth of an answer,
+    and one conversation in twelve succeeds, GRPO learns in eight steps to say nothing, for a group that fails differs
+    in that alone.
     """
     options = {"ways": (0.35, 0.25, 0.25, 0.15), "price": 0.0}
     made = Regime(task="dialog_graph", task_options=options, **TURNS)
