@@ -111,9 +111,8 @@ PPO = {"minibatches": 1, "critic_epochs": 4}
 
 rlsp.claim = Claim(
     (
-        premise("early:reward/right", "outcome", 0.5, relation="<", by=0.0, fails_at=0.6),  # at first little is right
-        # before it is right it explores more; whoever is right works out as much
-        mechanism("early:reward/explored", "self", "outcome", by=0.05, fails_at=1.0),
+        premise("accuracy", "outcome", "start", by=0.1, fails_at=0.95),  # there is something to learn
+        mechanism("late:reward/explored", "self", "outcome", by=0.05, fails_at=1.0),  # it explores more
         outcome("accuracy", "self", "outcome", by=0.02, fails_at=0.99),
         outcome("auc", "self", "outcome", by=0.02, fails_at=0.99),
         # paid for exploring above all, answers are long and right less often
@@ -124,7 +123,7 @@ rlsp.claim = Claim(
         "farmed": ("rlsp", {**PPO, "alpha": 0.1, "explored": "length"}),
     },
     args=PPO,
-    regime="sparse",  # the way that works things out is hardly ever gone
+    regime="stepped",  # many small steps are right more often than few large ones
     idea=("main.reward*",),
     because="what is worked out is right more often, and exploring can be paid for before it succeeds",
 )

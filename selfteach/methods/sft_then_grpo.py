@@ -77,6 +77,8 @@ def sft_then_grpo(
     return replace(rl, stages=(first, second))
 
 
+TAUGHT = {"limit": 57, "sft_lr": 1e-3}  # limit: tokens of an answer, at most
+
 sft_then_grpo.claim = Claim(
     (
         premise("length_right", "sft", 40.0, by=0.0, fails_at=30.0),  # the expert works everything out twice
@@ -86,13 +88,18 @@ sft_then_grpo.claim = Claim(
         outcome("accuracy", "self", "brief_sft", by=0.02, fails_at=0.99),  # one epoch is not enough
         outcome("accuracy", "self", "rl_alone", by=0.05, fails_at=0.96),
     ),
-    args={"limit": 57},  # tokens of an answer, at most
+    args=TAUGHT,
     arms={
-        "sft": ("sft_then_grpo", {"limit": 57}, {"steps": 40}),  # the first stage alone
-        "brief_sft": ("sft_then_grpo", {"limit": 57, "epochs": 1}),
-        "rl_alone": ("sft_then_grpo", {"limit": 57, "sft": False}),
+        "sft": ("sft_then_grpo", TAUGHT, {"steps": 40}),  # the first stage alone
+        "brief_sft": ("sft_then_grpo", {**TAUGHT, "epochs": 1}),
+        "rl_alone": ("sft_then_grpo", {**TAUGHT, "sft": False}),
     },
     regime="taught_long",
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 supervised learning had the rate of RL, 3e-4, and left most of what the expert shows "
+        "unlearned: not tested here"
+    ),
     idea=("sft.*", "rl.reset", "rl.enter", "settings.steps"),
     because="supervised learning raises accuracy to its ceiling only after many epochs, and GRPO then shortens answers",
 )
