@@ -38,3 +38,23 @@ def diverse() -> Regime:
         shows="accuracy rises while pass@64 falls: what is seldom right is forgotten",
         failure=premise("pass@64", "baseline", "start", relation="<", by=0.05, fails_at=0.04),
     )
+
+
+@regime
+def triplets() -> Regime:
+    """A symbol that nothing tells is to be written three times; the start writes symbols at random.
+
+    Training has a few prompts, which can be learned by heart. Others are in the test: there only trying one symbol
+    after another helps.
+    """
+    return Regime(
+        task="triplets",
+        task_options={"prompts": 16},
+        model="tiny-s",
+        settings={**RUN, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3, "steps": 200, "eval_every": 20},
+        args=BATCH,
+        search=SEARCH,
+        admits="failure",
+        shows="training's prompts are learned by heart, and of others hardly more is right than before",
+        failure=premise("accuracy", "baseline", "late:reward/mean of baseline", by=0.1, relation="<", fails_at=0.05),
+    )

@@ -15,8 +15,9 @@ from selfteach.core import Task
 from selfteach.core.scoring import score
 from selfteach.core.task import RolloutRequest
 from selfteach.loop.episode import play
-from selfteach.methods.barl import beliefs, hypothesis_values, of_step, values_under
+from selfteach.methods.barl import beliefs, hypothesis_values, of_step, values_under, written_values
 from selfteach.rollout.single import single
+from selfteach.tasks.triplets import holds_answer
 
 # The probability of each answer after so many steps; the accepted one is 2. What says 7 believes in 7 all the way.
 RIGHT, WRONG = {"2": (0.2, 0.4, 0.9), "7": (0.6, 0.6, 0.1)}, {"2": (0.2, 0.1), "7": (0.6, 0.9)}
@@ -96,3 +97,33 @@ def test_what_can_be_switched_off(letters):
     assert [s.value for s in plain["step_value"].values()] == [0, 0, 0, 0, 0]
     assert {s.value for s in plain["belief"].values()} == {1.0}
     assert of("barl", kappa=0.5).stage.reward[0].hyper_parameters["kappa"] == 0.5
+
+
+def written(letters, kappa: float, answer: str = "0 0"):
+    """Of ` 1 1 0 0`, whose tokens are its characters, where one of `0 0` and `1 1` is paid as soon as it is written."""
+    context = scripted_context(single(), lambda text, at: " 1 1 0 0", letters)
+    task = Task("t", "q", (answer,), tags={"known": ("1 1", "0 0")}, verifier=holds_answer())
+    (group,) = asyncio.run(play(context, [RolloutRequest(task, 1, key="k")]))
+    got = asyncio.run(score(written_values(known="known", kappa=kappa), [group], context))
+    return [s.value for s in got.get("step_value", {}).values()], got
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1.0])
+def test_what_was_written_in_vain_is_no_longer_worth_writing(letters, kappa):
+    values, got = written(letters, kappa)
+    # Before four characters both may be right, and both are going to be written: 1/2 + 1/2. After these `1 1` was not
+    # paid, which is off by 1 from what it would have been: weights 1 and e^-kappa, and only `0 0` is still to come.
+    left = 1 / (1 + math.exp(-kappa))
+    assert values == pytest.approx([1.0] * 4 + [left] * 4 + [0.0]), "at the end of the text nothing is to come"
+    (verdict,) = got["reward"].values()
+    # by then `0 0` was paid, which `1 1` would not have foreseen either
+    assert verdict.parts["belief_last"] == pytest.approx(1 / (1 + math.exp(-2 * kappa)))
+    assert (verdict.value, verdict.parts["tried"]) == (1, 2)
+    assert {s.value for s in got["belief"].values()} == {0.0}, "the reward is that of a hypothesis, and not added"
+
+
+def test_hypotheses_without_what_is_right_say_so(letters):
+    _, got = written(letters, 1.0, "2 2")
+    (verdict,) = got["reward"].values()
+    assert verdict.value is None and "no tag 'known' with its answer among other texts" in str(verdict.error)
+    assert of("barl", known="hypotheses").stage.reward[0].name == "written_values"

@@ -26,6 +26,7 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "games": {"n_test": 8},
     "digit_sum": {"n_test": 8},
     "hidden_rule": {"n_test": 8},
+    "triplets": {"n_test": 8},
     "fact_graph": {"entities": 60, "relations": 4, "hops": (1,), "parts": 2, "n_test": 8},
     "household": {"n_test": 8, "max_turns": 4},
     "dialog_graph": {"n_test": 6, "max_turns": 6},
