@@ -9,8 +9,7 @@ from ..core import RolloutContext, RolloutRequest, block
 async def until_right(*, request: RolloutRequest, rollout: RolloutContext, model_role: str = "policy") -> str:
     """One sampled turn that ends where it contains an accepted answer of the task; the answer is all that was written.
 
-    Whoever writes something else first has seen, by going on, that it was not what is wanted. Left out, as training
-    does with any stop, is nothing: the answer's own last token is sampled and learned.
+    So a policy that goes on after it wrote something knows that this was not what is wanted.
     """
     context = rollout.model_role(model_role).begin(request.task.prompt)
     turn = await context.sample(stop=tuple(f" {answer}" for answer in request.task.answer))
