@@ -368,9 +368,11 @@ def test_no_method_file_imports_the_blocks_of_another():
 @pytest.mark.parametrize("file", METHODS, ids=lambda f: f.stem)
 def test_a_method_file_is_short_in_order_and_tested(file: Path):
     assert len(file.read_text().splitlines()) <= (470 if file.stem in LONG else 290)
-    assert (TESTS / "methods" / f"test_{file.stem}.py").is_file(), "its tests are missing"
     body = ast.parse(file.read_text()).body
     functions = [n for n in body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if file.stem.endswith("_experiments") and not functions:
+        return  # claims alone, all of which one test resolves
+    assert (TESTS / "methods" / f"test_{file.stem}.py").is_file(), "its tests are missing"
     is_method = ["method" in ast.unparse(n.decorator_list[0]) if n.decorator_list else False for n in functions]
     assert is_method and is_method == sorted(is_method, reverse=True), "first the method, then its blocks"
     claims = [n for n in body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]).endswith(".claim")]

@@ -7,16 +7,27 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from ..core import Score, block
+from ..core import RolloutContext, RolloutRequest, Score, block
 from ..core.errors import BadValue
 from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
-from ..rollout.until_right import until_right
 from .options import check_at_least, check_share
 
 LETTERS = "bcdfghjklm"
 TOKENIZER_DEMOS = 300
+
+
+@block
+async def until_right(*, request: RolloutRequest, rollout: RolloutContext, model_role: str = "policy") -> str:
+    """One sampled turn that ends where it contains an accepted answer of the task; the answer is all that was written.
+
+    So a policy that goes on after it wrote something knows that this was not what is wanted.
+    """
+    context = rollout.model_role(model_role).begin(request.task.prompt)
+    turn = await context.sample(stop=tuple(f" {answer}" for answer in request.task.answer))
+    context.close()
+    return turn.text.strip()
 
 
 @block

@@ -12,8 +12,7 @@ from selfteach.configuration import task_source
 from selfteach.core import BadValue
 from selfteach.core.task import RolloutRequest
 from selfteach.loop.episode import play
-from selfteach.rollout.until_right import until_right
-from selfteach.tasks.triplets import holds_answer
+from selfteach.tasks.triplets import holds_answer, until_right
 
 
 def test_training_has_few_names_and_the_test_none_of_them():
