@@ -32,7 +32,7 @@ def print_tables(report: Iterable[ReportTable]) -> None:
             longest = max(map(len, (*cells, *column.split())), default=0)
             # names and numbers stay whole, however narrow a terminal is; an interval may fold at a space
             whole = not any(" " in cell for cell in cells) if numbers else n == 0 and longest <= LONGEST_NAME
-            head = textwrap.fill(column, longest) if whole and column else column
+            head = textwrap.fill(column, longest) if whole and column and plain.is_terminal else column
             grid.add_column(head, justify="right" if numbers else "left", overflow="fold", no_wrap=whole)
             width += min(max(longest, len(column)), LONGEST_TEXT) + 3
         # a pipe or a file has no width to fit
