@@ -85,21 +85,19 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
     """The methods with mean and interval (of few seeds: lowest and highest) of each measure and what training took; and
     those apart, with the reason.
     """
+    over = {"over": f"over {result['against']}, points"} if result.get("against") else {}
+    heads = {"start": "EM at the start, %", "accuracy": COLUMNS["accuracy"], **over, **COLUMNS}
     body = list[list[str]]()
     for row in rows_of(result):
         runs = result["methods"][row.method]["seeds"].values()
-        measured = [_shown(m, row.measures[m]) for m in COLUMNS]
+        measured = [_shown(m if m in COLUMNS else "accuracy", row.measures[m]) for m in heads]
         taken = [summary([r[what] for r in runs])["mean"] for what in ("tokens", "seconds")]
         costs = [formatted("", float(value) if isinstance(value, float) else None) for value in taken]
-        start, over = (_shown("accuracy", row.measures[m]) for m in ("start", "over"))
-        measured[1:1] = [over] if result.get("against") else []
-        body.append([row.name, start, *measured, *costs, str(len(runs))])
-    exact, *other = COLUMNS.values()
-    over_head = [f"over {result['against']}, points"] if result.get("against") else []
-    heads = ["", "EM at the start, %", exact, *over_head, *other, "tokens of training", "seconds", "seeds"]
+        body.append([row.name, *measured, *costs, str(len(runs))])
     many = any(len(m["seeds"]) >= ENOUGH for m in result["methods"].values())
     spread = "[95 % interval over seeds]" if many else "(lowest to highest of its seeds)"
-    out = [ReportTable(f"{result['family']}: mean {spread}", heads, body)]
+    columns = ["", *heads.values(), "tokens of training", "seconds", "seeds"]
+    out = [ReportTable(f"{result['family']}: mean {spread}", columns, body)]
     if apart := [[name, why] for name, why in {**result["failed"], **result["apart"]}.items()]:
         out.append(ReportTable("not in the table", ["", "why"], apart))
     return out

@@ -1,4 +1,4 @@
-"""Triplets: what is wanted cannot be told from a name, training has few names, and a text ends where it is right."""
+"""Triplets: no name says what is wanted, training has few names, and a text ends where it is right."""
 
 from __future__ import annotations
 
