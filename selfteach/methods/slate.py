@@ -197,7 +197,7 @@ slate.claim = Claim(
         "search_r1": "search_r1",
         "no_judge": ("slate", {"judge": False}),
     },
-    regime="search_hops",
+    regime="search_side_by_side",
     equal="tokens",
     idea=("main.program", "main.reward", "main.credit", "decode", "main.rollouts"),
     because="continuations of one prefix differ in one step alone, so its score is not lost in what other steps do",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.claim import premise
 from ..core.regime import Regime, regime
 from .digits import BATCH, RUN, SEARCH, WARM, beginnings, ways
 
@@ -39,6 +40,9 @@ def drafted() -> Regime:
         args=BATCH,
         ways=beginnings("partly", "vaguely", "guess"),
         search=SEARCH,
+        admits="failure",
+        shows="rewarded for answers alone, a policy learns to guess in place of saying how far it came",
+        failure=premise("accuracy", "baseline", 0.25, relation="<", fails_at=0.4),
     )
 
 
@@ -55,4 +59,7 @@ def rounds() -> Regime:
         args=BATCH,
         ways=beginnings("partly", "vaguely", "guess"),
         search=SEARCH,
+        admits="failure",
+        shows="rewarded for what one round answers, a policy learns to guess, where no round can end the sum",
+        failure=premise("accuracy", "baseline", 0.25, relation="<", fails_at=0.4),
     )
