@@ -283,7 +283,7 @@ fathom.claim = Claim(
         "no_replay": ("fathom", {**FEW, "replayed": False}),
     },
     args=FEW,
-    regime="search_side_by_side",
+    regime="search_edited",
     idea=("main.select", "main.credit"),
     because="what is solved makes room for what is not, and what fails everywhere gets something to compare with",
 )

@@ -198,6 +198,8 @@ slate.claim = Claim(
         "no_judge": ("slate", {"judge": False}),
     },
     regime="search_side_by_side",
+    settings={"eval_every": 6},
+    first_seed=300,  # the first four of the others were seen side by side
     equal="tokens",
     idea=("main.program", "main.reward", "main.credit", "decode", "main.rollouts"),
     because="continuations of one prefix differ in one step alone, so its score is not lost in what other steps do",
