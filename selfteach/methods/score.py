@@ -219,7 +219,7 @@ def _answer(tree: Tree, node: int, context: RewardContext) -> str:
 score.claim = Claim(
     (
         # to be asked again is no help at the start, and trained naively it stays so
-        premise("early:reward/gain", "plain", 0.05, relation="<", fails_at=0.1),
+        premise("early:reward/gain", "plain", 0.1, relation="<", fails_at=0.15),
         premise("late:reward/gain", "plain", 0.05, relation="<", fails_at=0.1),
         mechanism("late:reward/gain", "self", "plain", by=0.05, fails_at=1.0),
         outcome("accuracy", "self", "accuracy+first of self", by=0.05, fails_at=0.96),
@@ -233,6 +233,7 @@ score.claim = Claim(
         "no_pin": ("score", {"beta_first": 0.0}),  # both stages, the first attempt free in the first
     },
     regime="second_attempts",
+    settings={"lr": 1e-4},  # at three times this rate either attempt is right before the other is learned
     idea=("one.*", "two.reward*"),
     because=(
         "first attempts that stay near the initial policy keep the second from becoming a copy, and the bonus "

@@ -63,6 +63,7 @@ def ssp(
     check: bool = True,
     fixed_proposer: bool = False,
     noise: int = 2,
+    min_searches: int = 1,
     sft_steps: int = TEACH_STEPS,
     beta: float = 0.01,
     clip_high: float = 0.285,
@@ -76,8 +77,9 @@ def ssp(
     Lu et al. 2025, sections 3.1 to 3.4 and algorithm 1: the same weights are updated twice a step, on the proposer's
     and on the solver's tokens; retrieved text has no loss. Chosen here, for tiny models: a first stage of `sft_steps`
     steps trains on demonstrations of proposing and of answering from evidence, made from the corpus alone (the paper's
-    models can do both already), beside those of the warm start; the rules ask for one search and four words, not two
-    and ten, and the check adds the evidence of `noise` = 2 other proposals, not 4. check=False: without the check.
+    models can do both already), beside those of the warm start; the rules ask for four words, not ten, and for
+    `min_searches` searches, two in theirs; the check adds the evidence of `noise` = 2 other proposals, not 4.
+    check=False: without the check.
     fixed_proposer: the proposer is not trained.
     """
     term = clipped_ratio(high=clip_high)
@@ -111,7 +113,7 @@ def ssp(
     )
     play_stage = Stage(
         name="play",
-        select=propose_check_solve(check=check, noise=noise),
+        select=propose_check_solve(check=check, noise=noise, min_searches=min_searches),
         programs={"main": search_agent(), "propose": propose(), "check": from_evidence()},
         reward=(proposer_and_solver(),),
         credit=(per_trajectory(), norm(singleton="raw")),
@@ -389,9 +391,12 @@ async def shown(*, request: RolloutRequest, rollout: RolloutContext) -> str:
     return request.task.data[0]
 
 
+TAUGHT = 480
+PLAY = {"min_searches": 2, "sft_steps": TAUGHT}  # a question of one search teaches nothing of those of two and three
+
 ssp.claim = Claim(
     (
-        premise("late:reward/valid", "self", 0.3, fails_at=0.1),  # there are new questions, so there is play
+        premise("late:reward/valid", "self", 0.1, fails_at=0.02),  # there are new questions, so there is play
         premise("accuracy", "taught", 0.9, relation="<", fails_at=0.95),  # and something left to learn by it
         mechanism("late:reward/true", "self", "no_check", by=0.02, fails_at=1.0),  # what the check is for
         mechanism("late:reward/hard", "self", 0.02, fails_at=0.0),  # questions neither trivial
@@ -401,12 +406,13 @@ ssp.claim = Claim(
         outcome("accuracy", "self", "no_check", by=0.02, fails_at=0.99),
     ),
     arms={
-        "taught": ("ssp", {}, {"steps": TEACH_STEPS}),
-        "fixed": ("ssp", {"fixed_proposer": True}),
-        "no_check": ("ssp", {"check": False}),
+        "taught": ("ssp", PLAY, {"steps": TAUGHT}),
+        "fixed": ("ssp", {**PLAY, "fixed_proposer": True}),
+        "no_check": ("ssp", {**PLAY, "check": False}),
     },
-    regime="search",
-    settings={"steps": TEACH_STEPS + 60, "eval_every": 0},
+    args=PLAY,
+    regime="search_hops",
+    settings={"steps": TAUGHT + 100, "eval_every": 50},
     idea=("play.update", "play.select"),
     differs={"settings.steps": "`taught` ends where the others begin to play: all of them are taught alike"},
     because="a proposer that is rewarded for its solver's failures on questions with evidence keeps its questions at"
