@@ -203,8 +203,8 @@ async def calibrated(
     return {"reward": out}
 
 
-# With the published reward alone a policy that can sample wrong answers learns to give them, with confidence 0.
-PPO = {"minibatches": 1, "critic_epochs": 4, "sft_steps": 30, "accuracy": 1.0}
+# The supervised stage is long enough for a reflection to say what the confidence follows from.
+PPO = {"minibatches": 1, "critic_epochs": 4, "sft_steps": 60, "sft_epochs": 4}
 
 sayself.claim = Claim(
     (
@@ -216,16 +216,17 @@ sayself.claim = Claim(
         ),
         outcome("late:reward/brier", "self", "linear", by=0.1, relation="<", scale="ratio", fails_at=0.0),
         outcome("late:reward/brier", "self", "no_rationale", by=0.05, relation="<", scale="ratio", fails_at=0.0),
+        # the published reward pays nothing for being right: a wrong answer of confidence 0 is worth as much
         outcome("accuracy", "self", "start", by=0.03, relation=">=", fails_at=1.0),
-        outcome("accuracy", "as_published", "start", by=0.03, relation=">=", fails_at=1.0),
+        outcome("accuracy", "accurate", "start", by=0.03, relation=">=", fails_at=1.0),
     ),
     arms={
         "linear": ("sayself", {**PPO, "rule": "linear"}),
         "no_rationale": ("sayself", {**PPO, "rationale": False}),
-        "as_published": ("sayself", {**PPO, "accuracy": 0.0}),
+        "accurate": ("sayself", {**PPO, "accuracy": 1.0}),
     },
     args=PPO,
-    settings={"steps": 90},
+    settings={"steps": 120},
     regime="steep",  # from trivial to hopeless, so that there is something to be unsure of
     idea=("main.reward*", "main.program*", "reflect.program*"),
     because="the expected reward is largest where the confidence is the chance of being right",
