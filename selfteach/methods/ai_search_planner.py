@@ -155,6 +155,7 @@ ai_search_planner.claim = Claim(
     },
     args={"alpha": 0.4, **WHOLE},
     regime="search_hops",
+    settings={"eval_every": 12},
     idea=("main.program", "main.reward", "decode"),
     because="to plan is learned beside what answers, and the price of a search says how much of it is worth while",
 )

@@ -161,6 +161,7 @@ carr.claim = Claim(
         "ungated": ("carr", {"gated": False}),
     },
     regime="search_cited",
+    settings={"eval_every": 12},
     idea=("main.reward",),
     because="among right answers those are worth more whose evidence is named, and a wrong one is never worth anything",
 )

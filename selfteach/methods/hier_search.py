@@ -260,6 +260,7 @@ hier_search.claim = Claim(
         "untrained": ("hier_search", {"low_steps": 0, **ALONE}),
     },
     regime="search_sources",
+    settings={"eval_every": 12},
     idea=("local", "local.*", "web", "web.*", "planner", "planner.*", "main", "main.*", "decode", "models", "weights"),
     because="each agent learns its own source, and the planner sees what they found and not what they say",
 )

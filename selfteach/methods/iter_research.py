@@ -136,6 +136,7 @@ iter_research.claim = Claim(
     arms={"undiscounted": ("iter_research", {"gamma": 1.0})},
     args={"gamma": 0.9},
     regime="search_rounds",
+    settings={"eval_every": 12},
     idea=("main.reward",),
     because="of two ways to the same answer the one with fewer rounds is worth more in every round that they share",
 )

@@ -131,6 +131,7 @@ r1_searcher.claim = Claim(
     ),
     arms={"one_stage": ("r1_searcher", {"invoke_steps": 0}), "exact": ("r1_searcher", {"f1": False})},
     regime="seldom_searched",
+    settings={"eval_every": 12},
     idea=("invoke", "invoke.*", "main.reward"),
     because="an agent that hardly ever searches is not taught to by its answers; paid for searching, it does",
 )

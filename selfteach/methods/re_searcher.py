@@ -151,6 +151,7 @@ re_searcher.claim = Claim(
     ),
     arms={"no_reflection": ("re_searcher", {"format": 0.0, "reflection": 0.0})},
     regime="search_fragile",
+    settings={"eval_every": 12},
     idea=("main.reward",),
     because="an agent that knows what it looks for, and whether it found it, is not led astray by what it finds",
 )

@@ -140,6 +140,7 @@ router_r1.claim = Claim(
     },
     args={"alpha": 0.5, **WHOLE},
     regime="search_experts",
+    settings={"eval_every": 12},
     idea=("main.reward",),
     because="an expert that knows as much for less is worth more, and what is cheap follows what is asked of late",
 )

@@ -141,6 +141,7 @@ s3.claim = Claim(
     },
     args=WHOLE,
     regime="search_noisy",
+    settings={"eval_every": 12},
     idea=("main.program", "main.reward", "main.select", "probe", "probe.*", "decode"),
     because="what is learned is to find and choose documents, which any generator can answer from",
 )

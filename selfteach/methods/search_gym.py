@@ -140,6 +140,7 @@ search_gym.claim = Claim(
     },
     args={"facts": 1},
     regime="search_gym",
+    settings={"eval_every": 12},
     idea=("basic", "basic.*", "main.select"),
     because="what is never rewarded wrongly can be built up, from one search to many",
 )

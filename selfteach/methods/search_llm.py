@@ -160,6 +160,7 @@ search_llm.claim = Claim(
         "bottom_line": ("search_llm", {"behaviour": 0.0}),
     },
     regime="search_cited",
+    settings={"eval_every": 12},
     idea=("main.reward",),
     because="behaviour is paid only where the bottom line is kept, so that neither is had at the other's cost",
 )

@@ -208,6 +208,7 @@ search_r2.claim = Claim(
         "no_density": ("search_r2", {"density": 0.0}),
     },
     regime="search_refined",
+    settings={"eval_every": 12},
     equal="tokens",
     idea=("main.program", "main.reward"),
     because="what was done well before the first wrong step is kept, and only the rest is done anew",
