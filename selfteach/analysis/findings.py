@@ -68,6 +68,17 @@ FINDINGS = (
         ),
     ),
     Finding(
+        "Of what a model makes better by its own words, what it also finds right is worth learning.",
+        "SELF translates, judges its translation word by word, translates again, and learns what a second judgement"
+        " finds nothing wrong with: {a} points in three rounds without a label. It is ahead of the same without that"
+        " second judgement ({b} points), and far ahead of learning what its answers have a majority for ({c}).",
+        (
+            Figure("self_evolution", "accuracy", "self", "start"),
+            Figure("self_evolution", "accuracy", "self", "unfiltered"),
+            Figure("self_evolution", "accuracy", "self", "voted"),
+        ),
+    ),
+    Finding(
         "A model that learned to search itself can search an engine.",
         "SSRL is above direct answers ({a} points) and above thinking ({b}) at equal tokens, and an engine in the place"
         " of its memory adds to that without training ({c}). The two parts that its authors credit, the mask over"
