@@ -452,11 +452,6 @@ rule_only.claim = Claim(
     arms={"judge": "grpo"},
     args={"rule": "names"},
     regime="worded",
-    first_seed=300,
-    corrected=(
-        "on seeds 200 to 207 half of the answers were sentences, and the rule missed one right answer in twenty: does "
-        "not hold here"
-    ),
     idea=("main.reward",),
     because="a rule that rejects right answers of another form pays for its form beside the answer, and learns slower",
 )

@@ -54,8 +54,6 @@ def soft_rlvr(
     return with_verifier(base, warmup_minibatches, warmup_lr, noise=teacher_noise, question=question)
 
 
-DISTILLED = {"teacher_noise": 0.1, "beta": 0.0, "warmup_minibatches": 1500}
-
 soft_rlvr.claim = Claim(
     (
         premise("early:reward/rule_misses", "self", 0.2, fails_at=0.1),  # answers are free in form
@@ -67,11 +65,11 @@ soft_rlvr.claim = Claim(
         outcome("accuracy", "self", "judge", by=0.02, relation="~", fails_at=0.5),
         outcome("accuracy", "self", "hard", by=0.01, fails_at=0.995),
     ),
-    args=DISTILLED,
+    args={"soft": True, "teacher_noise": 0.1, "beta": 0.0},
     arms={
         "rule_only": ("rule_only", {"rule": "names"}),
         "judge": "grpo",
-        "hard": ("soft_rlvr", {**DISTILLED, "soft": False}),
+        "hard": ("soft_rlvr", {"soft": False, "teacher_noise": 0.1, "beta": 0.0}),
     },
     regime="worded",
     idea=("distil", "main.reward", "models", "weights"),

@@ -59,21 +59,20 @@ tinyv.claim = Claim(
         # the rule rejects a fifth of what is right, at least
         premise("early:reward/rule_misses", "self", 0.2, fails_at=0.1),
         # the verifier finds most of these, and is not fooled
-        mechanism("mean:reward/verifier_misses", "self", 0.4, relation="<", fails_at=1.0),
-        mechanism("mean:reward/verifier_fooled", "self", 0.2, relation="<", fails_at=1.0),
+        mechanism("mean:reward/verifier_misses", "self", 0.2, relation="<", fails_at=1.0),
+        mechanism("late:reward/verifier_fooled", "self", 0.1, relation="<", fails_at=1.0),
         outcome("auc", "self", "rule_only", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "rule_only", by=0.02, fails_at=0.99),
         # as good as one who knows the truth
         outcome("accuracy", "self", "judge", by=0.02, relation="~", fails_at=0.5),
     ),
-    args={"mode": "addon", "beta": 0.0, "warmup_minibatches": 1500},
-    arms={"rule_only": ("rule_only", {"rule": "names"}), "judge": "grpo"},
+    args={"mode": "addon", "beta": 0.0},
+    arms={
+        "rule_only": ("rule_only", {"rule": "names"}),
+        "judge": "grpo",
+        "alone": ("tinyv", {"mode": "only", "beta": 0.0}),
+    },
     regime="worded",
-    first_seed=300,
-    corrected=(
-        "on seeds 200 to 207 half of the answers were sentences, of which the rule rejected just the fifth that the "
-        "premise asks for, and a verifier that had learned a third as long missed a third of what is right"
-    ),
     idea=("distil", "main.reward", "models", "weights"),
     because="what a rule rejects for its form is paid for all the same, so that no group is without its right answers",
 )
