@@ -135,7 +135,7 @@ FINDINGS = (
     Finding(
         "Paid for calibration alone, a policy gets it by being wrong.",
         "SaySelf's reward is as high for a wrong answer of confidence 0 as for a right one of confidence 1. It lowers"
-        " the Brier score (by {a} in training, {b} against a linear rule), and right answers with it ({c} points).",
+        " the Brier score ({a} in training, {b} against a linear rule), and right answers with it ({c} points).",
         (
             Figure("sayself", "late:reward/brier", "self", "early:reward/brier of self"),
             Figure("sayself", "late:reward/brier", "self", "linear"),
