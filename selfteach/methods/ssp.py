@@ -63,7 +63,7 @@ def ssp(
     check: bool = True,
     fixed_proposer: bool = False,
     noise: int = 2,
-    min_searches: int = 1,
+    searches: int = 1,
     sft_steps: int = TEACH_STEPS,
     beta: float = 0.01,
     clip_high: float = 0.285,
@@ -78,7 +78,7 @@ def ssp(
     and on the solver's tokens; retrieved text has no loss. Chosen here, for tiny models: a first stage of `sft_steps`
     steps trains on demonstrations of proposing and of answering from evidence, made from the corpus alone (the paper's
     models can do both already), beside those of the warm start; the rules ask for four words, not ten, and for
-    `min_searches` searches, two in theirs; the check adds the evidence of `noise` = 2 other proposals, not 4.
+    `searches` searches, two in theirs; the check adds the evidence of `noise` = 2 other proposals, not 4.
     check=False: without the check.
     fixed_proposer: the proposer is not trained.
     """
@@ -113,7 +113,7 @@ def ssp(
     )
     play_stage = Stage(
         name="play",
-        select=propose_check_solve(check=check, noise=noise, min_searches=min_searches),
+        select=propose_check_solve(check=check, noise=noise, min_searches=searches),
         programs={"main": search_agent(), "propose": propose(), "check": from_evidence()},
         reward=(proposer_and_solver(),),
         credit=(per_trajectory(), norm(singleton="raw")),
@@ -391,8 +391,8 @@ async def shown(*, request: RolloutRequest, rollout: RolloutContext) -> str:
     return request.task.data[0]
 
 
-TAUGHT = 480
-PLAY = {"min_searches": 2, "sft_steps": TAUGHT}  # a question of one search teaches nothing of those of two and three
+TAUGHT = 1200
+PLAY = {"searches": 2, "sft_steps": TAUGHT}  # a question of one search teaches nothing of those of two and three
 
 ssp.claim = Claim(
     (
@@ -413,6 +413,11 @@ ssp.claim = Claim(
     args=PLAY,
     regime="search_hops",
     settings={"steps": TAUGHT + 100, "eval_every": 50},
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 all were taught for 480 steps, after which one proposal in eight is valid, hardly more "
+        "than the premise asks for: not tested here, and 51 points more than taught"
+    ),
     idea=("play.update", "play.select"),
     differs={"settings.steps": "`taught` ends where the others begin to play: all of them are taught alike"},
     because="a proposer that is rewarded for its solver's failures on questions with evidence keeps its questions at"
