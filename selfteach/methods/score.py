@@ -218,7 +218,7 @@ def _answer(tree: Tree, node: int, context: RewardContext) -> str:
 
 score.claim = Claim(
     (
-        # to be asked again is no help at the start, and trained naively it stays so
+        # to be asked again is little help at first, and none in the end, where both attempts are trained alike
         premise("early:reward/gain", "plain", 0.1, relation="<", fails_at=0.15),
         premise("late:reward/gain", "plain", 0.05, relation="<", fails_at=0.1),
         mechanism("late:reward/gain", "self", "plain", by=0.05, fails_at=1.0),

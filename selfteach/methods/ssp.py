@@ -79,8 +79,7 @@ def ssp(
     steps trains on demonstrations of proposing and of answering from evidence, made from the corpus alone (the paper's
     models can do both already), beside those of the warm start; the rules ask for four words, not ten, and for
     `searches` searches, two in theirs; the check adds the evidence of `noise` = 2 other proposals, not 4.
-    check=False: without the check.
-    fixed_proposer: the proposer is not trained.
+    check=False: without the check. fixed_proposer: the proposer is not trained.
     """
     term = clipped_ratio(high=clip_high)
     proposer, solver = (

@@ -6,6 +6,9 @@ from ..core.claim import premise
 from ..core.regime import Regime, regime
 from .digits import BATCH, RUN, SEARCH, WARM, beginnings, ways
 
+# A guess is right once in ten times.
+GUESSES = premise("accuracy", "baseline", 0.25, relation="<", fails_at=0.4)
+
 
 @regime
 def second_attempts() -> Regime:
@@ -42,7 +45,7 @@ def drafted() -> Regime:
         search=SEARCH,
         admits="failure",
         shows="rewarded for answers alone, a policy learns to guess in place of saying how far it came",
-        failure=premise("accuracy", "baseline", 0.25, relation="<", fails_at=0.4),
+        failure=GUESSES,
     )
 
 
@@ -61,5 +64,5 @@ def rounds() -> Regime:
         search=SEARCH,
         admits="failure",
         shows="rewarded for what one round answers, a policy learns to guess, where no round can end the sum",
-        failure=premise("accuracy", "baseline", 0.25, relation="<", fails_at=0.4),
+        failure=GUESSES,
     )
