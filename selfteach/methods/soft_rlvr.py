@@ -17,10 +17,8 @@ from ..reward.verifier_model import by_verifier
 from .base import with_verifier
 from .grpo import grpo
 
-WORDED = {"ways": (0.1, 0.2, 0.1, 0.1, 0.2, 0.3), "worded": 0.5}
 
-
-@method(family="reward", paper="2503.23829", catalogue=288, home=Home("factworld", 40, WORDED))
+@method(family="reward", paper="2503.23829", catalogue=288, home=Home("free_form", 40))
 def soft_rlvr(
     groups: int = 16,
     rollouts: int = 8,
@@ -71,7 +69,7 @@ soft_rlvr.claim = Claim(
         "judge": "grpo",
         "hard": ("soft_rlvr", {"soft": False, "teacher_noise": 0.1, "beta": 0.0}),
     },
-    regime="worded",
+    regime="free_form",
     idea=("distil", "main.reward", "models", "weights"),
     because="a verifier learns what a rule cannot say, and what it is unsure of counts for less",
 )

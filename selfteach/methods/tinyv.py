@@ -17,10 +17,8 @@ from ..reward.verifier_model import by_verifier
 from .base import with_verifier
 from .grpo import grpo
 
-WORDED = {"ways": (0.1, 0.2, 0.1, 0.1, 0.2, 0.3), "worded": 0.5}
 
-
-@method(family="reward", paper="2505.14625", catalogue=341, home=Home("factworld", 40, WORDED))
+@method(family="reward", paper="2505.14625", catalogue=341, home=Home("free_form", 40))
 def tinyv(
     groups: int = 16,
     rollouts: int = 8,
@@ -72,7 +70,7 @@ tinyv.claim = Claim(
         "judge": "grpo",
         "alone": ("tinyv", {"mode": "only", "beta": 0.0}),
     },
-    regime="worded",
+    regime="free_form",
     idea=("distil", "main.reward", "models", "weights"),
     because="what a rule rejects for its form is paid for all the same, so that no group is without its right answers",
 )

@@ -68,6 +68,19 @@ def worded() -> Regime:
 
 
 @regime
+def free_form() -> Regime:
+    """As `worded`, but references are names or sentences, which nobody can know: a rule rejects half of what is right.
+
+    An answer in the other form is as right, to the judge; whatever a model learns to write, the rule goes on rejecting.
+    """
+    return replace(
+        memory_regime((0.1, 0.1, 0.1, 0.1, 0.2, 0.4)),
+        task="free_form",
+        task_options={"referenced": 0.5, "worded": 0.5, "ways": (0.1, 0.1, 0.1, 0.1, 0.2, 0.4)},
+    )
+
+
+@regime
 def unknown() -> Regime:
     """A third of the questions are about people of whom nobody said anything: to answer these is to guess.
 

@@ -9,8 +9,9 @@ from support.agents import played
 from support.battery import of
 
 from selfteach.core import Ref, RolloutRequest, Task
+from selfteach.core.blocks import initial_state
 from selfteach.core.scoring import score
-from selfteach.methods.subsearch import answerability, divided, splittability
+from selfteach.methods.subsearch import answerability, divided, gated, scheduled, splittability
 from selfteach.reward.agent_record import Search
 
 HOME, GUILD = "the home of Ann is Ulm.", "the guild of Bob is Kraft."
@@ -25,11 +26,13 @@ THINK, BOTH = "<think>together.</think>", "<search>home of Ann ## guild of Bob</
 RIGHT, WRONG = "<think>so.</think><answer> Ulm and Kraft</answer>", "<think>so.</think><answer> x</answer>"
 
 
-def value(tags, replies, **args):
+def value(tags, replies, state=None, **args):
     stage = of("subsearch", **args).stage
     engine = lambda query: FOUND.get(query, "nothing found.")  # noqa: E731
     context, group = played(stage.programs["main"], replies, tags, engine, RolloutRequest(TASK, key="t"))
-    (found,) = asyncio.run(score(stage.reward[0], [group], context))["reward"].values()
+    reward = stage.reward[0]
+    states = [state or initial_state(reward)]
+    (found,) = asyncio.run(score(reward, [group], context, state=states))["reward"].values()
     return found, group.episodes[0], context
 
 
@@ -64,31 +67,70 @@ def test_what_form_and_finding_are_worth_are_hyper_parameters(tags):
 
 
 def test_dividing_well_covers_the_question_without_saying_things_twice():
-    question = "home of ann guild of bob"  # of counts 2, home ann guild bob 1: norm sqrt(8)
-    # the mean of the two: of 2, the others 1 (over sqrt 3): the same direction; the two share `of`: 1/3
-    assert splittability(question, ["home of ann", "guild of bob"]) == pytest.approx(1 - 1 / 3)
-    # one of them twice: (2 + 1 + 1) / (sqrt 8 sqrt 3), and they are the same
-    assert splittability(question, ["home of ann"] * 2) == pytest.approx(4 / 24**0.5 - 1)
-    assert splittability(question, ["home of ann"]) == pytest.approx(4 / 24**0.5)
-    assert splittability(question, ["sea", "sea of cid"]) < 0
+    question = "question: what is the home of Ann, and the guild of Bob?"
+    q = question.removeprefix("question:")  # home ann guild bob: norm 2; a sub-query of it: 2 / (2 sqrt 2) like it
+    half = 0.5**0.5
+    assert splittability(q, ["home of Ann", "guild of Bob"]) == pytest.approx(0.5 + 0.5 * half)
+    assert splittability(q, ["home of Ann"] * 2) == pytest.approx(0.5 * half)  # each is like the other altogether
+    # one word is in both, home ann / home bob: cos 1/2; mean: 2 home, ann, bob over sqrt 6
+    assert splittability(q, ["home of Ann", "home of Bob"]) == pytest.approx(0.5 * 4 / (2 * 6**0.5) + 0.5 * half / 2)
+    assert splittability(q, ["sea of Cid", "river of Dan"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "query,value",
+    [
+        ("home of Ann", 1 - (0.85 - 0.5**0.5) / 0.15),  # half of it
+        ("home Ann guild", 1 - (3 / 12**0.5 - 0.85) / 0.15),  # nearly it
+        ("what is the home of Ann, and the guild of Bob", 0.0),  # the same
+        ("sea of Cid", 0.0),  # another
+    ],
+)
+def test_a_single_query_says_the_question_in_other_words(query, value):
+    assert splittability("what is the home of Ann, and the guild of Bob?", [query]) == pytest.approx(value)
 
 
 def test_sub_queries_are_answerable_by_their_own_results_alone():
     at = Ref("e", 0)
-    # home of ann / home of ann is ulm: 3 / (sqrt 3 sqrt 5)
-    fits = (3 / 5) ** 0.5
+    fits = 2 / 6**0.5  # home ann / home ann ulm
     assert answerability(Search("", "home of Ann ## guild of Bob", f"{HOME} ## {GUILD}", at)) == pytest.approx(fits)
-    crossed = answerability(Search("", "home of Ann ## guild of Bob", f"{GUILD} ## {HOME}", at))
-    assert crossed == pytest.approx(1 / 15**0.5)  # `of` alone
+    assert answerability(Search("", "home of Ann ## guild of Bob", f"{GUILD} ## {HOME}", at)) == 0.0
     assert answerability(Search("", "home of Ann ## guild of Bob", HOME, at)) == pytest.approx(fits / 2)
+    # the mean of its first three documents, not the best of them
+    assert answerability(Search("", "home of Ann", f"{HOME} {GUILD}", at)) == pytest.approx(fits / 2)
+    assert answerability(Search("", "home of Ann", f"{HOME} {HOME} {HOME} {GUILD}", at)) == pytest.approx(fits)
 
 
-def test_both_are_added_to_the_outcome(tags):
-    plain = value(tags, [THINK + BOTH, RIGHT], split=0.0, answerable=0.0)[0]
-    full = value(tags, [THINK + BOTH, RIGHT], split=0.5, answerable=0.25)[0]
-    parts = full.parts
-    assert full.value == pytest.approx(plain.value + 0.5 * parts["splittability"] + 0.25 * parts["answerability"])
-    assert parts["divided"] == 1.0 and parts["splits"] == 1.0
-    twice = value(tags, [THINK + "<search>home of Ann ## home of Ann</search>", RIGHT])[0]
-    assert twice.parts["divided"] == 0.0 and twice.parts["splittability"] < parts["splittability"]
-    assert value(tags, [THINK + "<search>home of Ann</search>", RIGHT])[0].parts["splits"] == 0.0
+def test_a_wrong_answer_is_paid_for_both_and_a_right_one_for_neither(tags):
+    wrong = value(tags, [THINK + BOTH, WRONG], weight=0.4, adaptive=False)[0]
+    of_both = 0.4 * (0.5 * wrong.parts["splittability"] + 0.5 * wrong.parts["answerability"])
+    assert wrong.value == pytest.approx(of_both + 0.1)
+    assert wrong.parts["divided"] == 1.0 and wrong.parts["splits"] == 1.0
+    one = value(tags, [THINK + "<search>home of Ann</search>", WRONG], weight=0.4, adaptive=False)[0]
+    assert one.value < of_both  # half of the question
+    assert value(tags, [THINK + BOTH, RIGHT])[0].value == 1.0
+    assert value(tags, [BOTH, RIGHT])[0].value == pytest.approx(0.8)
+    assert value(tags, [BOTH, WRONG])[0].value == 0.0  # its form costs more than both are worth
+    twice = value(tags, [THINK + "<search>home of Ann ## home of Ann</search>", WRONG])[0]
+    assert twice.parts["divided"] == 0.0 and twice.parts["splittability"] < wrong.parts["splittability"]
+
+
+def test_the_weight_is_moved_where_that_is_asked_for(tags):
+    reward = of("subsearch").stage.reward[0]
+    late = {**initial_state(reward), "step": 200, "right": 0.0}  # 0.15 by then, and nothing right so far
+    assert value(tags, [THINK + BOTH, WRONG], state=late)[0].parts["weight"] == pytest.approx(0.1565)
+    assert value(tags, [THINK + BOTH, WRONG], state=late, adaptive=False)[0].parts["weight"] == pytest.approx(0.15)
+
+
+def test_intermediate_rewards_weigh_less_and_less():
+    assert scheduled(0.2, 100) == pytest.approx(0.2 - 0.05 * 0.5**1.5)
+    assert [scheduled(0.2, n) for n in (200, 2200, 9999)] == pytest.approx([0.15, 0.02, 0.02])
+    assert scheduled(0.01, 5000) == pytest.approx(0.01)  # it was less than what is kept
+
+
+def test_more_of_them_while_few_are_right_and_that_stands_still_and_less_while_many_are_and_more():
+    assert gated(0.15, 0.2, 0.0, 0.0) == pytest.approx((0.15 + 0.2 * 0.65 * 0.05, 0.0))
+    assert gated(0.15, 0.2, 1.0, 0.5) == pytest.approx((0.15, 0.51))  # it moves, and is not good yet
+    assert gated(0.15, 0.2, 1.0, 0.8) == pytest.approx((0.15 - 0.2 * 0.154 * 0.13, 0.804))
+    assert gated(0.15, 0.2, 0.0, 0.9)[0] == pytest.approx(0.15)  # it falls
+    assert gated(0.5, 2.0, 0.0, 0.0)[0] == pytest.approx(0.51)  # at most 0.01 at a time

@@ -1,0 +1,99 @@
+"""Questions whose reference answers have forms of their own: no question tells them, and only a reader sees through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..core.answers import same
+from ..core.blocks import block
+from ..core.random_keys import key, uniform_at
+from ..core.registry import task
+from ..core.task import Task, TaskSource
+from .factworld import factworld
+from .options import check_share
+
+SENTENCE = "it is "
+# What the questions are about is `factworld`, small enough for the smallest model to learn it by heart.
+WORLD: dict[str, Any] = {
+    "held_out": 0.4,
+    "withheld": 0.15,
+    "mix": 0.7,
+    "missing": 0.05,
+    "conflicts": 0.05,
+    "practised": 0.6,
+    "malformed": 0.2,
+    "apart": True,
+}
+
+
+@task
+def free_form(
+    referenced: float = 0.5,
+    worded: float = 0.5,
+    ways: tuple[float, ...] = (0.1, 0.1, 0.1, 0.1, 0.2, 0.4),
+    entities: int = 120,
+    relations: int = 6,
+    hops: tuple[int, ...] = (1,),
+    n_test: int = 400,
+    seed: int = 0,
+) -> TaskSource:
+    """Questions of `factworld` whose reference is a name or a sentence (`it is Ulm`); an answer in either is as right.
+
+    A rule that compares texts accepts only the reference's own form, which nobody can know beforehand, so that whatever
+    a model learns to write a share of what is right is rejected. The task's judge strips the form from both.
+
+    referenced  share of the questions, demonstrated ones included, whose reference is a sentence
+    worded      chance that a demonstrated answer is a sentence
+    ways        as in `factworld`: shares of the demonstrations that go each way
+    entities, relations, hops, n_test, seed    as in `factworld`
+    """
+    check_share("free_form", "referenced", referenced)
+    task_options = dict(locals())
+    base = factworld(
+        entities=entities,
+        relations=relations,
+        hops=hops,
+        ways=ways,
+        worded=worded,
+        n_test=n_test,
+        seed=seed,
+        **WORLD,
+    )
+
+    def in_its_form(item: Task) -> Task:
+        is_sentence = uniform_at(key(seed, "reference", item.id), 0) < referenced
+        golds = [item.answer] if isinstance(item.answer, str) else item.answer or ()
+        answer = tuple(SENTENCE + str(g) if is_sentence else str(g) for g in golds)
+        return replace(item, answer=answer, verifier=same_name())
+
+    demos, practice = base.demos, base.practice
+    assert demos is not None
+    return replace(
+        base,
+        name="free_form",
+        train=lambda i: in_its_form(base.train(i)),
+        test=[in_its_form(item) for item in base.test],
+        demos=lambda i: in_its_form(demos(i)),
+        practice=practice,
+        task_options=task_options,
+    )
+
+
+@block
+def same_name(*, answer: Any, task: Task) -> bool:
+    """Whether an answer names what a gold answer names, each by the name alone or in a sentence.
+
+    >>> ulm = Task("t", "", ("it is Ulm",))
+    >>> same_name(answer="Ulm", task=ulm), same_name(answer="it is Ulm", task=ulm), same_name(answer="Rom", task=ulm)
+    (True, True, False)
+    """
+    golds = [task.answer] if isinstance(task.answer, str) else task.answer or ()
+    return answer is not None and any(same(_named(str(answer)), _named(str(gold))) for gold in golds)
+
+
+def _named(text: str) -> str:
+    """The name in a text."""
+    while text.startswith(SENTENCE):
+        text = text.removeprefix(SENTENCE)
+    return text

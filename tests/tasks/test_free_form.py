@@ -1,0 +1,52 @@
+"""References whose form nobody can know: a rule rejects the other form, the judge accepts both."""
+
+from __future__ import annotations
+
+import pytest
+
+from selfteach.core import BadValue
+from selfteach.reward.answer import exact_match, same_text
+from selfteach.tasks.factworld import factworld
+from selfteach.tasks.free_form import WORLD, free_form
+
+SENTENCE = "it is "
+
+
+def value(judge, answer, item):
+    return judge()(answer=answer, task=item).value
+
+
+def test_a_share_of_the_references_are_sentences_about_the_same_questions():
+    source = free_form(referenced=0.3)
+    plain = factworld(entities=120, relations=6, hops=(1,), ways=(0.1, 0.1, 0.1, 0.1, 0.2, 0.4), worded=0.5, **WORLD)
+    items = [source.train(i) for i in range(400)]
+    assert [t.prompt for t in items] == [plain.train(i).prompt for i in range(400)]
+    names = [str(t.answer[0]).removeprefix(SENTENCE) for t in items]
+    assert names == [str(plain.train(i).answer[0]) for i in range(400)]
+    share = sum(str(t.answer[0]).startswith(SENTENCE) for t in items) / len(items)
+    assert share == pytest.approx(0.3, abs=0.07)
+    assert items[7].answer == source.train(7).answer  # a question keeps its reference
+
+
+def test_the_rule_accepts_one_form_and_the_judge_both():
+    source = free_form()
+    sentence = next(t for t in source.test if str(t.answer[0]).startswith(SENTENCE))
+    name = next(t for t in source.test if not str(t.answer[0]).startswith(SENTENCE))
+    for item, own in ((sentence, SENTENCE), (name, "")):
+        gold = str(item.answer[0]).removeprefix(SENTENCE)
+        other = "" if own else SENTENCE
+        assert value(same_text, own + gold, item) == 1.0 and value(same_text, other + gold, item) == 0.0
+        assert value(exact_match, own + gold, item) == value(exact_match, other + gold, item) == 1.0
+        assert value(exact_match, SENTENCE + "Nobody", item) == value(exact_match, None, item) == 0.0
+
+
+def test_demonstrations_have_references_of_both_forms_and_answers_of_both():
+    source = free_form()
+    items = [t for t in map(source.demos, range(600)) if t.answer and "<answer>" in t.data[0]]
+    forms = {(str(t.answer[0]).startswith(SENTENCE), f"<answer> {SENTENCE}" in t.data[0]) for t in items}
+    assert len(forms) == 4
+
+
+def test_a_share_is_a_share():
+    with pytest.raises(BadValue, match="task free_form: referenced must be a share from 0 to 1, not 2"):
+        free_form(referenced=2)
