@@ -3,7 +3,7 @@
 The agent states a goal before each search, and after it says whether the result met that goal; what it says there is
 rewarded against a judge.
 
-    R = answer + 0.1 format + 0.2 reflection,   reflection = share of the verdicts that the judge shares
+    R = EM (1 - 0.2 (1 - F)) + (1 - EM) 0.2 F + 0.1 V,    F form,    V = share of the verdicts that the judge shares
 """
 
 from __future__ import annotations
@@ -46,21 +46,24 @@ def re_searcher(
     groups: int = 48,
     rollouts: int = 5,
     turns: int = 4,
-    format: float = 0.1,
-    reflection: float = 0.2,
+    format: float = 0.2,
+    reflection: float = 0.1,
     beta: float = 0.001,
 ) -> Method:
     """Search-R1 that states a goal before each search and says after it whether the goal was met, rewarded for both.
 
-        R = answer + format F + reflection V
+        R = EM (1 - format (1 - F)) + (1 - EM) format F + reflection V
         F   1 where every search has a goal before it and a verdict after it, and the form is right; else 0
-        V   the share of the verdicts that a judge shares; 0 where F is
+        V   the share of the verdicts that a judge shares, in whatever form; 0 without any
 
-    Fu et al. 2025, from second-hand descriptions: the paper's weights are not known here, 0.1 and 0.2 are chosen, as is
-    that a verdict counts only in a valid form. Its judge is a language model that sees goal and result; here it is the
-    task's own judge `states` (whether the result states the fact that the goal names), or, in a task without one,
-    whether a gold answer is in the result. Its tags <query> and <learnings> are <search> and <information> here. The
-    decoder `perturbed` leaves a word out of the first query, as the paper's study of fragile search does.
+    Fu et al. 2025, section 4.3: answer and form as in Search-R1's structured reward, to which the share of right
+    reflections is added. Whether an episode without a search is well formed they leave open; here it is, and has no V.
+    Their judge is a language model that sees goal, result and verdict; here it is the task's own judge `states`
+    (whether the result states the fact that the goal names), or, in a task without one, whether a gold answer is in the
+    result. Their tags <query>, in which the goal stands too, and <learnings> are <search> and <information> here, and
+    the goal stands before. A supervised stage on 1,000 trajectories precedes theirs; here the run's own start does.
+    The decoder `perturbed` leaves a word out of the first query, one of the three changes in the paper's study of
+    fragile search.
     """
     engine = search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta)
     return engine.replace(reward=(goals_and_reflections(format=format, reflection=reflection),)).override(
@@ -75,8 +78,8 @@ def goals_and_reflections(
     answer: Any,
     task: Task,
     context: RewardContext,
-    format: float = 0.1,
-    reflection: float = 0.2,
+    format: float = 0.2,
+    reflection: float = 0.1,
 ) -> Score:
     """Exact match, the form of goals and verdicts, and whether the judge shares the verdicts (see `re_searcher`).
 
@@ -95,7 +98,8 @@ def goals_and_reflections(
     shared = [v.accepted == goal_met(v, task) for v in verdicts]
     if shared:
         parts["reflection"] = sum(shared) / len(shared)
-    value = float(is_right) + (0.0 if why else format + reflection * parts.get("reflection", 0.0))
+    outcome_and_form = (1.0 - format * bool(why)) if is_right else format * (not why)
+    value = outcome_and_form + reflection * parts.get("reflection", 0.0)
     return Score(value, parts, why)
 
 

@@ -5,7 +5,7 @@ There the episode is cut, and the actor does the rest anew. Both roles learn fro
 where the answer is right.
 
     q(y) = accept(y) pi(y) + sum_y' (1 - accept(y')) pi(y') cut(k | y') pi(y | y'_{<k})
-    R    = EM (1 + density D),   D = documents found that support the answer / documents found
+    R    = EM (1 + density D),   D = searches that bring new evidence / searches                      equation 16
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..core import (
     premise,
 )
 from ..core.tagged_text import last_between
-from ..reward.agent_record import Search, documents_found, facts_of, searches_of
+from ..reward.agent_record import Search, facts_of, searches_of
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, append_information, search_agent, search_on, self_search
 from .search_r1 import search_r1
@@ -56,18 +56,21 @@ def search_r2(
 ) -> Method:
     """Search-R1 whose episodes are read, cut at the step that went wrong first, and gone on with from there.
 
-        R = EM (1 + density D),   D = documents found that support the answer / documents found
+        R = EM (1 + density D),   D = searches that bring new evidence / searches
 
-    He et al. 2026, from their abstract and descriptions of it; no code was released. Up to `revisions` times the model
-    reads question and episode and says <judge> Yes</judge>, which accepts it, or <judge> No</judge><cut> k</cut>, which
-    cuts it before its k-th step (a search, or the answer); a k that is no step accepts. Their discriminator compares a
-    probability of accepting with a threshold; here the verdict is sampled, so an episode is accepted with just that
-    probability (in greedy evaluation, above one half). What is learned of a question are the last version of each
-    episode and (`joint`) each verdict, all by the last version's reward. Their judge of documents is a language model;
-    here a document supports the answer where it states a fact of the question's chain.
+    He et al. 2026; no code was released. Up to `revisions` times the model reads question and episode and says <judge>
+    Yes</judge>, which accepts it, or <judge> No</judge><cut> k</cut>, which cuts it before its k-th step (a search, or
+    the answer); a k that is no step accepts. Theirs revises where the log-probability of revising is above that of
+    accepting (appendix E); here the verdict is sampled, so an episode is accepted with just that probability (in greedy
+    evaluation, above one half, which is theirs). Theirs reads also what came to no answer. What is learned of a
+    question are the last version of each episode and (`joint`) each verdict, all by the last version's reward; that a
+    suffix which was cut off is not learned is a reading. Mean and deviation of a group count verdicts as members, where
+    theirs count an episode and what the refiner said of it as one. Their judge of evidence is a language model; here a
+    search brings evidence where its documents state a fact of the question's chain that none before it stated.
 
     trim: where an episode that was not accepted is cut: first, at its beginning (rejection sampling of whole episodes);
-    random, at any step. revisions=0, density=0: Search-R1. The decoder `search` has no refiner.
+    random, at any step. revisions=0, density=0: Search-R1. The decoder `search` has no refiner, as theirs when it
+    is deployed.
     """
     refined = actor_and_refiner(turns=turns, revisions=revisions, trim=trim, joint=joint)
     return (
@@ -174,9 +177,12 @@ def outcome_and_density(*, group: RolloutGroup, context: RewardContext, density:
 
 
 def supporting(searches: Sequence[Search], task: Task) -> float:
-    """The share of the documents found that state a fact of the question's chain; 0 where none was found."""
-    documents, facts = documents_found(searches), facts_of(task)
-    return sum(any(fact in d for fact in facts) for d in documents) / len(documents) if documents else 0.0
+    """The share of the searches that find a fact of the chain which none before them found; 0 without any search."""
+    known, useful = set[str](), 0
+    for s in searches:
+        new = {fact for fact in facts_of(task) if fact in s.found} - known
+        useful, known = useful + bool(new), known | new
+    return useful / len(searches) if searches else 0.0
 
 
 def first_wrong(searches: Sequence[Search], said: str, task: Task) -> int:
@@ -197,7 +203,9 @@ search_r2.claim = Claim(
         premise("late:reward/revised", "self", 0.1, fails_at=0.05),
         mechanism("late:reward/found", "self", "late:reward/chance of self", by=0.2, fails_at=0.85),
         mechanism("late:reward/answer", "self", "late:reward/drafted of self", by=0.03, fails_at=0.98),
+        # with the refiner, and without it, as it is deployed
         outcome("accuracy", "self", "search_r1", by=0.03, fails_at=0.98),
+        outcome("accuracy+search", "self", "accuracy of search_r1", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "whole", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "no_density", by=0.02, relation=">=", fails_at=1.0),
         outcome("late:reward/density", "self", "no_density", by=0.02, fails_at=0.99),

@@ -9,6 +9,7 @@ in training, and the share of noisy ones grows. The trained policy then uses a r
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from ..credit.composers import per_trajectory
 from ..curriculum.select import next_tasks
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import gold_answers, states_gold
 from ..reward.overlap import word_f1
 from ..rollout.search import RETRY, search_agent, self_search
 from ..rollout.single import read
@@ -55,7 +56,7 @@ def zerosearch(
     groups: int = 48,
     rollouts: int = 5,
     turns: int = 5,
-    noise_start: float = 0.25,
+    noise_start: float = 0.0,
     noise_end: float = 0.5,
     noise_steps: int = 60,
     base: float = 4.0,
@@ -70,13 +71,15 @@ def zerosearch(
         p_i = noise_start + (base^(i/m) - 1) / (base - 1) (noise_end - noise_start),   m = noise_steps
 
     Sun et al. 2025 and the released code: up to five turns, documents masked out of the loss, the F1 of the answer as
-    the reward, 0.25 to 0.5 in 203 steps, b = 4; the quality is drawn at each search. Their paper's default learner is
-    REINFORCE; its GRPO, with five rollouts, is taken here. The simulator's prompt has the word useful or noisy, the
+    the reward, b = 4, and the quality is drawn at each search. Noise goes from 0 to 0.5 in 203 steps, as in the code by
+    now (in the paper's appendix F to 0.75, to 0.25, or from 0.25 to 0.5, by the model). Their default learner is
+    REINFORCE; their GRPO, with five rollouts, is taken here. The simulator's prompt has the word useful or noisy, the
     question, its gold answer and the query, as theirs. It is the run's model, fine-tuned in a first stage of
-    `simulator_steps` steps on searches of the task's demonstrations: a useful document is what was found where that has
-    the answer, a noisy one another of the same subject (which does not answer the query), one document where they have
-    five; there a model judges which are useful, here a rule (`is_useful`). f1=False: exact match, which led
-    to long answers there. Evaluation is with the real engine; the decoder `simulated` has the simulator, without noise.
+    `simulator_steps` steps on the searches of the task's demonstrations: a useful document is what was found and led
+    on, a noisy one another of the same subject (which does not answer the query), one document where they have five;
+    there a model judges which are useful, here a rule (`is_useful`). f1=False: whether the answer contains a gold one,
+    which led to long answers there. Evaluation is with the real engine; the decoder `simulated` has the simulator,
+    without noise.
     """
     engine = search_agent(turns=turns, invalid=RETRY)
     teach = Stage(
@@ -96,7 +99,7 @@ def zerosearch(
         .replace(
             select=ever_noisier(start=noise_start, end=noise_end, steps=noise_steps, base=base, after=simulator_steps),
             programs={"main": engine.replace(answerer=simulated())},
-            reward=(word_f1() if f1 else exact_match(),),
+            reward=(word_f1() if f1 else contains_gold(),),
         )
         .override(
             weights={"simulator": WeightSpec()},
@@ -150,7 +153,7 @@ def ever_noisier(
     seed: int,
     step: int,
     state: int,
-    start: float = 0.25,
+    start: float = 0.0,
     end: float = 0.5,
     steps: int = 60,
     base: float = 4.0,
@@ -165,17 +168,22 @@ def ever_noisier(
 
 
 @block
-@stateful(int)
-def simulator_lessons(
-    *, n: int, finished_rounds: list[list[RolloutGroup]], source: TaskSource, seed: int, state: int
-) -> tuple[list[RolloutRequest], int]:
-    """Demonstrations for the simulator: the last searches of the task's demonstrations, a useful and a noisy document
-    in turn.
+def contains_gold(*, answer: Any, task: Task) -> float:
+    """Whether an answer contains a gold answer, whatever else it says (the released code's exact match)."""
+    return float(states_gold(answer, task))
 
-    Useful is what was found where it has the names of its query and the answer that the demonstration gives, whether
-    that is right or not: that it is copied from the prompt is what is to be learned, so that the simulator need not
-    know. Noisy is another document, of a thing that the query names where there is one. Raises BadValue for a task
-    without a corpus or without searches.
+
+@block
+@stateful(lambda: {"next": 0, "waiting": []})
+def simulator_lessons(
+    *, n: int, finished_rounds: list[list[RolloutGroup]], source: TaskSource, seed: int, state: dict[str, Any]
+) -> tuple[list[RolloutRequest], dict[str, Any]]:
+    """Lessons for the simulator: useful searches of the task's demonstrations, a useful and a noisy document in turn.
+
+    The answer is the one that the demonstration gives, whether that is right or not: that it is copied from the prompt
+    is what is to be learned, so that the simulator need not know it. Noisy is another document, of a thing that the
+    query names where there is one. State: which demonstration is next, and what is left of the last. Raises BadValue
+    for a task without a corpus or without searches.
     """
     if finished_rounds:
         return [], state
@@ -185,35 +193,48 @@ def simulator_lessons(
     by_title: dict[str, list[str]] = {}
     for document in documents:
         by_title.setdefault(document.title, []).append(document.text)
-    out, tried = list[RolloutRequest](), 0
+    at, waiting = int(state["next"]), [tuple(lesson) for lesson in state["waiting"]]
+    out, last = list[RolloutRequest](), at + 100 * n
     while len(out) < n:
-        item, tried = source.demos(state), tried + 1
-        state += 1
-        if tried > 100 * n:
-            raise BadValue(f"task {source.name}: its demonstrations hardly ever search; take one where they do")
-        text = item.prompt + str(item.data[0]) if isinstance(item.prompt, str) else ""
-        given, searches = last_between(text, "answer", ""), SEARCHED.findall(text)
-        if not searches or not is_useful(searches[-1][1], searches[-1][0], given):
+        if not waiting:
+            if at == last:
+                raise BadValue(f"task {source.name}: its demonstrations hardly ever search; take one where they do")
+            waiting, at = useful_searches(source.demos(at)), at + 1
             continue
-        query, written = searches[-1]
+        question, answer, query, written = waiting.pop(0)
         kind = (USEFUL, NOISY)[len(out) % 2]
         if kind == NOISY:
             related = [d for name in names_in(query) for d in by_title.get(name, [])]
-            draw = random_keys.generator(seed, "simulator", state)
+            draw = random_keys.generator(seed, "simulator", at, len(waiting))
             written = _another(written, related, [d.text for d in documents], draw)
-        question = Task(item.id, text.partition("<")[0], given)
-        prompt = simulator_prompt(kind, question, query)
-        out.append(RolloutRequest(Task(f"simulator/{state}", prompt, data=(f" {written}",)), 1))
-    return out, state
+        prompt = simulator_prompt(kind, Task("", question, answer), query)
+        out.append(RolloutRequest(Task(f"simulator/{at}/{len(waiting)}", prompt, data=(f" {written}",)), 1))
+    return out, {"next": at, "waiting": waiting}
 
 
-def is_useful(document: str, query: str, given: str) -> bool:
-    """Whether a document has the names of a query, and an answer.
+def useful_searches(demo: Task) -> list[tuple[str, str, str, str]]:
+    """(question, answer, query, document) of the searches of a demonstration that were of use."""
+    text = demo.prompt + str(demo.data[0]) if isinstance(demo.prompt, str) else ""
+    given, searches = last_between(text, "answer", ""), SEARCHED.findall(text)
+    after = [*(query for query, _ in searches[1:]), given]
+    question = text.partition("<")[0]
+    return [
+        (question, given, query, found)
+        for (query, found), then in zip(searches, after, strict=False)
+        if given and is_useful(found, query, then)
+    ]
+
+
+def is_useful(document: str, query: str, then: str) -> bool:
+    """Whether a document has the names of its query, and one that was gone on with: in the next query, or the answer.
 
     >>> [is_useful("the home of Ann is Ulm.", q, "Ulm") for q in ("home of Ann", "home of Bob")]
     [True, False]
+    >>> [is_useful("the home of Ann is Ulm.", "home of Ann", then) for then in ("mayor of Ulm", "Ann home")]
+    [True, False]
     """
-    return bool(given) and all(name in document for name in [given, *names_in(query)])
+    new = [word for word in names_in(then) or [then] if word not in query]
+    return bool(new) and all(name in document for name in [*new, *names_in(query)])
 
 
 def names_in(query: str) -> list[str]:
@@ -234,12 +255,14 @@ zerosearch.claim = Claim(
         mechanism("late:reward/mean", "self", "early:reward/mean of self", by=0.1, fails_at=0.95),
         mechanism("sum:rollout/tool_calls_mean", "self", 0.5, relation="<", fails_at=1.0),  # and no engine is asked
         outcome("accuracy", "self", "engine", by=0.03, relation=">=", fails_at=1.0),
+        outcome("accuracy", "self", "fixed", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "ever_easier", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "without_noise", by=0.02, fails_at=0.99),
     ),
     arms={
-        "engine": ("search_r1", {"turns": 5}, {"steps": 60}),
-        "ever_easier": ("zerosearch", {"noise_start": 0.5, "noise_end": 0.25}),
+        "engine": ("search_r1", {"turns": 5}, {"steps": 60}),  # of answers of one word F1 is exact match
+        "fixed": ("zerosearch", {"noise_start": 0.5, "noise_end": 0.5}),
+        "ever_easier": ("zerosearch", {"noise_start": 0.5, "noise_end": 0.0}),
         "without_noise": ("zerosearch", {"noise_start": 0.0, "noise_end": 0.0}),
     },
     regime="search_noisy",

@@ -15,6 +15,7 @@ JUDGE = {"states": states_what_is_sought(statements={"home of Ann": ULM})}
 TASK = Task("t", ANN.prompt, ANN.answer, judges=JUDGE)
 GOAL, ASK = "<goal> the home of Ann</goal>", "<search>Ann home</search>"
 YES, NO, RIGHT = "<reflect> True</reflect>", "<reflect>False</reflect>", "<answer> Ulm</answer>"
+WRONG = "<answer> Rom</answer>"
 NOISE = "the river of Ann is Ulm."
 
 
@@ -26,15 +27,17 @@ def value(tags, replies, found=ULM, task=TASK, **args):
 @pytest.mark.parametrize(
     "found,replies,reward,reflection",
     [
-        (ULM, [GOAL + ASK, YES + RIGHT], 1 + 0.1 + 0.2, 1.0),
-        (NOISE, [GOAL + ASK, YES + RIGHT], 1 + 0.1, 0.0),  # the gold answer is in it, and the goal is not met
-        (NOISE, [GOAL + ASK, NO + RIGHT], 1 + 0.1 + 0.2, 1.0),
-        (ULM, [GOAL + ASK, YES + GOAL + ASK, NO + RIGHT], 1 + 0.1 + 0.1, 0.5),  # one of two
-        (ULM, [ASK, YES + RIGHT], 1.0, 0.0),  # no goal: no form, and nothing that could be met
-        (ULM, [GOAL + ASK, RIGHT], 1.0, None),  # no verdict
-        (ULM, ["<goal> the sea of Bob</goal>" + ASK, NO + RIGHT], 1 + 0.1 + 0.2, 1.0),  # a goal that asks for no fact
-        (ULM, ["<think>" + GOAL + ASK, YES + RIGHT], 1.0, 1.0),  # a tag left open: reflections count in valid form only
-        (ULM, [RIGHT], 1.1, None),  # no search needs neither
+        (ULM, [GOAL + ASK, YES + RIGHT], 1 + 0.1, 1.0),
+        (NOISE, [GOAL + ASK, YES + RIGHT], 1.0, 0.0),  # the gold answer is in it, and the goal is not met
+        (NOISE, [GOAL + ASK, NO + RIGHT], 1 + 0.1, 1.0),
+        (ULM, [GOAL + ASK, YES + GOAL + ASK, NO + RIGHT], 1 + 0.05, 0.5),  # one of two
+        (ULM, [ASK, YES + RIGHT], 1 - 0.2, 0.0),  # no goal: no form, and nothing that could be met
+        (ULM, [GOAL + ASK, RIGHT], 1 - 0.2, None),  # no verdict
+        (ULM, ["<goal> the sea of Bob</goal>" + ASK, NO + RIGHT], 1 + 0.1, 1.0),  # a goal that asks for no fact
+        (ULM, ["<think>" + GOAL + ASK, YES + RIGHT], 1 - 0.2 + 0.1, 1.0),  # a tag left open: reflections count still
+        (ULM, [RIGHT], 1.0, None),  # no search needs neither
+        (ULM, [GOAL + ASK, YES + WRONG], 0.2 + 0.1, 1.0),
+        (ULM, [ASK, YES + WRONG], 0.0, 0.0),
     ],
 )
 def test_rewards(tags, found, replies, reward, reflection):

@@ -99,12 +99,12 @@ def test_as_many_revisions_as_are_allowed(tags):
 @pytest.mark.parametrize(
     "replies,density,value,parts",
     [
-        # one of two documents supports the answer, which is right: 1 + 0.5
+        # one of two searches found evidence for the answer, which is right: 1 + 0.5
         ([ASTRAY, FIRST, BOB, YES], 1.0, 1.5, {"answer": 1, "density": 0.5, "searches": 2, "revised": 0, "drafted": 1}),
         ([ASTRAY, FIRST, BOB, YES], 0.2, 1.1, {"answer": 1, "density": 0.5, "searches": 2, "revised": 0, "drafted": 1}),
         # evidence for a wrong answer is worth nothing
         ([FIRST, PO, YES], 1.0, 0.0, {"answer": 0, "density": 1, "searches": 1, "revised": 0, "drafted": 0}),
-        # what was cut off does not count: of the last version one document, which supports it
+        # what was cut off does not count: of the last version one search, which found evidence
         (
             [FIRST, ASTRAY, PO, NO, "<cut> 2</cut>", BOB],
             1.0,
@@ -145,7 +145,8 @@ def test_where_an_episode_went_wrong_first():
     assert [first_wrong(searches(*f), PO, TASK) for f in ((), (NOISE,), (HOME, NOISE), (HOME, MAYOR))] == [1, 1, 2, 3]
     assert first_wrong(searches(MAYOR, HOME), PO, TASK) == 1  # not in this order
     assert first_wrong(searches(HOME, MAYOR, NOISE), PO, TASK) == 3  # one more than there is to find
-    assert supporting(searches(HOME, f"{MAYOR} {NOISE}"), TASK) == pytest.approx(2 / 3)
+    assert supporting(searches(HOME, f"{MAYOR} {NOISE}"), TASK) == 1.0
+    assert supporting(searches(HOME, HOME, NOISE, f"{HOME} {MAYOR}"), TASK) == 0.5  # what was found before is not new
     assert supporting([], TASK) == 0.0
 
 

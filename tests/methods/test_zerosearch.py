@@ -7,7 +7,14 @@ from support.agents import ANN, ULM, played
 from support.battery import of
 
 from selfteach.core import BadValue, Block, Document, RolloutRequest, Task, TaskSource
-from selfteach.methods.zerosearch import ever_noisier, noise_at, simulated, simulator_lessons, simulator_prompt
+from selfteach.methods.zerosearch import (
+    ever_noisier,
+    noise_at,
+    simulated,
+    simulator_lessons,
+    simulator_prompt,
+    useful_searches,
+)
 from selfteach.rollout.search import search_agent
 
 
@@ -75,13 +82,34 @@ def test_lessons_have_what_was_found_and_what_is_related_and_useless():
     source = TaskSource(
         "t", lambda i: ANN, (), demos=lambda i: others[i] if i < 3 else demo, corpus=lambda: documents, tools=ENGINE
     )
-    requests, state = simulator_lessons(n=4, finished_rounds=[], source=source, seed=0, state=0)
+    begun = {"next": 0, "waiting": []}
+    requests, state = simulator_lessons(n=4, finished_rounds=[], source=source, seed=0, state=begun)
     given = Task("t", ANN.prompt, ("Rome",))
     useful, noisy = (simulator_prompt(kind, given, "home of Ann") for kind in ("useful", "noisy"))
     want = [(useful, " the home of Ann is Rome."), (noisy, " the guild of Ann is Smiths.")] * 2
-    assert [(r.task.prompt, r.task.data[0]) for r in requests] == want and state == 7
+    assert [(r.task.prompt, r.task.data[0]) for r in requests] == want and state == {"next": 7, "waiting": []}
     with pytest.raises(BadValue, match="has no documents to learn to write"):
-        simulator_lessons(n=1, finished_rounds=[], source=TaskSource("t", lambda i: ANN, ()), seed=0, state=0)
+        simulator_lessons(n=1, finished_rounds=[], source=TaskSource("t", lambda i: ANN, ()), seed=0, state=begun)
+
+
+def test_every_search_that_led_on_is_a_lesson_of_its_own_query():
+    hop = "<search>home of Ann</search><information>the home of Ann is Ulm.</information>"
+    vain = "<search>mayor Ulm</search><information>the river of Ulm is Po.</information>"
+    then = "<search>mayor of Ulm</search><information>the mayor of Ulm is Bob.</information>"
+    demo = Task("d", "question: who?\n", ("Bob",), (f"{hop}{vain}{then}<answer> Bob</answer>",))
+    both = [("home of Ann", "the home of Ann is Ulm."), ("mayor of Ulm", "the mayor of Ulm is Bob.")]
+    assert useful_searches(demo) == [("question: who?\n", "Bob", *lesson) for lesson in both]
+    source = TaskSource("t", lambda i: ANN, (), demos=lambda i: demo, corpus=lambda: [Document("Po", "a river.")])
+    begun = {"next": 0, "waiting": []}
+    requests, state = simulator_lessons(n=3, finished_rounds=[], source=source, seed=0, state=begun)
+    assert [r.task.data[0] for r in requests] == [" the home of Ann is Ulm.", " a river.", " the home of Ann is Ulm."]
+    more, _ = simulator_lessons(n=1, finished_rounds=[], source=source, seed=0, state=state)
+    assert more[0].task.data[0] == " the mayor of Ulm is Bob."  # what was left of the second demonstration
+
+
+def test_without_f1_a_long_answer_is_right_that_contains_the_gold_one():
+    reward = of("zerosearch", f1=False).stage.reward[0]
+    assert reward(answer="Rom or Ulm or Po", task=ANN) == 1.0 and reward(answer="Rom", task=ANN) == 0.0
 
 
 def test_it_learns_from_the_simulator_and_is_measured_with_the_engine():
@@ -90,4 +118,4 @@ def test_it_learns_from_the_simulator_and_is_measured_with_the_engine():
     assert (teach.updates[0].params, teach.updates[0].lr, teach.groups) == (("simulator",), 1e-4, 5)
     assert "answerer=simulated()" in str(learn.programs["main"]) and learn.updates[0].params == ("policy",)
     assert "answerer" not in str(method.eval_program(learn)) and "turns=3" in str(method.eval_program(learn))
-    assert learn.reward[0].name == "word_f1" and of("zerosearch", f1=False).stage.reward[0].name == "exact_match"
+    assert learn.reward[0].name == "word_f1" and of("zerosearch", f1=False).stage.reward[0].name == "contains_gold"
