@@ -3,7 +3,7 @@
 An instruction is turned once into a checklist of constraints. A verifier grades a text on each of them, which says more
 than one mark for the whole, and a length reward keeps it near the length that the instruction asks for.
 
-    R = (1 - w) mean_k s_k + w R_length,    s_k = 1 fully, 0.5 partly, 0 not satisfied
+    R = (mean_k s_k + R_length) / 2,    s_k = 1 fully, 0.5 partly, 0 not satisfied                  equations 6 to 8
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def ace_rl(
     rollouts: int = 8,
     partial: bool = True,
     levels: int = 0,
-    length_weight: float = 0.2,
+    length_weight: float = 0.5,
     tolerance: float = 0.1,
     checker_noise: float = 0.0,
     beta: float = 0.0,
@@ -35,12 +35,12 @@ def ace_rl(
         R_length  1 where |words - target| / target is at most `tolerance`, from there linearly to 0 at 1
         R         (1 - length_weight) mean_k s_k + length_weight R_length
 
-    Chen et al. 2025, read second-hand: the checklist, its three grades and a reward for length are theirs; that the two
-    are a weighted sum, its weight, and the form of the length reward are chosen here. Their constraints are written by
-    an LLM and verified by another; here they are the task's tag `checklist` and its judge `constraint`, a program, and
-    `checker_noise` is the chance that a grade is replaced by one of the three at random, as a model's would err.
-    levels  0; else the same checklist as a judge's one coarse mark: its mean rounded to one of so many values in
-            [0, 1], which is what the paper compares with
+    Chen et al. 2025, equations 6 to 8 by a guide to them: checklist, grades and their equal part with length are
+    theirs; the form of the length reward is chosen here. Their constraints are written by an LLM and verified by
+    another; here they are the task's tag `checklist` and its judge `constraint`, a program, and `checker_noise` is the
+    chance that a grade is replaced by one of the three at random, as a model's would err.
+    levels  0; else the same checklist as one coarse mark: its mean rounded to one of so many values in [0, 1]. The
+            paper compares with the one mark that a language model gives a text
 
     Metrics: reward/followed and reward/unsaid, the shares of constraints that are fully satisfied of the checklist and
     of those that it lacks (the tag `held_out`); reward/length_error; reward/right by the task's verifier.
@@ -58,7 +58,7 @@ def checklist_grade(
     task: Task,
     partial: bool = True,
     levels: int = 0,
-    length_weight: float = 0.2,
+    length_weight: float = 0.5,
     tolerance: float = 0.1,
     noise: float = 0.0,
 ) -> Score:
@@ -99,7 +99,7 @@ def length_reward(error: float, tolerance: float) -> float:
 
 
 def coarse(mean: float, levels: int) -> float:
-    """The nearest of so many values, evenly from 0 to 1, halves down. Raises BadValue for fewer than two.
+    """The nearest of so many values, evenly from 0 to 1, halves to the even one. Raises BadValue for fewer than two.
 
     >>> coarse(0.7, 3), coarse(0.8, 3)
     (0.5, 1.0)
@@ -131,9 +131,9 @@ ace_rl.claim = Claim(
             fails_at=0.0,
         ),
     ),
-    args={"levels": 0, "length_weight": 0.2},
+    args={"levels": 0, "length_weight": 0.5},
     arms={
-        "coarse": ("ace_rl", {"levels": 3, "length_weight": 0.2}),
+        "coarse": ("ace_rl", {"levels": 3, "length_weight": 0.5}),
         "lengthless": ("ace_rl", {"levels": 0, "length_weight": 0.0}),
     },
     regime="written",

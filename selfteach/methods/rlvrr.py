@@ -1,4 +1,4 @@
-"""RLVRR, a chain of verifiable rewards from a reference (Jiang et al. 2026, code YJiangcm/RLVRR).
+"""RLVRR, a chain of verifiable rewards from a reference (Jiang et al. 2026, arXiv 2601.18533).
 
 An open-ended text has no single answer to verify. From a good reference, key points with literal phrases and checks of
 style are extracted once; a text is then paid for the phrases in the reference's order, and for each check that it
@@ -20,7 +20,7 @@ from ..core.method import Home
 from .grpo import grpo
 
 
-@method(family="reward", paper="RLVRR", catalogue=169, home=Home("report", 40))
+@method(family="reward", paper="2601.18533", catalogue=169, home=Home("report", 40))
 def rlvrr(
     groups: int = 16,
     rollouts: int = 8,
@@ -36,11 +36,12 @@ def rlvrr(
                  repetition counts; none: left out
         style    the summed weights of the checks that the text passes; weights sum to 1
 
-    As in the released reward function: a phrase counts at word boundaries, whatever its case; of a key point's
-    alternative lists the best counts; key points count alike; `length_penalty` times |words / the reference's - 1|
-    outside of [0.9, 1.2] is taken off the content, at least to 0, and is weighted 0 there. Key points and style are
+    As in the released reward function (YJiangcm/RLVRR): a phrase counts at word boundaries, whatever its case; of a key
+    point's alternative lists the best counts; key points count alike; `length_penalty` times |words / the reference's -
+    1| outside of [0.9, 1.2] is taken off the content, at least to 0, and is weighted 0 there. Key points and style are
     tags of the task (`key_points`, `style`), where the paper has an LLM write them, with Python for the checks, which
-    here are the task's judge `constraint`. Metrics: reward/content, reward/style, reward/right by the task's verifier.
+    here are the task's judge `constraint`. Their script has a KL of weight 0.01, off here. Metrics: reward/content,
+    reward/style, reward/right by the task's verifier.
     """
     reward = reference_chain(content=content, style=style, length_penalty=length_penalty)
     return grpo(groups=groups, rollouts=rollouts, beta=beta).replace(reward=(reward,))
@@ -68,12 +69,13 @@ def reference_chain(
     scored = 0.0
     if content != "none":
         compare = ordered_overlap if content == "ordered" else bag_overlap
-        scored = sum(max(compare(found(k, text), found(k, reference)) for k in lists) for lists in points) / len(points)
+        best = [max(compare(found(k, text), found(k, reference)) for k in lists) for lists in points]
+        scored = sum(best) / max(len(points), 1)
         scored = max(scored - length_penalty * (0.0 if 0.9 <= ratio <= 1.2 else abs(ratio - 1)), 0.0)
     judge = task.judge("constraint")
     passed = sum(weight for name, weight in task.tags["style"] if judge(text=text, constraint=name) >= 1.0)
     counts = [(Counter(found(lists[-1], text)), Counter(found(lists[-1], reference))) for lists in points]
-    extra = sum((own - wanted).total() for own, wanted in counts) / len(points)
+    extra = sum((own - wanted).total() for own, wanted in counts) / max(len(points), 1)
     right = float(task.verifier(answer=answer, task=task).value >= 1.0) if task.verifier else None
     parts = {"content": scored, "style": passed, "repeated": extra, **({} if right is None else {"right": right})}
     return Score(scored + style * passed, parts)

@@ -36,14 +36,17 @@ def soft_rlvr(
         advantage  (r - mean) / std within a prompt, 0 where all are equal; zscore=False: r - mean
         teacher_noise  share of the teacher's verdicts that are wrong
 
-    Su et al. 2025, equations 2 to 5, read second-hand: KL 0.01 and the z-score are theirs, four samples a prompt where
-    there are eight here. They run REINFORCE, REINFORCE++ and RLOO on the normalised rewards; with one update on each
-    batch GRPO's loss is REINFORCE's. Their teacher is a model of 72B, whose verdicts on the rollouts of a first run
-    (160k) are what the verifier learns; here it is the task's judge, wrong with probability `teacher_noise`, and it
-    judges demonstrated answers, which the policy's start imitates, and answers written beside them (as TinyV's):
-    `warmup_minibatches` of 32, three times, without the question (`question`), from whose memory so small a model would
-    sooner answer than compare. No thinking precedes a verdict, as there. The rule is no part of the reward; its misses
-    are measured beside the verifier's.
+    Su et al. 2025, equations 1 to 6: the z-score is theirs, within "the batch" of an answer, which is read as those to
+    its prompt, four there and eight here. They run REINFORCE, REINFORCE++ and RLOO on the normalised rewards, from
+    which 0.01 of the log-ratio to the reference is taken; GRPO's loss with one update on each batch is REINFORCE's but
+    for a division by an answer's length, and its KL is a term beside it (`beta`). Their hard reward is a sampled
+    verdict, here the more probable one; soft is better than hard there on questions of many subjects, and not by every
+    learner. Their teacher is a model of 72B, whose verdicts on the rollouts of a first run (160k) are what the verifier
+    learns; here it is the task's judge, wrong with probability `teacher_noise`, and it judges demonstrated answers,
+    which the policy's start imitates, and answers written beside them (as TinyV's): `warmup_minibatches` of 32, three
+    times, without the question (`question`), which theirs reads and from whose memory so small a model would sooner
+    answer than compare. Theirs reads a response's last line, here the answer between its tags. No thinking precedes a
+    verdict, as there. The rule is no part of the reward; its misses are measured beside the verifier's.
     """
     reward = by_verifier(rule=same_text(), mode="only", soft=soft, question=question)
     base = grpo(groups=groups, rollouts=rollouts, beta=beta).replace(
