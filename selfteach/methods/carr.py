@@ -45,8 +45,8 @@ CITED = {"ways": (0.4, 0.0, 0.1, 0.1, 0.2, 0.2), "hops": (2,), "says": "cite"}
 
 @method(family="search", paper="2601.06021", catalogue=63, home=Home("factworld", 40, CITED))
 def carr(
-    groups: int = 8,
-    rollouts: int = 16,
+    groups: int = 16,
+    rollouts: int = 8,
     turns: int = 5,
     alpha: float = 0.3,
     gated: bool = True,
@@ -57,13 +57,15 @@ def carr(
 
         R_i = (1 - alpha) R_o + alpha R_o R_r / max_j R_r,j        max over the group; 0 where the maximum is
 
-    Zhang et al. 2026, sections 3 and 4, with the released reward's steps: the hidden entities are read from the answer;
-    a rubric whose entities are all named is supported where the pages that the answer cites, as they were seen in the
-    episode, state it; and it counts where a chain of supported rubrics connects it to the answer, found breadth first.
-    Judges there are language models, here exact. An agent here cites in <cite> the pages from the question's entity to
-    the answer, by name and in order, which is also where its hidden entities are read; a page's content is what was
-    found that names it. Rubrics are the task's tag `rubrics`. An answer of wrong form has 0. gated=False: rubrics are
-    paid in wrong answers too. connected=False: every supported rubric counts. alpha=0: the outcome alone (GRPO).
+    Zhang et al. 2026, sections 3 and 4. The released scripts' flags pay R_r as it is, without the maximum, and clip at
+    0.2 and 0.28. R_r has the released reward's steps: the hidden entities are read from the answer; a rubric whose
+    entities are all named is supported where the pages that the answer cites (20 at most there), as they were seen in
+    the episode, state it; and it counts where a chain of supported rubrics connects it to the answer, found breadth
+    first. Judges there are language models, here exact. An agent here cites in <cite> the pages from the question's
+    entity to the answer, by name and in order, which is also where its hidden entities are read; a page's content is
+    what was found that names it. Rubrics are the task's tag `rubrics`. An answer of wrong form has 0. gated=False:
+    rubrics are paid in wrong answers too. connected=False: every supported rubric counts. alpha=0: the outcome alone
+    (GRPO).
     """
     return search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta).replace(
         reward=(citation_aware(alpha=alpha, gated=gated, connected=connected),)

@@ -1,7 +1,8 @@
 """How long a chain of thought should be (Wu et al. 2025, arXiv 2502.07266): longer helps at first and then harms.
 
 A task of T operations in N steps: fewer operations a step are easier, more steps are more chances to err. Accuracy is
-an inverted U of N, and the best N grows with T and falls with the model's capability M.
+an inverted U of N, and the best N grows with T and falls with the model's capability M: proved for an error that is
+linear in a step's operations, as here, and in general only for a lower bound of N*.
 
     A(N) = ((1 - sigma) (1 - T / (M N)))^N,   N* = T Z / (M (Z + 1)),   Z = W_{-1}(-(1 - sigma) / e)
 
@@ -48,9 +49,10 @@ def cot_length(
         vote       the majority of all
         forced_i   the answer after the i-th of `beginnings`, each of which says how long a step is, from 1 on
 
-    Wu et al. 2025, sections 4 and 5 (length-filtered vote), and `best_steps`, their formula. There a chain's length
-    is its number of steps, bins are 2 wide, and 3 are kept. A bin of one answer has no entropy: here bins of fewer than
-    two answers are kept last. Training is GRPO unchanged, whose lengths the paper explains.
+    Wu et al. 2025 (v3), sections 4 and 5 (length-filtered vote), and `best_steps`, their formula. There a chain's
+    length is its number of steps, which appendix C.1 prefers to tokens, bins are 2 wide, and 3 are kept; here it is
+    tokens, 4 wide, and 1 is kept. A bin of one answer has no entropy: here bins of fewer than two answers are kept
+    last. Training is GRPO unchanged, whose lengths the paper explains.
     """
     return grpo(groups=groups, rollouts=rollouts).override(
         decode={
@@ -63,12 +65,13 @@ def cot_length(
 
 
 def accuracy_in_steps(steps: float, operations: float, capability: float, noise: float) -> float:
-    """The chance that a task of T operations is solved in N steps (section 4, a linear error in each step).
+    """The chance that a task of T operations is solved in N steps (proposition 4.2, a linear error in each step).
 
         A(N) = ((1 - sigma) (1 - T / (M N)))^N,   0 where N <= T / M
 
     Args: N steps; T operations; M capability, the operations at which a step always fails; sigma noise, the chance that
-    a step is misread, in [0, 1).
+    a step is misread, in [0, 1). The paper's is sigma(T) = T / C: noise = T / C gives it. Its factor
+    alpha = (1 - sigma)^(2 T) is left out: it is the same for every N, so that the best N is unchanged.
 
     >>> accuracy_in_steps(4, operations=4, capability=2, noise=0.5)  # (1/2 * 1/2)^4
     0.00390625
@@ -78,7 +81,7 @@ def accuracy_in_steps(steps: float, operations: float, capability: float, noise:
 
 
 def best_steps(operations: float, capability: float, noise: float) -> float:
-    """The number of steps at which `accuracy_in_steps` is largest (theorem 4.2).
+    """The number of steps at which `accuracy_in_steps` is largest (theorem 4.3).
 
         N* = T Z / (M (Z + 1)),   Z = W_{-1}(-(1 - sigma) / e), the lower branch of Lambert's W
 

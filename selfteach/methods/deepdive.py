@@ -53,20 +53,20 @@ def deepdive(
     turns: int = 32,
     strict: bool = True,
     redundancy: float = 0.0,
-    candidates: int = 4,
+    candidates: int = 8,
     low: float = 0.2,
     high: float = 0.28,
     beta: float = 0.0,
 ) -> Method:
     """GRPO on episodes of many searches, rewarded only where every step is well formed and the answer is right.
 
-        R = 1[form] 1[answer] (1 - redundancy S),   S = mean over pairs of queries of how alike their words are
+        R = 1[form] 1[answer] - redundancy S,   S = mean over pairs of queries of the share of their words in both
 
     Lu et al. 2025, section 3.2, and the released scripts: 16 questions of 8 episodes, clip 0.2 and 0.28, the mean over
     tokens, no KL; a turn that is neither a query nor an answer ends the episode (theirs may have 64 turns). Form is
     here that each turn has a closed thought and one query or answer. strict=False: the answer alone, and faults of form
-    do not count. S is the penalty of their later version, as a reading (shared words over all words of two queries); 0
-    leaves it out, as the released reward does. Their questions are walks of five to nine steps with blurred attributes
+    do not count. S is the penalty of their later version, of weight 0.1 there, which wrong answers pay too; 0 leaves it
+    out, as the released reward does. Their questions are walks of five to nine steps with blurred attributes
     that a strong model fails; the task `fact_graph` grows such walks of any length. The decoders sample `candidates`
     answers: `fewest` takes that of fewest calls, which the paper finds better than the vote, `vote`.
     """
@@ -97,7 +97,7 @@ def deepdive(
 def all_or_nothing(
     *, group: RolloutGroup, context: RewardContext, strict: bool = True, redundancy: float = 0.0
 ) -> Scores:
-    """1 where every step is well formed and the answer is right, less what repeated queries cost; else 0.
+    """1 where every step is well formed and the answer is right, else 0, less what repeated queries cost.
 
     Parts: answer, format, searches; where there are two searches, alike: how alike its queries are.
     """
@@ -112,8 +112,8 @@ def all_or_nothing(
         likeness = alike(queries)
         if len(queries) > 1:
             parts["alike"] = likeness
-        value = 0.0 if strict and why else right * (1.0 - redundancy * likeness)
-        out["reward"][t.leaf] = Score(value, parts, why)
+        value = 0.0 if strict and why else right
+        out["reward"][t.leaf] = Score(value - redundancy * likeness, parts, why)
     return out
 
 
@@ -135,7 +135,7 @@ async def several_answers(
     rollout: RolloutContext,
     answerer: str = "search",
     turns: int = 32,
-    candidates: int = 4,
+    candidates: int = 8,
     choose: Literal["fewest", "vote"] = "fewest",
 ) -> str | None:
     """One of several independent answers: that of fewest calls among those that answer at all, or the most frequent.
@@ -168,7 +168,7 @@ async def several_answers(
 deepdive.claim = Claim(
     (
         premise("early:reward/format", "lenient", 0.97, relation="<", fails_at=0.99),  # form is not always right
-        # and comes to be so sooner; in the end answers alone teach it as well
+        # and comes to be so sooner. In the end answers alone teach it as well, where the paper's stagnates without.
         mechanism("mean:reward/format", "self", "lenient", by=0.01, fails_at=0.98),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "lenient", by=0.03, relation=">=", fails_at=1.0),
@@ -177,7 +177,7 @@ deepdive.claim = Claim(
     ),
     arms={
         "lenient": ("deepdive", {"strict": False}),
-        "frugal": ("deepdive", {"redundancy": 0.5}),
+        "frugal": ("deepdive", {"redundancy": 0.1}),
     },
     regime="search_hops",
     settings={"eval_every": 12, "final_eval_decoder_samples": 2},

@@ -5,6 +5,7 @@ scales the others up, and puts an earlier success into a group that failed. Then
 how long the agent searches, and for what.
 
     A_i = (r_i - mean) / std * groups / groups with differing rewards
+    r   = 0.1 format + 0.9 EM                                                       at first (equation 4)
     r   = 0.1 format + max(1 - rho, 1/2)                                     right, rho: share of redundant calls
     r   = 0.1 format + 0.2 min(1, d_S / C_S) + 0.2 min(1, d_Q / C_Q)         wrong, d: useful calls less redundant ones
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from ..core import (
     Seq,
     Stage,
     TaskSource,
+    Term,
+    Update,
     block,
     mechanism,
     method,
@@ -39,13 +42,16 @@ from ..core import (
     random_keys,
     stateful,
 )
-from ..core.answers import normalise
 from ..credit.advantages import norm
 from ..credit.composers import by_key, per_trajectory
 from ..credit.replay import from_stored, to_stored
 from ..curriculum.select import first_task_index, known_rewards
-from ..reward.agent_record import Search, documents_of, fault, pieces_of, searches_of
+from ..objective.kl import kl
+from ..objective.loss_weights import sequence_mean
+from ..objective.policy import clipped_ratio
+from ..reward.agent_record import fault, pieces_of, searches_of
 from ..reward.answer import exact_match
+from ..reward.call_labels import Calls, calls_of
 from .search_r1 import search_r1
 
 SOLVED = 0.5  # above it a reward is that of a right answer, under either reward
@@ -66,34 +72,42 @@ def fathom(
     scaled: bool = True,
     replayed: bool = True,
     steered: bool = True,
-    outcome_steps: int = 0,
+    outcome_steps: int = 30,
     form: float = 0.1,
-    wanted_searches: int = 8,
-    wanted_pages: int = 16,
+    wanted_searches: int = 4,
+    wanted_pages: int = 8,
     verifications: int = 1,
     beta: float = 0.0,
 ) -> Method:
     """RAPO on episodes of a search agent, at first for right answers alone, then with a reward for every call.
 
         A_i = (r_i - mean) / std * groups / groups with differing rewards
-        r   = form F + EM                                                       in the first `outcome_steps`
+        r   = form F + (1 - form) EM                                            in the first `outcome_steps`
         r   = form F + max(1 - rho, 1/2)                                        right
         r   = form F + 0.2 min(1, d_S / C_S) + 0.2 min(1, d_Q / C_Q)            wrong
 
-    Singh et al. 2025, sections 3 and 4; training code was not released. Of `questions` questions, asked in turns, those
+    Singh et al. 2025, sections 2 and 3; training code was not released. Of `questions` questions, asked in turns, those
     are dropped after each round that were right in at least the share `prune` of their episodes (prune=0: none is);
     what is right counts where the paper counts rewards above 0, which form alone would earn. Where no episode of a
     group succeeds, one, drawn at random, is replaced by the question's last success (`replayed`), with its own
-    old_logp. scaled=False: advantages as they are. Their runs: ten rounds, 32 questions of 5 episodes, up to 32 calls.
+    old_logp. scaled=False: advantages as they are. The loss is a mean over the tokens of an episode, then over episodes
+    (equation 2). Their runs: ten rounds with the first reward, two with the second on other questions, 32 questions of
+    5 episodes, two updates to a batch, up to 32 calls.
 
     The second reward counts calls of two tools, one that finds pages and one that reads them; here a search does both,
-    so each counts as two calls. As a query it is unique or, in the same words as one before, redundant; as a page read
-    it is exploration (the first time), verification (found again by another query, `verifications` times) or redundant.
-    Theirs are labelled by a language model. rho is the share of redundant calls, d_S the unique queries less the
-    redundant ones, d_Q exploration and verification less what is redundant; C_S and C_Q (`wanted_searches`,
-    `wanted_pages`) set how long it pays to go on searching. steered=False: the first reward throughout. Their second
-    model, which writes reports, is supervised training (`sft`), and not part of this.
+    so each counts as two calls. Theirs are labelled by a language model, by rules that words and pages decide here: a
+    query is redundant where it has the words of an earlier one, or half of them and finds what that found; reading
+    explores where pages are new and the query is like none before, verifies where they are new and it is like one, up
+    to `verifications` times for each, and else is redundant. rho is the share of redundant calls, d_S the unique
+    queries less the redundant ones, d_Q exploration and verification less what is redundant; C_S and C_Q
+    (`wanted_searches`, `wanted_pages`: theirs are 8 and 16 for 32 calls) set how long it pays to go on searching.
+    steered=False: the first reward throughout. Their second model, which writes reports, is supervised training
+    (`sft`), and not part of this.
     """
+    terms = (
+        Term(clipped_ratio(), loss_weights=sequence_mean()),
+        *((Term(kl(), loss_weights=sequence_mean(), coef=beta),) if beta else ()),
+    )
     plain = search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta).replace(
         select=unsolved_questions(questions=questions, prune=prune),
         reward=(counted_calls(form=form),),
@@ -102,6 +116,7 @@ def fathom(
             norm(),
             *((scale_to_all_groups(),) if scaled else ()),
         ),
+        updates=(Update(("policy",), terms),),
     )
     if not steered:
         return plain
@@ -182,8 +197,8 @@ def scale_to_all_groups(*, adv: Seq, group: Seq) -> dict[str, Column]:
 
 @block
 def counted_calls(*, group: RolloutGroup, context: RewardContext, form: float = 0.1) -> Scores:
-    """form F + EM. Parts: answer, format, searches, redundant (the share of redundant calls)."""
-    return _rewards(group, context, form, lambda right, labels: right)
+    """form F + (1 - form) EM. Parts: answer, format, searches, redundant (the share of redundant calls)."""
+    return _rewards(group, context, form, lambda right, labels: (1.0 - form) * right)
 
 
 @block
@@ -206,39 +221,6 @@ def steered_calls(
         return 0.2 * min(1.0, searching / wanted_searches) + 0.2 * min(1.0, reading / wanted_pages)
 
     return _rewards(group, context, form, worth, verifications)
-
-
-class Calls(NamedTuple):
-    """How many calls of an episode were of each kind: queries unique or repeated; pages explored, verified or idle."""
-
-    unique: int
-    repeated: int
-    explored: int
-    verified: int
-    idle: int
-
-    @property
-    def share(self) -> float:
-        """The share of the calls that are redundant; 0 where there are none."""
-        return (self.repeated + self.idle) / max(2 * (self.unique + self.repeated), 1)
-
-
-def calls_of(searches: Sequence[Search], verifications: int = 1) -> Calls:
-    """The calls of an episode's searches: a query is repeated in the same words, in whatever order; a page is read
-    again where all that was found had been found before, and verified by it `verifications` times, if by another query.
-    """
-    asked, read = set[str](), dict[str, int]()
-    repeated = explored = verified = 0
-    for search in searches:
-        query, pages = " ".join(sorted(normalise(search.query).split())), documents_of(search.found)
-        times = min((read.get(page, 0) for page in pages), default=0)
-        explored += not times
-        verified += 0 < times <= verifications and query not in asked
-        repeated += query in asked
-        asked.add(query)
-        read |= {page: read.get(page, 0) + 1 for page in pages}
-    n = len(searches)
-    return Calls(n - repeated, repeated, explored, verified, n - explored - verified)
 
 
 def _rewards(

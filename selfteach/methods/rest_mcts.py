@@ -57,6 +57,7 @@ from ..rollout.slips import altered
 
 Valuation = Callable[[Any], Awaitable[float]]  # the value of a context
 Stop = tuple[str, ...]
+UNVISITED = 1.0  # what UCT adds to the value of a line without a visit: a visited one of a larger sum is before it
 
 
 @method(family="treesearch", paper="2406.03816", catalogue=38)
@@ -89,10 +90,11 @@ def rest_mcts(
     lines of right solutions, and wrong lines in the place of each (there written by a language model, here
     `with_slips`). A value model that has not learned to tell a slip from a right line ranks by how far and how usual an
     answer is, and best-of-n then finds what is worse than one sample: look at vm/loss and at best_of before comparing.
-    Chosen here: an answer ends where the policy ends it, without the self-critic; one batch is one step.
+    Chosen here: an answer ends where the policy ends it, without the self-critic; one batch is one step; a value is a
+    sigmoid (there linear under MSE, cut to [0, 1] when read); no second filter of policy data (value >= 0.2, length).
     """
     full = line_search(tokens=tokens, branch=branch, expansions=tokens, stop_early=False)
-    main = full if by_search else best_of(tokens=tokens, n=tokens)
+    main = full.replace(finish=False) if by_search else best_of(tokens=tokens, n=tokens)
     value = Term(success_loss().reading(critic_value="vm_scalar_after"), on=("value",), loss_weights=token_mean())
     imitate = Term(weighted_nll(), loss_weights=sequence_mean())
     warmup = Stage(
@@ -157,11 +159,11 @@ class Line:
             and (not self.below or any(c.expandable(max_depth) for c in self.below))
         )
 
-    def uct(self, exploration: float) -> tuple[float, float]:
-        """(V + exploration sqrt(2 ln N_parent / N), V), to be compared; infinite first for an unvisited line."""
+    def uct(self, exploration: float) -> float:
+        """V + exploration sqrt(2 ln N_parent / N); V + UNVISITED for an unvisited line, as in the released code."""
         if not self.visits or self.parent is None:
-            return math.inf, self.value
-        return self.value + exploration * math.sqrt(2 * math.log(max(1, self.parent.visits)) / self.visits), self.value
+            return self.value + UNVISITED
+        return self.value + exploration * math.sqrt(2 * math.log(max(1, self.parent.visits)) / self.visits)
 
     def back_up(self) -> None:
         """Count a visit up to the root; an inner node's value is the visit-weighted mean of its children's."""
@@ -187,6 +189,7 @@ async def line_search(
     lookahead_weight: float = 0.5,
     threshold: float = 0.9,
     stop_early: bool = False,
+    finish: bool = True,
     max_depth: int = 16,
     stop: tuple[str, ...] = (".",),
 ) -> str | None:
@@ -198,12 +201,14 @@ async def line_search(
         lookahead    lines sampled in simulation from the best new one (the paper's greedy rollout), whose value becomes
                      (1 - lookahead_weight) value + lookahead_weight (largest value of the simulated lines)
         threshold    with `stop_early`, a finished answer of this value ends the search
+        finish       where no answer ended, the policy goes on from the line of the largest value to the answer's end;
+                     in evaluation alone, as in the released code: in training such a search teaches nothing
         stop         what ends a line; a line without it ends the answer, in place of the paper's self-critic
 
     Every line has the notes value, prior (what the value model said of it at first), visits and ended. Finished answers
-    are closed as trajectories; where there is none the policy goes on from the line of the largest value to the
-    answer's end, as in the released code. A limit of the episode ends the search. Returns the answer of
-    the largest value.
+    are closed as trajectories. A limit of the episode ends the search. Returns the answer of the largest value. The
+    released MCTS_Task has this exploration, lookahead and threshold, the script for MATH 0.5, 1 and 0.8. There what
+    ended can be selected again, and a selected leaf of the threshold's value, finished or not, ends an evaluation.
     """
     root, lines, at_limit = Line(rollout.policy.begin(request.task.prompt)), list[Line](), False
     value_of = values_by(request, rollout, value_model)
@@ -231,7 +236,7 @@ async def line_search(
     for line in lines:
         line.context.note(value=line.value, prior=line.prior, visits=line.visits, ended=float(line.finished))
     done = [c for c in lines if c.finished]
-    if not done and not at_limit:
+    if finish and not done and not at_limit:
         done = [max(lines, key=lambda c: c.value, default=root)]
         await done[0].context.sample(stop=("</answer>",))
     for line in done:
@@ -322,10 +327,8 @@ def line_values(
             segments += [Segment(Ref(episode.id, last), None, 0, size - 1)] * (size > 1)
             segments.append(Segment(Ref(episode.id, last), loss_stream, size - 1, size))
             key, name = f"{group.key}/{loss_stream}", f"{episode.id}:{loss_stream}{node}"
-            named = labels(group, model_role)
-            out.append(
-                Example(tuple(segments), model_role, key, name, given={"target": ("seq", float(value))}, labels=named)
-            )
+            given, named = {"target": ("seq", float(value))}, labels(group, model_role)
+            out.append(Example(tuple(segments), model_role, key, name, given=given, labels=named))
     return out
 
 
@@ -340,11 +343,8 @@ def right_only(*, reward: Seq, bound: float = 0.5) -> dict[str, Column]:
     Args: reward f64[S]. Returns: adv, keep f64[S].
     """
     reward = np.asarray(reward, np.float64)
-    right = reward > bound
-    return {
-        "adv": Column("seq", right.astype(np.float64)),
-        "keep": Column("seq", (right | np.isnan(reward)).astype(np.float64)),
-    }
+    right, unknown = reward > bound, np.isnan(reward)
+    return {"adv": Column("seq", right.astype(np.float64)), "keep": Column("seq", (right | unknown).astype(np.float64))}
 
 
 def inferred_values(parent: Sequence[int], right: Sequence[bool | None]) -> Array:

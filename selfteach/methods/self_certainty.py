@@ -3,7 +3,7 @@
 No reward model: of N samples the most certain one is chosen, or their answers are voted on, with votes by rank.
 
     C(y) = mean_t KL(uniform || p_t) = -1/(n V) sum_t sum_j log(V p_t(j))
-    v(r) = (N - r + 1)^power votes for the sample of rank r by C, 1 the most certain
+    v(r) = (N - r + 1)^power votes for the sample of rank r by C, 1 the most certain; none for one without an answer
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from ..core import (
     premise,
     quantity,
 )
+from ..core.answers import canonical
 from ..core.blocks import asks_engine
 from ..core.contexts import own_tokens
 from ..core.lazy import torch
 from ..core.scoring import score
+from ..core.tagged_text import last_between
 from ..reward.answer import exact_match
 from ..reward.answer_verdicts import verdict_auc
 from ..rollout.vote import sample_answers
@@ -51,12 +53,16 @@ def self_certainty(
 
         C(y) = mean_t KL(uniform || p_t),   v(r) = (N - r + 1)^power
 
-    Kang et al. 2025, sections 3 and 4, and the released code, whose default power is 1/2; power=0 is the majority, a
-    large one best-of-N. The paper trains nothing: its claim is about the ways of decoding `vote`, `borda` and
-    `best_of_n`, over k samples. intrinsic: certainty in place of the outcome as the reward, as in later work on RL
-    without labels; right answers are then used for metrics alone. Logged at each step: reward/certainty, and
-    how well it tells right answers from wrong ones beside perplexity (reward/auc, reward/auc_perplexity), for which
-    every answer is read once more.
+    Kang et al. 2025, sections 3 to 5, and the released code; power=0 is the majority, a large one best-of-N. 1/2 is the
+    default of their script and the best at N = 8; the paper's rule is 0.3 for N <= 16 and 1.2 for N >= 32. p_t is, as
+    in the paper, of what the token t is sampled from: their script takes logits of one position later. They sample at
+    temperature 0.6 and top-p 0.9. By section 4 plain best-of-N is below self-consistency where answers are definite,
+    and certainty is better than perplexity from N >= 16 on.
+
+    The paper trains nothing: its claim is about the ways of decoding `vote`, `borda` and `best_of_n`, over k samples.
+    intrinsic: certainty in place of the outcome as the reward, as in later work on RL without labels; right answers are
+    then used for metrics alone. Logged at each step: reward/certainty, and how well it tells right answers from wrong
+    ones beside perplexity (reward/auc, reward/auc_perplexity), for which every answer is read once more.
     """
     return (
         grpo(groups=groups, rollouts=rollouts, beta=beta)
@@ -143,11 +149,17 @@ async def certainty_vote(
         borda   the answer of most votes, (k - r + 1)^power for the sample of rank r
         best    the answer of the most certain sample
 
-    The first sample with the returned answer is the trajectory that is scored; the others are kept.
+    A sample without an answer in tags has its rank, but no vote, and is not the best (section 5.1). Where none has one,
+    each says its whole turn, and `borda` is `best`; the released code takes the first. The first sample with the
+    returned answer is the trajectory that is scored; the others are kept.
     """
     if by not in ("vote", "borda", "best"):
         raise BadValue(f"certainty_vote: by must be vote, borda or best, not {by!r}")
     sampled = await sample_answers(request, rollout, k, model_role, stop)
+    tagged = [last_between(turn.text, "answer", "") for turn in sampled.turns]
+    says = [canonical(answer) is not None for answer in tagged]
+    if any(says):
+        sampled = sampled._replace(answers=tagged)  # without what `sample_answers` takes for an answer: a whole turn
     if by == "vote":
         return sampled.voted()
     start = rollout.model_role(model_role).begin(request.task.prompt)
@@ -155,7 +167,9 @@ async def certainty_vote(
     texts = [c.ids[prompt:] for c in sampled.contexts]
     found = await asyncio.gather(*(start.score(ids, want=("self_certainty_at",)) for ids in texts))
     certain = [float(np.mean(f["self_certainty_at"])) if len(ids) else 0.0 for f, ids in zip(found, texts, strict=True)]
-    return sampled.chosen(int(np.argmax(certain))) if by == "best" else sampled.voted(borda_votes(certain, power))
+    if by == "best" or not any(says):
+        return sampled.chosen(max(range(k), key=lambda i: (says[i], certain[i])))
+    return sampled.voted(borda_votes(certain, power))
 
 
 def borda_votes(certain: Sequence[float], power: float) -> list[float]:

@@ -47,10 +47,13 @@ def spo(groups: int = 16, rollouts: int = 8, judge: str = "pair") -> Method:
 
         r_i = 1/(n - 1) sum_{j != i} P(y_i preferred to y_j)
 
-    Swamy et al. 2024, algorithm 1, with the answers of a group for its queue of trajectories; any policy gradient may
-    follow. Here it is Dr. GRPO's: win rates of a group sum to a constant, so that GRPO's division by an answer's length
-    would let short answers grow at the cost of long ones that win as often. Self-play against one's own samples
-    converges to the minimax winner, also for intransitive preferences. judge: which of the task's judges of pairs.
+    Swamy et al. 2024, algorithm 1, with the answers of a group for its queue of samples of earlier policies too, and
+    the reward for the whole answer where they split it equally over the steps; any policy gradient may follow. Here it
+    is Dr. GRPO's: win rates of a group sum to a constant, so that GRPO's division by an answer's length would let short
+    answers grow at the cost of long ones that win as often. Self-play against one's own samples finds an approximate
+    minimax winner, also for intransitive preferences, at the rate of the no-regret learner that is below it; the last
+    iterate of Dr. GRPO has no such guarantee. Only the abstract and summaries of the paper could be read: numbers of
+    its algorithms and sections are unchecked. judge: which of the task's judges of pairs.
     """
     return dr_grpo(groups=groups, rollouts=rollouts).replace(reward=(win_rate(judge=judge),))
 

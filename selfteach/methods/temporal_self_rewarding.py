@@ -4,12 +4,13 @@ A policy that judges its own answers soon samples pairs that hardly differ. So r
 and chosen ones of a model that is one DPO run ahead and then thrown away.
 
     past    chosen = best of M_i, rejected = worst of M_0 where that is worse than the worst of M_i   -> M_f by DPO
-    future  chosen = best of M_f where that is better; rejected as before                             -> M_i+1 by DPO
+    future  chosen = best of M_f where that is better; rejected by the same rule                      -> M_i+1 by DPO
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -63,10 +64,11 @@ def temporal_self_rewarding(
 
     Wang et al. 2025: 7 samples, beta 0.1, 2 rounds where Self-Rewarding (Yuan et al. 2024) has 4; M_i judges all.
     past=False, future=False is Self-Rewarding; a round without the future is one DPO run, else two, each of
-    `round_steps` steps with a new optimiser, on new questions (there both runs are on the same). Known from a
-    description of the paper, not from code. The similarity of hidden states is not logged. Logged: reward/gap, the
-    chosen score less the rejected; reward/paired; reward/from_past, reward/from_future; and the truth of both, which
-    no pair reads: reward/chosen_right and reward/rejected_right, by the task's judge `adequacy` where it has one.
+    `round_steps` steps with a new optimiser, on new questions, all of whose answers are drawn anew (there both runs are
+    on the same questions, and the second keeps the rejected answers of the first). Known from a description of the
+    paper, not from code. The similarity of hidden states is not logged. Logged: reward/gap, the chosen score less the
+    rejected; reward/paired; reward/from_past, reward/from_future; and the truth of both, which no pair reads:
+    reward/chosen_right and reward/rejected_right, by the task's judge `adequacy` where it has one.
     """
     learn = Update(("policy",), (Term(preference.dpo(beta=beta).reading(ref_logp="present_logp")),))
     first_run = Stage(
@@ -95,7 +97,7 @@ def temporal_self_rewarding(
 
 
 class Judged(NamedTuple):
-    """An answer, the context that it ends, and the score that the judge gave it, from 0 to 1."""
+    """An answer, the context that it ends, and the score that the judge gave it, from 0 to 1; NaN: none can be read."""
 
     context: ModelContext
     answer: str
@@ -113,11 +115,12 @@ async def judged_pair(
     future: bool = False,
     instruction: str = JUDGE,
     stop: tuple[str, ...] = ("</answer>",),
-) -> str:
+) -> str | None:
     """Answers of the present model, of the first one and of the one ahead; the pair that they make is learned.
 
-    All are judged by the present model, greedily; an answer without tags, or a score that cannot be read, is 0. The
-    chosen answer is closed first. Returns it.
+    All are judged by the present model, greedily; an answer without tags is 0 unjudged, and one whose score cannot be
+    read is in no pair, as it is not known to be bad. The chosen answer is closed first. Returns it, or None where no
+    pair is made, of which nothing is logged.
     """
 
     async def answers(role: str) -> list[Judged]:
@@ -134,14 +137,17 @@ async def judged_pair(
         context = rollout.model_role(PRESENT).begin(judging_prompt(request.task.prompt, answer, instruction))
         turn = await context.sample(stop=stop, temperature=0.0)
         context.close(learn=None, role="judge")
-        return score_of(turn.text) or 0.0
+        score = score_of(turn.text)
+        return math.nan if score is None else score
 
     roles = [PRESENT, *([FIRST] if past else []), *([FUTURE] if future else [])]
     found = dict(zip(roles, await asyncio.gather(*(answers(role) for role in roles)), strict=True))
-    chosen, rejected = pair_of(found[PRESENT], found.get(FIRST, []), found.get(FUTURE, []))
-    whole = {"gap": chosen.score - rejected.score, "paired": float(chosen.score > rejected.score)}
-    whole |= {"from_past": float(rejected.of == FIRST), "from_future": float(chosen.of == FUTURE)}
-    pair = {"chosen": chosen, **({} if rejected.context is chosen.context else {"rejected": rejected})}
+    pair, whole = dict[str, Judged](), dict[str, float]()
+    if (made := pair_of(found[PRESENT], found.get(FIRST, []), found.get(FUTURE, []))) is not None:
+        chosen, rejected = made
+        whole = {"gap": chosen.score - rejected.score, "paired": float(chosen.score > rejected.score)}
+        whole |= {"from_past": float(rejected.of == FIRST), "from_future": float(chosen.of == FUTURE)}
+        pair = {"chosen": chosen, **({} if rejected.context is chosen.context else {"rejected": rejected})}
     for role, one in pair.items():
         told = {"score": one.score, **(whole if role == "chosen" else {})}
         if (adequacy := request.task.judges.get("adequacy")) is not None:
@@ -151,11 +157,17 @@ async def judged_pair(
     for context in (one.context for every in found.values() for one in every):
         if not any(context is one.context for one in pair.values()):
             context.close(learn=None, role="candidate")
-    return chosen.answer
+    return pair["chosen"].answer if pair else None
 
 
-def pair_of(present: list[Judged], first: list[Judged], future: list[Judged]) -> tuple[Judged, Judged]:
-    """The chosen and the rejected answer; of the present's equals the first and the last, before the others'."""
+def pair_of(present: list[Judged], first: list[Judged], future: list[Judged]) -> tuple[Judged, Judged] | None:
+    """The chosen and the rejected answer; of the present's equals the first and the last, before the others'.
+
+    Answers whose score is NaN are left out; None where the present model has no other.
+    """
+    present, first, future = ([j for j in each if not math.isnan(j.score)] for each in (present, first, future))
+    if not present:
+        return None
     chosen, rejected = max(present, key=lambda j: j.score), min(reversed(present), key=lambda j: j.score)
     if first and (worst := min(first, key=lambda j: j.score)).score < rejected.score:
         rejected = worst

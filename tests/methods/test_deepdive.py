@@ -45,6 +45,8 @@ def test_queries_that_are_alike_cost(tags):
     other = [THINK + ASK, THINK + OTHER, THINK + RIGHT]
     assert value(tags, other, redundancy=0.5).value == pytest.approx(1 - 0.5 * 1 / 5)  # `of`, of five words
     assert value(tags, again).value == 1.0 and value(tags, [THINK + WRONG], redundancy=0.5).value == 0.0
+    wrong = [THINK + ASK, THINK + AGAIN, THINK + WRONG]
+    assert value(tags, wrong, redundancy=0.5).value == pytest.approx(-0.5 * 2 / 3)  # wrong answers pay as well
     assert alike(["x", "x", "y"]) == pytest.approx(1 / 3)  # one pair of three
 
 

@@ -12,10 +12,11 @@ from support.episodes import single_turn_group
 
 from selfteach.core import Ref, RolloutRequest, Task
 from selfteach.core.scoring import score
-from selfteach.methods.fathom import calls_of, unsolved_questions, with_last_success
+from selfteach.methods.fathom import unsolved_questions, with_last_success
 from selfteach.reward.agent_record import Search
+from selfteach.reward.call_labels import NOTHING, calls_of
 
-HOME, MAYOR = "the home of Ann is Ulm.", "the mayor of Ulm is Bob."
+HOME, MAYOR, LIVES = "the home of Ann is Ulm.", "the mayor of Ulm is Bob.", "Ann lives in Ulm."
 ASK, AGAIN = "<search>home of Ann</search>", "<search>Ann home</search>"
 RIGHT, WRONG = "<answer> Ulm</answer>", "<answer> Po</answer>"
 SOURCE = SimpleNamespace(train=lambda i: Task(f"train/{i}", "p"))
@@ -104,11 +105,14 @@ def test_few_groups_that_differ_weigh_as_much_as_all():
         ([], 1, (0, 0, 0, 0, 0)),
         ([("home of Ann", HOME), ("mayor of Ulm", MAYOR)], 1, (2, 0, 2, 0, 0)),
         ([("home of Ann", HOME), ("home of Ann", HOME)], 1, (1, 1, 1, 0, 1)),  # in the same words
-        ([("home of Ann", HOME), ("Ann home", HOME)], 1, (2, 0, 1, 1, 0)),  # in others: verified
-        ([("home of Ann", HOME), ("Ann home", HOME)], 0, (2, 0, 1, 0, 1)),
-        ([("home of Ann", HOME), ("Ann home", HOME), ("Ann", HOME)], 1, (3, 0, 1, 1, 1)),  # once is enough
-        ([("home of Ann", HOME), ("Ann home", HOME), ("Ann", HOME)], 2, (3, 0, 1, 2, 0)),
-        ([("home of Ann", HOME), ("Ann", f"{HOME} {MAYOR}")], 1, (2, 0, 2, 0, 0)),  # there is something new in it
+        ([("home of Ann", HOME), ("Ann home", HOME)], 1, (1, 1, 1, 0, 1)),  # in like words, and the same is found
+        ([("home of Ann", HOME), ("Ann home", LIVES)], 1, (2, 0, 1, 1, 0)),  # another page about the same: verified
+        ([("home of Ann", HOME), ("Ann home", LIVES)], 0, (2, 0, 1, 0, 1)),
+        ([("home of Ann", HOME), ("home of Ann", LIVES)], 1, (1, 1, 1, 1, 0)),  # the same words are a query in vain
+        ([("home of Ann", HOME), ("Ann home", LIVES), ("Ann home now", MAYOR)], 1, (3, 0, 1, 1, 1)),  # once is enough
+        ([("home of Ann", HOME), ("Ann home", LIVES), ("Ann home now", MAYOR)], 2, (3, 0, 1, 2, 0)),
+        ([("home of Ann", HOME), ("mayor of Ulm", HOME)], 1, (2, 0, 1, 0, 1)),  # a page that was read before
+        ([("home of Ann", NOTHING), ("mayor of Ulm", NOTHING)], 1, (2, 0, 0, 0, 2)),
     ],
 )
 def test_calls_are_labelled(searches, verifications, counts):
@@ -120,23 +124,24 @@ def test_calls_are_labelled(searches, verifications, counts):
     [
         ([ASK, RIGHT], {}, 1.1),
         ([ASK, ASK, RIGHT], {}, 0.1 + 0.5),  # of four calls two are redundant
-        ([ASK, AGAIN, RIGHT], {}, 1.1),
-        ([ASK, AGAIN, RIGHT], {"verifications": 0}, 0.1 + 0.75),
+        ([ASK, AGAIN, RIGHT], {}, 0.1 + 0.5),
         ([ASK, ASK, ASK, ASK, RIGHT], {}, 0.1 + 0.5),  # six of eight: no less than one half
-        ([ASK, WRONG], {}, 0.1 + 0.2 / 8 + 0.2 / 16),
+        ([ASK, WRONG], {"wanted_searches": 8, "wanted_pages": 16}, 0.1 + 0.2 / 8 + 0.2 / 16),
         ([ASK, WRONG], {"wanted_searches": 2, "wanted_pages": 1}, 0.1 + 0.1 + 0.2),
         ([ASK, ASK, WRONG], {}, 0.1),  # one unique less one redundant, twice
-        ([ASK, ASK, ASK, WRONG], {}, 0.1 - 0.2 / 8 - 0.2 / 16),
+        ([ASK, ASK, ASK, WRONG], {}, 0.1 - 0.2 / 4 - 0.2 / 8),
         ([WRONG], {"form": 0.3}, 0.3),
-        ([ASK, ASK, RIGHT], {"steered": False}, 1.1),
+        ([ASK, ASK, RIGHT], {"steered": False}, 1.0),
+        ([ASK, ASK, RIGHT], {"steered": False, "form": 0.3}, 1.0),
         ([ASK, WRONG], {"steered": False}, 0.1),
         (["<think>" + WRONG], {"steered": False}, 0.0),  # not well formed
+        (["<think>" + RIGHT], {"steered": False}, 0.9),
     ],
 )
 def test_a_right_answer_is_worth_less_for_calls_in_vain_and_a_wrong_one_more_for_useful_ones(
     tags, replies, args, value
 ):
-    stage = of("fathom", **args).stage
+    stage = of("fathom", **{"outcome_steps": 0, **args}).stage
     context, group = played(stage.programs["main"], replies, tags, lambda query: ULM)
     (end,) = asyncio.run(score(stage.reward[0], [group], context))["reward"].values()
     assert end.value == pytest.approx(value)
@@ -145,11 +150,11 @@ def test_a_right_answer_is_worth_less_for_calls_in_vain_and_a_wrong_one_more_for
 def test_the_first_steps_are_for_right_answers_alone():
     first, then = of("fathom", outcome_steps=7).stages
     assert first.until == 7 and first.reward[0].name == "counted_calls" and then.reward[0].name == "steered_calls"
-    assert len(of("fathom").stages) == 1
+    assert of("fathom").stages[0].until == 30 and len(of("fathom", outcome_steps=0).stages) == 1
 
 
 def test_hyper_parameters_reach_the_reward():
-    made = of("fathom", turns=9, form=0.2, wanted_searches=4, wanted_pages=5, verifications=2)
+    made = of("fathom", turns=9, outcome_steps=0, form=0.2, wanted_searches=4, wanted_pages=5, verifications=2)
     wanted = {"form": 0.2, "wanted_searches": 4, "wanted_pages": 5, "verifications": 2}
     assert made.stage.reward[0].args == wanted and made.stage.programs["main"].args["turns"] == 9
     assert of("fathom", questions=9, prune=0.5).stage.select.args == {"questions": 9, "prune": 0.5}

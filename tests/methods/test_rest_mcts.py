@@ -54,11 +54,16 @@ def test_selection_is_by_uct_and_backup_is_the_visit_weighted_mean():
     root = Line(None)
     a, b = Line(None, root, 1, 0.9), Line(None, root, 1, 0.2)
     root.below = [a, b]
-    assert a.uct(0.7) > b.uct(0.7) and math.isinf(b.uct(0.7)[0])
-    a.back_up(), a.back_up(), b.back_up()
+    assert (a.uct(0.7), b.uct(0.7)) == pytest.approx((1.9, 1.2))  # unvisited: V + 1
+    a.back_up()
+    assert a.uct(0.7) == 0.9 < b.uct(0.7), "ln 1 = 0"
+    a.back_up()
+    # 0.9 + 0.7 sqrt(2 ln 2 / 2) = 1.483: the better line is once more before the one without a visit
+    assert a.uct(0.7) == pytest.approx(0.9 + 0.7 * math.sqrt(math.log(2))) and a.uct(0.7) > b.uct(0.7) + 0.28
+    b.back_up()
     assert (root.visits, a.visits, b.visits) == (3, 2, 1)
     assert root.value == pytest.approx((2 * 0.9 + 0.2) / 3)
-    assert a.uct(0.7)[0] == pytest.approx(0.9 + 0.7 * math.sqrt(2 * math.log(3) / 2))
+    assert a.uct(0.7) == pytest.approx(0.9 + 0.7 * math.sqrt(2 * math.log(3) / 2))
 
 
 class Scripted(ScriptedEngine):
@@ -110,6 +115,28 @@ def searched(program, tokenizer, n=1, engine=Scripted, task=TASK):
     groups[0].scores.update(asyncio.run(score(answered(), groups, context)))
     assert {e.status for e in groups[0].episodes} == {"done"}, groups[0].episodes[0].why
     return context, groups
+
+
+class Three(Scripted):
+    """Three first lines with two, one and no `2`, that is of value 0.953, 0.731 and 0.269; then lines without any."""
+
+    NEXT: ClassVar = {"": ["2 2.", "2.", "3."], ".": [" 0."]}
+
+    def reply(self, text, rng_key):
+        self.turn += 1
+        return " 0." if text != TASK.prompt else self.NEXT[""][self.turn % 3]
+
+
+def test_a_visited_line_of_a_large_value_is_expanded_before_an_unvisited_one_of_a_small(tags):
+    """The root gives the best line its visit, then 0.731 + 1 is the largest. Third: the best has 0.953 + 0.7 sqrt(2 ln
+    2) = 1.777, the second 1.556, the unvisited one 0.269 + 1.
+    """
+    for exploration, visits in ((0.7, {"2 2.": 2, "2.": 1, "3.": 0}), (0.2, {"2 2.": 1, "2.": 1, "3.": 1})):
+        program = line_search(expansions=3, lookahead=0, tokens=0, exploration=exploration, finish=False)
+        _, groups = searched(program, tags, engine=Three)
+        tree = groups[0].episodes[0].tree
+        texts = {n: tags.decode(tree.id[tree.places(n)])[len(TASK.prompt) :] for n in tree.notes}
+        assert {t: tree.number(n, "visits") for n, t in texts.items() if t.count(".") == 1} == visits
 
 
 def test_a_search_stops_at_an_answer_of_a_high_value(tags):
@@ -268,6 +295,20 @@ def test_a_search_that_ends_no_answer_goes_on_from_its_best_line(tags):
     (episode,) = groups[0].episodes
     assert episode.answer == "2" and len(episode.trajectories) == 1
     assert [s.value for s in groups[0].scores["reward"].values()] == [1.0]
+
+
+def test_in_training_a_search_that_ends_no_answer_teaches_nothing(tags):
+    _, groups = searched(line_search(expansions=1, lookahead=0, finish=False), tags)
+    (episode,) = groups[0].episodes
+    assert (episode.answer, episode.trajectories, episode.cost["turns"]) == (None, [], 3)
+    assert per_trajectory()(groups=groups) == line_values(groups=groups) == []
+    # answers that ended are closed all the same
+    _, (group,) = searched(line_search(lookahead=1, finish=False), tags)
+    assert group.episodes[0].answer == "2" and len(group.episodes[0].trajectories) == 2
+    method = registry.methods.get("rest_mcts")()
+    main, mcts = method.stage.programs["main"], method.decode["mcts"]
+    assert (main.hyper_parameters["finish"], mcts.hyper_parameters["finish"]) == (False, True)
+    assert main.replace(finish=True) == mcts.replace(finish=True), "they differ in nothing else"
 
 
 def test_the_first_values_are_those_of_right_lines_and_of_slips_beside_them(tags):

@@ -36,11 +36,11 @@ def test_votes_are_by_rank():
 
 # four samples: 5 twice and hardly certain, 7 once and certain, 8 once and in between
 SAID = ["<answer>5</answer>", "<answer>7</answer>", "<answer>8</answer>", "<answer>5</answer>"]
-CERTAIN = {"5": 0.1, "7": 0.9, "8": 0.5}
+CERTAIN = {"5": 0.1, "7": 0.9, "8": 0.5, "4": 0.05}
 
 
-def chosen(letters: Any, monkeypatch: Any, **how: Any) -> tuple[str, list[str | None]]:
-    replies = iter(SAID)
+def chosen(letters: Any, monkeypatch: Any, said: list[str] = SAID, **how: Any) -> tuple[str, list[str | None]]:
+    replies = iter(said)
 
     async def score(self: Any, model_role: str, context: Any, tokens: Any, want: Any) -> dict[str, np.ndarray]:
         text = letters.decode(tokens)
@@ -61,6 +61,29 @@ def test_the_answer_by_each_way(letters, monkeypatch):
     assert chosen(letters, monkeypatch, by="borda", power=1.0)[0] == "7"
     assert chosen(letters, monkeypatch, by="borda", power=0.5)[0] == "5"
     assert chosen(letters, monkeypatch, by="borda", power=0.0)[0] == "5"
+
+
+def test_a_sample_without_an_answer_has_a_rank_and_no_vote(letters, monkeypatch):
+    five, eight = "<answer>5</answer>", "<answer>8</answer>"
+    # the most certain says 7 in no tags: it would have 4 votes of 10 and be the best
+    untagged = ["7", five, eight, five]
+    assert chosen(letters, monkeypatch, untagged, by="best") == ("8", [None, None, "main", None])
+    assert chosen(letters, monkeypatch, untagged, by="borda", power=3.0) == ("8", [None, None, "main", None])
+    # two of them would have the majority
+    assert chosen(letters, monkeypatch, ["7", "7", eight, "7"], by="vote") == ("8", [None, None, "main", None])
+    # the least certain says 4 in no tags: its rank is used up, so that 8 has 4^1.2 = 5.28, less than 3^1.2 + 2^1.2 =
+    # 6.03 of the 5s; were it not, 8 would have 3^1.2 = 3.74, more than 2^1.2 + 1 = 3.30
+    assert chosen(letters, monkeypatch, ["4", five, eight, five], by="borda", power=1.2)[0] == "5"
+    # empty tags hold no answer either, and the trajectory that is scored is one with the answer in tags
+    assert chosen(letters, monkeypatch, ["7<answer></answer>", eight, five, five], by="best")[0] == "8"
+    assert chosen(letters, monkeypatch, ["5", five, "5", five], by="vote") == ("5", [None, "main", None, None])
+
+
+def test_where_no_sample_has_an_answer_the_most_certain_says_it(letters, monkeypatch):
+    none = ["5", "8", "7", "5"]
+    assert chosen(letters, monkeypatch, none, by="best") == ("7", [None, None, "main", None])
+    assert chosen(letters, monkeypatch, none, by="borda", power=0.0) == ("7", [None, None, "main", None])
+    assert chosen(letters, monkeypatch, none, by="vote") == ("5", ["main", None, None, None])
 
 
 def test_a_reward_that_is_the_judges_and_one_that_is_certainty(letters):

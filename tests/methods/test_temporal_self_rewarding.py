@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -40,11 +41,13 @@ def of_scores(role: str, *scores: float) -> list[Judged]:
         ((0.4, 0.6), (0.4, 0.9), (), "present0.6", "present0.4"),  # the past is no worse, and what is good in it unused
         ((0.4, 0.6), (0.2,), (0.8, 0.1), "future0.8", "first0.2"),  # the future is better; its worst is nobody's
         ((0.4, 0.6), (0.2,), (0.6,), "present0.6", "first0.2"),  # and where it is not, it is left
+        ((math.nan, 0.4, 0.6, math.nan), (math.nan,), (math.nan,), "present0.6", "present0.4"),  # unread: left out
+        ((math.nan, 0.6), (math.nan, 0.2), (math.nan, 0.8), "future0.8", "first0.2"),
     ],
 )
 def test_which_answers_make_a_pair(present: Any, first: Any, future: Any, chosen: str, rejected: str):
     found = pair_of(of_scores("present", *present), of_scores("first", *first), of_scores("future", *future))
-    assert [j.answer for j in found] == [chosen, rejected]
+    assert found is not None and [j.answer for j in found] == [chosen, rejected]
 
 
 def played(tokenizer: Any, said: dict[str, list[str]], **how: Any) -> tuple[RolloutGroup, set[tuple[str, float]], Any]:
@@ -102,9 +105,25 @@ def test_by_itself_the_present_makes_both_and_no_difference_teaches_nothing(tags
     group, _, _ = played(tags, {"present": ["70", "70"], "first": ["70", "90"]})
     assert preference_pairs(groups=[group]) == []
     assert told(group)["chosen"][1]["gap"] == told(group)["chosen"][1]["paired"] == 0.0
-    # what stands in no tags, or is judged by no number, is worth nothing
-    group, _, _ = played(tags, {"present": ["70", ""], "first": ["x", "90"]})
+    # what stands in no tags is worth nothing
+    group, _, _ = played(tags, {"present": ["70", ""], "first": ["80", "90"]})
     assert told(group)["rejected"][0] == 0.0
+
+
+def test_an_answer_that_is_judged_by_no_number_is_in_no_pair(tags):
+    # 0 for what the judge cannot say would make x the rejected one, over the 50
+    group, _, context = played(tags, {"present": ["70", "x"], "first": ["x", "50"], "future": ["x", "x"]}, future=True)
+    learned = {t.role: context.text(t.leaf) for t in group.episodes[0].learned}
+    assert learned == {"chosen": "<answer> 70</answer>", "rejected": "<answer> 50</answer>"}
+    assert told(group)["chosen"][1]["gap"] == pytest.approx(0.2) and len(preference_pairs(groups=[group])) == 2
+    # one alone that can be read: nothing to compare it with
+    group, _, _ = played(tags, {"present": ["x", "70"]}, past=False)
+    assert [t.role for t in group.episodes[0].learned] == ["chosen"] and preference_pairs(groups=[group]) == []
+    # none of the present model's: no pair, whatever the others have
+    group, _, _ = played(tags, {"present": ["x", "x"], "first": ["20", "30"], "future": ["90", "x"]}, future=True)
+    (episode,) = group.episodes
+    assert (episode.status, episode.answer, episode.learned, told(group)) == ("done", None, [], {})
+    assert [t.role for t in episode.trajectories].count("candidate") == 6
 
 
 def test_a_round_is_two_runs_from_the_same_policy():
