@@ -47,9 +47,13 @@ def arena_rl(
         r = 1 - k / (n - 1)        for rank k
         A = (r - mean(r)) / std(r), then GRPO's clipped loss
 
-    ArenaRL (2026), as in its released code: clip 0.2 and 0.28, and a KL penalty whose coefficient is 0. Chosen here:
-    the anchor is the group's first sample (the paper decodes it greedily); byes go to the best seeds (the code closes
-    the bracket up instead); the judge is the task's pairwise judge that gives a margin (`pair_margin`), as in the code.
+    Zhang et al. 2026; the tournaments are those of the released code (Alibaba-NLP/qqr), as are clip 0.2 and 0.28 and a
+    KL whose coefficient is 0. Chosen here: the anchor is the group's first sample (theirs is decoded greedily); byes go
+    to the best seeds (theirs closes the bracket up); the judge is the task's pairwise judge that gives a margin
+    (`pair_margin`), of which each player's share is its points. Theirs gives a score to each of a pair, in both orders,
+    and a player's points are the mean of its own scores; its round robin counts wins, and equals share a rank; its
+    Swiss system breaks ties by what the opponents won. Their configurations have 16 rollouts, compared with the anchor
+    alone.
     """
     base = grpo(groups=groups, rollouts=rollouts, beta=beta)
     (update,) = base.stage.updates
