@@ -25,6 +25,7 @@ from ..core import (
     premise,
 )
 from ..core.blocks import Array
+from ..core.random_keys import generator
 from ..credit import segments as seg
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
@@ -53,10 +54,11 @@ def aem(
         a_k   = exp(-lam h_k) / mean exp(-lam h),   1 where max H - min H < least_range
         A_k   = a_k A_i                                       A_i GRPO's advantage of the episode
 
-    The rescaling of the paper's section on entropy modulation; lam = 1 and 0.1 are its constants. lam = 0 is GRPO.
-    scope: what the entropies are compared over, and direction: "unsure" weighs by exp(+lam h) and "shuffled" deals the
-    factors out to other turns of the group; these are the paper's ablations. Known from a description of the paper, not
-    from its code. The entropy is that of the policy before its update.
+    The rescaling of the paper's section on entropy modulation. lam = 0 is GRPO. scope: what the entropies are compared
+    over, and direction: "unsure" weighs by exp(+lam h) and "shuffled" deals the factors out anew, at random, among the
+    turns that are compared; these are the paper's ablations. Known from a description of the paper, not from its code:
+    lam = 1 and 0.1 are read there and not confirmed. Factors average 1 over turns, so over tokens only where turns are
+    equally long. Theirs also pays -0.1 for an invalid action. The entropy is that of the policy before its update.
     """
     return policy_method(
         credit=(
@@ -113,8 +115,12 @@ def entropy_factors(
     weight = np.exp((lam if direction == "unsure" else -lam) * share)
     factor = np.where(is_wide, weight / seg.mean(weight, index, n)[index], 1.0)
     if direction == "shuffled":
-        for rows in (np.flatnonzero(index == i) for i in range(n)):
-            factor[rows] = np.roll(factor[rows], len(rows) // 2)
+        length = np.bincount(step, minlength=len(index))
+        for i in range(n):
+            rows = np.flatnonzero(index == i)
+            # keyed by what was sampled, so that steps differ, and not by entropies, whose last bits depend on how
+            # a batch is split
+            factor[rows] = factor[generator("shuffled factors", i, *length[rows]).permutation(rows)]
     return factor
 
 

@@ -6,14 +6,20 @@ targets. Within a turn every token has the turn's advantage.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from ..core import (
     Claim,
     Column,
+    Example,
     Method,
     ModelRole,
+    RolloutGroup,
     Seq,
+    Step,
     Term,
     Token,
     Update,
@@ -23,16 +29,18 @@ from ..core import (
     method,
     outcome,
     premise,
+    provides,
+    stateful,
 )
 from ..core.blocks import logged
 from ..core.lazy import torch
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
-from ..credit.replay import replay
+from ..credit.replay import replay, to_stored
+from ..credit.returns import at_last_token
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
 from ..objective.schedules import after
-from ..objective.segments import seq_mean
 from .base import policy_method
 
 CRITICS = ("critic", "critic2")
@@ -48,13 +56,13 @@ def archer(
     groups: int = 16,
     rollouts: int = 8,
     gamma: float = 0.95,
-    tau: float = 0.5,
+    tau: float = 1.0,
     buffer: int = 128,
     replayed: int = 16,
     critic_epochs: int = 4,
     critic_minibatches: int = 4,
     critic_lr: float = 1e-3,
-    critic_warmup: int = 5,
+    critic_warmup: int = 12,
     clip: float = 0.2,
 ) -> Method:
     """An actor-critic over turns: twin critics by temporal differences off-policy, a policy gradient per token.
@@ -66,17 +74,22 @@ def archer(
 
     Zhou et al. 2024, section 3 and the released code. A critic is a copy of the start model: V is its head before a
     turn's first token, Q one after its last; bars are target networks, which move by the share `tau` of the way to
-    their critic at every step. The critics learn from the step's episodes and from `replayed` groups of the `buffer`
-    newest, drawn anew each step; the policy from the step's own, after the `critic_warmup` first steps. Chosen here:
-    targets move once a step and not after each of its updates (0.1 there), so that tau is larger; V learns from turns
-    of the buffer, where the code samples new ones of the present policy; the token-level baseline is left out, as in
-    the code's default. replayed = 0: critics on the step's own episodes alone.
+    their critic at every step. r is what a turn is paid, the return at the last turn where turns are not paid. The
+    critics learn from the step's episodes and from `replayed` groups of the `buffer` newest, drawn anew each step, all
+    turns alike; the policy from the step's own, after the `critic_warmup` first steps. replayed = 0: critics on the
+    step's own episodes alone.
+
+    Chosen here: targets move once a step. The authors' move by 0.1 after each of 50 updates of an iteration, which
+    leaves 0.9^50 = 0.5 % of the old target, so that tau is 1. A value so travels back one turn in two steps (V learns
+    from Qbar, Q from Vbar), where theirs makes up to 25 such backups an iteration, so that the warm-up is long. V
+    learns from turns of the buffer, where the code samples new ones of the present policy. The policy learns from the
+    turns of this step and what was said in them, where theirs is given states of the whole buffer and says something
+    new in each; theirs has no clip, and sums over the tokens of a turn, where here each episode weighs the same and
+    each token in it. Theirs is one encoder with a head for each Q and V. The token-level baseline is left out, as in
+    the code's default.
     """
     base = policy_method(credit=(per_trajectory(),), term=Term(clipped_ratio()), groups=groups, rollouts=rollouts)
-    old = replay(
-        size=buffer, take=replayed, order="random", again=True, drop_zero_variance=False, loss_stream="replayed"
-    )
-    credit = (per_trajectory(), *((old,) if replayed else ()))
+    old = (replay_turns(size=buffer, take=replayed),) if replayed else ()
     learn_critics = tuple(
         Update(
             (c,),
@@ -104,11 +117,57 @@ def archer(
         when=after(step=critic_warmup),
     )
     heads = ("value", "scalar")
-    return base.replace(credit=credit, updates=(*learn_critics, learn_policy)).override(
+    own = per_trajectory(tokens=("turn_reward",))
+    return base.replace(credit=(own, *old, paid()), updates=(*learn_critics, learn_policy)).override(
         weights={c: WeightSpec("start") for c in CRITICS}
         | {f"{c}_target": WeightSpec(c, follow=c, rate=tau) for c in CRITICS},
         models={n: ModelRole((n,), heads=heads) for c in CRITICS for n in (c, f"{c}_target")},
     )
+
+
+@block
+@stateful(lambda: {"groups": []})
+def replay_turns(
+    *, groups: Sequence[RolloutGroup], state: dict[str, Any], size: int = 128, take: int = 16
+) -> tuple[list[Example], dict[str, Any]]:
+    """`replay` of `take` random groups of the newest `size`, which keep the rewards of their turns.
+
+    Per token, and there where no turn is paid, as `per_trajectory` gives them for the step's own episodes: a batch has
+    a column at one unit only.
+    """
+    old, state = replay(
+        groups=groups,
+        state=state,
+        size=size,
+        take=take,
+        order="random",
+        again=True,
+        drop_zero_variance=False,
+        loss_stream="replayed",
+    )
+    new = {e.name: to_stored(e)["given"] for e in per_trajectory(groups=groups, tokens=("turn_reward",))}
+    for example in (e for g in state["groups"] for e in g["examples"]):
+        example["given"] = new.get(example["name"], example["given"])
+    return old, state
+
+
+@block
+@provides("token_reward")
+def paid(*, turn_reward: Token, reward: Seq, seq: Token) -> dict[str, Column]:
+    """What each turn is paid, at its last token: its own reward, and at the end what is left of the return.
+
+    That is all of the return where turns are not paid, and nothing where it is the sum of their rewards.
+
+    Args: turn_reward f64[N], NaN: none; reward f64[S]; seq i64[N]. Returns: token_reward f64[N]. Scope: seq.
+
+    A return of 1, of which the first of two turns is paid 0.25; and one of 1 where no turn is.
+
+    >>> paid(turn_reward=[0.25, np.nan, np.nan, np.nan], reward=[1.0, 1.0], seq=[0, 0, 1, 1])["token_reward"].values
+    array([0.25, 0.75, 0.  , 1.  ])
+    """
+    own = np.nan_to_num(np.asarray(turn_reward, np.float64))
+    rest = np.asarray(reward, np.float64) - seg.total(own, seq, len(reward))
+    return {"token_reward": Column("token", own + at_last_token(rest, seq))}
 
 
 def ends(step: torch.Tensor) -> torch.Tensor:
@@ -148,26 +207,26 @@ def turn_td(
     critic_value: Token,
     target_scalar_after: Token,
     target_value: Token,
+    token_reward: Token,
     reward: Seq,
     step: Token,
     seq: Token,
     gamma: float = 0.95,
-) -> Seq:
-    """Temporal differences of whole turns (equations 2 and 3), the mean over the turns of an episode.
+) -> Step:
+    """Temporal differences of whole turns (equations 2 and 3).
 
-        l = mean_k (Q_k - r_k - gamma Vbar_{k+1})^2 + (V_k - Qbar_k)^2
+        l_k = (Q_k - r_k - gamma Vbar_{k+1})^2 + (V_k - Qbar_k)^2
 
-    Q_k is the scalar head after the turn's last token, V_k the value head before its first; r is 0 but at the end.
-    Logs Q of the turns of episodes that went well, and of others. Args: heads f[N]; reward f[S]; step, seq i64[N].
-    Returns: l f[S]. Scope: seq.
+    Q_k is the scalar head after the turn's last token, V_k the value head before its first, r_k what the turn is paid.
+    Logs Q of the turns of episodes that went well, and of others. Args: heads, token_reward f[N]; reward f[S], for what
+    is logged; step, seq i64[N]. Returns: l f[K]. Scope: seq.
     """
     end = ends(step)
     begin = torch.cat([torch.ones_like(end[:1]), end[:-1]])
-    is_last = torch.cat([seq[1:] != seq[:-1], torch.ones_like(seq[:1], dtype=torch.bool)])
-    target = torch.where(is_last, reward[seq], gamma * after_turn(target_value, seq)).detach()
+    target = (token_reward + gamma * after_turn(target_value, seq)).detach()
     q_error = (critic_scalar_after - target)[end] ** 2
     v_error = (critic_value[begin] - target_scalar_after[end].detach()) ** 2
-    return seq_mean(q_error + v_error, seq[end], len(reward))
+    return q_error + v_error
 
 
 @block

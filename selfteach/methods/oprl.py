@@ -1,4 +1,4 @@
-"""OPRL, also iStar (2509.19199): step rewards of an agent from a model that learns to prefer the better episode.
+"""OPRL, now iStar (2509.19199): step rewards of an agent from a model that learns to prefer the better episode.
 
 A second model is trained by DPO on pairs of whole episodes against the policy that sampled them; how much likelier it
 makes a turn than that policy is the turn's reward, without a label of any turn.
@@ -57,10 +57,16 @@ def oprl(
         A_E    = (R_i - mean R) / std R
         policy:  PPO's clip
 
-    Wang et al. 2025. The reference of the model is the policy that sampled the episodes, of which the log-probabilities
-    are at hand. Each step trains the model first and then scores the same episodes with it. Pairs are all of a group
-    whose returns differ; beta 0.05 and alpha 1 are the paper's, where both learning rates are equal (here the model's
-    is that of the regimes' policies). Known from a description of the paper, not from its code. alpha = 0 is GRPO.
+    Wang et al. 2025, now titled Agentic RL with Implicit Step Rewards (iStar). The reference of the model is the policy
+    that sampled the episodes, of which the log-probabilities are at hand. Each step trains the model first and then
+    scores the same episodes with it, as in the paper; the released scripts score first. Pairs are all of a group whose
+    returns differ; beta 0.05 and alpha 1 are the paper's, whose learning rates are 1e-6 for the model and 5e-7 for the
+    policy (here the model's is that of the regimes' policies). alpha = 0 is GRPO.
+
+    Of the released code (Tongyi-Character, CharacterRL-iStar): an episode's h is the mean over its turns of their sums,
+    and both advantages are over the mean of the others (RLOO), undivided by a deviation. Its loss of the model is
+    computed on detached values, so that no gradient comes of it; that loss is the paper's here. In equation 6 the
+    policy's ratio is that of a turn, here that of a token.
     """
     base = policy_method(
         credit=(episode_pairs(), norm()),

@@ -56,26 +56,31 @@ def rlvmr(
 ) -> Method:
     """GRPO whose advantage is mixed, turn by turn, with that of a rule's reward for the kind of thought it follows.
 
+        R_k = the episode's return, less format_penalty where turn k says no kind
         r_k = 1 where the rule of the turn's kind holds, else 0
-        A_k = alpha (R_i - mean R) / std R + (1 - alpha) (r_k - mean r) / std r      mean, std of r: over the batch's
-                                                                                   turns of the same kind
+        A_k = alpha (R_k - mean R) / std R        mean, std of R: over all turns of the group
+            + (1 - alpha) (r_k - mean r) / std r  mean, std of r: over the batch's turns of the same kind; 0 where a
+                                                  turn says no kind
         plan      the episode succeeds
         explore   the action can be carried out and is on something that no action was on before
         reflect   the turn before failed, and this action is another one, on something, and can be carried out
         monitor   none
 
-    Zhang et al. 2025. rewarded: the kinds that have a rule. A turn that says no kind gets -format_penalty in the place
-    of the second part. How much a rule pays cancels in the normalisation, so that it is 1. alpha 0.5, KL 0.01 and the
-    penalty are the paper's. The released code adds the two parts (each weight 1), compares turns of one kind within the
-    group (over="group"), takes any action that was not said before for an exploration and any other one for a
-    reflection, also where they fail, and leaves out the standard deviation by default. An action on something is one of
-    two words or more: where `look` and `quit` counted, a policy learned in ten steps to explore by giving up. alpha = 1
-    and no KL: GRPO.
+    Zhang et al. 2025. rewarded: the kinds that have a rule. How much a rule pays cancels in the normalisation, so that
+    it is 1. alpha 0.5, KL 0.01 and the penalty are the paper's. As in the released code the penalty is in R before that
+    is normalised: where all episodes of a group fail, it is all that its turns differ in, and where one turn in ten
+    says no kind, that one has about -3 and the others +0.3, times alpha.
+
+    The released code adds the two parts (each weight 1 in its two scripts, 0.5 by default), compares turns of one kind
+    within the group (over="group"), and takes any action that was not said before for an exploration and any other one
+    for a reflection, also where they fail. The paper asks of an exploration a new object or location only: that it can
+    be carried out is ours. It has a reflection after a sequence of failures, the code and we after one. An action on
+    something is one of two words or more: where `look` and `quit` counted, a policy learned in ten steps to explore by
+    giving up. alpha = 1, no penalty and no KL: GRPO, with an episode in its statistics as often as it has turns.
     """
     base = policy_method(
         credit=(
             per_trajectory(steps=("rule_reward", "thought")),
-            norm(),
             mix_by_thought(alpha=alpha, over=over, format_penalty=format_penalty),
         ),
         term=Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),
@@ -145,7 +150,7 @@ def judged(texts: Sequence[str], could: Sequence[bool], success: bool) -> list[t
 @block
 def mix_by_thought(
     *,
-    adv: Seq,
+    reward: Seq,
     rule_reward: Step,
     thought: Step,
     step: Token,
@@ -157,27 +162,31 @@ def mix_by_thought(
     format_penalty: float = 0.1,
     eps: float = 1e-6,
 ) -> dict[str, Column]:
-    """Mix an episode's advantage with that of each turn's rule among the turns that follow a thought of the same kind.
+    """Mix the advantage of each turn's episode with that of its rule among turns that follow a thought of its kind.
 
-        A_k = alpha A + (1 - alpha) (r_k - mean r) / (std r + eps);   -format_penalty in place of the second part where
-                                                                      a turn says no kind
+        A_k = alpha (R_k - mean R) / (std R + eps) + (1 - alpha) (r_k - mean r) / (std r + eps)
 
-    Args: adv f64[S]; of each turn rule_reward, thought (-1 or NaN: none) f64[K] and seq, group i64[K]; step i64[N];
+    R_k is the reward of the turn's episode, less format_penalty where the turn says no kind; its statistics are over
+    the turns of the group. The second part is 0 where a turn says no kind.
+
+    Args: reward f64[S]; of each turn rule_reward, thought (-1 or NaN: none) f64[K] and seq, group i64[K]; step i64[N];
     batch, named so that the batch is not split. Returns: adv f64[N]. Scope: batch.
 
-    Of two explorations one holds: 0.7071 standard deviations from the mean each; a turn without a kind gets -0.1.
+    A failure of three turns: R = 0, 0, -0.1 is 0.5774, 0.5774 and -1.1547 standard deviations from the mean, and of
+    two explorations one holds, 0.7071 from it each.
 
     >>> turns = {"step": [0, 1, 2], "seq": [0, 0, 0], "group": [0, 0, 0], "batch": [0, 0, 0]}
     >>> given = {"rule_reward": [1.0, 0.0, np.nan], "thought": [1.0, 1.0, np.nan], **turns}
-    >>> mix_by_thought(adv=[1.0], **given)["adv"].values.round(4)
-    array([0.8536, 0.1464, 0.45  ])
+    >>> mix_by_thought(reward=[0.0], **given)["adv"].values.round(4)
+    array([ 0.6422, -0.0649, -0.5773])
     """
     kind = np.nan_to_num(np.asarray(thought, np.float64), nan=-1.0).astype(np.int64)
+    outcome_reward = np.asarray(reward, np.float64)[np.asarray(seq)] - np.where(kind < 0, format_penalty, 0.0)
+    outcome_part = norm(reward=outcome_reward, group=group, eps=eps)["adv"].values
     within = np.asarray(group) if over == "group" else np.zeros_like(kind)
     _, same = np.unique(np.stack([within, kind]), axis=1, return_inverse=True)
     rule = norm(reward=np.nan_to_num(np.asarray(rule_reward, np.float64)), group=same.ravel(), eps=eps)["adv"].values
-    rule = np.where(kind < 0, -format_penalty, rule)
-    of_turn = alpha * np.asarray(adv, np.float64)[np.asarray(seq)] + (1 - alpha) * rule
+    of_turn = alpha * outcome_part + (1 - alpha) * np.where(kind < 0, 0.0, rule)
     return {"adv": Column("token", of_turn[np.asarray(step)])}
 
 

@@ -67,11 +67,15 @@ def spa(
     is a model of its own, trained for the first `estimator_steps` steps on episodes of the starting policy, several
     epochs of 8 minibatches each; then it is left as it is, and PPO begins. online: it goes on learning beside PPO, for
     a start that seldom succeeds. A bonus of 0.5 a turn is more than success is worth where an episode has a dozen of
-    turns that a policy can spend on anything. Chosen here: its head is on the hidden state
-    where the released code has a linear map of the logits; the KL of the paper's PPO is `beta`, off in the regimes;
-    gamma and lam are usual values (the paper's are not known to us). The script that the authors released for one
-    environment puts the return, less the mean of the task's other episodes, in place of the c_k; here it is the c_k, as
-    in the paper.
+    turns that a policy can spend on anything. Chosen here: its head is on the hidden state where the released code has
+    a linear map of the logits; the KL of the paper's PPO is `beta`, off in the regimes; gamma and lam are usual values
+    (the configuration that their script names is not released; StepTool's of that name has a gamma of 0.99 and an
+    adaptive KL from 0.3). PPO is online here: theirs is one epoch over episodes that the SFT agent played, with rewards
+    written beforehand.
+
+    Not followed: the released trainer multiplies r_k by the number of turns still to come, as StepTool's does, so that
+    the last turn gets 0; here it is unscaled, as in the paper. The script that was released for one environment puts
+    the return, less the mean of the task's other episodes, in place of the c_k; here it is the c_k, as in the paper.
     """
     base = ppo(
         groups=groups,

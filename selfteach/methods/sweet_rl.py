@@ -90,13 +90,14 @@ def sweet_rl(
         critic:  -log sigmoid(critic_beta (sum_k A(o_k, a_k, c) of the better episode - the same of the worse))
         policy:  -log sigmoid(beta (log-ratio of the preferred turn - of the other)) + likelihood NLL(preferred turn)
 
-    Zhou et al. 2025, equations 4 to 6, and the released scripts (means over tokens, both betas 0.1, 0.01). At each turn
+    Zhou et al. 2025, equations 2 to 4, and the released scripts (means over tokens, both betas 0.1, 0.01). At each turn
     `candidates` turns are sampled (16 there), ranked by A; the preferred is a random one of the upper half, the other
-    of the lower. c is the task's tag `tell`, or its answer where it has none, in front of the prompt; the policy never
-    sees it. Chosen here: where the paper samples once, fits the critic and then the policy, every step samples from the
-    present policy, and the critic goes on learning; the policy begins after `critic_warmup` steps. The reference of
-    both is the start. informed=False: a critic that reads what the agent reads. by="episode": DPO on whole
-    episodes by their rewards, without a critic (the paper's baseline).
+    of the lower. c is the task's tag `tell`, or its answer, in front of the prompt; the policy never sees it. Chosen
+    here: where the paper samples once, fits the critic, then the policy, every step samples from the present policy and
+    the critic goes on learning; the policy begins after `critic_warmup` steps. The reference of both is the start. The
+    scripts take one mean over all agent tokens of a trajectory, paper and we the sum of turns' means; in their ranking
+    the reference does not see c, in the paper and here it does. informed=False: a critic that reads what the agent
+    reads. by="episode": DPO on whole episodes by their rewards, in all steps, without a critic (the paper's baseline).
     """
     if candidates < 2:
         raise BadValue(f"sweet_rl: candidates must be at least 2, not {candidates}: a pair is made of two of them")
@@ -251,7 +252,7 @@ def episode_preference(
     lose: Pair,
     beta: float = 0.1,
 ) -> Pair:
-    """Bradley-Terry on episodes, whose score is the sum of their turns' advantages (equation 4).
+    """Bradley-Terry on episodes, whose score is the sum of their turns' advantages (equation 2).
 
         l = -log sigmoid(beta (h(win) - h(lose))),   h = sum over turns of the mean over tokens of critic - ref
 
@@ -279,6 +280,7 @@ sweet_rl.claim = Claim(
         outcome("accuracy", "self", "uninformed", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "whole", by=0.03, fails_at=0.98),
     ),
+    # `whole`, without a critic to wait for, trains its policy in all steps
     arms={"grpo": "grpo", "uninformed": ("sweet_rl", {"informed": False}), "whole": ("sweet_rl", {"by": "episode"})},
     regime="twenty_questions",
     settings={"steps": 40, "eval_every": 5},
