@@ -4,7 +4,8 @@ A small model plans: it asks sub-queries, one after another, or stops. A frozen 
 The planner is paid for what its plan adds to the generator's answer, for how sensible the plan is, and for costing
 little; the price of a search moves it along the front of utility and cost.
 
-    R = 1/2 + 1/2 (Acc(G(Q, D_plan)) - Acc(G without a plan)) + process P - alpha C,   C = searches / turns
+    R = outcome + process P - alpha C,   C = searches / turns
+    outcome = 1/2 + 1/2 (Acc(G(Q, D_plan)) - Acc(G without a plan))        (a reading)
 """
 
 from __future__ import annotations
@@ -57,12 +58,15 @@ def ai_search_planner(
         P = 2 d / (q + n)     d of the n sub-questions asked in q queries
         C = q / turns
 
-    Mei et al. 2025, section 3, from descriptions of it; no code was released. The reference is the better of what the
-    generator answers by itself and from what the question finds (naive RAG). Acc is whether the answer contains a gold
-    answer. Their P is a score that the generator gives the plan when it is asked; a tiny generator cannot, so here it
-    is the F1 of the queries against the task's sub-questions: 1 for a plan that asks each once and nothing else.
-    How the parts are weighted is chosen here. gain=0: the plan is only paid for itself; process=0, alpha=0: without the
-    second reward, without a price. The price is of queries, whether they were answered or not.
+    Mei et al. 2025, from descriptions of it; no code was released. That outcome, rationality of the plan and cost are
+    summed is theirs; the 1/2 + 1/2 form of the outcome is a reading, and the weights are chosen here. The reference is
+    the better of what the generator answers by itself and from what the question finds (naive RAG). Acc is whether the
+    answer contains a gold answer; theirs is an LLM judge's, as a survey's table has it (2510.16724). Their P is a score
+    that the generator gives the plan when it is asked; a tiny generator cannot, so here it is the F1 of the queries
+    against the task's sub-questions: 1 for a plan that asks each once and nothing else. Their cost is of iterations and
+    of sub-queries, which coincide where a turn has one query, as here, whether it was answered or not. A term for form
+    is said to exist, and is left out. gain=0: the plan is only paid for itself; process=0, alpha=0: without the second
+    reward, without a price.
 
     Generator and planner begin as the same model; the generator stays frozen, and reads the planner's thoughts too. The
     decoder `reader` has another generator, a rule, and `naive_rag` no plan.

@@ -1,18 +1,18 @@
 """HierSearch, agents of two sources under a planner (Tan et al. 2025, arXiv 2508.08088).
 
 One agent searches what is kept locally, another the web; each is trained by itself. A planner, trained last, asks them
-as if they were tools. What it is told is evidence that a refiner took from their episodes, and not what they concluded,
-so that what an agent made up is not copied.
+as if they were tools. What it is told is evidence that a refiner took from their episodes, each piece with its source,
+and not what they thought and concluded, so that what an agent made up is not copied.
 
     r = 0                              where the form is wrong
     r = F1(answer, gold)               where that is above 0
     r = usage (used / there are)       else
-    evidence = of each search the documents nearest to its thought, and of the others those nearest to the conclusions
+    evidence = of what an agent found what is nearest to its thoughts, and of the rest what is nearest to conclusions
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -77,13 +77,17 @@ def hier_search(
 
         r = 0 where the form is wrong, else F1, else usage (kinds of tool used / kinds that there are)
 
-    Tan et al. 2025, section 3, with the released reward and refiner. First the local agent learns for `low_steps` steps
-    to answer from its own store, then the web's from its own; then both are frozen, and the planner learns. The refiner
-    keeps of each search the `share` of its documents (at least one) that are nearest to the thought before it, and of
-    what is left the `share` nearest to what both agents concluded; conclusions themselves are left out. Nearness is the
-    F1 of words in place of an encoder's cosine. refine=False: the planner is told what an agent concluded, as a
-    sentence. both=False: no name asks both agents at once. flat=True: one agent with all sources as its tools, trained
-    for all steps.
+    Tan et al. 2025, equations 1 to 4. First the local agent learns for `low_steps` steps to answer from its own store,
+    then the web's from its own; then both are frozen, and the planner learns (there 300 steps each, and a KL of 0.001).
+    The refiner keeps of an agent's documents the `share` (at least one) nearest to the thought that follows them, as in
+    equation 3 (the released code: to the one before), then of the rest the `share` nearest to what the agents that were
+    asked concluded. Nearness is the F1 of words in place of an encoder's cosine. An expert's reply is one fact, so a
+    share is of all that an agent found for a query and not of each search, and is rounded (there down, but to at least
+    one in either step). It is that of their training; in evaluation theirs is 0.4 to 0.8, by the data.
+
+    What is told begins with its source. refine=False: the planner is told an agent's whole episode, thoughts, documents
+    and conclusion (as a sentence). both=False: no name asks both agents at once. flat=True: one agent with all sources
+    as its tools, trained for all steps.
 
     Here an agent's store is what one of the task's experts says (tools/experts.py): the scribe's is the local one, the
     herald's the web; of what a store does not cover it has mistaken copies. A planner asks `scribe`, `herald` or, both
@@ -117,25 +121,30 @@ def hier_search(
 
 
 class Evidence(NamedTuple):
-    """What an agent found: of each search its thought and the documents; and its conclusion, "" where it has none."""
+    """An agent's thoughts, before each search and at the end, what each search found, its conclusion ("" for none)."""
 
-    found: Sequence[tuple[str, Sequence[str]]]
+    thoughts: Sequence[str]
+    found: Sequence[Sequence[str]]
     conclusion: str
 
 
 async def ask_source(rollout: RolloutContext, role: str, prompt: str, turns: int, learn: str | None) -> Evidence:
     """An episode of one source's agent, whose queries only its own store answers, whatever name they have."""
-    context, found = rollout.model_role(role).begin(prompt), list[tuple[str, list[str]]]()
+    context, thoughts, found, so_far = rollout.model_role(role).begin(prompt), list[str](), list[list[str]](), 0
 
     async def answer_query(context: ModelContext, turn: Turn) -> None:
+        nonlocal so_far
         query = (turn.between("search") or "").rpartition(":")[2].strip()
         reply = without_tags(str(await rollout.tool("experts")(f"{STORES[role]}: {query}")))
         context.append(f"<information>{reply}</information>", span="information")
-        found.append((last_between(turn.text, "think", ""), documents_of(reply)))
+        thoughts.append(turn.between("think") or "")
+        found.append(documents_of(reply))
+        so_far = len(rollout.text(context.at))
 
     answer = await search_on(context, turns, "", answer_query)
+    last = last_between(rollout.text(context.at)[so_far:], "think", "")
     context.close(learn=learn, role=role)
-    return Evidence(found, answer or "")
+    return Evidence([*thoughts, last], found, answer or "")
 
 
 @block
@@ -157,18 +166,16 @@ async def agents(
     share: float = 0.3,
     both: bool = True,
 ) -> str:
-    """What the agents that a planner's query names found, refined; without a name that there is an error."""
+    """What the agents that a planner's query names found, with its source; without a name that there is an error."""
     name, _, asked = query.partition(":")
     asked, there = asked.strip(), names_of_agents(both)
     if name.strip() not in there or not asked:
         return asked_nobody("agent", there)
     prompt = f"question: what is the {asked}?\n"
-    every = [await ask_source(rollout, role, prompt, turns, None) for role in AGENTS[name.strip()]]
-    if refine:
-        told = list(dict.fromkeys(d for one in every for d in refined_evidence(one, every, share)))
-    else:
-        told = [f"the {asked} is {one.conclusion}." for one in every if one.conclusion]
-    return " ".join(told) or NOTHING
+    roles = AGENTS[name.strip()]
+    every = [await ask_source(rollout, role, prompt, turns, None) for role in roles]
+    told = [refined_evidence(one, every, share) if refine else whole_episode(one, asked) for one in every]
+    return " ".join(f"{STORES[role]}: {p}" for role, ps in zip(roles, told, strict=True) for p in ps) or NOTHING
 
 
 def names_of_agents(both: bool) -> list[str]:
@@ -180,27 +187,42 @@ def names_of_agents(both: bool) -> list[str]:
     return [name for name, roles in AGENTS.items() if both or len(roles) == 1]
 
 
-def refined_evidence(own: Evidence, every: Sequence[Evidence], share: float = 0.3) -> list[str]:
-    """The documents of an agent that are told: of each search the `share` nearest to its thought, at least one, then of
-    the others the `share` nearest to all agents' conclusions, at least one, in the order in which they were found.
+def whole_episode(one: Evidence, asked: str) -> list[str]:
+    """All that an agent thought, found and concluded, in order.
 
-    >>> found = [("the home.", ["the home of Ann is Ulm.", "the river of Bob is Po.", "the sea of Cid is Um."])]
-    >>> refined_evidence(Evidence(found, "Po"), [Evidence(found, "Po")])
-    ['the home of Ann is Ulm.', 'the river of Bob is Po.']
+    >>> whole_episode(Evidence(["look.", "so."], [["the home of Ann is Ulm."]], "Ulm"), "home of Ann")
+    ['look.', 'the home of Ann is Ulm.', 'so.', 'the home of Ann is Ulm.']
     """
-    kept = list[str]()
-    for thought, documents in own.found:
-        kept += nearest(documents, thought, share)
-    others = list(dict.fromkeys(d for _, documents in own.found for d in documents if d not in kept))
+    rounds = zip(one.thoughts, [*one.found, []], strict=True)
+    said = [piece for thought, documents in rounds for piece in (thought, *documents) if piece]
+    return [*said, *([f"the {asked} is {one.conclusion}."] if one.conclusion else [])]
+
+
+def refined_evidence(own: Evidence, every: Sequence[Evidence], share: float = 0.3) -> list[str]:
+    """The documents of an agent that are told: the `share`, at least one, nearest to the thought after the search that
+    found them, and of the rest the `share` nearest to all agents' conclusions; in the order in which they were found.
+
+    >>> found = [["the home of Ann is Ulm.", "the river of Bob is Po.", "the sea of Cid is Um."]]
+    >>> own = Evidence(["look.", "so her home is Ulm."], found, "Po")
+    >>> refined_evidence(own, [own]), refined_evidence(own, [own], share=0.2)
+    (['the home of Ann is Ulm.', 'the river of Bob is Po.'], ['the home of Ann is Ulm.'])
+    """
+    near = dict[str, float]()
+    for documents, thought in zip(own.found, own.thoughts[1:], strict=True):
+        near |= {d: max(near.get(d, 0.0), f1(d, thought)) for d in documents}
+    first = nearest(near, share, 1)
     concluded = " ".join(one.conclusion for one in every)
-    chosen = {*kept, *nearest(others, concluded, share)}
-    return list(dict.fromkeys(d for _, documents in own.found for d in documents if d in chosen))
+    second = nearest({d: f1(d, concluded) for d in near if d not in first}, share)
+    return [d for d in near if d in first or d in second]
 
 
-def nearest(documents: Sequence[str], text: str, share: float) -> list[str]:
-    """The `share` of some documents, at least one, whose words are nearest to a text's; of equal ones the first."""
-    order = sorted(range(len(documents)), key=lambda n: -f1(documents[n], text))
-    return [documents[n] for n in order[: max(int(len(documents) * share), 1)]]
+def nearest(nearness: Mapping[str, float], share: float, least: int = 0) -> list[str]:
+    """The `share` of some documents, rounded, but at least so many, that are nearest; of equal ones the first.
+
+    >>> nearest({"a": 0.0, "b": 0.5, "c": 0.5}, 0.5), nearest({"a": 0.0}, 0.3), nearest({"a": 0.0}, 0.3, 1)
+    (['b', 'c'], [], ['a'])
+    """
+    return sorted(nearness, key=lambda d: -nearness[d])[: max(int(len(nearness) * share + 0.5), least)]
 
 
 @block

@@ -4,7 +4,7 @@ A closed world of facts with a document for each, whose questions can provably b
 question is only asked where every fact on its way is found. In such a world rewards are never wrong, and RL goes from
 short questions to long and composed ones.
 
-    R = F1 where the form is right, else 0
+    R = F1 where the form is right, else 0        (a reading)
     stage 1: questions of few facts, until the reward levels off;   stage 2: all
 """
 
@@ -55,12 +55,15 @@ def search_gym(
 
         R = F1(answer, gold) where the form is right, else 0
 
-    Zhang et al. 2026, from descriptions of it; no code was released. Their world has 3,600 entities in a graph whose
-    edges are kept where an engine, asked in plain words, finds the document and the document states the edge; here it
-    is the task `fact_graph`, whose questions have the tag `verified` by that rule. The first stage asks questions of up
-    to `facts` facts until the mean reward of `window` steps is not `gain` above that of the `window` before, or for
-    `most_steps`; the second asks all. Their two tools, one that finds pages and one that opens them, are one search
-    here. curriculum=False: all questions throughout. verified=False: also those that the engine leads astray.
+    Zhang et al. 2026, from descriptions of it; their code (github.com/JIA-Lab-research/SearchGym, on AReaL, with two
+    stages of RL) was not at hand. F1 that form gates is a reading, and `facts`, `window`, `gain` and `most_steps` are
+    chosen here. Their world has 3,600 entities in a graph whose edges are kept where an engine, asked in plain words,
+    finds the document and the document states the edge; here it is the task `fact_graph`, whose questions have the tag
+    `verified` by that rule. The first stage asks questions of up to `facts` facts until the mean reward of `window`
+    steps is not `gain` above that of the `window` before, or for `most_steps`; the second asks all: longer chains, and
+    composed questions only where the task is given `parts` or `joints`. Their two tools, one that finds pages and one
+    that opens them, are one search here. curriculum=False: all questions throughout. verified=False: also those that
+    the engine leads astray.
     """
     base = search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta).replace(
         select=verified_tasks(verified=verified), reward=(formed_f1(),)

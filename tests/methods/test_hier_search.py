@@ -11,7 +11,7 @@ from support.episodes import scripted_context
 from selfteach.core import RolloutRequest, Task
 from selfteach.core.scoring import score
 from selfteach.loop.episode import play
-from selfteach.methods.hier_search import NOTHING, Evidence, nearest, refined_evidence
+from selfteach.methods.hier_search import NOTHING, Evidence, refined_evidence
 
 HOME, STALE = "the home of Ann is Ulm.", "the home of Ann is Po."
 ANN = Task("t", "question: what is the home of Ann?\n", ("Ulm",))
@@ -50,21 +50,35 @@ def told(group, context):
 @pytest.mark.parametrize(
     "name,below,args,text,stores",
     [
-        ("scribe", [THINK + FIND, ULM], {}, HOME, ["scribe: home of Ann"]),  # whatever name its query has
-        ("herald", [THINK + FIND, PO], {}, STALE, ["herald: home of Ann"]),
+        ("scribe", [THINK + FIND, ULM], {}, f"scribe: {HOME}", ["scribe: home of Ann"]),  # whatever name its query has
+        ("herald", [THINK + FIND, PO], {}, f"herald: {STALE}", ["herald: home of Ann"]),
         (
             "sage",
             [THINK + FIND, ULM, THINK + FIND, PO],
             {},
-            f"{HOME} {STALE}",
+            f"scribe: {HOME} herald: {STALE}",  # each piece with its source
             ["scribe: home of Ann", "herald: home of Ann"],
         ),
         ("parrot", [], {}, "there is no such agent; ask one of scribe, herald, sage, as in scribe: query.", []),
         ("sage", [], {"both": False}, "there is no such agent; ask one of scribe, herald, as in scribe: query.", []),
         # an agent that made its answer up has no evidence
         ("scribe", [PO], {}, NOTHING, []),
-        ("scribe", [PO], {"refine": False}, STALE, []),
-        ("scribe", [THINK + FIND, PO], {}, HOME, ["scribe: home of Ann"]),  # what it found, not what it said
+        (
+            "scribe",
+            [THINK + FIND, PO],
+            {},
+            f"scribe: {HOME}",
+            ["scribe: home of Ann"],
+        ),  # what it found, not what it said
+        # without the refiner all of its episode: thought, document, thought, conclusion
+        ("scribe", [PO], {"refine": False}, f"scribe: so it is Po. scribe: {STALE}", []),
+        (
+            "scribe",
+            [THINK + FIND, PO],
+            {"refine": False},
+            f"scribe: hastily: the home. scribe: {HOME} scribe: so it is Po. scribe: {STALE}",
+            ["scribe: home of Ann"],
+        ),
     ],
 )
 def test_a_planner_is_told_what_the_agents_found(tags, name, below, args, text, stores):
@@ -120,20 +134,63 @@ def test_stages_are_hyper_parameters():
     assert len(flat.stages) == 1 and flat.stage.programs["main"].args["answerer"] == "experts"
 
 
-def test_the_refiner_keeps_what_is_near_to_the_thought_and_to_the_conclusions():
-    documents = [
-        "the sea of Cid is Um.",
-        "the home of Ann is Ulm.",
-        "the river of Bob is Po.",
-        "the seat of Eve is Ro.",
-    ]
-    own = Evidence([("the home of Ann.", documents)], "Po")
-    # one by the thought; of the three others one, the one that has the conclusion
-    assert refined_evidence(own, [own]) == documents[1:3]
-    other = Evidence([], "seat of Eve Ro")
-    assert refined_evidence(own, [own, other]) == [documents[1], documents[3]]  # both agents' conclusions
-    assert nearest(documents, "home", 0.5) == [documents[1], documents[0]]
-    assert refined_evidence(own, [own], share=1.0) == documents
+SEA, RIVER, SEAT = "the sea of Cid is Um.", "the river of Bob is Po.", "the seat of Eve is Ro."
+FOUND = [[SEA, HOME], [RIVER, SEAT]]  # of two searches
+
+
+def kept(thoughts, conclusion="", found=FOUND, others=(), share=0.3):
+    own = Evidence(thoughts, found, conclusion)
+    return refined_evidence(own, [own, *others], share)
+
+
+def test_the_refiner_keeps_what_is_near_to_the_thought_that_follows():
+    # of four documents round(1.2) = 1 by the thoughts, of the other three round(0.9) = 1 by the conclusion (the first)
+    assert kept(["look.", "so her home is Ulm.", "so."]) == [SEA, HOME]
+    # the thought before does not count: of the sea was only thought before it was found
+    assert kept(["the sea of Cid is Um.", "so her home is Ulm.", "so."], "Eve Ro") == [HOME, SEAT]
+    # nor that after another search, where the home was not found
+    assert kept(["look.", "so.", "so the river is Po, and her home is Ulm."], "Cid") == [SEA, RIVER]
+
+
+def test_the_rest_is_kept_by_what_all_agents_concluded():
+    thoughts = ["look.", "so the home of Ann is Ulm.", "so."]
+    assert kept(thoughts, "Po") == [HOME, RIVER]
+    assert kept(thoughts, "", others=[Evidence(["so."], [], "seat of Eve Ro")]) == [HOME, SEAT]
+    assert kept(thoughts, "Po", others=[Evidence(["so."], [], "seat of Eve Ro")]) == [HOME, SEAT]  # as one text
+
+
+@pytest.mark.parametrize(
+    "share,told",
+    [
+        (0.1, [HOME]),  # at least one by the thoughts: round(0.4) and round(0.3) are none
+        (0.3, [HOME, RIVER]),  # round(1.2) + round(0.9)
+        (0.5, [HOME, RIVER, SEAT]),  # 2 by the thoughts, and of the other 2 one
+        (1.0, [SEA, HOME, RIVER, SEAT]),
+    ],
+)
+def test_a_share_is_of_all_that_an_agent_found(share, told):
+    thoughts = ["look.", "so the home of Ann is Ulm.", "so the seat is Ro."]
+    assert kept(thoughts, "Po", share=share) == told
+    # of two searches that found one document each, a share of each would keep both
+    assert kept(thoughts, "Po", [[HOME], [RIVER]]) == [HOME]
+    assert kept(["look.", "so."], "", [[SEA]]) == [SEA]  # one alone is kept
+    assert kept(["look.", "so her home is Ulm.", "so."], "", [[SEA, HOME], [HOME]]) == [
+        HOME
+    ]  # found twice, it counts once
+
+
+def test_an_agent_that_looks_twice_is_refined_over_both_searches(tags):
+    found = iter((STALE, HOME))
+    context = scripted_context(
+        of("hier_search").stages[-1].programs["main"],
+        [ask("scribe"), THINK + FIND, "<think>once more.</think>" + FIND, ULM, ULM],
+        tags,
+        tools={"experts": lambda query: next(found)},
+        model_roles=ROLES,
+        length=2048,
+    )
+    group = asyncio.run(play(context, [RolloutRequest(ANN, key="t")]))[0]
+    assert told(group, context) == f"scribe: {HOME}"  # which its last thought has
 
 
 def test_hyper_parameters_reach_planner_and_reward():

@@ -1,17 +1,18 @@
-"""IterResearch by hand: what a round sees, what it is worth, and how many rounds are learned."""
+"""IterResearch by hand: what a round sees, what it is worth, how many rounds are learned, and how much each weighs."""
 
 from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 from support.agents import ANN, played
-from support.battery import of
+from support.battery import Study, groups_of, of
 from support.episodes import full_text
 
 from selfteach.core import RolloutRequest, Task
 from selfteach.core.scoring import score
-from selfteach.methods.iter_research import research_rounds, rounds_to_learn
+from selfteach.methods.iter_research import question_mean, research_rounds, rounds_to_learn
 
 CHAIN = Task("t", "question: what is the mayor of the home of Ann?\n", ("Bob",))
 FOUND = {"home of Ann": "the home of Ann is Ulm.", "mayor of Ulm": "the mayor of Ulm is Bob."}
@@ -75,6 +76,24 @@ def test_as_many_rounds_are_learned_as_the_divisor_divides(tags):
     assert [e.name for e in kept] == [e.name for e in rounds_to_learn(groups=[group], divisor=2)]
     assert len(rounds_to_learn(groups=[group], divisor=8)) == 3  # fewer than it are all kept
     assert len({e.key for e in kept}) == 1  # and compared with each other, whichever round they are
+
+
+def test_a_question_of_many_rounds_weighs_as_much_as_one_of_few():
+    groups = [*groups_of(("g0",), size=2), *groups_of(("g1", "g2"))]  # of two rounds, and four
+    study = Study(of("iter_research"), groups)
+    (weights,) = study.weights
+    assert np.bincount(study.batch.get("group", "seq")).tolist() == [2, 4, 4]
+    assert weights == pytest.approx([1 / 6] * 2 + [1 / 12] * 8)  # not 1/10 each
+    assert question_mean(length=np.array([5, 2]), group=np.array([3, 3])) == pytest.approx([1 / 10, 1 / 4])
+
+
+def test_a_round_for_which_the_limits_leave_nothing_is_dropped(tags):
+    program, ask = research_rounds(turns=8), RolloutRequest(CHAIN, key="t")
+    context, group = played(program, REPLIES, tags, lambda query: FOUND[query], ask, limits=limits(2))
+    (episode,) = group.episodes
+    assert episode.answer is None and [t.status for t in episode.trajectories] == ["stop", "stop"]
+    rewards = asyncio.run(score(of("iter_research").stage.reward[0], [group], context))["reward"]
+    assert [s.parts["rounds"] for s in rewards.values()] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("reply", ["no tags", "<report> x</report>"])
