@@ -1,10 +1,11 @@
 """Echo (Xiao et al. 2025, arXiv 2508.05387): sampling and training on two swarms, joined by one of two protocols.
 
     pull   the trainer asks for a batch under its version: the samplers fetch newer weights first, so all is on-policy
-    push   the samplers go on without waiting and push what they have, tagged with versions; the trainer leaves out what
-           is more than `window` versions old and corrects the rest by importance ratios
+    push   the samplers go on without waiting and push what they have, tagged with versions
 
-Known from the abstract and from the catalogue's card: no code of its objective was at hand.
+Known from the abstract and from the catalogue's card: no code of its objective was at hand. No source says what becomes
+of old samples. Chosen here: with push the trainer leaves out what is more than `window` versions old and corrects the
+rest by importance ratios.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def echo(
 ) -> Method:
     """GRPO whose samplers and trainer are apart.
 
-        push: an answer with a token of version v is learned where now - v <= window, by
+        push (chosen here): an answer with a token of version v is learned where now - v <= window, by
         -min(r A, clip(r, 1 - clip, 1 + clip) A),  r = p / p_sampled;     without correct: -A log p
 
     protocol="pull" is GRPO to the bit, wherever its samplers are (`--cluster ray`). With push rollouts run up to

@@ -28,6 +28,7 @@ from ..core import (
     Score,
     Scores,
     Seq,
+    Task,
     TaskSource,
     Term,
     Update,
@@ -45,8 +46,8 @@ from ..objective.kl import kl
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..reward.agent_record import count_searches, fault, pieces_of
-from ..reward.answer import gold_answers
+from ..reward.agent_record import count_searches, fault, own_text, pieces_of
+from ..reward.answer import states_gold
 from ..rollout.search import RETRY, search_agent
 from .search_r1 import search_r1
 
@@ -57,11 +58,11 @@ MEMORY = "memory"  # the loss stream and role of rewritten rollouts
 def r1_searcher_pp(
     groups: int = 16,
     rollouts: int = 16,
-    turns: int = 4,
+    turns: int = 8,
     eta: float = 2.0,
     penalty: float = 2.0,
     mu: float = 0.1,
-    beta: float = 0.001,
+    beta: float = 1e-4,
 ) -> Method:
     """REINFORCE++ on answers that search, paid for searching less where less suffices, which remember what they find.
 
@@ -70,12 +71,14 @@ def r1_searcher_pp(
         A_i  = (R_i - mean of all) / std of all
         loss = -min(rho A, clip(rho) A) + beta KL + mu nll(rewritten right rollouts)
 
-    Song et al. 2025, from second-hand descriptions (eta = 2 and 2 sigma^2 from memory); sigma is the standard deviation
-    of the searches of the right answers of a group. Right is to contain a gold answer. There, a fine-tuned model
-    rewrites a right rollout so that it recalls what it found; here a program puts what was found into one thought, as
-    this policy recalls, and a decision to search becomes one for memory. Its tags <internal>, <external> and
-    <document> are <think>, <search> and <information> here; the warm start stands for its supervised first stage.
-    eta=0: without the group's reward. mu=0: without memories.
+    Song et al. 2025, from notes on the paper, which confirm its settings (16 rollouts, 8 searches, KL 1e-4, eta = 2,
+    mu = 0.1) and not that the group's reward is 2 sigma^2, as remembered; sigma is the standard deviation of the
+    searches of the right answers of a group. Right is to contain a gold answer, here as whole words. A document that
+    the agent invents is a fault of form, there as here. There, a fine-tuned model rewrites a right rollout so that it
+    recalls what it found; here a program puts what was found into one thought, as this policy recalls, and a decision
+    to search becomes one for memory. Its tags <internal>, <external> and <document> are <think>, <search> and
+    <information> here; the warm start stands for its supervised first stage. eta=0: without the group's reward. mu=0:
+    without memories.
     """
     terms = (
         Term(clipped_ratio(), loss_weights=token_mean()),
@@ -109,8 +112,10 @@ def fewest_searches(*, group: RolloutGroup, context: RewardContext, eta: float =
                 out[t.leaf] = Score(0.0)
                 continue
             pieces = pieces_of(context.path(t.leaf), context)
-            is_right = contains_gold(episode.answer, gold_answers(task))
-            rows.append((t.leaf, is_right, fault(pieces), count_searches(pieces)))
+            # a token of its own may reach past </search>, into the opening tag of what was found
+            invented = "a document of its own" if "</information>" in own_text(pieces) else ""
+            is_right = contains_gold(episode.answer, task)
+            rows.append((t.leaf, is_right, fault(pieces) or invented, count_searches(pieces)))
     right = [count for _, is_right, _, count in rows if is_right]
     extra = min(2.0 * float(np.var(right)), eta) if right else 0.0
     for leaf, is_right, why, count in rows:
@@ -124,14 +129,14 @@ def fewest_searches(*, group: RolloutGroup, context: RewardContext, eta: float =
     return {"reward": out}
 
 
-def contains_gold(answer: Any, golds: list[str], most: int = 10) -> bool:
-    """Whether an answer of at most `most` words has all words of a gold answer.
+def contains_gold(answer: Any, task: Task, most: int = 10) -> bool:
+    """Whether an answer of at most `most` words contains a gold answer, word after word.
 
-    >>> contains_gold("the river Po", ["Po"]), contains_gold(None, ["Po"]), contains_gold("Po " * 11, ["Po"])
+    >>> po = Task("t", "", ("river Po",))
+    >>> contains_gold("the river Po", po), contains_gold("the Po river", po), contains_gold("river Po " * 6, po)
     (True, False, False)
     """
-    words = normalise(str(answer)).split() if answer is not None else []
-    return len(words) <= most and any(set(normalise(gold).split()) <= set(words) for gold in golds if words)
+    return len(normalise(str(answer)).split()) <= most and states_gold(answer, task)
 
 
 @block
@@ -215,6 +220,11 @@ r1_searcher_pp.claim = Claim(
         "no_memory": ("r1_searcher_pp", {"mu": 0.0}),
     },
     regime="half_known",
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 four searches were the most, a gold answer's words were right in any order, and a "
+        "document of the agent's own was no fault: does not hold here"
+    ),
     idea=("main.reward", "main.select", "main.program.*", "main.update.*"),
     because="fewer searches are paid only where the group shows that fewer suffice, and what was found is remembered",
 )

@@ -61,9 +61,10 @@ def rorecomp(
                        -min(r A, clip(r) A) against the policy that sampled them
 
     Li et al. 2025. The share of steps with a compensation batch falls from `rate` to 0 along half a cosine over
-    `decay_steps` steps. Known from summaries; chosen here: share 1/2, a buffer of what two batches leave, ranking
-    within the group, and that fractions of a compensation are accumulated instead of drawn at random. by="turns" is for
-    agents, whose length is the number of calls. share=1 is `grpo`.
+    `decay_steps` steps. Known from summaries, which do not settle whether answers are ranked within a prompt's group,
+    as here, or over the batch. Their experiments also use length limits, of which nothing is here. Chosen here: share
+    1/2, a buffer of what two batches leave, and that fractions of a compensation are accumulated instead of drawn at
+    random. by="turns" is for agents, whose length is the number of calls. share=1 is `grpo`.
     """
     schedule = cosine(start=rate, stop=0.0, steps=decay_steps) if rate else 0.0
     base = policy_method(

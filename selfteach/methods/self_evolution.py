@@ -73,12 +73,14 @@ def self_evolution(
 
     Lu et al. 2023, sections 3.1 and 3.2. The meta-skills, feedback and refinement, are among the demonstrations that
     the warm start has learned, and are kept by `meta` of them in each step. A round is `round_steps` steps of `groups`
-    questions; restart: each begins with the model that the run starts from, which the paper finds more stable, else
-    with that of the last round. filtered=False keeps all refined answers; feedback=False learns the majority answer of
-    `votes` direct ones in place of a refined one. Known from a description of the paper, not from code; data of
-    earlier rounds are not mixed in, and feedback is greedy (chosen here). Decoding `refined`: an answer, feedback, a
-    better answer. Logged, by labels that nothing learns from: reward/right_first, right_refined, right_kept;
-    reward/kept.
+    questions; restart: each begins with the model that the run starts from, else with that of the last round.
+    filtered=False keeps all refined answers; feedback=False learns the majority answer of `votes` direct ones in place
+    of a refined one. Known from a description and a review of the paper, not from code. By the review, rounds 2 and 3
+    ask questions there that the model made itself, and a restart trains on the meta-skill data, which a stronger model
+    wrote, and on the data of all rounds; here all rounds ask the task's questions, a restart is on the current round
+    alone with `meta` of the warm start's demonstrations in each step, and feedback is greedy (chosen here). Decoding
+    `refined`: an answer, feedback, a better answer. Logged, by labels that nothing learns from: reward/right_first,
+    right_refined, right_kept; reward/kept.
     """
     learn = (Term(nll(), on=("main", "meta"), loss_weights=token_mean()),)
     asked = {"judge_instruction": judge_instruction, "refine_instruction": refine_instruction}

@@ -46,8 +46,7 @@ def self_rewarded_efficiency(
     here: that the excess is taken over the range of the right answers, that p is the group's accuracy (dynamic=False:
     1), and alpha, below 1 so that the longest right answer is worth more than a wrong one. alpha=0 is GRPO. Unlike the
     length reward of `kimi` it knows right answers alone: a wrong one neither gains by being short nor stretches the
-    range. Efficiency Steering, the paper's other part, is not here: it adds a direction (shortest less longest right
-    answers, of hidden states) to a layer's output at every token sampled, for which engines have no place.
+    range. The paper's other part, Efficiency Steering, which needs no training, is `efficiency_steering`.
     """
     return grpo(groups=groups, rollouts=rollouts, beta=beta).replace(
         reward=(less_for_excess(judge=exact_match(), alpha=alpha, dynamic=dynamic),)

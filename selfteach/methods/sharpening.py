@@ -71,12 +71,14 @@ def sharpening(
         sft    the best of `rollouts` samples of each question by r, learned by likelihood
         rlhf   squared error of beta times the difference of log-ratios against that of r, over all pairs of a group
 
-    Huang et al. 2024, sections 2 and 3. With C = 1 / pi_base(y* | x) the best of N samples is the likeliest answer y*
-    with probability 1 - (1 - 1/C)^N, so that N of about C log(1 / delta) is enough; the optimum of rlhf is pi_base^(1 +
-    1 / beta), normalised. N = 1 learns the base model again. beta: their analysis lets it fall with the margin between
-    the likeliest answers, no value is the paper's. The squared error has the gradient of `copg` with this reward. Known
-    from a description of the paper, not from its code; optimistic exploration (XPO) is left out. Decoding `best`: the
-    best of `votes` samples by the log-probability of the policy itself. Labels are read for metrics alone.
+    Huang et al. 2024; the pair loss is in sections 2.2 (eq. 4) and 4.2.1 (eq. 8), what is shown of both in theorems 4.1
+    to 4.3. With C = 1 / pi_base(y* | x) the best of N samples is the likeliest answer y* with probability 1 -
+    (1 - 1/C)^N, so that N of about C log(1 / delta) is enough (N = 50 there); the optimum of rlhf is
+    pi_base^(1 + 1 / beta), normalised. N = 1 learns the base model again. beta: their analysis lets it fall with the
+    margin between the likeliest answers, no value is the paper's. They draw one pair for each prompt; here all pairs of
+    a group are taken. The squared error has the gradient of `copg` with this reward. From the paper, not from code;
+    optimistic exploration (XPO) is left out. Decoding `best`: the best of `votes` samples by the log-probability of the
+    policy itself, where their appendix A.1 takes the reference's. Labels are read for metrics alone.
     """
     sft = Term(weighted_nll(), loss_weights=sequence_sum())
     rlhf, pairs = Term(reward_regression(beta=beta)), preference_pairs(margin=-1.0, choose="all")
@@ -151,7 +153,7 @@ def keep_best(*, reward: Seq, group: Seq) -> dict[str, Column]:
 def reward_regression(
     *, logp: Token, ref_logp: Token, reward: Seq, seq: Token, win: Pair, lose: Pair, beta: float = 0.5
 ) -> Pair:
-    """Squared error of the difference of two answers' log-ratios against that of their rewards (section 3.2).
+    """Squared error of the difference of two answers' log-ratios against that of their rewards (eq. 4 and 8).
 
         l = (beta (h(y) - h(y')) - (r(y) - r(y')))^2,   h = sum over an answer of (logp - ref_logp)
 

@@ -27,7 +27,7 @@ from .question_sampler import MAX_DRAWS, QuestionSampler
 from .world import World
 
 WAYS = ("carefully", "together", "hastily", "directly")
-EVENLY = (0.25, 0.25, 0.25, 0.25)
+EVENLY, CAREFULLY = (0.25, 0.25, 0.25, 0.25), (1.0, 0.0, 0.0, 0.0)
 PRACTISED = ("carefully", "together", "directly")  # those in which there is something to get right
 
 
@@ -97,13 +97,15 @@ def fact_graph(
         version, number = i % (edits + 1), i // (edits + 1)
         return quiz.task(sampler.sample("train", number, kinds=(version,)), f"train/{i}")
 
+    # made once, so that each keeps what its engine finds
+    evenly, careful = (replace(quiz, ways=w, practised=p) for w, p in ((EVENLY, 1.0), (CAREFULLY, 0.0)))
     return TaskSource(
         name="fact_graph",
         train=train if edits else sampler.train,
         test=tuple(t for t in sampler.test if t.tags["verified"]) if misaligned else sampler.test,
         demos=lambda i: quiz.demo(sampler.sample("demo", i), i),
-        practice=lambda i: replace(quiz, ways=EVENLY, practised=1.0).demo(sampler.sample("practice", i), i),
-        experts=lambda i: quiz.expert(sampler.sample("expert", i), i),
+        practice=lambda i: evenly.demo(sampler.sample("practice", i), i),
+        experts=lambda i: careful.expert(sampler.sample("expert", i), i),
         words=lambda: quiz.words(sampler),
         tags=TAGS,
         corpus=quiz.corpus,
@@ -215,8 +217,8 @@ class GraphQuiz:
         return Task(task.id, task.prompt + first, task.answer, (text.removeprefix(first),), tags)
 
     def expert(self, question: GraphQuestion, i: int) -> Task:
-        """A trajectory that looks for every fact in turn, said and found in turns."""
-        task = replace(self, ways=(1.0, 0.0, 0.0, 0.0), practised=0.0).demo(question, i)
+        """A demonstration as a trajectory, said and found in turns."""
+        task = self.demo(question, i)
         turns = tuple(re.split(r"(<information>.*?</information>)", task.data[0]))
         return replace(task, id=f"expert/{i}", data=turns, tags={**task.tags, "kind": "expert"})
 

@@ -17,7 +17,9 @@ from selfteach.methods.adasearch import (
     decide_only,
     decide_then_answer,
     decisions,
+    modes_and_decisions,
     right_decision,
+    right_either_way,
     unlearned_answer,
 )
 
@@ -41,7 +43,7 @@ def test_first_every_question_in_both_modes():
     assert "prefix='<decision> search</decision>'" in str(solve.programs["main"])
     assert "prefix='<decision> memory</decision>'" in str(solve.programs["memory"])
     assert decide.reward[0].name == "right_decision" and len(of("adasearch", solve_steps=0).stages) == 1
-    assert of("adasearch", explicit=False).stage.reward[0].name == "exact_match"
+    assert solve.reward[0].name == "exact_match"
 
 
 @pytest.mark.parametrize("threshold,labels", [(0.5, [True, False]), (0.2, [True, True]), (0.6, [False, False])])
@@ -54,6 +56,47 @@ def test_then_decisions_labelled_by_the_rate_of_right_answers_from_memory(thresh
     second = select(block, [done])
     assert [(r.program, r.n, r.task.tags["sufficient"]) for r in second] == [("main", 5, s) for s in labels]
     assert select(decisions(samples=1, threshold=0.5), [done, []]) == []
+
+
+def test_of_labels_an_answer_is_right_that_contains_a_gold_answer():
+    block = of("adasearch", samples=2, balanced=False).stage.select
+    first = select(block, [])
+    done = [answered(first[0], "it is Ulm", "x"), answered(first[1], "Ulmer", "x")]
+    assert [r.task.tags["sufficient"] for r in select(block, [done])] == [True, False]
+
+
+def test_jointly_both_modes_and_decisions_are_learned_in_one_step(tags):
+    (stage,) = of("adasearch", joint=True, groups=2, threshold=0.4, balanced=False).stages
+    first = select(stage.select, [])
+    assert [(r.program, r.n) for r in first] == [("main", 5), ("memory", 5)] * 2
+    # by searching all are right, which labels nothing; from memory two of five, and one of five
+    done = [
+        answered(first[0], *["Ulm"] * 5),
+        answered(first[1], "Ulm", "in Ulm", "x", "x", None),
+        answered(first[2], *["Ulm"] * 5),
+        answered(first[3], "Ulm", "x", "x", "x", None),
+    ]
+    second = select(stage.select, [done])
+    assert [(r.program, r.n, r.task.id, r.task.tags["sufficient"]) for r in second] == [
+        ("decide", 5, first[0].task.id, True),
+        ("decide", 5, first[2].task.id, False),
+    ]
+    assert select(stage.select, [done, []]) == []
+    balanced = select(modes_and_decisions(threshold=0.1, balanced=True), [done])
+    assert [r.task.tags["sufficient"] for r in balanced] == [True, True]  # all of one kind: as they come
+    _, group = played(stage.programs["decide"], [MEMORY], tags)
+    assert group.episodes[0].answer == "memory" and [t.learn for t in group.episodes[0].trajectories] == ["main"]
+    _, group = played(stage.programs["memory"], ["<answer> Ulm</answer>"], tags)
+    assert [t.learn for t in group.episodes[0].trajectories] == ["main"]
+
+
+@pytest.mark.parametrize(
+    "answer,tags,value",
+    [("Ulm", {}, 1.0), ("in Ulm", {}, 0.0), ("memory", {}, 0.0), ("memory", {"sufficient": True}, 1.0)],
+)
+def test_jointly_answers_are_right_by_exact_match_and_decisions_by_their_label(answer, tags, value):
+    assert right_either_way(answer=answer, task=replace(ANN, tags=tags)).value == value
+    assert of("adasearch", joint=True).stage.reward[0].name == "right_either_way"
 
 
 @pytest.mark.parametrize(

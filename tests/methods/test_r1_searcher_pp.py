@@ -54,8 +54,24 @@ def test_a_wrong_form_costs_and_what_was_not_held_is_counted(tags):
 
 
 def test_right_is_to_contain_a_gold_answer():
-    assert contains_gold("in Ulm", ["Ulm"]) and not contains_gold("Ulmer", ["Ulm"])
-    assert not contains_gold("Ulm and so on", ["Ulm"], most=3) and not contains_gold("", ["Ulm"])
+    assert contains_gold("in Ulm", ANN) and not contains_gold("Ulmer", ANN)
+    assert (
+        not contains_gold("Ulm and so on", ANN, most=3) and not contains_gold("", ANN) and not contains_gold(None, ANN)
+    )
+    new = replace(ANN, answer=("New Ulm", "Neu"))
+    assert contains_gold("it is the New Ulm", new) and contains_gold("Neu", new)
+    assert not contains_gold("Ulm, the new", new) and not contains_gold("New old Ulm", new)  # its words, but not it
+
+
+def test_a_document_of_its_own_is_a_fault_and_one_of_the_engine_is_none(tags):
+    own = THINK + f"<information>{ULM}</information>"
+    assert [s.value for s in rewards(tags, [own + RIGHT], [THINK + WRONG])] == [1 - 2.0, 0]
+    assert [s.value for s in rewards(tags, [THINK + ASK, RIGHT], [THINK + RIGHT], eta=0.0)] == [1, 1]
+
+
+def test_settings_are_the_papers():
+    stage = of("r1_searcher_pp").stage
+    assert stage.programs["main"].args["turns"] == 8 and stage.updates[0].terms[1].coef == 1e-4
 
 
 def test_advantages_are_over_the_batch_without_what_is_imitated():

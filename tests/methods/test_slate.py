@@ -1,4 +1,4 @@
-"""SLATE by hand: steps are scored, siblings are compared with each other alone, and the best is gone on from."""
+"""SLATE by hand: steps are scored, siblings are compared with each other alone, and better ones are gone on from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.battery import of
 
 from selfteach.core import RolloutRequest, Task
 from selfteach.core.scoring import score
-from selfteach.methods.slate import step_scores, worth
+from selfteach.methods.slate import chances, step_scores, worth
 
 HOME, MAYOR = "the home of Ann is Ulm.", "the mayor of Ulm is Bob."
 TASK = Task(
@@ -44,23 +44,27 @@ RIGHT, WRONG = "<think>so Bob.</think><answer> Bob</answer>", "<answer>x</answer
         ("<search>sea of Cid</search>", [], [], {"thought": -1, "query": -1}),
         (RIGHT, [], [], {"thought": 1, "answer": 1}),
         (WRONG, [], [], {"thought": -1, "answer": -1}),
-        ("nothing at all", [], [], {"thought": -1, "answer": -1}),
+        ("<answer> Bob of Ulm</answer>", [], [], {"thought": -1, "answer": 0}),  # F1 2 / (3 + 1)
+        ("<answer> Bob or Cid or</answer>", [], [], {"thought": -1, "answer": -1}),  # F1 2 / (4 + 1)
+        ("nothing at all", [], [], {"thought": -1, "neither": -1}),
     ],
 )
 def test_steps_are_scored(said, asked, found, scores):
     assert step_scores(said, TASK, asked, found) == scores
 
 
-def test_a_right_answer_is_worth_more_the_earlier_it_is():
-    right = {"thought": 1.0, "answer": 1.0}
-    assert [worth(right, step, 4, 0.1, True) for step in (0, 2, 4)] == pytest.approx([2.1, 2.05, 2.0])
+def test_an_answer_right_or_wrong_is_worth_more_the_earlier_it_is():
+    right, wrong = {"thought": 1.0, "answer": 1.0}, {"thought": 0.0, "answer": -1.0}
+    assert [worth(right, step, 4, 0.1, True) for step in (0, 2, 3)] == pytest.approx([2.1, 2.05, 2.025])
+    assert [worth(wrong, step, 4, 0.1, True) for step in (0, 2, 3)] == pytest.approx([-0.9, -0.95, -0.975])
+    assert worth({"thought": 0.0, "neither": -1.0}, 0, 4, 0.1, True) == -1.0
     assert worth({"thought": 0.0, "query": 1.0}, 1, 4, 0.1, True) == 1.0
     assert [worth(s, 0, 4, 0.1, False) for s in (right, {"query": 1.0})] == [1.0, 0.0]
 
 
 def two_steps(tags):
     """Two siblings at each of two steps: a good query beside a guess, then a right answer beside a wrong one."""
-    stage = of("slate", rollouts=2, turns=2, beta=0.0).stage
+    stage = of("slate", rollouts=2, turns=2, eta=0.0, beta=0.0).stage
     replies = [THINK + FIRST, WRONG, RIGHT, WRONG]
     context, group = played(
         stage.programs["main"], replies, tags, lambda query: HOME, request=RolloutRequest(TASK, key="t")
@@ -68,12 +72,42 @@ def two_steps(tags):
     return stage, context, group
 
 
-def test_the_best_of_each_step_is_gone_on_from(tags):
+def test_at_eta_0_the_best_of_each_step_is_gone_on_from(tags):
     stage, context, group = two_steps(tags)
     assert group.episodes[0].answer == "Bob" and group.episodes[0].cost["calls"] == 1
     found = asyncio.run(score(stage.reward[0], [group], context))["reward"]
-    # a step with the query: 1 + 1; a guess: -1 - 1; the answer at step 1 of 2: 1 + 1 + 0.1 / 2
-    assert [s.value for s in found.values()] == pytest.approx([2.0, -2.0, 2.05, -2.0])
+    # a step with the query: 1 + 1; a guess: -1 - 1 + 0.1; answers at step 1 of 2: 1 + 1 + 0.1 / 2, -1 - 1 + 0.1 / 2
+    assert [s.value for s in found.values()] == pytest.approx([2.0, -1.9, 2.05, -1.95])
+
+
+def test_siblings_are_gone_on_from_by_their_advantages(tags):
+    # mean 0, deviation with k - 1 sqrt(8): A is 0.7071 and -0.7071, so that exp(1.4142 / eta) is between them
+    assert chances([2.0, -2.0], 0.7) == pytest.approx([0.8829, 0.1171], abs=1e-4)
+    assert chances([2.0, -2.0], 0.35) == pytest.approx([0.9827, 0.0173], abs=1e-4)
+    assert chances([1.0, 1.0], 0.7).tolist() == [0.5, 0.5] and chances([3.0], 0.7).tolist() == [1.0]
+    program = of("slate", rollouts=2, turns=1).stage.programs["main"]
+    calls = 0.0
+    for seed in range(40):
+        request, replies = RolloutRequest(TASK, key="t"), [THINK + FIRST, WRONG, " Bob</answer>"]
+        _, group = played(program, replies, tags, lambda query: HOME, request=request, seed=seed)
+        calls += group.episodes[0].cost.get("calls", 0)
+    assert 29 <= calls < 40  # of 40 about 35
+
+
+def test_an_answer_forced_after_the_budget_is_neither_scored_nor_learned(tags):
+    stage = of("slate", rollouts=2, turns=1, eta=0.0, beta=0.0).stage
+    replies = [THINK + FIRST, WRONG, " Bob</answer>"]
+    context, group = played(
+        stage.programs["main"], replies, tags, lambda query: HOME, request=RolloutRequest(TASK, key="t")
+    )
+    (episode,) = group.episodes
+    assert episode.answer == "Bob" and len(episode.trajectories) == 2
+    found = asyncio.run(score(stage.reward[0], [group], context))["reward"]
+    assert [s.value for s in found.values()] == pytest.approx([2.0, -1.9])
+    assert context.tokenizer.decode(episode.tree.id).endswith("</information><answer> Bob</answer>")
+    whole = of("slate", truncated=False, turns=1, beta=0.0).stage
+    got = scored(whole.reward[0], whole.programs["main"], [THINK + FIRST, RIGHT], tags, TASK, engine=lambda query: HOME)
+    assert got.value == 2.0 and "answer" not in got.parts
 
 
 def test_siblings_are_compared_with_each_other_and_learn_their_own_step_alone(tags):
@@ -85,7 +119,7 @@ def test_siblings_are_compared_with_each_other_and_learn_their_own_step_alone(ta
     index = np.array([0, 0, 1, 1])
     rewards = [float(e.given["reward"][1]) for e in examples]
     adv = stage.credit[1](reward=rewards, group=index)["adv"].values
-    # (2 - 0) / std(2, -2) with n - 1: 2 / 2.828; the second pair differs by 0.05 more, and is as far apart in its own
+    # (2 - 0.05) / std(2, -1.9) with n - 1: 1.95 / 2.758; the second pair differs by more, as far apart in its own
     assert adv == pytest.approx([0.7071, -0.7071, 0.7071, -0.7071], abs=1e-3)
     tree = group.episodes[0].tree
     ids = [[tree.id[tree.begin[s.source[1]] :][s.start : s.stop] for s in e.segments if s.learn] for e in examples]
@@ -94,8 +128,8 @@ def test_siblings_are_compared_with_each_other_and_learn_their_own_step_alone(ta
 
 
 def test_without_the_judge_a_right_answer_alone_is_worth_anything(tags):
-    program = of("slate", rollouts=2, turns=2, judge=False, early=0.5, choose="random").stage.programs["main"]
-    assert program.args["choose"] == "random" and program.args["early"] == 0.5
+    program = of("slate", rollouts=2, turns=2, judge=False, early=0.5, eta=0.5).stage.programs["main"]
+    assert program.args["eta"] == 0.5 and program.args["early"] == 0.5
     replies = [THINK + FIRST] * 2 + [RIGHT, WRONG]
     _, group = played(program, replies, tags, lambda query: HOME, request=RolloutRequest(TASK, key="t"))
     tree = group.episodes[0].tree
@@ -108,3 +142,5 @@ def test_whole_episodes_have_the_sum_of_the_same_scores(tags):
     got = scored(stage.reward[0], stage.programs["main"], [THINK + FIRST, RIGHT], tags, TASK, engine=lambda query: HOME)
     assert got.value == pytest.approx(2.0 + 2.05)
     assert got.parts == {"searches": 1.0, "thought": 1.0, "query": 1.0, "answer": 1.0}
+    got = scored(stage.reward[0], stage.programs["main"], [WRONG], tags, TASK)
+    assert got.value == pytest.approx(-2.0 + 0.1)
