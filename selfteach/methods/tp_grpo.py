@@ -61,11 +61,14 @@ def tp_grpo(
         wrong answer:  A on thoughts that its solution repeats, 0 on the others; A on the solution
 
     He et al. 2025. These are the sums of later process rewards and the outcome, where rewards at the ends of thoughts
-    are r_c and -r_c in turns; they are computed directly. merge=False rewards every step instead, so that a step of a
-    right answer has A + r_c (right steps from here on - wrong ones), the paper's ablation; adaptive=False: r_c = alpha.
-    The generative judge is a program here (`own_verdicts`) that reads the same cues. Known from a description; its
-    alpha is not (1/2 here), and their schedule of judging 50 steps at once is left out. alpha = 0 is GRPO but for wrong
-    answers, whose thoughts that came to nothing are not blamed.
+    are r_c and -r_c in turns (A and -A in wrong answers) and the last thought shares that of the solution; they are
+    computed directly. There, only answers with a process reward that is not zero are learned, which r_c and A are but
+    in groups where none is right, and these teach nothing. merge=False rewards every step instead, the paper's
+    ablation: a step has A + r_c (right steps from here on - wrong ones), in a wrong answer A + A (repeated steps -
+    others); adaptive=False: r_c = alpha. The generative judge is a program here (`own_verdicts`) that reads the same
+    cues. Known from two descriptions: alpha is not in them (1/2 here), nor the weight of their KL (none here). Their
+    outcome is 1 or -1, the same once normalised; their schedule of judging 50 steps at once is left out. alpha = 0 is
+    GRPO but for wrong answers, whose thoughts that came to nothing are not blamed.
     """
     base = policy_method(
         credit=(
@@ -163,24 +166,24 @@ def of_thoughts(
     Args: reward f64[S], right above `bound`; taken_back, repeated_later f64[N], at the last token of each step,
     else NaN; seq i64[N]; group i64[S]. Returns: adv f64[N]. Scope: group.
 
-    Of a right answer in a group half right, the step of the first two tokens was taken back: 0.7071 - 0.5 * 0.5
+    Of a right answer in a group half right, the step of the first two tokens was taken back: 0.7071 - 0.5 * 0.5; of the
+    wrong one nothing is known.
 
-    >>> steps = {"taken_back": [np.nan, 1.0, 0.0], "repeated_later": [np.nan, 0.0, 1.0]}
-    >>> of_thoughts(reward=[1, 0], **steps, seq=[0, 0, 0], group=np.zeros(2, int))["adv"].values.round(3)
-    array([0.457, 0.457, 0.707])
+    >>> steps = {"taken_back": [np.nan, 1.0, 0.0, np.nan], "repeated_later": [np.nan, 0.0, 1.0, np.nan]}
+    >>> of_thoughts(reward=[1, 0], **steps, seq=[0, 0, 0, 1], group=np.zeros(2, int))["adv"].values.round(3)
+    array([ 0.457,  0.457,  0.707, -0.707])
     """
     seq, group, reward = np.asarray(seq), np.asarray(group), np.asarray(reward, np.float64)
     right = (reward > bound).astype(np.float64)
     strength = alpha * (seg.mean(right, group, seg.count(group))[group] if adaptive else np.ones(len(right)))
     whole, is_right = norm(reward=reward, group=group)["adv"].values[seq], right[seq] > 0
-    at_end = np.asarray(taken_back, np.float64)
-    wrong, led = seg.next_known(at_end, seq), seg.next_known(repeated_later, seq)
-    if merge:
-        change = np.where(wrong > 0, -1.0, 0.0)
+    stood, led = 1.0 - np.asarray(taken_back, np.float64), np.asarray(repeated_later, np.float64)
+    signed, size = np.where(is_right, stood, led), np.where(is_right, strength[seq], whole)
+    if merge:  # of the thought that a token is in: 0 for one that led to the answer, else -1
+        change = np.where(seg.next_known(signed, seq) <= 0, -1.0, 0.0)
     else:
-        change = reward_to_go(np.where(np.isnan(at_end), 0.0, 1.0 - 2.0 * np.nan_to_num(at_end)), seq, 1.0)
-    blamed = np.where(np.isnan(led) | (led > 0), whole, 0.0)
-    return {"adv": Column("token", np.where(is_right, whole + strength[seq] * change, blamed))}
+        change = reward_to_go(np.where(np.isnan(signed), 0.0, 2.0 * (np.nan_to_num(signed) > 0) - 1.0), seq, 1.0)
+    return {"adv": Column("token", whole + size * change)}
 
 
 tp_grpo.claim = Claim(
@@ -199,6 +202,11 @@ tp_grpo.claim = Claim(
         "static": ("tp_grpo", {"adaptive": False, "alpha": 1.0}),
     },
     regime="mended",
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 the arm without merging had the values of merged thoughts in wrong answers: mechanism not "
+        "shown"
+    ),
     idea=("main.credit", "main.reward*"),
     because="an answer that takes a step back says which step was wrong, and one that is wrong says in its solution"
     " which steps it believed",

@@ -53,8 +53,8 @@ GIVEN = {
         ({}, [A - 0.25] * 2 + [A] * 5, [0, 0, -A, -A, -A]),  # r_c = 0.5 * 0.5
         ({"alpha": 1.0}, [A - 0.5] * 2 + [A] * 5, [0, 0, -A, -A, -A]),
         ({"adaptive": False}, [A - 0.5] * 2 + [A] * 5, [0, 0, -A, -A, -A]),  # r_c = 0.5
-        # every step rewarded: sums of later ones are -1 + 1 + 1, 2, 1, and 0 in the solution
-        ({"merge": False}, [A + 0.25] * 2 + [A + 0.5] * 2 + [A + 0.25] * 2 + [A], [0, 0, -A, -A, -A]),
+        # every step rewarded: sums of later ones are -1 + 1 + 1, 2, 1, and 0 in the solution; -1 + 1, 1, 0
+        ({"merge": False}, [A + 0.25] * 2 + [A + 0.5] * 2 + [A + 0.25] * 2 + [A], [-A, -A, -2 * A, -2 * A, -A]),
     ],
 )
 def test_the_four_advantages(options: dict[str, object], right: list[float], wrong: list[float]):
