@@ -327,8 +327,8 @@ def line_values(
             segments += [Segment(Ref(episode.id, last), None, 0, size - 1)] * (size > 1)
             segments.append(Segment(Ref(episode.id, last), loss_stream, size - 1, size))
             key, name = f"{group.key}/{loss_stream}", f"{episode.id}:{loss_stream}{node}"
-            given, named = {"target": ("seq", float(value))}, labels(group, model_role)
-            out.append(Example(tuple(segments), model_role, key, name, given=given, labels=named))
+            example = Example(tuple(segments), model_role, key, name, given={"target": ("seq", float(value))})
+            out.append(replace(example, labels=labels(group, model_role)))
     return out
 
 

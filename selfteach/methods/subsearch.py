@@ -15,7 +15,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any
 
 from ..core import (
@@ -254,9 +253,10 @@ def answerability(search: Search) -> float:
     """How well the documents of a search fit its sub-queries: the mean over these of their mean cosine."""
     parts, found = divided(search.query), search.found.split(SPLIT.strip())
     documents = [documents_of(text.strip())[:FIRST] for text in found]
+    documents += [list[str]()] * (len(parts) - len(documents))
     fits = [
         sum(_dot(_bag(part), _bag(d)) for d in of) / len(of) if of else 0.0
-        for part, of in zip_longest(parts, documents[: len(parts)], fillvalue=())
+        for part, of in zip(parts, documents, strict=False)
     ]
     return sum(fits) / len(fits)
 
