@@ -94,6 +94,17 @@ FINDINGS = (
         ),
     ),
     Finding(
+        "Questions that a model asks itself teach it to search, if a check keeps them true.",
+        "In SSP a policy proposes questions from facts that it looked up, and answers them: it ends above the supervised"
+        " start from which it plays ({a} points). The check that a question can be answered from what its proposer found"
+        " keeps more of them true, and play with it ends above play without ({b}).",
+        (
+            Figure("ssp", "accuracy", "self", "taught"),
+            Figure("ssp", "accuracy", "self", "no_check"),
+            Figure("ssp", "late:reward/true", "self", "no_check"),
+        ),
+    ),
+    Finding(
         "An agent that minds what it knows searches half as often, and is wrong more often.",
         "In `half_known`, where memory holds a half of what is asked and an engine all of it, a reward for being right"
         " alone teaches to look up nearly everything. AdaSearch ({a} calls), R1-Searcher++ ({b}) and IKEA ({c}) leave"
