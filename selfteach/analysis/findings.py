@@ -95,9 +95,9 @@ FINDINGS = (
     ),
     Finding(
         "Questions that a model asks itself teach it to search, if a check keeps them true.",
-        "In SSP a policy proposes questions from facts that it looked up, and answers them: it ends above the supervised"
-        " start from which it plays ({a} points). The check that a question can be answered from what its proposer found"
-        " keeps more of them true, and play with it ends above play without ({b}).",
+        "In SSP a policy proposes questions from facts that it looked up, and answers them: it ends above the"
+        " supervised start from which it plays ({a} points). The check that a question can be answered from what its"
+        " proposer found keeps more of them true, and play with it ends above play without ({b}).",
         (
             Figure("ssp", "accuracy", "self", "taught"),
             Figure("ssp", "accuracy", "self", "no_check"),
