@@ -105,6 +105,17 @@ FINDINGS = (
         ),
     ),
     Finding(
+        "Paid for what supports an answer, an agent stops guessing, and is as often right.",
+        "Where an agent is paid for right answers alone, most of these are not supported by what it cites. CaRR, which"
+        " also pays for the statements that lead to an answer, ends that (their share: {a}) at the same accuracy ({b}"
+        " points). That it pays for them in right answers alone makes no difference ({c}).",
+        (
+            Figure("carr", "late:reward/guessed", "self", "outcome"),
+            Figure("carr", "accuracy", "self", "outcome"),
+            Figure("carr", "accuracy", "self", "ungated", FAILS),
+        ),
+    ),
+    Finding(
         "An agent that minds what it knows searches half as often, and is wrong more often.",
         "In `half_known`, where memory holds a half of what is asked and an engine all of it, a reward for being right"
         " alone teaches to look up nearly everything. AdaSearch ({a} calls), R1-Searcher++ ({b}) and IKEA ({c}) leave"
