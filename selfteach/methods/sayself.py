@@ -59,6 +59,7 @@ def sayself(
     rationale: bool = True,
     rule: Literal["quadratic", "linear"] = "quadratic",
     accuracy: float = 0.0,
+    masked: bool = True,
     beta: float = 0.01,
     critic_lr: float = 1e-3,
     minibatches: int = 1,
@@ -69,12 +70,14 @@ def sayself(
         confidence = round(10 share of the samples that say the same) / 10
         R = 1 - 2 (1[right] - confidence)^2 + accuracy 1[right]       linear: confidence where right, else -confidence
 
-    Xu et al. 2024, section 3, and the released code, whose are the reward and that a text without a confidence counts
-    as 0. Of the `samples` answers of a question (100 there) a right one is taken where there is one. Chosen here:
-    answers are compared as texts, where the paper groups chains by their embeddings; the reflection names the other
-    answers, where a large model puts in words what the chains differ in; `accuracy` is added on request, since with the
-    code's reward a wrong answer of confidence 0 is worth as much as a right one of confidence 1. rationale=False: no
-    reflection.
+    Xu et al. 2024, section 3, and the released code, whose is the reward: a confidence that is no number counts as 0
+    (a text without `Confidence:`, which cannot be here, as -1). Its PPO learns what follows `Confidence:` alone, so
+    neither answer nor reflection is paid for; masked=False learns all that is sampled, where a wrong answer of
+    confidence 0 is worth as much as a right one of confidence 1, unless `accuracy` is paid besides. Of the `samples`
+    answers of a question (100 there) a right one is taken where there is one. Chosen here: answers are compared as
+    texts, where the paper groups chains by their embeddings, and are right where they equal the gold answer, where the
+    code finds it anywhere in the text; the reflection names the other answers, where a large model puts in words what
+    the chains differ in. Their rewards are scaled by running statistics. rationale=False: no reflection.
     """
     learn = Stage(
         name="reflect",
@@ -99,6 +102,8 @@ def sayself(
         reward=(calibrated(judge=exact_match(), rule=rule, accuracy=accuracy),),
         enter={"ref": "policy"} if beta else {},
     )
+    if masked:  # the confidence is the last turn that is sampled
+        base = base.replace(credit=(per_trajectory(turns=1), *base.stage.credit[1:]))
     return replace(base, stages=(learn, *base.stages)) if sft_steps else base
 
 
@@ -216,18 +221,23 @@ sayself.claim = Claim(
         ),
         outcome("late:reward/brier", "self", "linear", by=0.1, relation="<", scale="ratio", fails_at=0.0),
         outcome("late:reward/brier", "self", "no_rationale", by=0.05, relation="<", scale="ratio", fails_at=0.0),
-        # the published reward pays nothing for being right: a wrong answer of confidence 0 is worth as much
         outcome("accuracy", "self", "start", by=0.03, relation=">=", fails_at=1.0),
-        outcome("accuracy", "accurate", "start", by=0.03, relation=">=", fails_at=1.0),
+        # the reward pays nothing for being right: where answers are learned by it too, they get worse
+        outcome("accuracy", "self", "unmasked", by=0.05, fails_at=0.96),
     ),
     arms={
         "linear": ("sayself", {**PPO, "rule": "linear"}),
         "no_rationale": ("sayself", {**PPO, "rationale": False}),
-        "accurate": ("sayself", {**PPO, "accuracy": 1.0}),
+        "unmasked": ("sayself", {**PPO, "masked": False}),
     },
     args=PPO,
     settings={"steps": 120},
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 PPO learned answers and reflections by the reward of confidences as well, as the arm "
+        "unmasked does now: does not hold here"
+    ),
     regime="steep",  # from trivial to hopeless, so that there is something to be unsure of
-    idea=("main.reward*", "main.program*", "reflect.program*"),
+    idea=("main.reward*", "main.program*", "main.credit*", "reflect.program*"),
     because="the expected reward is largest where the confidence is the chance of being right",
 )

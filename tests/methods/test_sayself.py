@@ -50,6 +50,19 @@ def test_the_reward_is_largest_at_the_chance_of_being_right(letters):
     assert expected(0.7) == pytest.approx(0.58) and expected(1.0) == pytest.approx(0.4)
 
 
+def test_only_the_confidence_is_learned_unless_all_is_asked_for(letters):
+    context, groups = played(letters, with_confidence(), "a")
+    groups[0].scores.update(asyncio.run(score(calibrated(), groups, context)))
+
+    def learned(**args):
+        (example,) = of("sayself", **args).stages[-1].credit[0](groups=groups)
+        tree = groups[0].episodes[0].tree
+        parts = [tree.id[tree.begin[s.source[1]] :][s.start : s.stop] for s in example.segments if s.learn]
+        return "".join(letters.decode(ids) for ids in parts)
+
+    assert learned() == " 8\n" and learned(masked=False) == "so<answer> 4</answer> or 7\n 8\n"
+
+
 def test_an_answer_is_followed_by_a_reflection_and_a_confidence(letters):
     _, (group,) = played(letters, with_confidence(rationale=True), "a")
     assert full_text(group.episodes[0], letters) == "a so<answer> 4</answer>\nReflection: or 7\nConfidence: 8\n"
