@@ -59,9 +59,10 @@ def aapo(
 
     Xiong et al. 2025 and the released code: the i-th answer is paired with the i-th answer of the frozen reference to
     the same prompt, judged by the same reward; one update a batch, without ratios, clip and KL; the bounds are those of
-    the code. margin=False leaves the reference out, which samples half as much; scale=False the division by the
-    standard deviation. Chosen here: the rewards are those of the task (there format and length too). Metric:
-    reward/reference, the mean reward of the reference's answers.
+    the code (of its two trainers one scores the prompt as the reference's answer, by a slice; the other is as here).
+    margin=False leaves the reference out, which samples half as much; scale=False the division by the standard
+    deviation. Chosen here: the rewards are those of the task (there format and length too). Metric: reward/reference,
+    the mean reward of the reference's answers.
     """
     plain = norm(eps=1e-4) if scale else center()
     base = policy_method(

@@ -48,10 +48,10 @@ def copg(
         R_i    = r_i - beta sum_t (logp_t - ref_logp_t)
         update = sum_i (R_i - mean_{j != i} R_j) grad sum_t logp_t
 
-    Flet-Berliac et al. 2024, whose pairs are here all pairs of a group: the gradient is -1/beta times that of the mean
-    over pairs of (R_i - R_j)^2 / 2. R follows the present policy and is not differentiated; log-probabilities are sums
-    over an answer. baseline="value" subtracts the siblings' mean reward without its regulariser, "none" nothing: on
-    samples of another policy both have another fixed point. sync, delay: stale samples, as in `grpo`.
+    Flet-Berliac et al. 2024, whose pairs are here all pairs of a group of k: the gradient is -1/beta times that of
+    sum_{i<j} (R_i - R_j)^2 / (2 (k - 1)). R follows the present policy and is not differentiated; log-probabilities are
+    sums over an answer. baseline="value" subtracts the siblings' mean reward without its regulariser, "none" nothing:
+    on samples of another policy both have another fixed point. sync, delay: stale samples, as in `grpo`.
     """
     if beta <= 0:
         raise BadValue(f"copg: beta must be above 0, not {beta}; without the regulariser it is rloo")

@@ -64,9 +64,9 @@ def demystify(
         A_t = gamma-discounted R + gamma_repetition-discounted penalties - V_t,   lam = 1
 
     Yeo et al. 2025, section 4 and the released scripts: these values, 1 for gamma and 0.99 for gamma_repetition; there
-    n-grams have 40 tokens, the KL coefficient in the reward is 0.01 (here `beta` is of a loss term), the batch 512,
-    rewards are divided by their running std, and advantages whitened as here. cosine=False: 1 and 0, the classic
-    reward. repetition=0: without the penalty.
+    n-grams have 40 tokens, the KL coefficient in the reward is 0.01 (here `beta` is of a loss term), the batch 512 of
+    16 samples a prompt, learned twice, and advantages are whitened as here. cosine=False: 1 and 0, the classic reward.
+    repetition=0: without the penalty.
     """
     base = ppo(
         groups=groups,

@@ -65,7 +65,9 @@ def dro(
               `drop_share` of them whose largest sigma_j is smallest
 
     Xu et al. 2025 (first version of the paper), sections 3 and 4: 16 answers a prompt, clip 0.2, KL coefficient 0.001
-    (`beta`). masked=False leaves l_j out, which is the same for a whole group and so matters only beside `length`.
+    (`beta`). masked=False leaves l_j out, which is the same for a whole group, so that it is logged and nothing else.
+    Their loss has no division by an answer's length (Dr. GRPO's), and leaves out answers that were cut, where here one
+    without a tag is learned as the others.
     Chosen here: the reward model is the policy that sampled (the paper's synced variant), weights are proportional to
     sigma, a prompt is too hard by a probability where the paper takes ranks, and the filter is applied to each batch
     (as the loop has no passes over data), without the share that the paper carries over. The paper's other correction,

@@ -46,13 +46,13 @@ def sft_then_grpo(
         sft   -logp of the task's expert, epochs * pool / batch steps
         rl    R = format 1[<think>...</think><answer>...</answer>] + cosine + brevity lambda
 
-    Yoshihara et al. 2025, and the released scripts: ten epochs over 7,900 problems, then some forty steps of GRPO with
-    eight answers a question and the KL coefficient 0.04; the cosine's values, of right answers 1 to 0.1, of wrong ones
-    -1 to -0.1 at the limit (30,000 characters there, here tokens); the length reward of Kimi k1.5; weights of 1. There
-    the form is that the answer stands before the thought ends. cosine=False: 1 and 0 for right and wrong. sft=False:
-    GRPO alone. The second stage has a new optimiser and lasts as long as the run; its reference is what the first
-    left. Left out: choosing the checkpoint, for which accuracy on held-out problems is watched, and top-p and min-p in
-    sampling. style, slips: which of the task's demonstrations.
+    Yoshihara et al. 2025, and the released scripts: ten epochs (20 in the scripts) over 7,900 problems, then some forty
+    steps of GRPO with eight answers a question and the KL coefficient 0.04; the cosine's values, of right answers 1 to
+    0.1, of wrong ones -1 to -0.1 at the limit (30,000 characters there, here tokens); the length reward of Kimi k1.5;
+    weights of 1. There the form is that the answer stands before the thought ends. cosine=False: 1 and 0 for right and
+    wrong. sft=False: GRPO alone. The second stage has a new optimiser and lasts as long as the run; its reference is
+    what the first left. Left out: choosing the checkpoint, for which accuracy on held-out problems is watched, and
+    top-p and min-p in sampling. style, slips: which of the task's demonstrations.
     """
     scaled = cosine_scaled(
         judge=exact_match(),

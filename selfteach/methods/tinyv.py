@@ -36,9 +36,10 @@ def tinyv(
         only   r = v
         mixed  r = weight v + (1 - weight) [the rule accepts]
 
-    Xu et al. 2025; the modes, and that only the extracted answer is shown, are the released code's, as are no answer
-    and an unreadable verdict as 0, G = 8 and beta 0.001. The rule is `same_text`, which knows no other form than the
-    reference's. The verifier is a second copy of the run's model and learns in a first stage, three times on
+    Xu et al. 2025; the modes, and that only the extracted answer is shown, are the released code's, as are an
+    unreadable verdict as 0, G = 8 and beta 0.001 (of the loss, there as much in the reward too). Where there is no
+    answer theirs asks about the end of the text; here that is 0. The rule is `same_text`, which knows no other form
+    than the reference's. The verifier is a second copy of the run's model and learns in a first stage, three times on
     `warmup_minibatches` of 32 answers: demonstrated ones that the rule rejects, and `written` ones. In the paper a
     large model writes the reference in other words; here a program puts it into those of another right answer, and
     another reference into those of a right one, so that a question has as many right as wrong ones. Labels, of which
