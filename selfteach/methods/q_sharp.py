@@ -71,9 +71,8 @@ def q_sharp(
     the episodes begins with tokens of the guided policy and switches to the reference at a random place, the others are
     the reference's from the start; old ones are learned again (`replayed` groups of the `buffer` newest). Chosen here:
     a step of the loop is one of many small iterations, where the paper refits a guide on all data in each of two to
-    five; p, of logits; the rate, of critics here; every next token has a value (the paper's best has them of the states
-    after 20). value="mean" guides by p / eta (controlled decoding, 2310.17022); fit="squared" is regression in place of
-    the likelihood of a distribution.
+    five; the rate is that of critics here; all tokens are candidates, not the 20 likeliest. value="mean" guides by p
+    / eta (controlled decoding, 2310.17022); fit="squared" is regression in place of the likelihood of a distribution.
     """
     if eta <= 0:
         raise BadValue(f"q_sharp: eta must be above 0, not {eta}; the smaller it is, the more the guide counts")
