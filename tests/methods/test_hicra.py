@@ -8,7 +8,9 @@ import pytest
 from support.battery import of, same
 from support.episodes import scripted_context, single_turn_group
 
-from selfteach.core import BadValue
+from selfteach.core import BadValue, Term, Update
+from selfteach.credit.advantages import center
+from selfteach.credit.composers import per_trajectory
 from selfteach.methods.hicra import (
     amplify_planning,
     matched,
@@ -17,6 +19,8 @@ from selfteach.methods.hicra import (
     strategic_grams,
     words_of,
 )
+from selfteach.objective.loss_weights import sequence_mean
+from selfteach.objective.policy import clipped_ratio
 from selfteach.rollout.single import single
 
 
@@ -98,5 +102,10 @@ def test_grams_are_mined_from_the_right_answers_of_the_run(letters):
         per_trajectory_planned(groups=[group], context=context, state=state, grams="other")
 
 
-def test_without_alpha_it_is_grpo():
-    same(of("hicra", alpha=0.0), of("grpo"))
+def test_without_alpha_it_is_grpo_without_a_deviation_and_with_a_higher_clip():
+    grpo = of("grpo")
+    ratio = Term(clipped_ratio(low=0.2, high=0.28), loss_weights=sequence_mean())
+    centred = grpo.replace(credit=(per_trajectory(), center()), updates=(Update(("policy",), (ratio,)),))
+    same(of("hicra", alpha=0.0), centred)
+    with pytest.raises(AssertionError):
+        same(of("hicra", alpha=0.0), grpo)
