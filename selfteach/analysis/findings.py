@@ -155,16 +155,6 @@ FINDINGS = (
         (Figure("g_ra", "accuracy", "self", "direct"),),
     ),
     Finding(
-        "Paid for calibration alone, a policy gets it by being wrong.",
-        "SaySelf's reward is as high for a wrong answer of confidence 0 as for a right one of confidence 1. It lowers"
-        " the Brier score ({a} in training, {b} against a linear rule), and right answers with it ({c} points).",
-        (
-            Figure("sayself", "late:reward/brier", "self", "early:reward/brier of self"),
-            Figure("sayself", "late:reward/brier", "self", "linear"),
-            Figure("sayself", "accuracy", "self", "start", FAILS),
-        ),
-    ),
-    Finding(
         "The mean of a group does what a critic does.",
         "GRPO is no worse than PPO ({a} points), and its learner takes less time ({b}).",
         (
