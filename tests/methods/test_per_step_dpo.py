@@ -28,26 +28,35 @@ def right_unless(*, step: str, contains: str = "") -> bool | None:
 
 
 @pytest.mark.parametrize(
-    "values,drop,want",
+    "values,reward,want",
     [
-        ([0.5, 0.6, 0.2, 0.0], 0.3, 1),  # the first fall of 0.4; that of 0.2 after it is not looked at
-        ([0.5, 0.6, 0.2, 0.0], 0.5, 1),  # none is as deep: the deepest
-        ([0.9, 0.5, 0.9], 0.3, 0),  # the first, though the last is deeper
-        ([0.9, 0.5, 0.9], 0.5, 2),
-        ([0.5, 0.5], 0.3, 1),  # over the last step the reward replaces the value
-        ([0.5, NAN, 0.4], 0.3, 2),  # an unknown value joins two steps: -0.1 and then -0.4
-        ([0.0, 0.0], 0.3, None),  # nothing to lose
-        ([NAN], 0.3, 0),  # nothing known: the answer is one step
+        ([0.5, 0.6, 0.2, 0.4], 0.2, 1),  # the first of two that are as low
+        ([0.9, 0.5, 0.9], 0.0, 2),  # over the last step the reward replaces the value
+        ([0.9, 0.0, 0.9], 0.0, 0),  # where all attempts fail, though later ones do not
+        ([0.5, NAN, 0.4], 0.4, 0),  # an unknown value joins two steps
+        ([0.0, 0.0], 0.0, None),  # nothing to lose
+        ([NAN], 0.0, 0),  # nothing known: the answer is one step
     ],
 )
-def test_the_first_pit(values, drop, want):
-    assert first_pit(values, 0.0, drop) == want
+def test_the_first_pit(values, reward, want):
+    assert first_pit(values, reward) == want
 
 
 def scored(letters: Any, reply: Any, n: int = 2, k: int = 2, task: Task = QUESTION) -> tuple[Any, Any]:
     context = scripted_context(vines(k=k), reply, letters)
     group = asyncio.run(play(context, [RolloutRequest(task, n, key="k")]))[0]
-    return group._replace(scores=asyncio.run(score(valued_states(drop=0.9), [group], context))), context
+    return group._replace(scores=asyncio.run(score(valued_states(), [group], context))), context
+
+
+def said(example: Any, group: Any, letters: Any) -> str:
+    """The text of an example."""
+    trees = {e.id: e.tree for e in group.episodes}
+    parts = list[str]()
+    for s in example.segments:
+        tree, node = trees[s.source.episode], s.source.node
+        ids = tree.id[tree.begin[node] : tree.stop(node)]
+        parts.append(letters.decode(ids[s.start : s.stop]))
+    return "".join(parts)
 
 
 @pytest.mark.parametrize(("wrong", "found"), [("2.", 1.0), ("1.", 0.0), ("3.", None)])
@@ -80,7 +89,7 @@ def test_a_wrong_answer_is_paired_with_a_right_continuation_from_before_its_pit(
         return " <answer>5</answer>" if text.endswith("2.") else f" {'x' * asked[text]}<answer>7</answer>"
 
     group, context = scored(letters, reply)
-    made = first_pit_pairs(groups=[group], drop=0.9)
+    made = first_pit_pairs(groups=[group])
     batch = collate(made, context.tree)
     assert batch.index["win"].tolist() == [1, 2] and batch.index["lose"].tolist() == [0, 0]  # both vines after `1.`
     played = [(e, n, t.leaf) for e in group.episodes for n, t in enumerate(e.trajectories)]
@@ -88,6 +97,8 @@ def test_a_wrong_answer_is_paired_with_a_right_continuation_from_before_its_pit(
     lost, *won = (texts[e.name] for e in made)
     assert lost == "Q:1. 2. <answer>5</answer>"
     assert all(w.startswith("Q:1. ") and w.endswith("<answer>7</answer>") and "2." not in w for w in won)
+    # of the wrong answer what its pit and what is before it say, and of a right one all
+    assert said(made[0], group, letters) == "Q:1. 2." and said(made[1], group, letters) == won[0]
     # what both share is learned in both, and cancels
     assert made[0].segments[1].source == made[1].segments[1].source
 
