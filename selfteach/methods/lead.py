@@ -203,7 +203,8 @@ def weight_of_correctness(correct: list[np.ndarray], efficient: list[np.ndarray]
         if not groups:
             return 0.0, 0.0
         means = np.array([g.mean() for g in groups])
-        sigma = math.sqrt(float(np.mean([g.var() for g in groups]) + means.var()))
+        # as in the released code never 0: where nothing is right, being right is all that counts
+        sigma = math.sqrt(float(np.mean([g.var() for g in groups]) + means.var()) + 1e-8)
         return float(means.mean()), sigma / (abs(float(means.mean())) + 1e-8)
 
     (mu_r, cv_r), (mu_e, cv_e) = variation(correct), variation(efficient)
@@ -248,6 +249,8 @@ lead.claim = Claim(
     arms={"correct": ("lead", {"static": 1.0, "limit": 81}), "even": ("lead", {"static": 0.5, "limit": 81})},
     args={"limit": 81},  # tokens of an answer, at most
     regime="overlong",
+    first_seed=300,
+    corrected="on seeds 200 to 207 both rewards weighed the same where no answer was right: does not hold here",
     idea=("main.reward",),
     because="length is weighed by what it has left to gain and only once answers are right, and is aimed at what the "
     "policy's own right answers need",

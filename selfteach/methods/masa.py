@@ -220,7 +220,7 @@ def alignment(
         passing = 0.01 ** abs(len(right) / len(solutions) - said["pass_rate"] / attempts)
     if "solution_length" in said and right:
         length = float(min(n for _, n, _ in right) < said["solution_length"] < max(n for _, n, _ in right))
-    wanted = [w for w in map(singular, said.get("math_notion", ())) if w and w not in question]
+    wanted = [w for w in dict.fromkeys(map(singular, said.get("math_notion", ()))) if w and w not in question]
     if wanted:
         counts = [sum((1 if good else -1) * (w in text) for good, _, text in solutions) for w in wanted]
         notions = sum(c > 0 for c in counts) / len(counts)
@@ -230,15 +230,18 @@ def alignment(
 def singular(word: str) -> str:
     """An English noun without the ending of its plural.
 
-    >>> [singular(w) for w in ("identities", "boxes", "medians", "class", "series")]
-    ['identity', 'box', 'median', 'class', 'series']
+    >>> [singular(w) for w in ("identities", "boxes", "medians", "class", "Vieta")]
+    ['identity', 'box', 'median', 'class', 'Vieta']
     """
-    word = word.strip().lower()
-    if word == "series" or word.endswith("ss"):
+    word = word.strip()
+    low = word.lower()
+    if low == "series" or low.endswith("ss"):
         return word
-    if word.endswith("ies"):
+    if low.endswith("ies"):
         return word[:-3] + "y"
-    return word[:-2] if re.search(r"(ch|sh|x|z|o)es$", word) else word.removesuffix("s")
+    if re.search(r"(ch|sh|x|z|o)es$", low):
+        return word[:-2]
+    return word[:-1] if low.endswith("s") else word
 
 
 def forecast(answer: Any) -> dict[str, Any]:

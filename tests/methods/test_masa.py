@@ -25,7 +25,7 @@ def test_what_a_forecast_says():
     assert forecast(f"so: {whole}") == {"pass_rate": 6, "solution_length": 25, "math_notion": ["sums", " lists"]}
     assert forecast("6") == {"pass_rate": 6} and forecast(None) == forecast("[6]") == forecast("{6}") == {}
     assert forecast('{"pass_rate": true, "solution_length": -1, "math_notion": [1]}') == {}
-    assert [singular(w) for w in ("Sums ", "classes", "matches", "it")] == ["sum", "classe", "match", "it"]
+    assert [singular(w) for w in ("Sums ", "classes", "matches", "it")] == ["Sum", "classe", "match", "it"]
 
 
 def test_how_well_it_foresaw():
@@ -40,6 +40,8 @@ def test_how_well_it_foresaw():
     # sum is in two right solutions; list in one right and one wrong; what is in the question does not count
     notions = alignment({"math_notion": ["sums", "lists", "add"]}, SOLUTIONS, "add 2 3", 8)["foreseen_notions"]
     assert notions == 0.5
+    again = alignment({"math_notion": ["sums", "sum", "Sums", "lists"]}, SOLUTIONS, "q", 8)["foreseen_notions"]
+    assert again == pytest.approx(1 / 3), "sum once, in its own case: Sum is in no solution"
     assert alignment({}, SOLUTIONS, "q", 8) == {"foreseen": 0.0, "foreseen_length": 0.0, "foreseen_notions": 0.0}
 
 
