@@ -234,14 +234,9 @@ def singular(word: str) -> str:
     ['identity', 'box', 'median', 'class', 'Vieta']
     """
     word = word.strip()
-    low = word.lower()
-    if low == "series" or low.endswith("ss"):
+    if re.search(r"(?i)(^series|ss)$", word):
         return word
-    if low.endswith("ies"):
-        return word[:-3] + "y"
-    if re.search(r"(ch|sh|x|z|o)es$", low):
-        return word[:-2]
-    return word[:-1] if low.endswith("s") else word
+    return re.sub(r"(?i)(?<=ch|sh)es$|(?<=[xzo])es$|s$", "", re.sub(r"(?i)ies$", "y", word))
 
 
 def forecast(answer: Any) -> dict[str, Any]:
