@@ -118,14 +118,12 @@ FINDINGS = (
     Finding(
         "An agent that minds what it knows searches half as often, and is wrong more often.",
         "In `half_known`, where memory holds a half of what is asked and an engine all of it, a reward for being right"
-        " alone teaches to look up nearly everything. AdaSearch ({a} calls), R1-Searcher++ ({b}) and IKEA ({c}) leave"
-        " to memory what it holds, and pay for it in right answers, which a small memory gives less surely than an"
-        " engine ({d}, {e} and {f} points).",
+        " alone teaches to look up nearly everything. R1-Searcher++ ({a} calls) and IKEA ({b}) leave to memory what it"
+        " holds, and pay for it in right answers, which a small memory gives less surely than an engine ({c} and {d}"
+        " points).",
         (
-            Figure("adasearch", "calls", "self", "search_r1"),
             Figure("r1_searcher_pp", "calls", "self", "plain"),
             Figure("ikea", "calls", "self", "plain"),
-            Figure("adasearch", "accuracy", "self", "search_r1", FAILS),
             Figure("r1_searcher_pp", "accuracy", "self", "plain", FAILS),
             Figure("ikea", "accuracy", "self", "plain", FAILS),
         ),
