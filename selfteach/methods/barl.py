@@ -83,7 +83,7 @@ def barl(
         else hypothesis_values(judge=exact_match(), hypotheses=hypotheses, kappa=kappa, progress=progress)
     )
     return policy_method(
-        credit=(per_trajectory(tokens=("step_value",)), of_step(), whiten(ddof=0)),
+        credit=(per_trajectory(tokens=("step_value",)), of_step(outcome=not known), whiten(ddof=0)),
         term=Term(clipped_ratio(low=clip, high=clip), loss_weights=sequence_mean()),
         groups=groups,
         rollouts=rollouts,
@@ -106,7 +106,7 @@ async def hypothesis_values(
     form: str = " {}</answer>",
     ends: str = SENTENCE_ENDS,
 ) -> Scores:
-    """The reward of each answer, and at the end of each of its steps the step's value over hypotheses (see `barl`).
+    """The reward of each answer, and at the end of each of its steps the progress from there over hypotheses (`barl`).
 
     judge    of answers, None: exact_match;  closing, form: what stands between a thought and an answer, and how this is
     written, with what ends it, as in the code
@@ -131,8 +131,7 @@ async def hypothesis_values(
         if verdict.value is None:
             continue
         weights = beliefs(p, kappa)
-        # The true reward, whole at every step: an answer earns nothing for being one of the hypotheses.
-        values = verdict.value + (weights * values_under(p)).sum(1) * progress
+        values = (weights * values_under(p)).sum(1) * progress
         for place, value in zip(places, values, strict=True):
             out["step_value"][Ref(episode.id, t.leaf.node, place)] = Score(float(value))
         parts = {"steps": float(len(p)), "belief_first": weights[0, 0], "belief_last": weights[-1, 0]}
@@ -226,19 +225,22 @@ def values_under(p: Array) -> np.ndarray:
 
 
 @block
-def of_step(*, reward: Seq, step_value: Token, seq: Token) -> dict[str, Column]:
+def of_step(*, reward: Seq, step_value: Token, seq: Token, outcome: bool = False) -> dict[str, Column]:
     """The value of each token's step, which `whiten` makes an advantage of.
 
-    Args: reward f64[S], the value of what follows the last known step; step_value f64[N], at the last token of a step,
-    else NaN; seq i64[N]. Returns: adv f64[N]. Scope: seq.
+    outcome: the reward is added, whole at every step: an answer earns nothing for being one of the hypotheses. Args:
+    reward f64[S], the value of what follows the last known step; step_value f64[N], at the last token of a step, else
+    NaN; seq i64[N]. Returns: adv f64[N]. Scope: seq.
 
     >>> of_step(reward=[1.0, 0.0], step_value=[0.5, np.nan, np.nan, 0.25], seq=[0, 0, 1, 1])["adv"].values
     array([0.5 , 1.  , 0.25, 0.25])
     """
-    outcome, value = np.asarray(reward, np.float64), np.array(step_value, np.float64)
-    last = seg.last(seq, len(outcome))
+    whole, value = np.asarray(reward, np.float64), np.array(step_value, np.float64)
+    if outcome:
+        value += whole[np.asarray(seq)]
+    last = seg.last(seq, len(whole))
     ends = last >= 0
-    value[last[ends]] = np.where(np.isnan(value[last[ends]]), outcome[ends], value[last[ends]])
+    value[last[ends]] = np.where(np.isnan(value[last[ends]]), whole[ends], value[last[ends]])
     return {"adv": Column("token", seg.next_known(value, seq))}
 
 

@@ -207,8 +207,8 @@ def steered_calls(
     group: RolloutGroup,
     context: RewardContext,
     form: float = 0.1,
-    wanted_searches: int = 8,
-    wanted_pages: int = 16,
+    wanted_searches: int = 4,
+    wanted_pages: int = 8,
     verifications: int = 1,
 ) -> Scores:
     """The reward that steers calls (see `fathom`). Parts as those of `counted_calls`."""

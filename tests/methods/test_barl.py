@@ -37,6 +37,8 @@ def test_each_token_has_the_value_of_its_step():
     # Answers of three tokens (steps of 2 and 1), of one without known steps, and of two that end after the last step.
     steps = {"step_value": [np.nan, 0.5, 3.0, np.nan, 5.0, np.nan], "seq": [0, 0, 0, 1, 2, 2]}
     assert of_step(reward=[1.0, 0.25, 2.0], **steps)["adv"].values.tolist() == [0.5, 0.5, 3, 0.25, 5, 2]
+    added = of_step(reward=[1.0, 0.25, 2.0], outcome=True, **steps)["adv"].values.tolist()
+    assert added == [1.5, 1.5, 4, 0.25, 7, 2], "whole at every step"
 
 
 def test_advantages_are_scaled_over_all_tokens_of_the_batch():
@@ -76,10 +78,10 @@ def values(letters, **options: Any):
 def test_steps_of_an_answer_are_valued_where_they_end(letters):
     group, got = values(letters, hypotheses=5, kappa=0.0)
     right, wrong = (e.trajectories[0].leaf for e in group.episodes)
-    # Weights without correction p / sum p: 0.25, 0.4, 0.9; progress of 2: 0.7, 0.5, 0; of 7: -0.5, -0.5, 0; reward 1.
+    # Weights without correction p / sum p: 0.25, 0.4, 0.9; progress of 2: 0.7, 0.5, 0; of 7: -0.5, -0.5, 0.
     by_place = {at.offset: s.value for at, s in got["step_value"].items() if at.episode == right.episode}
-    assert list(by_place.values()) == pytest.approx([1 + 0.25 * 0.7 - 0.375, 1 + 0.4 * 0.5 - 0.3, 1.0])
-    # The wrong answer: p = 0.2, 0.6, then 0.1, 0.9; progress of 2: -0.1, 0; of 7, which it gives: 0.3, 0. Reward 0.
+    assert list(by_place.values()) == pytest.approx([0.25 * 0.7 - 0.375, 0.4 * 0.5 - 0.3, 0.0])
+    # The wrong answer: p = 0.2, 0.6, then 0.1, 0.9; progress of 2: -0.1, 0; of 7, which it gives: 0.3, 0.
     other = [s.value for at, s in got["step_value"].items() if at.episode == wrong.episode]
     assert other == pytest.approx([0.25 * -0.1 + 0.75 * 0.3, 0.0]), "nothing for being a hypothesis"
     assert (got["reward"][right].value, got["reward"][wrong].value) == (1, 0)
@@ -90,11 +92,15 @@ def test_steps_of_an_answer_are_valued_where_they_end(letters):
 
 
 def test_what_can_be_switched_off(letters):
-    # One hypothesis: progress towards what is right alone; without progress the rewards 1 and 0.
+    # One hypothesis: progress towards what is right alone; without progress rewards alone are left (`of_step`).
     _, alone = values(letters, hypotheses=0, kappa=1.0)
-    assert [s.value for s in alone["step_value"].values()] == pytest.approx([1.7, 1.5, 1.0, -0.1, 0.0])
+    assert [s.value for s in alone["step_value"].values()] == pytest.approx([0.7, 0.5, 0.0, -0.1, 0.0])
     _, plain = values(letters, progress=False)
-    assert [s.value for s in plain["step_value"].values()] == [1, 1, 1, 0, 0]
+    assert [s.value for s in plain["step_value"].values()] == [0] * 5
+    assert (
+        of("barl").stage.credit[1].args == {"outcome": True}
+        and not of("barl", known="x").stage.credit[1].args["outcome"]
+    )
     assert of("barl", kappa=0.5).stage.reward[0].hyper_parameters["kappa"] == 0.5
 
 
