@@ -216,12 +216,14 @@ def useful_searches(demo: Task) -> list[tuple[str, str, str, str]]:
     """(question, answer, query, document) of the searches of a demonstration that were of use."""
     text = demo.prompt + str(demo.data[0]) if isinstance(demo.prompt, str) else ""
     given, searches = last_between(text, "answer", ""), SEARCHED.findall(text)
+    if not (given and searches):
+        return []
     after = [*(query for query, _ in searches[1:]), given]
     question = text.partition("<")[0]
     return [
         (question, given, query, found)
-        for (query, found), then in zip(searches, after, strict=False)
-        if given and is_useful(found, query, then)
+        for (query, found), then in zip(searches, after, strict=True)
+        if is_useful(found, query, then)
     ]
 
 

@@ -9,24 +9,14 @@ from ..core.claim import premise
 from ..core.regime import Regime, regime
 from ..tasks.agent_demos import first_words
 from ..tasks.demo_ways import WAYS, beginning
+from ..tasks.free_form import BY_HEART
 from .digits import BATCH, RUN, SEARCH
 
 # A small world that even the smallest model learns by heart; what it practises first is memory and how to go each way.
-WORLD: dict[str, Any] = {
-    "entities": 120,
-    "relations": 6,
-    "hops": (1, 2),
-    "held_out": 0.4,
-    "withheld": 0.15,
-    "mix": 0.7,
-    "missing": 0.05,
-    "conflicts": 0.05,
-    "practised": 0.6,
-    "malformed": 0.2,
-    "apart": True,
-}
+WORLD: dict[str, Any] = {"entities": 120, "relations": 6, "hops": (1, 2), **BY_HEART}
 WARM: dict[str, Any] = {"warm_practice_steps": 3000, "warm_steps": 300, "warm_batch": 32, "warm_lr": 2e-3}
 SHARES = (0.1, 0.2, 0.1, 0.1, 0.2, 0.3)  # carefully, hastily, absently, astray, briefly, directly
+AT_ONCE = (0.1, 0.1, 0.1, 0.1, 0.2, 0.4)
 
 
 def memory_regime(shares: tuple[float, ...] = SHARES, **options: Any) -> Regime:
@@ -64,7 +54,7 @@ def worded() -> Regime:
 
     The start mostly answers at once, which is right half as often as first saying what it knows.
     """
-    return memory_regime((0.1, 0.1, 0.1, 0.1, 0.2, 0.4), worded=0.5, hops=(1,))
+    return memory_regime(AT_ONCE, worded=0.5, hops=(1,))
 
 
 @regime
@@ -73,11 +63,8 @@ def free_form() -> Regime:
 
     An answer in the other form is as right, to the judge; whatever a model learns to write, the rule goes on rejecting.
     """
-    return replace(
-        memory_regime((0.1, 0.1, 0.1, 0.1, 0.2, 0.4)),
-        task="free_form",
-        task_options={"referenced": 0.5, "worded": 0.5, "ways": (0.1, 0.1, 0.1, 0.1, 0.2, 0.4)},
-    )
+    options = {"referenced": 0.5, "worded": 0.5, "ways": AT_ONCE}
+    return replace(memory_regime(AT_ONCE), task="free_form", task_options=options)
 
 
 @regime

@@ -14,8 +14,8 @@ from .factworld import factworld
 from .options import check_share
 
 SENTENCE = "it is "
-# What the questions are about is `factworld`, small enough for the smallest model to learn it by heart.
-WORLD: dict[str, Any] = {
+# Of a small `factworld`, what even the smallest model learns by heart.
+BY_HEART: dict[str, Any] = {
     "held_out": 0.4,
     "withheld": 0.15,
     "mix": 0.7,
@@ -58,7 +58,7 @@ def free_form(
         worded=worded,
         n_test=n_test,
         seed=seed,
-        **WORLD,
+        **BY_HEART,
     )
 
     def in_its_form(item: Task) -> Task:

@@ -7,7 +7,7 @@ import pytest
 from selfteach.core import BadValue
 from selfteach.reward.answer import exact_match, same_text
 from selfteach.tasks.factworld import factworld
-from selfteach.tasks.free_form import WORLD, free_form
+from selfteach.tasks.free_form import BY_HEART, free_form
 
 SENTENCE = "it is "
 
@@ -18,7 +18,7 @@ def value(judge, answer, item):
 
 def test_a_share_of_the_references_are_sentences_about_the_same_questions():
     source = free_form(referenced=0.3)
-    plain = factworld(entities=120, relations=6, hops=(1,), ways=(0.1, 0.1, 0.1, 0.1, 0.2, 0.4), worded=0.5, **WORLD)
+    plain = factworld(entities=120, relations=6, hops=(1,), ways=(0.1, 0.1, 0.1, 0.1, 0.2, 0.4), worded=0.5, **BY_HEART)
     items = [source.train(i) for i in range(400)]
     assert [t.prompt for t in items] == [plain.train(i).prompt for i in range(400)]
     names = [str(t.answer[0]).removeprefix(SENTENCE) for t in items]
