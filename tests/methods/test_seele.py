@@ -116,7 +116,7 @@ def test_rounds_converge_to_the_rate_of_the_target_accuracy():
     assert visits(lambda rate: 1.0, rounds=4, steps=2, fixed=0.5)[0] == [[0.5], [0.5]]
 
 
-def test_the_accuracy_that_is_logged_is_of_the_last_round_and_of_those_with_a_hint():
+def test_the_distance_from_the_target_is_of_the_last_round_and_without_the_noise_of_two_answers():
     select, state = responsive_hints(rounds=2), {"next": 0, "rates": {}}
     back: list[list[RolloutGroup]] = []
     for _ in range(2):
@@ -128,9 +128,12 @@ def test_the_accuracy_that_is_logged_is_of_the_last_round_and_of_those_with_a_hi
         answered(replace(other, help={"hint": "", "rate": 0.01}), [1.0, 1.0], key="b"),
     ]
     requests, _, metrics = asked(select, back, state, n=2, rollouts=4)
-    assert requests == [] and metrics["accuracy"] == 0.5
-    back[1] = [answered(replace(other, help={"hint": "", "rate": 0.0}), [1.0, 1.0], key="b")] * 2
-    assert "accuracy" not in asked(select, back, state, n=2, rollouts=4)[2]
+    assert requests == [] and metrics["off"] == pytest.approx((-0.25 + 0.25) / 2)
+    # at an accuracy of one half, two answers agree half of the time: on average nothing is left
+    back[1] = [answered(one, r, key="a") for r in ([1.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0])]
+    assert asked(select, [back[1]], state, n=2, rollouts=2)[2] == {}  # the first of two rounds says nothing yet
+    back[0] = back[1]
+    assert asked(select, back, state, n=2, rollouts=4)[2]["off"] == pytest.approx(0.0)
 
 
 def hinted(tags: Any, hints: Sequence[str]) -> tuple[Any, list[RolloutGroup]]:
