@@ -121,7 +121,7 @@ def test_a_question_that_succeeds_is_left_alone_once_the_easy_steps_are_over():
     assert state["rate"] == {"4": 0.5, **{str(i): 1.0 for i in (0, 1, 2, 3, 5)}}
     for step in range(1, 9):
         (request,), _, told = select(state, step=step, n=1, easy_steps=0)
-        assert request.help["number"] == 4 and told["success"] == 0.5
+        assert request.help["number"] == 4 and told["success"] == 0.5 and told["ready"] == pytest.approx(5.5 / 6)
     alike = {select(state, step=step, n=1, easy_steps=0, prioritised=False)[0][0].help["number"] for step in range(60)}
     assert alike == set(range(6))
 
