@@ -72,7 +72,9 @@ class Numbers:
         return Task(str(i), "p")
 
 
-def asked(history: History, state: int = 0, n: int = 4, **options: float) -> tuple[list[str], int]:
+def asked(
+    history: History, state: int = 0, n: int = 4, told: dict[str, float] | None = None, **options: float
+) -> tuple[list[str], int]:
     requests, state = unsolved(
         n=n,
         rollouts=2,
@@ -80,6 +82,7 @@ def asked(history: History, state: int = 0, n: int = 4, **options: float) -> tup
         source=Numbers(),
         seed=0,
         history=history,
+        log_metrics=({} if told is None else told).update,
         state=state,
         **options,  # type: ignore[arg-type]
     )
@@ -91,7 +94,9 @@ def test_what_is_solved_is_not_asked_again():
     first, state = asked(history, questions=4)
     assert len(set(first)) == 4 and state == 4
     history.tasks = {name: {"reward": value} for name, value in zip(first, (0.0, 0.5, 0.9, 1.0), strict=True)}
-    again, _ = asked(history, state, questions=4)
+    told: dict[str, float] = {}
+    again, _ = asked(history, state, questions=4, told=told)
+    assert told == {"success": pytest.approx(0.25), "visited": pytest.approx(0.6)}
     assert set(again) == set(first[:2]) and len(again) == 4  # two laps over the two that are left
     easier, _ = asked(history, state, questions=4, solved=0.5)
     assert set(easier) == {first[0]}
