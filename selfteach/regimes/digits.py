@@ -163,6 +163,25 @@ def stale() -> Regime:
 
 
 @regime
+def doubted() -> Regime:
+    """`stale`, where who estimates doubts: every estimate is written four times, so that wrong answers are longest.
+
+    Of a group whose answers are right and wrong, those that are wrong have most of the tokens, and so of the loss.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options={**LADDER["task_options"], "doubted": 3},
+        model="tiny-s",
+        settings={**ESTIMATED["settings"], "lr": 4e-4},
+        args={**BATCH, "delay": 16, "sync": 1, "minibatches": 1},
+        search={"lr": (2e-4, 4e-4, 8e-4)},
+        admits="failure",
+        shows="at its best learning rate GRPO ends ten points or more below what it reaches in `ladder`",
+        failure=premise("accuracy", "baseline", 0.8, relation="<", fails_at=0.85),
+    )
+
+
+@regime
 def reused() -> Regime:
     """Every batch is learned in thirty-two updates, four epochs of eight minibatches: ratios leave 1, and clips act.
 

@@ -59,6 +59,7 @@ class Worker:
     rested     steps before it grows
     seldom     chance at least that a step is no estimate
     lettered   steps have signs of their own: `a` and `A` the first, `b` and `B` the second ...
+    doubted    further times that an estimate is written before the sum goes on
     slips      chance that one step of a sum is wrong, with which it goes on
     guesses    a guess is one of the numbers from 0 up to this one
     """
@@ -69,6 +70,7 @@ class Worker:
     rested: int = 0
     seldom: float = 0.0
     lettered: bool = False
+    doubted: int = 0
     slips: float = 0.0
     guesses: int = MODULUS
 
@@ -80,7 +82,8 @@ class Worker:
             chance = min(self.estimated + self.tiring * max(0, n - self.rested), 1 - self.seldom)
             signs = LETTERS[n] + LETTERS[n].upper() if self.lettered else "=~"
             if chance and self.draw.random() < chance:
-                steps.append(Step(total, digit, int(self.draw.integers(MODULUS)), True, signs))
+                estimate = Step(total, digit, int(self.draw.integers(MODULUS)), True, signs)
+                steps += [estimate] * (1 + self.doubted)
             else:
                 error = int(self.draw.integers(1, MODULUS)) if n == wrong else 0
                 steps.append(Step(total, digit, (total + digit + error) % MODULUS, False, signs))
@@ -154,6 +157,7 @@ class DigitSums:
     rested: int = 0
     seldom: float = 0.0
     lettered: bool = False
+    doubted: int = 0
     guesses: int = MODULUS
     hinted: float = 0.0
     again: float = 0.0
@@ -257,7 +261,7 @@ class DigitSums:
 
     def worker(self, draw: np.random.Generator, slips: float = 0.0) -> Worker:
         """Who works out a demonstration."""
-        given = (self.estimated, self.tiring, self.rested, self.seldom, self.lettered)
+        given = (self.estimated, self.tiring, self.rested, self.seldom, self.lettered, self.doubted)
         return Worker(draw, *given, slips, self.guesses)
 
 
@@ -307,6 +311,7 @@ def digit_sum(
     rested: int = 0,
     seldom: float = 0.0,
     lettered: bool = False,
+    doubted: int = 0,
     guesses: int = MODULUS,
     hinted: float = 0.0,
     again: float = 0.0,
@@ -339,6 +344,7 @@ def digit_sum(
     seldom     chance at least that an addition is no estimate
     lettered   additions have signs of their own (`2 + 9 a 1`, an estimate is `2 + 9 A 4`; then b and B ...), so that to
                estimate none is learned place by place
+    doubted    further times that an estimate is written before the sum goes on, so that wrong answers are longer
     guesses    a guess is one of the numbers from 0 up to this one, and right once in so many
     hinted     share of the demonstrations whose prompt gives the first additions
     again      share of the demonstrations that are second attempts, behind a first one, whose way is of the same
@@ -367,7 +373,15 @@ def digit_sum(
     for name in (*given, "estimated", "tiring", "seldom"):
         check_share("digit_sum", name, task_options[name])
     check_range("digit_sum", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
-    for name, least in (("guesses", 10), ("rested", 0), ("unseen", 0), ("pool", 0), ("n_test", 1), ("seed", 0)):
+    for name, least in (
+        ("guesses", 10),
+        ("rested", 0),
+        ("doubted", 0),
+        ("unseen", 0),
+        ("pool", 0),
+        ("n_test", 1),
+        ("seed", 0),
+    ):
         check_at_least("digit_sum", name, task_options[name], least)
     if unseen > most - fewest:
         raise BadValue(f"task digit_sum: unseen must leave some of {fewest} to {most} terms to train on, not {unseen}")
@@ -383,7 +397,7 @@ def digit_sum(
     questions = replace(everything, kinds=kinds[: len(kinds) - unseen])
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = replace(writer, shares=dict.fromkeys(WAYS, 1 / len(WAYS)), practised=0.0, guesses=MODULUS)
-    steps = (most - 1) * (3 if looping else 2 if twice or expert == "twice" else 1)
+    steps = (most - 1) * (1 + doubted) * (3 if looping else 2 if twice or expert == "twice" else 1)
     return TaskSource(
         name="digit_sum",
         train=(lambda i: questions.train(i % pool)) if pool else questions.train,

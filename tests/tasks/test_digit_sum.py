@@ -136,6 +136,18 @@ def test_each_place_has_signs_of_its_own_and_estimates_of_its_own_chance():
     assert "f" in steps[-2] and [judge(step=s) for s in steps[1:-1]] == [True] * 6
 
 
+def test_what_is_doubted_is_written_again_and_the_sum_goes_on_from_it():
+    plain, built = (
+        source(terms=(4, 4), slowly=1.0, quickly=0.0, guess=0.0, practised=0.0, estimated=0.5, doubted=k)
+        for k in (0, 2)
+    )
+    assert built.defaults["max_tokens"] == 3 * (plain.defaults["max_tokens"] - 9) + 9
+    for i in range(100):
+        once, more = (re.findall(r" \d \+ \d [=~] \d\.", made.demos(i).data[0]) for made in (plain, built))
+        assert more == [step for step in once for _ in range(3 if "~" in step else 1)]
+    assert all("~" not in built.train(i).tags["solution"] for i in range(20))
+
+
 def test_forecasts_are_any_number_of_attempts_behind_their_word():
     built = source(foreseen=0.5, practised=0.0)
     shown = [built.demos(i) for i in range(200)]
