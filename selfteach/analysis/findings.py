@@ -51,10 +51,11 @@ FINDINGS = (
     Finding(
         "Where most votes are right, labels are not needed.",
         "TTRL, rewarded by its own majority, ends above the vote that it began with ({a} points) and level with the"
-        " same run on labels ({b}).",
+        " same run on labels ({b}); RLSC, which only follows its own probability, gains {c}.",
         (
             Figure("ttrl", "accuracy", "self", "maj of start"),
             Figure("ttrl", "accuracy", "self", "labelled"),
+            Figure("rlsc", "accuracy", "self", "start"),
         ),
     ),
     Finding(
