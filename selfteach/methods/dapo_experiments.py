@@ -1,8 +1,9 @@
-"""DAPO's clip-higher where what is right is hardly ever sampled, and so has to grow from a small probability.
+"""DAPO's clip-higher where what is right has to grow from a small probability, and where many ways are right.
 
-In the regime of `dapo`'s claim what is right is sampled often, and a policy that learns it faster has less entropy.
-Here an upper clip holds back what there is to learn (Yu et al. 2025, section 3.1): of a token whose probability is
-0.002 one batch makes at most 0.0024, or with clip-higher 0.00256.
+In the regime of `dapo`'s claim what is right is sampled often, and a policy that learns it faster has less entropy. In
+`sparse` an upper clip holds back what there is to learn (Yu et al. 2025, section 3.1): of a token whose probability is
+0.002 one batch makes at most 0.0024, or with clip-higher 0.00256. In `diverse` the way that is right most often
+crowds out the others, which is how entropy falls there.
 """
 
 from __future__ import annotations
@@ -26,5 +27,28 @@ EXPERIMENTS = {
         regime="sparse",
         idea=("main.update",),
         because="an upper clip holds back what is unlikely more than what is likely, so that entropy falls",
+    ),
+    "many_ways": Claim(
+        (
+            premise("mean:policy/clip_fraction", "equal_clip", 0.001, fails_at=0.0005),  # clips act,
+            premise(  # and entropy falls
+                "late:policy/entropy_estimate",
+                "equal_clip",
+                "early:policy/entropy_estimate of equal_clip",
+                relation="<",
+                by=0.5,
+                scale="ratio",
+                fails_at=0.0,
+            ),
+            outcome("mean:policy/entropy_estimate", "self", "equal_clip", by=0.05, scale="ratio", fails_at=10.0),
+            outcome("pass@64", "self", "equal_clip", by=0.02, fails_at=0.99),
+        ),
+        args=OFTEN,
+        arms={"equal_clip": ("dapo", {**OFTEN, "high": 0.2})},
+        settings={"lr": 2e-5, "steps": 40},
+        regime="diverse",
+        first_seed=300,
+        idea=("main.update",),
+        because="an upper clip lets the likely way crowd out the others, so that entropy falls",
     ),
 }
