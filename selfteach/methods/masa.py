@@ -270,8 +270,8 @@ masa.claim = Claim(
     (
         # groups that are all right or all wrong are solved in vain
         premise("late:rollout/mixed_group_fraction", "grpo", 0.8, relation="<", fails_at=0.9),
-        # it learns to foresee its pass rate, and by that leaves questions out
-        mechanism("late:reward/foreseen", "self", "early:reward/foreseen of self", by=0.1, fails_at=1.0),
+        # it learns to foresee its pass rate (those that a gate leaves are the hardest to foresee), and uses it
+        mechanism("late:reward/foreseen", "ungated", "early:reward/foreseen of ungated", by=0.1, fails_at=1.0),
         mechanism("late:select/gated", "self", 0.1, by=0.0, fails_at=0.05),
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
         outcome("sum:tokens/sampled", "self", "ungated", by=0.1, relation="<", scale="ratio", fails_at=0.0),
@@ -282,6 +282,9 @@ masa.claim = Claim(
     },
     args={"instruction": "foresee"},  # which the start knows the form of an answer to
     regime="foreseen",
+    settings={"steps": 150, "eval_every": 15},  # forecasts are learned more slowly than solutions
+    first_seed=300,
+    corrected="on seeds 200 to 207 forecasts had 60 steps, and were scored where the gate left them: mechanism not shown",
     idea=("main.select", "main.program*", "main.reward", "decode*"),
     because="a policy that foresees how it will do spends no rollouts on what it always solves or never does, and "
     "foreseeing makes it solve no worse",
