@@ -164,8 +164,8 @@ def foretold(
         lengths = [s["solution_length"] for s in said if "solution_length" in s]
         limit = {"limit": max(1, math.ceil(cutoff * fmean(lengths)))} if cutoff and any(lengths) else {}
         out.append(RolloutRequest(group.request.task, rollouts, help=limit))
-    if not out:  # a step without any solution teaches nothing: one is solved all the same
-        out = [RolloutRequest(finished_rounds[0][0].request.task, rollouts)]
+    # a step without any solution teaches nothing: one is solved all the same
+    out = out or [RolloutRequest(finished_rounds[0][0].request.task, rollouts)]
     log_metrics(gated=1 - len(out) / len(finished_rounds[0]), foreseen=fmean(rates) if rates else 0.0)
     return out, state
 
@@ -215,16 +215,15 @@ def alignment(
     {'foreseen': 1.0, 'foreseen_length': 1.0, 'foreseen_notions': 0.5}
     """
     right = [s for s in solutions if s[0]]
-    passing = length = notions = 0.0
-    if "pass_rate" in said:
-        passing = 0.01 ** abs(len(right) / len(solutions) - said["pass_rate"] / attempts)
+    length = notions = 0.0
+    off = len(right) / len(solutions) - said["pass_rate"] / attempts if "pass_rate" in said else math.inf
     if "solution_length" in said and right:
         length = float(min(n for _, n, _ in right) < said["solution_length"] < max(n for _, n, _ in right))
     wanted = [w for w in dict.fromkeys(map(singular, said.get("math_notion", ()))) if w and w not in question]
     if wanted:
         counts = [sum((1 if good else -1) * (w in text) for good, _, text in solutions) for w in wanted]
         notions = sum(c > 0 for c in counts) / len(counts)
-    return {"foreseen": passing, "foreseen_length": length, "foreseen_notions": notions}
+    return {"foreseen": 0.01 ** abs(off), "foreseen_length": length, "foreseen_notions": notions}
 
 
 def singular(word: str) -> str:
@@ -284,7 +283,7 @@ masa.claim = Claim(
     regime="foreseen",
     settings={"steps": 150, "eval_every": 15},  # forecasts are learned more slowly than solutions
     first_seed=300,
-    corrected="on seeds 200 to 207 forecasts had 60 steps, and were scored where the gate left them: mechanism not shown",
+    corrected="on seeds 200 to 207 forecasts had 60 steps, and were scored behind the gate: mechanism not shown",
     idea=("main.select", "main.program*", "main.reward", "decode*"),
     because="a policy that foresees how it will do spends no rollouts on what it always solves or never does, and "
     "foreseeing makes it solve no worse",
