@@ -44,9 +44,16 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "One update late is as good as fresh.",
-        "A policy that samples one update behind the newest loses nothing ({a} points).",
-        (Figure("asyncflow", "accuracy", "self", "synchronous"),),
+        "One update late is as good as fresh, and nothing makes up for sixteen.",
+        "A policy that samples one update behind the newest loses nothing ({a} points). Sixteen updates behind, Echo's"
+        " correction is better than none ({b}), yet stays far below fresh samples ({c}), and so does AReaL's decoupled"
+        " objective ({d}).",
+        (
+            Figure("asyncflow", "accuracy", "self", "synchronous"),
+            Figure("echo", "accuracy", "self", "uncorrected"),
+            Figure("echo", "accuracy", "self", "pull", FAILS),
+            Figure("areal", "accuracy", "self", "fresh", FAILS),
+        ),
     ),
     Finding(
         "Where most votes are right, labels are not needed.",
@@ -150,12 +157,13 @@ FINDINGS = (
     Finding(
         "Where GRPO learns anyway, what repairs its silent groups repairs nothing.",
         "LENS takes a gradient from more rows ({a}) and AR-Lopti's gradient is smaller ({b}), as they say, and neither"
-        " learns sooner than GRPO ({c}; {d}).",
+        " learns sooner than GRPO ({c}; {d}); nor does NFT by its use of wrong answers ({e}).",
         (
             Figure("lens", "early:policy/rows", "self", "grpo"),
             Figure("ar_lopti", "mean:policy/grad_norm", "self", "lopti"),
             Figure("lens", "auc", "self", "grpo", FAILS),
             Figure("ar_lopti", "auc", "self", "grpo", FAILS),
+            Figure("nft", "auc", "self", "rft", FAILS),
         ),
     ),
 )
