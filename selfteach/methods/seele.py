@@ -280,8 +280,8 @@ seele.claim = Claim(
     first_seed=600,
     corrected="on seeds 500 to 507 in steep, where half of the problems are solved without a hint and no hint makes "
     "them harder: mechanism not shown; on seeds 300 to 307 there a first visit began without a hint, the fit had a "
-    "prior in place of (0, 0) and (1, 1), hints were not learned, and advantages were divided by a deviation: mechanism "
-    "shown",
+    "prior in place of (0, 0) and (1, 1), hints were not learned, and advantages were divided by a deviation: "
+    "mechanism shown",
     idea=("main.select",),
     because="a step gains most at an accuracy of one half, and an item-response curve finds the hint rate that gives "
     "it, at which none of a prompt's rollouts are in vain",
