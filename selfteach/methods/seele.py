@@ -268,9 +268,8 @@ seele.claim = Claim(
     (
         # without hints few answers are right
         premise("early:reward/mean", "unhinted", 0.3, relation="<", by=0.0, fails_at=0.35),
-        # with them half of a problem's are, until they are without
+        # with them half of a problem's are
         mechanism("early:select/off", "self", "unhinted", by=0.3, relation="<", scale="ratio", fails_at=0.0),
-        mechanism("late:select/hint", "self", "early:select/hint of self", by=0.1, relation="<", fails_at=0.0),
         outcome("accuracy", "self", "unhinted", by=0.05, fails_at=0.99),
         outcome("auc", "self", "unhinted", by=0.05, fails_at=0.99),
         outcome("accuracy", "self", "half", by=0.02, fails_at=0.99),
