@@ -141,8 +141,6 @@ def balanced_bounds(
     return low, high, share(low, high)
 
 
-STALE = {"delay": 16, "sync": 1, "minibatches": 1}
-
 bapo.claim = Claim(
     (
         premise("accuracy", "grpo", "fresh_grpo", by=0.05, relation="<", fails_at=0.04),  # stale samples do harm
@@ -157,12 +155,10 @@ bapo.claim = Claim(
         outcome("auc", "self", "grpo", by=0.02, fails_at=0.99),
     ),
     arms={
-        # PPO's bounds, with the same dual clip
-        "fixed": ("bapo", {**STALE, "low": 0.8, "low_max": 0.8, "high_max": 1.2}),
+        "fixed": ("bapo", {"low": 0.8, "low_max": 0.8, "high_max": 1.2}),  # PPO's bounds, with the same dual clip
         "grpo": "grpo",
         "fresh_grpo": ("grpo", {"delay": 0}, {"steps": 60}),
     },
-    args=STALE,
     regime="doubted",
     settings={"steps": 76},  # the first 16 steps learn nothing: 60 updates, as many as the fresh arm has
     idea=("main.update",),

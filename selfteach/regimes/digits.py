@@ -141,6 +141,17 @@ def hackable() -> Regime:
     )
 
 
+STALE: dict[str, Any] = {
+    "model": "tiny-s",
+    "settings": {**ESTIMATED["settings"], "lr": 4e-4},
+    "args": {**BATCH, "delay": 16, "sync": 1, "minibatches": 1},
+    "search": {"lr": (2e-4, 4e-4, 8e-4)},
+    "admits": "failure",
+    "shows": "at its best learning rate GRPO ends ten points or more below what it reaches in `ladder`",
+    "failure": premise("accuracy", "baseline", 0.8, relation="<", fails_at=0.85),
+}
+
+
 @regime
 def stale() -> Regime:
     """Every batch is learned sixteen updates after it was sampled: what was true of the policy then no longer is.
@@ -150,16 +161,7 @@ def stale() -> Regime:
     in nine of ten cases. (In `skill` five steps are enough to find what pays, and old samples say that as well as new
     ones.)
     """
-    return Regime(
-        **LADDER,
-        model="tiny-s",
-        settings={**ESTIMATED["settings"], "lr": 4e-4},
-        args={**BATCH, "delay": 16, "sync": 1, "minibatches": 1},
-        search={"lr": (2e-4, 4e-4, 8e-4)},
-        admits="failure",
-        shows="at its best learning rate GRPO ends ten points or more below what it reaches in `ladder`",
-        failure=premise("accuracy", "baseline", 0.8, relation="<", fails_at=0.85),
-    )
+    return Regime(**LADDER, **STALE)
 
 
 @regime
@@ -168,17 +170,7 @@ def doubted() -> Regime:
 
     Of a group whose answers are right and wrong, those that are wrong have most of the tokens, and so of the loss.
     """
-    return Regime(
-        task="digit_sum",
-        task_options={**LADDER["task_options"], "doubted": 3},
-        model="tiny-s",
-        settings={**ESTIMATED["settings"], "lr": 4e-4},
-        args={**BATCH, "delay": 16, "sync": 1, "minibatches": 1},
-        search={"lr": (2e-4, 4e-4, 8e-4)},
-        admits="failure",
-        shows="at its best learning rate GRPO ends ten points or more below what it reaches in `ladder`",
-        failure=premise("accuracy", "baseline", 0.8, relation="<", fails_at=0.85),
-    )
+    return Regime(**{**LADDER, "task_options": {**LADDER["task_options"], "doubted": 3}}, **STALE)
 
 
 @regime
