@@ -115,11 +115,14 @@ FINDINGS = (
     Finding(
         "An agent that minds what it knows searches half as often, and is wrong more often.",
         "In `half_known`, where memory holds a half of what is asked and an engine all of it, a reward for being right"
-        " alone teaches to look up nearly everything. R1-Searcher++ ({a} calls) leaves to memory what it holds, and"
-        " pays for it in right answers, which a small memory gives less surely than an engine ({b} points).",
+        " alone teaches to look up nearly everything. R1-Searcher++ ({a} calls) and IKEA ({b}) leave to memory what it"
+        " holds, and pay for it in right answers, which a small memory gives less surely than an engine ({c} and {d}"
+        " points).",
         (
             Figure("r1_searcher_pp", "calls", "self", "plain"),
+            Figure("ikea", "calls", "self", "plain"),
             Figure("r1_searcher_pp", "accuracy", "self", "plain", FAILS),
+            Figure("ikea", "accuracy", "self", "plain", FAILS),
         ),
     ),
     Finding(

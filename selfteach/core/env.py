@@ -27,12 +27,15 @@ class Env:
     max_tokens  tokens of a turn, at most, unless the run says otherwise
     stop        strings that end a turn of a model without a chat template; they stay in the text
     whole_turn  `step` gets the whole turn, also where it has <answer>...</answer>
+    in_thread   call it in a thread of its own, with a deadline; False for what computes for microseconds and never
+                waits, where the threads would cost more than the environment: a call that hangs then holds up the run
     """
 
     max_turns: int = 30
     max_tokens: int = 16
     stop: tuple[str, ...] = ("\n",)
     whole_turn: bool = False
+    in_thread: bool = True
 
     def reset(self, task: Task) -> str:
         """Begin the episode of a task (`task.tags["seed"]` is its seed) and return the first observation."""

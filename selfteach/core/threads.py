@@ -18,10 +18,12 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from .errors import SelfteachError, UserCodeFailed, describe
 
@@ -50,6 +52,24 @@ class _Worker(threading.Thread):
     def stop(self) -> None:
         """End it after the calls that it has."""
         self.calls.put(None)
+
+
+class _Returns:
+    """Results of calls in threads, on their way to an event loop, which those that come together wake once."""
+
+    def __init__(self) -> None:
+        self.waiting = deque[Callable[[], None]]()
+
+    def put(self, loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
+        """Have it called on the loop; from any thread."""
+        self.waiting.append(settle)
+        if len(self.waiting) == 1:  # else the one before it has woken the loop, which has not come to it yet
+            loop.call_soon_threadsafe(self.deliver)
+
+    def deliver(self) -> None:
+        """Call all that wait."""
+        while self.waiting:
+            self.waiting.popleft()()
 
 
 class LoopThread(threading.Thread):
@@ -100,6 +120,7 @@ class LoopThread(threading.Thread):
 
 _threads: WeakSet[_Worker | LoopThread] = WeakSet()
 _idle: list[_Worker] = []  # workers that wait for a call
+_returns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Returns] = WeakKeyDictionary()
 
 
 @atexit.register
@@ -120,15 +141,21 @@ async def call_user(fn: Callable[..., Any], seconds: float | None, /, *args: Any
 
         a function                              in a daemon thread
         a coroutine function                    in the background loop
-        one that is marked by `on_run_loop`     on this event loop, which it can block
+        either, marked by `on_run_loop`         on this event loop, which it can block; a function without a deadline
 
     Raises TimeoutError after `seconds` (None: no limit), and what it raises itself as an ordinary exception.
     """
     if not inspect.iscoroutinefunction(fn):
+        if hasattr(fn, "on_run_loop"):
+            return await guarded(_at_once(fn, *args, **named))
         return await asyncio.wait_for(run_in_thread(fn, *args, **named), seconds)
     if hasattr(fn, "on_run_loop"):
         return await asyncio.wait_for(guarded(fn(*args, **named)), seconds)
     return await background.run(fn, seconds, *args, **named)
+
+
+async def _at_once(fn: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+    return fn(*args, **named)
 
 
 def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.Future[Any]:
@@ -139,6 +166,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
     """
     loop, process = asyncio.get_running_loop(), os.getpid()
     future: asyncio.Future[Any] = loop.create_future()
+    returns = _returns.setdefault(loop, _Returns())
 
     def settle(value: Any, error: BaseException | None) -> None:
         if future.done():  # the caller timed out
@@ -156,7 +184,7 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
             error = ordinary(raised)
         end_fork(process)
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, value, error)
+            returns.put(loop, partial(settle, value, error))
 
     try:
         worker = _idle.pop()
@@ -326,7 +354,7 @@ async def guarded(call: Awaitable[Any]) -> Any:
 
 
 def on_run_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a coroutine function that never blocks and has to run on the run's event loop."""
+    """Mark a function, or a coroutine function, that never blocks and is to run on the run's event loop."""
     fn.on_run_loop = True  # type: ignore[attr-defined]
     return fn
 

@@ -181,8 +181,24 @@ class Tree:
 
     def places(self, node: int, offset: int = -1) -> np.ndarray:
         """i64[L]: indices of all tokens from the root to a place, in order."""
-        pieces = [np.arange(self.begin[n], self.begin[n] + upto) for n, upto in self.path(node, offset)]
+        pieces = [np.arange(first, last) for first, last in self._stretches(node, offset)]
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+    def ids_to(self, node: int, offset: int = -1) -> np.ndarray:
+        """i32[L]: all tokens from the root to a place, in order."""
+        pieces = [self._tokens["id"][first:last] for first, last in self._stretches(node, offset)]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
+
+    def _stretches(self, node: int, offset: int) -> list[tuple[int, int]]:
+        """(first, last + 1) of the tokens from the root to a place; where nothing branches off they are one stretch."""
+        out: list[tuple[int, int]] = []
+        upto = self.size(node) if offset < 0 else offset
+        while node >= 0:
+            first = self.begin[node]
+            last = out.pop()[1] if out and out[-1][0] == first + upto else first + upto
+            out.append((first, last))
+            upto, node = self.cut[node], self.parent[node]
+        return out[::-1]
 
     def adopt_arrays(
         self, tokens: Mapping[str, np.ndarray], nodes: Mapping[str, list[int]], recorded: Mapping[str, np.ndarray]
@@ -206,9 +222,11 @@ class Tree:
 
     @staticmethod
     def _index(values: list[Any], value: Any) -> int:
-        if value not in values:
+        try:
+            return values.index(value)
+        except ValueError:
             values.append(value)
-        return values.index(value)
+            return len(values) - 1
 
 
 class Turn(NamedTuple):

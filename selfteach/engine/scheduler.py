@@ -387,7 +387,8 @@ class Scheduler:
         if not longest:
             return np.zeros(len(self.tokens), np.int64)
         other = self.tokens[:, :longest] != request.ids[:longest]
-        return np.where(other.any(1), other.argmax(1), longest)
+        first = other.argmax(1)  # 0 also where nothing differs
+        return np.where(other[np.arange(len(other)), first], first, longest)
 
     def _place(self, request: EngineRequest, common: np.ndarray) -> bool:
         """Place a request in a slot with the longest cached prefix; False where it should wait for a longer one.

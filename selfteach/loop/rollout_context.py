@@ -226,12 +226,13 @@ class LiveContext:
     @property
     def is_conversation(self) -> bool:
         """Whether its prompt was messages, which a chat template rendered."""
-        return any(node in self.rollout._conversations for node, _ in self.tree.path(self.node, self.offset))
+        conversations = self.rollout._conversations
+        return bool(conversations) and any(n in conversations for n, _ in self.tree.path(self.node, self.offset))
 
     @property
     def ids(self) -> np.ndarray:
         """i32[L]: all its tokens."""
-        return self.tree.id[self.tree.places(self.node, self.offset)]
+        return self.tree.ids_to(self.node, self.offset)
 
     async def sample(
         self, sampling: Sampling | None = None, *, shared_rng_key: int | None = None, **change: Any

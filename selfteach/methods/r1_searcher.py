@@ -129,7 +129,7 @@ def misformed(said: str) -> str:
 
 r1_searcher.claim = Claim(
     (
-        premise("early:reward/searched", "one_stage", 0.3, relation="<", fails_at=0.4),  # the start seldom searches
+        premise("early:reward/searched", "one_stage", 0.4, relation="<", fails_at=0.5),  # it seldom searches at first
         premise("accuracy", "one_stage", 0.9, relation="<", fails_at=0.95),  # and outcomes alone do not teach it all
         # after the first stage, in which no answer was ever looked at, it searches
         mechanism("mean:reward/searched", "self", "one_stage", by=0.2, fails_at=1.0),

@@ -231,7 +231,7 @@ sayself.claim = Claim(
         "unmasked": ("sayself", {**PPO, "masked": False}),
     },
     args=PPO,
-    settings={"steps": 120},
+    settings={"steps": 120, "lr": 1e-4},  # at 3e-4 learning the confidence alone unlearns the answers
     first_seed=300,
     corrected=(
         "on seeds 200 to 207 PPO learned answers and reflections by the reward of confidences as well, as the arm "

@@ -153,7 +153,7 @@ search_llm.claim = Claim(
     (
         premise("early:reward/violated", "sum", 0.2, fails_at=0.1),  # bottom lines are violated, at first
         premise("late:reward/violated", "sum", 0.03, fails_at=0.0),  # and where they can be bought back, in the end too
-        mechanism("late:reward/violated", "self", "sum", by=0.01, relation="<", fails_at=0.0),
+        mechanism("mean:reward/violated", "self", "sum", by=0.01, relation="<", fails_at=0.0),
         outcome("accuracy", "self", "sum", by=0.03, fails_at=0.98),
         outcome("late:reward/coverage", "self", "sum", by=0.05, relation=">=", fails_at=1.1),
         outcome("late:reward/coverage", "self", "bottom_line", by=0.1, fails_at=0.9),

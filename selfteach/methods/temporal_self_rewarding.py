@@ -209,7 +209,7 @@ temporal_self_rewarding.claim = Claim(
         "past": ("temporal_self_rewarding", {"samples": 4, "future": False, "rounds": 4}),
     },
     args={"samples": 4},
-    settings={"lr": 1e-4},  # at 3e-4 DPO alone unlearns to translate, in every arm
+    settings={"lr": 2e-5},  # at 1e-4 DPO alone unlearns to translate, in every arm
     regime="judged_by_itself",
     idea=("past.*", "future.*", "weights.*", "models.*", "repeat"),
     because="answers of the first model stay worse than those of the present one, so that pairs go on to teach",

@@ -19,6 +19,7 @@ from .token_bytes import token_bytes
 from .tokenizer_files import END
 
 MOST_IDS = 1 << 22
+REMEMBERED, REMEMBERED_LENGTH = 4096, 2000  # texts whose ids are kept, for environments repeat themselves; characters
 SPLIT_MARK = "\ufdd0"  # a noncharacter, at which a text that spells a special token is split before encoding
 
 
@@ -45,6 +46,7 @@ class Tokenizer:
         if not self.eos_token_ids:
             raise BadValue("tokenizer: it has no EOS token")
         self.eos_token_id = self.eos_token_ids[0]
+        self._encoded: dict[str, np.ndarray] = {}
 
     def __len__(self) -> int:
         return self._size
@@ -79,7 +81,13 @@ class Tokenizer:
 
         A special token that the text spells is encoded as ordinary text.
         """
-        return np.array([i for _, ids in self._split_special(text) for i in ids], np.int32)
+        if (ids := self._encoded.get(text)) is None:
+            ids = np.array([i for _, piece in self._split_special(text) for i in piece], np.int32)
+            if len(text) <= REMEMBERED_LENGTH:
+                if len(self._encoded) >= REMEMBERED:
+                    self._encoded.clear()
+                self._encoded[text] = ids
+        return ids.copy()
 
     def _split_special(self, text: str) -> list[tuple[str, list[int]]]:
         """(piece, ids) of the text, split after the first character of everything that spells a special token."""

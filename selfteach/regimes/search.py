@@ -184,7 +184,7 @@ def search_hops() -> Regime:
 
 @regime
 def search_rounds() -> Regime:
-    """As `search_hops`, for a model that begins each round anew from a report of what it found so far."""
+    """As `search_hops`, for a model that begins each round anew from a report, and asks twice for half of its facts."""
     made = agent_regime({**HOPS, "says": "report"}, (0.1, 0.0, 0.3, 0.3, 0.1, 0.2), 2400)
     return replace(made, args={**BATCH, "turns": 8}, baseline="iter_research")
 

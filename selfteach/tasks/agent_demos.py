@@ -92,6 +92,7 @@ STYLES = {
     "random": Style(),
 }
 EXPERT_DRAWS = 400  # trajectories among which one of a style is found
+DOUBTED = 0.5  # share of its accepted results that an agent of rounds asks for once more
 CITES = {"all": 0.3, "last": 0.4, "none": 0.3}  # how demonstrations that cite do it, whatever else they do
 
 
@@ -164,13 +165,18 @@ class AgentWriter(WayWriter):
         """(workspace, completion) of every round of a way that searches: each sees the question, the report of the last
         round and what its search found, and nothing else (rollout/search.py, `research_rounds`).
 
-        A report is the last result that was accepted, so that it stays as long as it is.
+        A report is the last result that was accepted, so that it stays as long as it is. The careful way asks for a
+        share DOUBTED of what it accepted once more, in other words: rounds that could be saved.
         """
         out, here, report, seen = list[tuple[str, str]](), chain.start, "", ""
         for i, hop in enumerate(chain.hops):
             sentence, there = self._found(hop, here, chain.path[i + 1] if here == chain.path[i] else "", draw)
             thought = think(f"{way}: the {self.world.noun(hop)}.")
-            for wording, result, led_to, accepted in self._searches(way, hop, here, sentence, there, draw):
+            searches = list(self._searches(way, hop, here, sentence, there, draw))
+            if way == "carefully" and draw.random() < DOUBTED:
+                other = wordings(self.world.query(hop, here), hop.relation, here)[len(searches) % ATTEMPTS]
+                searches.append((other, *searches[-1][1:]))
+            for wording, result, led_to, accepted in searches:
                 out.append((seen, f"{thought}<report> {report}</report>{search(wording)}"))
                 seen, there = workspace(report, wording, result), led_to
                 report = result if accepted else report

@@ -141,9 +141,10 @@ def factworld(
                too, and the careful way searches again, in other words
     says       with `ways`, what demonstrations say besides: judge (whether what was found is what was sought), reflect
                (a goal before, the same after), decide (first of all, whether to search or to answer from memory),
-               report (each turn is a round of its own, which begins from what the last one reported), cite (the pages
-               that led to the answer), route (which expert a query is for; adds the tool `experts`), refine (after
-               the answer, whether all was right, and which step went wrong first; asks in any wording)
+               report (each turn is a round of its own, which begins from what the last one reported; half of what was
+               found is asked for once more), cite (the pages that led to the answer), route (which expert a query is
+               for; adds the tool `experts`), refine (after the answer, whether all was right, and which step went wrong
+               first; asks in any wording)
     experts    with says=route, names of the experts that there are (tools/experts.py); (): all
     across     with `experts`, whether questions of several hops are those that none of them can answer alone
     top        documents in an answer of the search tool

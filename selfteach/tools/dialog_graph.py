@@ -203,6 +203,7 @@ class DialogEnv(Env):
 
     max_turns = 16
     max_tokens = 6
+    in_thread = False
 
     def reset(self, task: Task) -> str:
         """What the user says first, and where the conversation stands."""

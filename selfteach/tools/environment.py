@@ -13,6 +13,7 @@ from ..core.blocks import block
 from ..core.env import Env, EnvStep
 from ..core.errors import BadValue, SelfteachError, describe
 from ..core.task import Task
+from ..core.threads import on_run_loop
 
 MAX_OBSERVATION = 20_000  # characters of an observation
 PROBE_SECONDS = 60.0  # that the first reset and step of an environment may take
@@ -98,7 +99,8 @@ def observation_text(name: str, what: str, text: Any) -> str:
 
 @block
 def environment(*, make: Callable[[], Env] = Env, name: str = "") -> Callable[[Any], Any]:
-    """The tool by which the program `act` plays an environment, each call in a thread of its own with a deadline.
+    """The tool by which the program `act` plays an environment, each call in a thread of its own with a deadline, or
+    on the run's event loop where it is an `Env` that wants no thread.
 
     A task begins an episode: (episode, first observation). (episode, text) is a step of it; (episode, None) ends it and
     says whether it went well.
@@ -111,7 +113,7 @@ def environment(*, make: Callable[[], Env] = Env, name: str = "") -> Callable[[A
         episode, text = query
         return episode.finish() if text is None else episode.step(text)
 
-    return play
+    return play if getattr(make, "in_thread", True) else on_run_loop(play)
 
 
 def probe(make: Callable[[], Env], name: str, task: Task) -> None:

@@ -76,6 +76,7 @@ class Household(Env):
 
     max_turns = 12
     max_tokens = 8
+    in_thread = False
 
     def reset(self, task: Task) -> str:
         """The goal, and what is seen at first."""

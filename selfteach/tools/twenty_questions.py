@@ -54,6 +54,7 @@ class TwentyQuestions(Env):
 
     max_turns = 8
     max_tokens = 6
+    in_thread = False
 
     def reset(self, task: Task) -> str:
         """The prompt, the same for every object."""

@@ -370,9 +370,10 @@ def test_paths_are_what_a_naive_tree_says(nodes, offset):
         )
         whole.append([*before, *ids])
     for k, (_, _, ids) in enumerate(nodes):
-        assert tree.id[tree.places(k)].tolist() == whole[k]
+        assert tree.id[tree.places(k)].tolist() == tree.ids_to(k).tolist() == whole[k]
         upto = min(offset, len(ids))
-        assert tree.id[tree.places(k, upto)].tolist() == whole[k][: len(whole[k]) - len(ids) + upto]
+        shorter = whole[k][: len(whole[k]) - len(ids) + upto]
+        assert tree.id[tree.places(k, upto)].tolist() == tree.ids_to(k, upto).tolist() == shorter
     assert tree.id.tolist() == [i for _, _, ids in nodes for i in ids]
     assert sum(tree.size(k) for k in range(len(nodes))) == len(tree)
 

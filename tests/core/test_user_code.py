@@ -17,7 +17,7 @@ from support.scores import Reader, ask, group_of
 from selfteach.core import BadValue, Block, RolloutRequest, Task
 from selfteach.core.errors import UserCodeFailed, describe
 from selfteach.core.scoring import score
-from selfteach.core.threads import NOT_CARRIED, BackgroundLoop, call_user, guarded
+from selfteach.core.threads import NOT_CARRIED, BackgroundLoop, call_user, guarded, on_run_loop
 from selfteach.loop.episode import play
 from selfteach.model.tokenizer import train_tokenizer
 
@@ -161,12 +161,31 @@ def test_a_tool_gives_back_an_exception_that_a_loop_survives(error: BaseExceptio
     async def raises_async() -> None:
         raise error
 
-    for tool in (raises, raises_async):
+    @on_run_loop
+    def raises_at_once() -> None:
+        raise error
+
+    at_once = () if isinstance(error, KeyboardInterrupt) else (raises_at_once,)  # there Ctrl-C passes
+    for tool in (raises, raises_async, *at_once):
         with pytest.raises(Exception) as caught:
             asyncio.run(call_user(tool, None))
         passes = isinstance(error, Exception) and not isinstance(error, NOT_CARRIED)
         # RuntimeError is what Python makes of a StopIteration in a coroutine
         assert isinstance(caught.value, type(error) if passes else UserCodeFailed | RuntimeError)
+
+
+def test_every_call_in_a_thread_comes_back_however_many_end_at_once() -> None:
+    def slow(i: int) -> int:
+        time.sleep(i % 3 * 0.001)
+        return i
+
+    async def caller(i: int) -> list[int]:
+        return [await call_user(slow, 10.0, 100 * i + n) for n in range(30)]
+
+    async def all_of_them() -> list[list[int]]:
+        return await asyncio.gather(*map(caller, range(40)))
+
+    assert asyncio.run(all_of_them()) == [[100 * i + n for n in range(30)] for i in range(40)]
 
 
 def test_a_cancellation_from_outside_and_ctrl_c_pass() -> None:

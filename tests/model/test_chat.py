@@ -120,6 +120,13 @@ def test_pieces_are_the_bytes_of_any_tokenizer(family: str, text: str) -> None:
     assert len(t.pieces) == len(t) and all(t.pieces[i] == b"" for i in t.eos_token_ids)
 
 
+def test_ids_of_a_text_are_the_callers_own() -> None:
+    t = TOKENIZERS["mistral"]
+    first = t.encode("the fox")
+    first[:] = 0
+    assert t.decode(t.encode("the fox")) == "the fox"
+
+
 def test_a_context_of_text_begins_as_the_model_wants_it() -> None:
     mistral, chatml = TOKENIZERS["mistral"], TOKENIZERS["chatml"]
     assert (

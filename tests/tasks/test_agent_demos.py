@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -204,6 +205,19 @@ AGENT_OF_ROUNDS = {
     "says": "report",
     "practised": 0.0,
 }
+
+
+def test_a_careful_agent_of_rounds_asks_twice_for_half_of_what_it_found():
+    options = {**AGENT_OF_ROUNDS, "irrelevant": 0.0, "ways": (0.5, 0.5, 0.0, 0.0, 0.0, 0.0)}
+    source = factworld(**options)
+    again = {"carefully": list[bool](), "hastily": list[bool]()}
+    for demo in map(source.demos, range(900)):
+        if demo.tags["kind"] == "demo":
+            about = re.findall(r"<search>[^<]*?([A-Z]\w+)[^<]*</search>", demo.prompt + demo.data[0])
+            again[demo.tags["way"]].append(len(set(about)) < len(about))
+    # each of two facts is asked for once or twice, and then comes the answer: of three to five rounds one is seen
+    assert fmean(again["carefully"]) == pytest.approx(0.5 * 1 / 4 + 0.25 * 2 / 5, abs=0.06)
+    assert not any(again["hastily"])
 
 
 def test_citations_are_of_all_pages_the_last_or_none():

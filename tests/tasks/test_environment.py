@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,21 @@ def played(cls: type[Env], replies: Any, tags: Any, n: int = 1, **more: Any) -> 
     context = scripted_context(act(**more), replies, tags, tools=tools, limits=limits)
     task = Task("t", "play.", ("success",), tags={"environment": cls.__name__, "seed": 0})
     return context, asyncio.run(play(context, [RolloutRequest(task, n)]))[0]
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_an_environment_that_never_waits_can_do_without_a_thread(tags, in_thread):
+    threads = set[str]()
+
+    class Noted(Count):
+        def step(self, text: str) -> tuple[str, float, bool]:
+            threads.add(threading.current_thread().name)
+            return super().step(text)
+
+    Noted.in_thread = in_thread
+    _, group = played(Noted, ["up\n"] * 3, tags)
+    assert group.episodes[0].answer == "success"
+    assert (threading.main_thread().name in threads) is not in_thread
 
 
 def scored(group: Any, context: Any) -> Any:
