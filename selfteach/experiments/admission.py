@@ -24,7 +24,15 @@ from ..loop.session import Observer, ignore_events
 from ..loop.settings import split_settings
 from ..reward.controls import shuffled
 from ..rollout.single import single
-from .arms import measures_of, regime_config, samples_per_task, seeded, stated_value
+from .arms import (
+    decoders_read,
+    measures_of,
+    regime_config,
+    samples_per_task,
+    seeded,
+    stated_value,
+    with_decoders,
+)
 from .reproduce import arm_cost, check_json, run_json, versions
 from .runs import RunPool, RunRequest, available_cores, required_figure
 
@@ -115,13 +123,14 @@ def _about(home: Regime, base: RunConfig, seeds: Sequence[int], cores: int) -> d
 
 def baseline_config(home: Regime, use: Sequence[str] = ()) -> RunConfig:
     """The configuration of a regime's baseline, with evaluations enough on the way to draw its curve."""
-    made = regime_config(home, home.baseline, use=use)
+    read = measures_of([home.failure] if home.failure else ())
+    made = with_decoders(regime_config(home, home.baseline, use=use), decoders_read(read))
     s, change = made.settings, dict[str, Any]()
     if not s.eval_every or (s.steps - 1) // s.eval_every < EVALUATIONS:
         change["eval_every"] = max(1, (s.steps - 1) // EVALUATIONS)
     if not s.eval_samples:
         change["eval_samples"] = SAMPLES
-    if home.failure and (k := samples_per_task(measures_of([home.failure]))) > made.final_eval.k:
+    if (k := samples_per_task(read)) > made.final_eval.k:
         change["final_eval_k"] = k
     return made.override(**change)
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from ..analysis.figures import parse
 from ..analysis.learning_curve import OF_CURVES
 from ..configuration import RunConfig, plan
 from ..core import registry
@@ -115,8 +116,16 @@ def arm_config(
     of = entry if name == "self" else registry.methods.get(method)
     own_args = {**own_args, **(args or {})}
     if claim.regime:
-        return regime_config(claim.regime, of, own_args, given, **more)
-    return plan(of, claim.task, claim.task_options, args=own_args, settings=given, **more)
+        made = regime_config(claim.regime, of, own_args, given, **more)
+    else:
+        made = plan(of, claim.task, claim.task_options, args=own_args, settings=given, **more)
+    return with_decoders(made, decoders_read(measures_of(claim)))
+
+
+def with_decoders(run_config: RunConfig, names: Collection[str]) -> RunConfig:
+    """A configuration with these of its method's decoders alone: to evaluate with each takes as long as without any."""
+    method = run_config.method
+    return replace(run_config, method=replace(method, decode={k: v for k, v in method.decode.items() if k in names}))
 
 
 def seeded(run_config: RunConfig, home: Regime, seed: int) -> RunConfig:
@@ -163,6 +172,15 @@ def measures_of(checks: Claim | Iterable[Check]) -> set[str]:
 def figures_read(measure: str, right: str | float) -> tuple[str, str]:
     """What a check reads: its measure, and what stands on its right before "of" (or an arm's name, or a number)."""
     return measure, str(right).partition(" of ")[0]
+
+
+def decoders_read(words: Collection[str]) -> set[str]:
+    """The decoders that some measures are about.
+
+    >>> sorted(decoders_read(["accuracy", "calls+search", "accuracy/hops=2+vote"]))
+    ['search', 'vote']
+    """
+    return {decoder for word in words if (decoder := parse(word).decoder)}
 
 
 def samples_per_task(words: Collection[str]) -> int:

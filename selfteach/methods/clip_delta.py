@@ -164,9 +164,9 @@ SUCCESS = 5.0  # the paper's scale of the outcome, from notes on it
 clip_delta.claim = Claim(
     (
         # step rewards that add up are farmed: answers get longer, and are right less often
-        premise("late:reward/steps", "summed", "outcome", by=0.3, scale="ratio", fails_at=1e6),
+        premise("mean:reward/steps", "summed", "outcome", by=0.3, scale="ratio", fails_at=1e6),
         mechanism(
-            "late:reward/steps",
+            "mean:reward/steps",
             "self",
             "summed",
             by=0.2,
@@ -187,10 +187,10 @@ clip_delta.claim = Claim(
     },
     args={"success": SUCCESS},
     regime="verbose",
-    first_seed=300,
+    first_seed=400,
     corrected=(
-        "on seeds 200 to 207 success was worth 1 and not the paper's 5, so that differences alone paid for going on: "
-        "not tested here"
+        "on seeds 300 to 307 steps were counted in the last quarter alone, when one arm in eight that farmed them had "
+        "come to write hardly any: not tested here"
     ),
     idea=("main.credit",),
     because="a sum over steps pays for more of them, right and needless; clipped or as differences it is bounded, "

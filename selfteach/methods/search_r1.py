@@ -60,7 +60,7 @@ search_r1.claim = Claim(
     },
     regime="search",
     equal="tokens",
-    idea=("main.program", "main.credit", "main.reward", "decode"),
+    idea=("main.program", "main.credit", "main.reward"),
     differs={"main.update.0.term": "what was retrieved has no old_logp; SSRL's loss has a dual clip besides"},
     because="only with the engine in the rollouts can a model learn to search for what it does not know",
 )

@@ -190,9 +190,8 @@ self_certainty.claim = Claim(
     (
         # the vote leaves something to gain
         premise("accuracy+vote", "self", 0.95, relation="<", by=0.0, fails_at=0.96),
-        # certainty tells right answers from wrong ones, and better than perplexity does
-        mechanism("mean:reward/auc", "self", 0.5, by=0.1, fails_at=0.55),
-        mechanism("mean:reward/auc", "self", "mean:reward/auc_perplexity of self", by=0.02, fails_at=0.99),
+        mechanism("mean:reward/auc", "self", 0.5, by=0.1, fails_at=0.55),  # certainty tells right from wrong
+        outcome("mean:reward/auc", "self", "mean:reward/auc_perplexity of self", by=0.02, fails_at=0.99),
         outcome("accuracy+best_of_n", "self", "accuracy of self", by=0.05, fails_at=0.99),
         outcome("accuracy+borda", "self", "accuracy+vote of self", by=0.02, fails_at=0.99),
     ),
