@@ -157,7 +157,8 @@ async def research_rounds(
 
 iter_research.claim = Claim(
     (
-        premise("late:reward/rounds", "undiscounted", 2.5, fails_at=2.0),  # episodes have rounds to save
+        # a question takes three rounds or four, so episodes have some to save
+        premise("late:reward/rounds", "undiscounted", 3.7, fails_at=3.5),
         mechanism("late:reward/rounds", "self", "undiscounted", relation="<", scale="ratio", by=0.1, fails_at=0.0),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "undiscounted", by=0.03, relation=">=", fails_at=1.0),
