@@ -138,6 +138,11 @@ r1_searcher.claim = Claim(
     ),
     arms={"one_stage": ("r1_searcher", {"invoke_steps": 0}), "exact": ("r1_searcher", {"f1": False})},
     regime="seldom_searched",
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 one demonstration in ten searched, and not one in fifty, so that outcomes alone taught it "
+        "within ten steps: not tested here"
+    ),
     settings={"eval_every": 12},
     idea=("invoke", "invoke.*", "main.reward"),
     because="an agent that hardly ever searches is not taught to by its answers; paid for searching, it does",

@@ -148,7 +148,7 @@ def half_known() -> Regime:
 @regime
 def seldom_searched() -> Regime:
     """As `half_known`, for a model that hardly ever searches, and of whose few searches most come to nothing."""
-    return agent_regime(HALF, (0.02, 0.0, 0.08, 0.0, 0.5, 0.4), 1600)
+    return agent_regime(HALF, (0.004, 0.0, 0.016, 0.0, 0.5, 0.48), 1600)
 
 
 @regime
