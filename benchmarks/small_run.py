@@ -1,6 +1,7 @@
 """Where the time of a small run goes: GRPO with `tiny-s` on `digit_sum`, as the runs of claims are.
 
     python benchmarks/small_run.py --steps 40 --warm-steps 200
+    python benchmarks/small_run.py --steps 20 --regime turns     # the same in a regime: here twelve turns an episode
 
 One run in this process, on one thread: imports, the start, the warm start (never from the cache), steps of 16 prompts
 with 8 responses each, and evaluations. Each part has its wall-clock time and its processor time, the second of which
@@ -77,12 +78,13 @@ def median(times: list[Seconds]) -> Seconds:
     return statistics.median(wall for wall, _ in times), statistics.median(processor for _, processor in times)
 
 
-def measured(steps: int, warm_steps: int, out: Path) -> dict[str, Seconds]:
+def measured(steps: int, warm_steps: int | None, regime: str | None, out: Path) -> dict[str, Seconds]:
     """Seconds by part: of the start and of evaluations in all, of steps each."""
     import torch
 
     from selfteach import training
     from selfteach.configuration import plan
+    from selfteach.experiments.arms import regime_config
     from selfteach.loop.log import RunLog
     from selfteach.loop.run import Loop
     from selfteach.loop.session import Session
@@ -113,8 +115,13 @@ def measured(steps: int, warm_steps: int, out: Path) -> dict[str, Seconds]:
             parts["warm step"] = median([(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(warm_began)])
             clock.calls.clear()
 
-    settings = {"threads": 1, "steps": steps, "warm_steps": warm_steps, "eval_every": max(1, steps // 2)}
-    run_config = plan(grpo(groups=16, rollouts=8), task="digit_sum", model="tiny-s", settings=settings)
+    settings = {"threads": 1, "steps": steps, "eval_every": max(1, steps // 2)}
+    if warm_steps is not None:
+        settings["warm_steps"] = warm_steps
+    if regime is None:
+        run_config = plan(grpo(groups=16, rollouts=8), task="digit_sum", model="tiny-s", settings=settings)
+    else:
+        run_config = regime_config(regime, "grpo", settings=settings)
     training.carry_out(run_config, out, observe)
     for name in STEP_PARTS:
         parts[name] = median(clock.calls[name])
@@ -127,7 +134,8 @@ def measured(steps: int, warm_steps: int, out: Path) -> dict[str, Seconds]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--warm-steps", type=int, default=200)
+    parser.add_argument("--warm-steps", type=int, help="default: 200, or as many as the regime has")
+    parser.add_argument("--regime", help="GRPO in this regime, with its task, model and batch (default: digit_sum)")
     parser.add_argument("--json", action="store_true")
     a = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -136,7 +144,8 @@ def main() -> None:
         if kernels.is_dir():
             shutil.copytree(kernels, Path(folder, "cache", "kernels"))
         os.environ["SELFTEACH_CACHE"] = str(Path(folder, "cache"))
-        parts = measured(a.steps, a.warm_steps, Path(folder, "run"))
+        warm_steps = 200 if a.warm_steps is None and a.regime is None else a.warm_steps
+        parts = measured(a.steps, warm_steps, a.regime, Path(folder, "run"))
     if a.json:
         print(json.dumps(parts))
         return

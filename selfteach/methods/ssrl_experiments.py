@@ -193,7 +193,7 @@ EXPERIMENTS = {
         arms={"search_r1": "search_r1", "zerosearch": EASIER_AT_FIRST},
         regime="search",
         equal="tokens",
-        idea=("main.*", "simulator.*", "weights.*", "models.*", "decode.*", "repeat"),
+        idea=("main.*", "simulator.*", "weights.*", "models.*", "decode.*"),
         because="what was trained in its own memory searches as well with a real engine as what was trained with one, "
         "or with a model in its place, at as many sampled tokens",
     ),
@@ -207,7 +207,7 @@ EXPERIMENTS = {
         arms={"search_r1": "search_r1", "zerosearch": EASIER_AT_FIRST},
         regime="search",
         equal="seconds",
-        idea=("main.*", "simulator.*", "weights.*", "models.*", "decode.*", "repeat"),
+        idea=("main.*", "simulator.*", "weights.*", "models.*", "decode.*"),
         because="without an engine or a simulator to wait for, the same time trains further",
     ),
     "sampling": Claim(

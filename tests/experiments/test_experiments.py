@@ -37,10 +37,9 @@ from selfteach.experiments.runs import RunPool, RunRequest
 from selfteach.loop.log import logged_steps
 
 registry.load_all()
-CLAIMED = sorted(  # by regime, of which the task is then made once
-    (name for name, entry in registry.methods.items() if entry.claim),
-    key=lambda name: str(registry.methods.get(name).claim.regime),
-)
+CLAIMED = [entry for _, entry in registry.methods.items() if entry.claim]
+CLAIMED += [entry.with_experiment(name) for _, entry in registry.methods.items() for name in entry.experiments]
+CLAIMED.sort(key=lambda entry: str(entry.claim.regime))  # so that the task of each is made once
 CHECK = outcome("accuracy", "self", "other", by=0.05, fails_at=0.97)
 
 
@@ -72,13 +71,14 @@ def test_a_run_in_a_regime_has_its_task_model_settings_and_hyper_parameters():
     assert regime_config("bandit_small", "grpo", model="tiny-s").model == "tiny-s"
 
 
-@pytest.mark.parametrize("name", CLAIMED)
-def test_the_arms_of_a_claim_differ_in_its_idea_or_for_a_reason_given_and_each_reason_is_of_a_difference(name: str):
-    entry = registry.methods.get(name)
+@pytest.mark.parametrize("entry", CLAIMED, ids=lambda entry: entry.name)
+def test_the_arms_of_a_claim_differ_in_its_idea_or_for_a_reason_given_and_each_reason_is_of_a_difference(
+    entry: MethodEntry[...],
+) -> None:
     arms = claim_arms(entry)
     assert next(iter(arms)) == "self" and all(isinstance(a.run_config.method, Method) for a in arms.values())
     found = arm_differences(entry.claim, arms)
-    refuse_unexplained(name, found)
+    refuse_unexplained(entry.name, found)
     assert not reasons_without_a_difference(entry.claim, found)
 
 
