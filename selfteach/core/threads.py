@@ -67,9 +67,13 @@ class _Returns:
             loop.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
-        """Call all that wait."""
-        while self.waiting:
-            self.waiting.popleft()()
+        """Call all that wait; the others too where one raises."""
+        try:
+            while self.waiting:
+                self.waiting.popleft()()
+        finally:
+            if self.waiting:
+                asyncio.get_running_loop().call_soon(self.deliver)
 
 
 class LoopThread(threading.Thread):

@@ -105,7 +105,7 @@ def environment_source(
     """The source of an environment's episodes: tried once, played by `act`, judged by `episode_return`.
 
     task_options  those of the task's function; n_test, noise, seed and max_turns are read here
-    env           what has max_turns, max_tokens and stop
+    env           what has max_turns, max_tokens, stop and in_thread
 
     Raises BadValue for an option out of range, and for an environment that fails in its first step.
     """
@@ -126,7 +126,7 @@ def environment_source(
         test=tasks.test,
         demos=tasks.demo if has_demos else None,
         words=tasks.words,
-        tools={"environment": environment_tool(make=make, name=name)},
+        tools={"environment": environment_tool(make=make, name=name, in_thread=env.in_thread)},
         program=act(stop=tuple(env.stop), max_turns=max_turns, **({"whole_turn": True} if env.whole_turn else {})),
         defaults={
             "judge": episode_return(),

@@ -93,7 +93,7 @@ class PlayedTasks(Generic[World]):
             demos=self.demo,
             practice=self.practice,
             words=self.words,
-            tools={"environment": environment_tool(make=self.make, name=name)},
+            tools={"environment": environment_tool(make=self.make, name=name, in_thread=self.make.in_thread)},
             program=act(max_turns=self.max_turns),
             defaults={
                 "judge": episode_return(),

@@ -98,9 +98,9 @@ def observation_text(name: str, what: str, text: Any) -> str:
 
 
 @block
-def environment(*, make: Callable[[], Env] = Env, name: str = "") -> Callable[[Any], Any]:
+def environment(*, make: Callable[[], Env] = Env, name: str = "", in_thread: bool = True) -> Callable[[Any], Any]:
     """The tool by which the program `act` plays an environment, each call in a thread of its own with a deadline, or
-    on the run's event loop where it is an `Env` that wants no thread.
+    on the run's event loop (`Env.in_thread`).
 
     A task begins an episode: (episode, first observation). (episode, text) is a step of it; (episode, None) ends it and
     says whether it went well.
@@ -113,7 +113,7 @@ def environment(*, make: Callable[[], Env] = Env, name: str = "") -> Callable[[A
         episode, text = query
         return episode.finish() if text is None else episode.step(text)
 
-    return play if getattr(make, "in_thread", True) else on_run_loop(play)
+    return play if in_thread else on_run_loop(play)
 
 
 def probe(make: Callable[[], Env], name: str, task: Task) -> None:

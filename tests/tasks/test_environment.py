@@ -30,7 +30,7 @@ from selfteach.loop.step_context import EpisodeLimits
 from selfteach.methods import grpo, rloo, ssrl, ttrl
 from selfteach.reward.payoff import episode_return
 from selfteach.rollout.act import act
-from selfteach.tasks.environment import environment
+from selfteach.tasks.environment import environment, environment_source
 from selfteach.tools.environment import environment as tool
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,11 @@ def test_an_environment_that_never_waits_can_do_without_a_thread(tags, in_thread
             return super().step(text)
 
     Noted.in_thread = in_thread
-    _, group = played(Noted, ["up\n"] * 3, tags)
+    options = {"n_test": 1, "noise": 0.0, "seed": 0, "max_turns": 0}
+    source = environment_source("environment", lambda: Noted(), "Noted", options, Noted)
+    context = scripted_context(source.program, ["up\n"] * 3, tags, tools={"environment": source.tools["environment"]()})
+    threads.clear()  # of the demonstration by which the source tried it
+    (group,) = asyncio.run(play(context, [RolloutRequest(source.train(0), 1)]))
     assert group.episodes[0].answer == "success"
     assert (threading.main_thread().name in threads) is not in_thread
 
