@@ -46,13 +46,14 @@ FINDINGS = (
     Finding(
         "One update late is as good as fresh, and nothing makes up for sixteen.",
         "A policy that samples one update behind the newest loses nothing ({a} points). Sixteen updates behind, Echo's"
-        " correction is better than none ({b}), yet stays far below fresh samples ({c}), and so does AReaL's decoupled"
-        " objective ({d}).",
+        " correction is better than none ({b}), yet stays far below fresh samples ({c}), and so do AReaL's decoupled"
+        " objective ({d}) and M2PO's bound on the second moment ({e}).",
         (
             Figure("asyncflow", "accuracy", "self", "synchronous"),
             Figure("echo", "accuracy", "self", "uncorrected"),
             Figure("echo", "accuracy", "self", "pull", FAILS),
             Figure("areal", "accuracy", "self", "fresh", FAILS),
+            Figure("m2po", "accuracy", "self", "fresh", FAILS),
         ),
     ),
     Finding(
