@@ -116,6 +116,8 @@ def measured(steps: int, warm_steps: int | None, regime: str | None, out: Path) 
             clock.calls.clear()
 
     settings = {"threads": 1, "steps": steps, "eval_every": max(1, steps // 2)}
+    if warm_steps is None and regime is None:
+        warm_steps = 200
     if warm_steps is not None:
         settings["warm_steps"] = warm_steps
     if regime is None:
@@ -144,8 +146,7 @@ def main() -> None:
         if kernels.is_dir():
             shutil.copytree(kernels, Path(folder, "cache", "kernels"))
         os.environ["SELFTEACH_CACHE"] = str(Path(folder, "cache"))
-        warm_steps = 200 if a.warm_steps is None and a.regime is None else a.warm_steps
-        parts = measured(a.steps, warm_steps, a.regime, Path(folder, "run"))
+        parts = measured(a.steps, a.warm_steps, a.regime, Path(folder, "run"))
     if a.json:
         print(json.dumps(parts))
         return

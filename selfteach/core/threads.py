@@ -170,7 +170,8 @@ def run_in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> asyncio.F
     """
     loop, process = asyncio.get_running_loop(), os.getpid()
     future: asyncio.Future[Any] = loop.create_future()
-    returns = _returns.setdefault(loop, _Returns())
+    if (returns := _returns.get(loop)) is None:
+        returns = _returns[loop] = _Returns()
 
     def settle(value: Any, error: BaseException | None) -> None:
         if future.done():  # the caller timed out

@@ -24,15 +24,7 @@ from ..loop.session import Observer, ignore_events
 from ..loop.settings import split_settings
 from ..reward.controls import shuffled
 from ..rollout.single import single
-from .arms import (
-    decoders_read,
-    measures_of,
-    regime_config,
-    samples_per_task,
-    seeded,
-    stated_value,
-    with_decoders,
-)
+from .arms import decoders_read, measures_of, regime_config, samples_per_task, seeded, stated_value, with_decoders
 from .reproduce import arm_cost, check_json, run_json, versions
 from .runs import RunPool, RunRequest, available_cores, required_figure
 

@@ -72,7 +72,7 @@ def common_prefix(tree: Tree, at: Ref, new: np.ndarray) -> tuple[int, int, int]:
     """(n, node, offset): the first n ids of `new` are those of the path to `at`, the last of them at this node and
     offset; node -1: none is.
     """
-    ids = tree.id[tree.places(at.node, at.offset)]
+    ids = tree.ids_to(at.node, at.offset)
     short = min(len(ids), len(new))
     same = int(np.argmin([*(ids[:short] == new[:short]), False]))
     node, offset, left = -1, 0, same

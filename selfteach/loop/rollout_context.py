@@ -169,7 +169,7 @@ class EpisodeContext:
         root = self._conversations.get(tree.path(at.node, at.offset)[0][0])
         if conversation is None or root is None:
             return None
-        last = {"role": "assistant", "content": self.decode(tree.id[tree.places(at.node, at.offset)][begun:])}
+        last = {"role": "assistant", "content": self.decode(tree.ids_to(at.node, at.offset)[begun:])}
         return [*conversation.messages[len(root.messages) :], last]
 
     def response_ids(self, at: Ref) -> np.ndarray:

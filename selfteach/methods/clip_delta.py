@@ -189,6 +189,7 @@ clip_delta.claim = Claim(
     regime="verbose",
     first_seed=400,
     corrected=(
+        "on seeds 200 to 207 success was worth 1 and not the paper's 5, so that differences alone paid for going on; "
         "on seeds 300 to 307 steps were counted in the last quarter alone, when one arm in eight that farmed them had "
         "come to write hardly any: not tested here"
     ),

@@ -140,8 +140,8 @@ r1_searcher.claim = Claim(
     regime="seldom_searched",
     first_seed=300,
     corrected=(
-        "on seeds 200 to 207 one demonstration in ten searched, and not one in fifty, so that outcomes alone taught it "
-        "within ten steps: not tested here"
+        "on seeds 200 to 207 one demonstration in ten searched, where now one in fifty does, and outcomes alone taught "
+        "it in half of the steps: not tested here"
     ),
     settings={"eval_every": 12},
     idea=("invoke", "invoke.*", "main.reward"),

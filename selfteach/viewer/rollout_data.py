@@ -85,7 +85,7 @@ class StepRollouts:
                 for n, t in self.places:
                     tree, trajectory = self.stored.tree(self.episodes[n]["id"]), self._trajectory(n, t)
                     leaf = (trajectory.leaf.node, trajectory.leaf.offset) if trajectory else (len(tree.parent) - 1, -1)
-                    texts.append(self._text(tree.id[tree.places(*leaf)]).lower())
+                    texts.append(self._text(tree.ids_to(*leaf)).lower())
             self._texts = texts
         sought = words.lower()
         return [i for i, text in enumerate(self._texts) if sought in text]

@@ -128,7 +128,7 @@ def test_bounds_steps_and_the_dual_clip_as_they_are_unless_told_otherwise():
         [0.6, 1.65, round(1.65 / 4.1, 6)],
     )
     *_, told = balanced_clip(logp=torch.log(f64(2.0, 2.45)), old_logp=f64(0, 0), adv=f64(1.0, -1.0), batch=batch)
-    assert float(told["share_unmoved"]) == pytest.approx(1.2 / 3.65)  # of what is right, had high stayed at 1.2
+    assert float(told["good_share_initial"]) == pytest.approx(1.2 / 3.65)  # with high at 1.2
     # bad 9 is out of reach: both end at their largest, the share is 3 / 12; a ratio above 3 with A < 0 has no gradient
     assert found([5.0, 9.0], [1.0, -1.0]) == (pytest.approx([-5.0, 9.0]), [False, False], [0.9, 3.0, 0.25])
     assert found([1.2, 0.6], [1.0, -1.0])[1:] == ([True, True], [0.6, 1.2, round(2 / 3, 6)])
