@@ -12,8 +12,8 @@ from typing import Any
 from .configuration import RunConfig, run_config_of
 from .core.blocks import Block
 from .core.errors import BadValue, quoted, unknown
+from .core.loops import run_to_end
 from .core.serial import write_json
-from .core.threads import run_to_end
 from .given_parts import judge_of, search_options, with_search
 from .loop import checkpoint, method_on_task
 from .loop.made_by import load_kernels

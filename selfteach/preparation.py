@@ -20,7 +20,8 @@ from .core.functions import tools_text
 from .core.method import Method
 from .core.random_keys import generator
 from .core.task import TaskSource
-from .core.threads import run_in_thread, user_code
+from .core.threads import run_in_thread
+from .core.user_code import user_code
 from .given_parts import judge_of, with_tools
 from .loop import assemble
 from .loop.log import RolloutArchive

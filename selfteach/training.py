@@ -25,8 +25,8 @@ from .configuration import (
 from .core import trust as trust_record
 from .core.disk import disk_error, write_whole
 from .core.errors import BadValue
+from .core.loops import run_to_end
 from .core.serial import write_json
-from .core.threads import run_to_end
 from .evaluation import final_eval, start_eval
 from .learner.errors import RankFailed
 from .learner.ranks import close_ranks

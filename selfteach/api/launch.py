@@ -13,7 +13,8 @@ from .. import training
 from ..analysis.health import HealthWatch
 from ..configuration import RunConfig
 from ..core.errors import BadValue, UserCodeFailed, describe
-from ..core.threads import raised_at, run_aside
+from ..core.loops import run_aside
+from ..core.user_code import raised_at
 from ..loop.session import Observer, StopRequest
 from ..progress import show_progress
 from ..tracking import Tracker, tracked

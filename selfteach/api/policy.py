@@ -13,9 +13,9 @@ import numpy as np
 from ..core import random_keys
 from ..core.disk import atomic_folder
 from ..core.errors import BadValue, quoted
+from ..core.loops import run_to_end
 from ..core.protocols import Completion
 from ..core.task import Sampling, Steering
-from ..core.threads import run_to_end
 from ..evaluation import trained_model
 from ..loop import assemble, checkpoint
 from ..loop.settings import RunSettings

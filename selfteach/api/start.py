@@ -12,8 +12,8 @@ from typing import Any, Unpack
 from ..analysis.health import HealthWatch
 from ..configuration import RunArguments, RunConfig, listed, plan
 from ..core.errors import BadValue
+from ..core.loops import LoopThread
 from ..core.method import Method, MethodEntry
-from ..core.threads import LoopThread
 from ..loop.session import Observer, StopRequest, ignore_events
 from ..training import Outcome, opened
 from .launch import Trackers, launch, launch_async, observing, run_folder

@@ -24,7 +24,7 @@ from ..core.errors import UserCodeFailed, describe
 from ..core.functions import FunctionSpec
 from ..core.scoring import nested
 from ..core.serial import from_json, to_json
-from ..core.threads import on_run_loop, raised_at
+from ..core.user_code import on_run_loop, raised_at
 from .ray_cluster import Cluster
 
 OF_ONE_ANSWER = frozenset({"text", "answer", "task", "path"})  # what a reward may read that is called elsewhere

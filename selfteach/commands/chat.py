@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.disk import disk_errors
 from ..core.errors import BadValue, SelfteachError, Terminated
+from ..core.loops import run_to_end
 from ..core.tagged_text import messages_as_text
 from ..core.task import Sampling
 from ..core.terminal_text import shown_on
-from ..core.threads import run_to_end
 from .arguments import Parser
 from .common import print_json, print_note
 from .model_text import (

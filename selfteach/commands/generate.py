@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadValue
+from ..core.loops import run_to_end
 from ..core.task import Sampling
 from ..core.terminal_text import shown_on
-from ..core.threads import run_to_end
 from .arguments import Parser, add_typed
 from .common import print_json, print_note
 from .model_text import (

@@ -113,7 +113,7 @@ def _tokenizer(folder: Path, trust: bool) -> Any:
         return Tokenizer.load(last)
     from .. import preparation
     from ..configuration import run_config_of, task_source
-    from ..core.threads import run_to_end
+    from ..core.loops import run_to_end
     from ..loop.session import ignore_events
 
     config = run_config_of(folder, trust)

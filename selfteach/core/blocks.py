@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from .errors import BadValue, unknown
 from .registry import blocks
-from .threads import end_fork
+from .user_code import end_fork
 
 Unit = Literal["token", "step", "seq", "group", "batch", "episode", "pair"]
 Array: TypeAlias = Any  # numpy in credit, torch in objective

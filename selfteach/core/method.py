@@ -375,7 +375,7 @@ class MethodEntry(Generic[P]):
         Raises UnknownName for others, BadValue for positional ones and for values that are of another kind, not finite
         or out of range (`core.hyper_parameters`), UserCodeFailed with the place for what the function raises besides.
         """
-        from .threads import user_code  # asyncio, which listing methods need not wait for
+        from .user_code import user_code  # asyncio, which listing methods need not wait for
 
         if args:
             raise BadValue(f"method {self.name}: hyper-parameters are given by name")

@@ -23,8 +23,9 @@ from .blocks import Block
 from .contexts import RewardContext
 from .errors import BadValue, UserCodeFailed, describe
 from .task import Ref, Task
-from .threads import FromBackground, call_user, on_run_loop, run_in_thread
+from .threads import FromBackground, call_user, run_in_thread
 from .tree import Episode, RolloutGroup, Score, Scores, Trajectory
+from .user_code import on_run_loop
 
 
 def accepts(judge: Block, answer: Any, task: Task, text: str | None = None) -> bool:

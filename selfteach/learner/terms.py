@@ -14,7 +14,7 @@ from ..core.batch import Batch
 from ..core.blocks import Unit, measures
 from ..core.errors import BadValue
 from ..core.method import Term, Update
-from ..core.threads import user_code
+from ..core.user_code import user_code
 from .columns import live_column_name
 from .param_groups import ParamGroups
 

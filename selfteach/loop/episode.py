@@ -9,8 +9,8 @@ from dataclasses import replace
 from ..core.contexts import RolloutContext
 from ..core.errors import EngineLost, describe, unknown
 from ..core.task import RolloutRequest
-from ..core.threads import guarded
 from ..core.tree import Episode, RolloutGroup, Tree
+from ..core.user_code import guarded
 from .rollout_context import EpisodeContext
 from .step_context import StepContext
 

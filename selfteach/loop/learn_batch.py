@@ -17,8 +17,8 @@ from ..core.method import Stage, Update
 from ..core.protocols import Learner
 from ..core.quantity import parse
 from ..core.task import TaskSource
-from ..core.threads import user_code
 from ..core.tree import RolloutGroup
+from ..core.user_code import user_code
 from .loss_weights import loss_weights
 from .minibatches import drop_zero_advantage, split_minibatches, without
 from .mismatch_correction import mismatch_weight

@@ -18,9 +18,10 @@ from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.functions import FunctionSpec
 from ..core.protocols import Completion
 from ..core.task import Ref, RolloutRequest, Sampling
-from ..core.threads import call_user, end_fork
+from ..core.threads import call_user
 from ..core.tool_calls import ToolText
 from ..core.tree import CallRecord, Episode, Trajectory, Tree, Turn
+from ..core.user_code import end_fork
 from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at, with_tools
 from .step_context import PathView, StepContext
 from .text_limit import cut, refuse_beyond

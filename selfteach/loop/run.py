@@ -18,8 +18,8 @@ from ..core.method import Method, Stage
 from ..core.protocols import Engine, Learner, MeteredEngine, SleepingEngine
 from ..core.scoring import Processes, score, whole_step
 from ..core.task import RolloutRequest, Sampling, Task, TaskSource
-from ..core.threads import user_code
 from ..core.tree import RolloutGroup, Tree
+from ..core.user_code import user_code
 from ..model.tokenizer import Tokenizer
 from .admission import admit
 from .delivery import deliver

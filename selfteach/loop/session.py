@@ -20,8 +20,8 @@ from ..core.contexts import History
 from ..core.errors import BadCheckpoint, EngineLost, NotFinite, Terminated
 from ..core.protocols import ClosableEngine
 from ..core.task import Sampling, Task
-from ..core.threads import end_fork, guarded
 from ..core.tree import RolloutGroup
+from ..core.user_code import end_fork, guarded
 from ..model import files, lora, peft_files
 from ..model.base import Model
 from ..model.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.blocks import Block, initial_state, state_key
 from ..core.contexts import History
-from ..core.threads import user_code
+from ..core.user_code import user_code
 
 
 @dataclass

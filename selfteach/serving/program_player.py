@@ -18,8 +18,8 @@ from ..core.blocks import Block
 from ..core.errors import SelfteachError, describe
 from ..core.protocols import Completion
 from ..core.task import Ref, RolloutRequest, Sampling, Task
-from ..core.threads import guarded
 from ..core.tree import CallRecord, Episode, Tree
+from ..core.user_code import guarded
 from ..loop import assemble
 from ..loop.rollout_context import EpisodeContext
 from ..loop.rollout_records import token_writers

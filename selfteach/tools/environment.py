@@ -13,7 +13,7 @@ from ..core.blocks import block
 from ..core.env import Env, EnvStep
 from ..core.errors import BadValue, SelfteachError, describe
 from ..core.task import Task
-from ..core.threads import on_run_loop
+from ..core.user_code import on_run_loop
 
 MAX_OBSERVATION = 20_000  # characters of an observation
 PROBE_SECONDS = 60.0  # that the first reset and step of an environment may take

@@ -13,7 +13,7 @@ from ..core.blocks import block
 from ..core.errors import BadValue, unknown
 from ..core.extras import optional
 from ..core.task import Task
-from ..core.threads import on_run_loop
+from ..core.user_code import on_run_loop
 from . import kuhn, negotiation, nim, tictactoe
 from .private_random import PrivateRandom
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..core.blocks import block
 from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.task import Task
-from ..core.threads import on_run_loop
+from ..core.user_code import on_run_loop
 from .environment import observation_text
 
 MOST_SEATS = 10

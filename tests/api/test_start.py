@@ -24,7 +24,7 @@ from selfteach.api import Step
 from selfteach.api.rollouts import Rollout
 from selfteach.core import BadValue
 from selfteach.core.errors import UserCodeFailed
-from selfteach.core.threads import run_to_end
+from selfteach.core.loops import run_to_end
 from selfteach.loop import checkpoint
 from selfteach.progress import Cell, in_notebook, show_progress
 

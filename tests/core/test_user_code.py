@@ -17,7 +17,8 @@ from support.scores import Reader, ask, group_of
 from selfteach.core import BadValue, Block, RolloutRequest, Task
 from selfteach.core.errors import UserCodeFailed, describe
 from selfteach.core.scoring import score
-from selfteach.core.threads import NOT_CARRIED, BackgroundLoop, call_user, guarded, on_run_loop
+from selfteach.core.threads import BackgroundLoop, call_user
+from selfteach.core.user_code import NOT_CARRIED, guarded, on_run_loop
 from selfteach.loop.episode import play
 from selfteach.model.tokenizer import train_tokenizer
 
