@@ -110,11 +110,15 @@ def is_decided(result: Mapping[str, Any]) -> bool:
 
 
 def corrected_since(result: Mapping[str, Any]) -> str:
-    """What was found wrong with a claim after this result was measured; "" where nothing was."""
+    """What was found wrong with a claim after this result was measured, or where it is measured now; "" for neither."""
     entry = registry.methods.get(result["method"]) if result["method"] in registry.methods else None
     claim = entry and (entry.experiments[e] if (e := result.get("experiment")) in entry.experiments else entry.claim)
-    corrected = claim.corrected if claim else ""
-    return "" if corrected == result["claim"].get("corrected", "") else corrected
+    if claim is None:
+        return ""
+    if claim.corrected != result["claim"].get("corrected", ""):
+        return claim.corrected
+    was = result.get("regime")
+    return f"measured in `{was}`, and not yet in `{claim.regime}`" if was and was != claim.regime else ""
 
 
 def verdicts(folders: Iterable[str | Path]) -> dict[str, str]:
