@@ -101,7 +101,7 @@ self_rewarded_efficiency.claim = Claim(
         premise("length_right", "plain", 36.0, by=0.0, fails_at=32.0),  # thirty tokens write every addition once
         premise("early:reward/spread", "plain", 0.8, relation="<", fails_at=0.9),  # right answers differ in length
         # right answers come nearer to the shortest of their group
-        mechanism("late:reward/spread", "self", "plain", by=0.05, fails_at=1.0e3),
+        mechanism("late:reward/excess", "self", "plain", by=0.2, relation="<", fails_at=0.1),
         outcome("length", "self", "plain", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "plain", by=0.03, relation=">=", fails_at=1.0),
         outcome("auc", "self", "fixed", by=0.03, relation=">=", fails_at=1.0),  # length waits for accuracy
@@ -111,6 +111,10 @@ self_rewarded_efficiency.claim = Claim(
         "fixed": ("self_rewarded_efficiency", {"dynamic": False}),
     },
     regime="overlong",
+    settings={"steps": 120, "eval_every": 12},
+    first_seed=300,
+    corrected="on seeds 200 to 207, of 60 steps, the shortest's share of the longest stood for how near answers come to "
+    "the shortest, and falls until the last long one is gone: mechanism not shown",
     idea=("main.reward",),
     because="the shortest of a policy's own right answers shows how short they can be, question by question",
 )
