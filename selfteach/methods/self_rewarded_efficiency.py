@@ -113,8 +113,8 @@ self_rewarded_efficiency.claim = Claim(
     regime="overlong",
     settings={"steps": 120, "eval_every": 12},
     first_seed=300,
-    corrected="on seeds 200 to 207, of 60 steps, the shortest's share of the longest stood for how near answers come to "
-    "the shortest, and falls until the last long one is gone: mechanism not shown",
+    corrected="on seeds 200 to 207, of 60 steps, the shortest's share of the longest stood for how near answers come "
+    "to the shortest, and falls until the last long one is gone: mechanism not shown",
     idea=("main.reward",),
     because="the shortest of a policy's own right answers shows how short they can be, question by question",
 )
