@@ -335,7 +335,7 @@ def test_a_verdict_is_found_in_the_results(out, tmp_path, monkeypatch):
         "seeds": [],
         "task": "t",
         "format": 2,
-        "regime": "r",
+        "regime": "offset",
     }
     (tmp_path / "results" / "grpo.json").write_text(json.dumps(results))
     assert next(m for m in json.loads(out("methods", "--json")[1]) if m["name"] == "grpo")["verdict"] == "holds"
