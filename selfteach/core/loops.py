@@ -8,6 +8,7 @@ import contextlib
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
@@ -17,17 +18,20 @@ from .user_code import guarded
 T = TypeVar("T")
 
 
-class StoppableThread(threading.Thread):
+class StoppableThread(threading.Thread, ABC):
     """A daemon thread that can be asked to end, which it is at the end of the process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
 
     def start(self) -> None:
         """Begin it."""
         _threads.add(self)
         super().start()
 
+    @abstractmethod
     def stop(self) -> None:
         """Ask it to end as soon as it can."""
-        raise NotImplementedError
 
 
 _threads: WeakSet[StoppableThread] = WeakSet()
@@ -50,7 +54,7 @@ class LoopThread(StoppableThread):
     """A daemon thread that runs an event loop; as a context manager from its beginning to its end."""
 
     def __init__(self, name: str = "run") -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name)
         self.loop = asyncio.new_event_loop()
 
     def __enter__(self) -> LoopThread:

@@ -27,7 +27,7 @@ class _Worker(StoppableThread):
     """
 
     def __init__(self) -> None:
-        super().__init__(name="run_in_thread", daemon=True)
+        super().__init__("run_in_thread")
         self.calls = queue.SimpleQueue[Callable[[], None] | None]()
 
     def run(self) -> None:

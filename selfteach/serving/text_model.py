@@ -10,7 +10,6 @@ import asyncio
 import codecs
 import contextlib
 import json
-import threading
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from ..core import random_keys
 from ..core.errors import BadValue
+from ..core.loops import LoopThread
 from ..core.quantity import quantity
 from ..core.tagged_text import messages_as_text
 from ..core.task import Sampling
@@ -116,25 +116,16 @@ class TextModel:
         self, name: str, tokenizer: Tokenizer, engine: BuiltinEngine | EqualLengthEngine, context: int
     ) -> None:
         self.name, self.tokenizer, self.engine, self.context = name, tokenizer, engine, context
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, args=(torch.get_num_threads(),), name="engine", daemon=True)
+        self._thread = LoopThread("engine")
+        self._loop = self._thread.loop
+        self._loop.call_soon_threadsafe(torch.set_num_threads, torch.get_num_threads())  # the first that it does
         self._thread.start()
-
-    def _run(self, threads: int) -> None:
-        torch.set_num_threads(threads)
-        self._loop.run_forever()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            self._loop.run_until_complete(asyncio.wait(tasks))
-        self._loop.close()
 
     def close(self) -> None:
         """End the thread, and what is being generated."""
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # it is closed already
-                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.stop()
             self._thread.join(10)
 
     def __enter__(self) -> TextModel:
