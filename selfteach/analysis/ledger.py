@@ -59,6 +59,7 @@ seeds can see; "could have found" says how far below.
 """
 
 NOT_YET = "not yet decided again"
+ASKED = ("kind", "measure", "left", "right", "by", "relation", "scale")  # of a check; the same in a result's
 SHIPPED_RESULTS = Path(__file__).parents[1] / "results"  # results that come with the library
 
 
@@ -110,7 +111,10 @@ def is_decided(result: Mapping[str, Any]) -> bool:
 
 
 def corrected_since(result: Mapping[str, Any]) -> str:
-    """What was found wrong with a claim after this result was measured, or where it is measured now; "" for neither."""
+    """Why a result is not of its method's claim as it stands: a fault found since, another regime, other checks.
+
+    "" where it is.
+    """
     entry = registry.methods.get(result["method"]) if result["method"] in registry.methods else None
     claim = entry and (entry.experiments[e] if (e := result.get("experiment")) in entry.experiments else entry.claim)
     if claim is None:
@@ -118,7 +122,11 @@ def corrected_since(result: Mapping[str, Any]) -> str:
     if claim.corrected != result["claim"].get("corrected", ""):
         return claim.corrected
     was = result.get("regime")
-    return f"measured in `{was}`, and not yet in `{claim.regime}`" if was and was != claim.regime else ""
+    if was and was != claim.regime:
+        return f"measured in `{was}`, and not yet in `{claim.regime}`"
+    asked = [tuple(c.get(k) for k in ASKED) for c in result["checks"]]
+    now = [tuple(getattr(c, k) for k in ASKED) for c in claim.checks]
+    return "" if asked == now else "its checks are others now"
 
 
 def verdicts(folders: Iterable[str | Path]) -> dict[str, str]:

@@ -243,6 +243,16 @@ def test_what_was_measured_in_another_regime_is_no_verdict(claimed, pretended, t
     assert f"| `claimed` | measured in `{was}`, and not yet in `steep` |" in ledger.page(results)
 
 
+def test_what_was_measured_of_other_checks_is_no_verdict(claimed, pretended, tmp_path):
+    name = claimed(claim_of())
+    experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")
+    (result,) = ledger.read_results(tmp_path / "out")
+    assert ledger.is_decided(result)
+    claimed(replace(claim_of(), checks=tuple(replace(c, by=c.by + 0.01) for c in claim_of().checks)))
+    assert not ledger.is_decided(result)
+    assert "| `claimed` | its checks are others now |" in ledger.page([result])
+
+
 def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pretended, tmp_path):
     pretended.value["accuracy"] = lambda arm, seed: (0.8 if arm == "self" else 0.6) + noise(seed) * (arm == "self")
     acts = mechanism("accuracy", "self", "start", by=0.1, fails_at=0.95)
