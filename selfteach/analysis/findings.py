@@ -128,16 +128,22 @@ FINDINGS = (
     ),
     Finding(
         "Answers get shorter at the same accuracy by nearly any reward for it, and the finer parts add little.",
-        "The cosine rewards of Open-RS ({a}) and Demystifying Long CoT ({b}), AdaCtrl's tags ({c}) and Bingo's"
-        " significance ({d}) all do it. That Bingo weighs tokens by their significance is worth no accuracy ({e}), and"
-        " its schedule no length ({f}).",
+        "The cosine rewards of Open-RS ({a}) and Demystifying Long CoT ({b}), AdaCtrl's tags ({c}), Bingo's"
+        " significance ({d}), LASER-D's targets ({e}) and the distance from a group's shortest ({f}) all do it. LEAD,"
+        " which aims at the mean length of what is right, leaves answers longer than correctness alone does ({g}). That"
+        " Bingo weighs tokens by their significance is worth no accuracy ({h}), and its schedule no length ({i}).",
         (
             Figure("open_rs", "length", "self", "accuracy"),
             Figure("demystify", "length", "self", "classic"),
             Figure("adactrl", "length", "self", "untold"),
             Figure("bingo", "length", "self", "ppo"),
+            Figure("laser_d", "length", "self", "grpo"),
+            Figure("self_rewarded_efficiency", "length", "self", "plain"),
+            Figure("lead", "length", "self", "correct", FAILS),
             Figure("bingo", "accuracy", "self", "total", FAILS),
             Figure("bingo", "length", "self", "fixed", FAILS),
+            Figure("laser_d", "accuracy", "self", "grpo"),
+            Figure("self_rewarded_efficiency", "accuracy", "self", "plain"),
             Figure("open_rs", "accuracy", "self", "accuracy"),
             Figure("demystify", "accuracy", "self", "classic"),
             Figure("adactrl", "accuracy", "self", "untold"),
