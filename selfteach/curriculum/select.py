@@ -49,10 +49,11 @@ def demonstrated_answers(
 ) -> tuple[list[RolloutRequest], int]:
     """`n` requests for programs that read one answer, at `answer` of their help: those of the next demonstrations.
 
-    judge    a reward of answers, by which written answers are right or wrong
+    judge    a reward of answers, by which demonstrated answers are right or wrong
     rule     a reward of answers: only those that it rejects
-    written  beside each answer another to the same question, of the other verdict: of a right one the same words with
-             the reference of another question, of a wrong one the words of another right answer, with its own reference
+    written  beside each answer another to the same question, of the other verdict, and both to a question of training,
+             whose references need not occur in any demonstration. Right ones say the reference in the words of a right
+             answer to another question (`in_the_words_of`), wrong ones are what was right for another question
 
     Raises BadValue where nearly no demonstration is as asked, and without a judge.
     """
@@ -61,30 +62,63 @@ def demonstrated_answers(
     if finished_rounds or source.demos is None:
         return [], state
     first, found = state, list[RolloutRequest]()
-    right: tuple[str, str] | None = None  # the last right answer, and the reference in it
+    right: dict[bool, tuple[str, str]] = {}  # by whether it holds the reference: the last right answer, its reference
+    last = ""  # what was written as right for the last question of training
+
+    def write(gold: str) -> tuple[str, str] | None:
+        """A right answer and a wrong one to a question with this reference, in the words of either kind in turn."""
+        kinds = [right[kind] for kind in ((True, False) if state % 2 else (False, True)) if kind in right]
+        return next(((t, said) for said, of in kinds if (t := in_the_words_of(said, of, gold)) is not None), None)
+
+    def ask(item: Task, texts: Sequence[str]) -> None:
+        for text in dict.fromkeys(t for t in texts if t):
+            if rule is None or not accepts(rule, text, item):
+                found.append(RolloutRequest(item, 1, help={"answer": text}))
+
     while len(found) < n:
-        item = source.demos(state)
+        item, asked = source.demos(state), source.train(state)
         state += 1
         answer = last_between(item.data[0], "answer", "") if item.data else ""
-        gold = str(item.answer if isinstance(item.answer, str) else next(iter(item.answer or ()), ""))
-        texts = [answer]
+        gold = _reference(item)
         is_right = bool(answer) and accepts(judge, answer, item, item.data[0])
-        if written and right is not None:
-            texts.append(answer.replace(gold, right[1]) if is_right else right[0].replace(right[1], gold))
         if answer and gold:
-            found += [
-                RolloutRequest(item, 1, help={"answer": text})
-                for text in dict.fromkeys(texts)
-                if rule is None or not accepts(rule, text, item, item.data[0])
-            ]
-        if is_right and gold in answer and not (rule and accepts(rule, answer, item, item.data[0])):
-            right = answer, gold
+            pair = write(gold) if written else None
+            ask(item, [answer, *(pair[is_right : is_right + 1] if pair else ())])
+        if written and (pair := write(_reference(asked))):
+            ask(asked, (pair[0], last))
+            last = pair[0]
+        kind = gold in answer
+        if is_right and gold and (kind or answer in gold) and not (rule and accepts(rule, answer, item, item.data[0])):
+            right[kind] = answer, gold
         if state - first > SCANNED * (len(found) + 1):
             raise BadValue(
                 f"task {source.name}: of {state - first} demonstrations only {len(found)} give an answer to learn"
                 " verifying from; take a task whose demonstrations have right answers that the rule rejects"
             )
     return found[:n], state
+
+
+def _reference(task: Task) -> str:
+    """The first gold answer of a task; "" where it has none."""
+    return str(task.answer if isinstance(task.answer, str) else next(iter(task.answer or ()), ""))
+
+
+def in_the_words_of(said: str, of: str, reference: str) -> str | None:
+    """A reference said as `said` says `of`: with what stands around that, or without what stands around it in `of`.
+
+    None where it has that already, or has it not.
+
+    >>> in_the_words_of("it is Ulm", "Ulm", "Rome"), in_the_words_of("Ulm", "it is Ulm", "it is Rome")
+    ('it is Rome', 'Rome')
+    >>> in_the_words_of("it is Ulm", "Ulm", "it is Rome"), in_the_words_of("Ulm", "it is Ulm", "Rome")
+    (None, None)
+    """
+    adds = of in said
+    before, _, behind = said.partition(of) if adds else of.partition(said)
+    has = bool(before or behind) and reference.startswith(before) and reference.endswith(behind)
+    if adds:
+        return None if has else before + reference + behind
+    return reference[len(before) : len(reference) - len(behind)] if has else None
 
 
 @block

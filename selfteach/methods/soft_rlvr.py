@@ -27,8 +27,8 @@ def soft_rlvr(
     teacher_noise: float = 0.1,
     question: bool = False,
     beta: float = 0.01,
-    warmup_minibatches: int = 500,
-    warmup_lr: float = 2e-3,
+    warmup_minibatches: int = 1500,
+    warmup_lr: float = 1e-3,
 ) -> Method:
     """GRPO's update on the probability that a distilled verifier gives to the answer's being right.
 
@@ -43,10 +43,11 @@ def soft_rlvr(
     verdict, here the more probable one; soft is better than hard there on questions of many subjects, and not by every
     learner. Their teacher is a model of 72B, whose verdicts on the rollouts of a first run (160k) are what the verifier
     learns; here it is the task's judge, wrong with probability `teacher_noise`, and it judges demonstrated answers,
-    which the policy's start imitates, and answers written beside them (as TinyV's): `warmup_minibatches` of 32, three
-    times, without the question (`question`), which theirs reads and from whose memory so small a model would sooner
-    answer than compare. Theirs reads a response's last line, here the answer between its tags. No thinking precedes a
-    verdict, as there. The rule is no part of the reward; its misses are measured beside the verifier's.
+    which the policy's start imitates, and written ones to their questions and to those of training (as TinyV's):
+    `warmup_minibatches` of 32, twice, without the question (`question`), which theirs reads and from whose
+    memory so small a model would sooner answer than compare. Theirs reads a response's last line, here the answer
+    between its tags. No thinking precedes a verdict, as there. The rule is no part of the reward; its misses are
+    measured beside the verifier's.
     """
     reward = by_verifier(rule=same_text(), mode="only", soft=soft, question=question)
     base = grpo(groups=groups, rollouts=rollouts, beta=beta).replace(

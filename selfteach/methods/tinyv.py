@@ -27,8 +27,8 @@ def tinyv(
     written: bool = True,
     question: bool = False,
     beta: float = 0.001,
-    warmup_minibatches: int = 500,
-    warmup_lr: float = 2e-3,
+    warmup_minibatches: int = 1500,
+    warmup_lr: float = 1e-3,
 ) -> Method:
     """GRPO on a rule, and on a small verifier's verdict where the rule rejects.
 
@@ -39,12 +39,13 @@ def tinyv(
     Xu et al. 2025; the modes, and that only the extracted answer is shown, are the released code's, as are an
     unreadable verdict as 0, G = 8 and beta 0.001 (of the loss, there as much in the reward too). Where there is no
     answer theirs asks about the end of the text; here that is 0. The rule is `same_text`, which knows no other form
-    than the reference's. The verifier is a second copy of the run's model and learns in a first stage, three times on
-    `warmup_minibatches` of 32 answers: demonstrated ones that the rule rejects, and `written` ones. In the paper a
-    large model writes the reference in other words; here a program puts it into those of another right answer, and
-    another reference into those of a right one, so that a question has as many right as wrong ones. Labels, of which
-    two large models agree there, are the task's judge's. It does not read the question (`question`), from whose memory
-    so small a model would sooner answer than compare. Its verdict is what is more probable, as at temperature 0.
+    than the reference's. The verifier is a second copy of the run's model and learns in a first stage, twice on
+    `warmup_minibatches` of 32 answers: demonstrated ones that the rule rejects, and `written` ones, to their questions
+    and to those of training. In the paper a large model writes the reference in other words; here a program puts it
+    into those of another right answer, and the wrong one beside it is what is right for another question. Labels, of
+    which two large models agree there, are the task's judge's. It does not read the question (`question`), from whose
+    memory so small a model would sooner answer than compare; and it has to learn each name, which theirs knows. Its
+    verdict is what is more probable, as at temperature 0.
 
     Metrics (`by_verifier`): reward/rule_misses, reward/verifier_misses, reward/verifier_fooled, reward/asked.
     """
