@@ -193,9 +193,9 @@ spo.claim = Claim(
     (
         # where wrong answers are all alike the reward model serves: it is a worthy opponent
         premise("accuracy", "rm_consistent", "start", by=0.2, fails_at=0.85),
-        # and where tastes go in a circle it does not put right answers above wrong ones
-        premise("mean:reward/auc", "rm", 0.6, relation="<", fails_at=0.7),
-        mechanism("mean:reward/auc", "self", "mean:reward/auc of rm", by=0.05, fails_at=1.0),
+        # and where tastes go in a circle it comes to put right answers hardly above wrong ones
+        premise("late:reward/auc", "rm", 0.6, relation="<", fails_at=0.7),
+        mechanism("late:reward/auc", "self", "late:reward/auc of rm", by=0.05, fails_at=1.0),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "rm", by=0.05, fails_at=0.96),
     ),
