@@ -73,6 +73,11 @@ tinyv.claim = Claim(
         "alone": ("tinyv", {"mode": "only", "beta": 0.0}),
     },
     regime="free_form",
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207, in worded, the rule soon missed nothing, and the verifier had learned the names in"
+        " demonstrations alone, half of those in training: not tested here"
+    ),
     idea=("distil", "main.reward", "models", "weights"),
     because="what a rule rejects for its form is paid for all the same, so that no group is without its right answers",
 )
