@@ -76,7 +76,7 @@ def demonstrated_answers(
                 found.append(RolloutRequest(item, 1, help={"answer": text}))
 
     while len(found) < n:
-        item, asked = source.demos(state), source.train(state)
+        item, question = source.demos(state), source.train(state) if written else None
         state += 1
         answer = last_between(item.data[0], "answer", "") if item.data else ""
         gold = _reference(item)
@@ -84,8 +84,8 @@ def demonstrated_answers(
         if answer and gold:
             pair = write(gold) if written else None
             ask(item, [answer, *(pair[is_right : is_right + 1] if pair else ())])
-        if written and (pair := write(_reference(asked))):
-            ask(asked, (pair[0], last))
+        if question and (reference := _reference(question)) and (pair := write(reference)):
+            ask(question, (pair[0], last))
             last = pair[0]
         kind = gold in answer
         if is_right and gold and (kind or answer in gold) and not (rule and accepts(rule, answer, item, item.data[0])):
