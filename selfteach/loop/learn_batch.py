@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -85,6 +85,7 @@ def learn_batch(
     lr: float | Callable[[int], float] = 1e-4,
     seed: int = 0,
     credit_auc: Callable[[Batch], float | None] = lambda batch: None,
+    on_learned: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
     """Do the updates of a stage on a composed batch, as a step of a run does, and return their metrics.
 
@@ -96,8 +97,10 @@ def learn_batch(
     lr     the run's learning rate, or a function of the step; an update with a rate of its own does not read it
     seed   of the shuffling into minibatches
     credit_auc  how well a batch's advantages tell right steps from wrong (`step_credit.step_auc`); None: not known
+    on_learned  is told after each optimiser step how many are done, and of how many
     """
     state = state or RunState()
+    done, planned = 0, sum(update.epochs * update.minibatches for update in stage.updates)
     rate = lr(state.step) if callable(lr) else lr
     metrics: dict[str, float] = {}
     prefixes = metric_prefixes(stage)
@@ -109,10 +112,16 @@ def learn_batch(
         prepared = _prepared(batch, update, learner, state, f"{stage.name}/update.{number}")
         if (area := credit_auc(prepared)) is not None:
             metrics[f"{prefixes[number]}/step_auc"] = area
-        found = _optimise(prepared, update, learner, state, rate, (seed, "minibatches", state.step, number))
+        found = list[Mapping[str, float]]()
+        for of_one in _optimise(prepared, update, learner, state, rate, (seed, "minibatches", state.step, number)):
+            found.append(of_one)
+            done += 1
+            on_learned(done, planned)
         names = sorted({k for m in found for k in m})
         metrics |= {f"{prefixes[number]}/{k}": float(np.mean([m[k] for m in found if k in m])) for k in names}
         metrics[f"{prefixes[number]}/optimiser_steps"] = float(len(found))
+    if done < planned:  # an update was not due, or a minibatch had nothing to learn
+        on_learned(planned, planned)
     return metrics
 
 
@@ -205,11 +214,13 @@ def _prepared(batch: Batch, update: Update, learner: Learner, state: RunState, p
 
 def _optimise(
     batch: Batch, update: Update, learner: Learner, state: RunState, rate: float, key: tuple[object, ...]
-) -> list[Mapping[str, float]]:
-    """Metrics of each optimiser step of an update. `key`: the RNG key of the shuffling, less the epoch."""
+) -> Iterator[Mapping[str, float]]:
+    """Do the optimiser steps of an update, and give the metrics of each.
+
+    `key`: the RNG key of the shuffling, less the epoch.
+    """
     update = replace(update, terms=tuple(replace(t, coef=state.scheduled(t.coef)) for t in update.terms))
     rate = rate if update.lr is None else state.scheduled(update.lr)
-    found: list[Mapping[str, float]] = []
     for epoch in range(update.epochs):
         for minibatch in split_minibatches(batch, update, (*key, epoch)):
             for t, term in enumerate(update.terms):
@@ -222,5 +233,4 @@ def _optimise(
             if nonzero.size("token"):
                 with user_code(f"the gradient of {' + '.join(t.fn.name for t in update.terms)}"):
                     gradient = learner.backward(nonzero, update)
-                found.append({**gradient, **learner.step(update, rate)})
-    return found
+                yield {**gradient, **learner.step(update, rate)}

@@ -63,6 +63,7 @@ class Loop:
     state: RunState = field(default_factory=RunState)
     warn: Callable[[str], None] = warnings.warn
     on_phase: Callable[[str], None] = lambda phase: None  # is told what a step does: "rollout", "learn"
+    on_learned: Callable[[int, int], None] = lambda done, total: None  # and how many of its updates are done
     # Groups and batch of the step that is being learned from.
     current_step: tuple[list[RolloutGroup], Batch | None] = field(default=([], None), init=False)
     # Of the newest step: name of an example that nothing learned -> why.
@@ -305,7 +306,9 @@ class Loop:
             mismatch |= figures
         batch.put("learner_version", "batch", np.array([self.state.version]))  # for the log
         measure = partial(step_auc, judges=step_judges(self.current_step[0]), tokenizer=self.tokenizer)
-        return mismatch | learn_batch(batch, stage, self.learner, self.state, self.lr, self.seed, measure)
+        return mismatch | learn_batch(
+            batch, stage, self.learner, self.state, self.lr, self.seed, measure, self.on_learned
+        )
 
     def _mismatch(self, batch: Batch) -> dict[str, float]:
         """The log-prob mismatch of engine and learner, bounded but where a stage samples with other weights."""

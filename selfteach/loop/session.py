@@ -43,6 +43,7 @@ def ignore_events(event: Mapping[str, Any]) -> None:
 
 Watch = Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]  # an event -> events that follow from it
 SHOWN_ROLLOUTS = 4  # of a step, that the observer gets as text
+LONG = 3.0  # seconds of learning, after which the observer hears how far it is
 
 
 @dataclass
@@ -74,10 +75,12 @@ class Session:
     _cut_was_said: bool = field(default=False, init=False)
     _is_whole: bool = field(default=True, init=False)  # whether the last step was ended
     _saved: int = field(default=-1, init=False)  # the step of the last checkpoint
+    _phase_since: float = field(default=0.0, init=False)  # by time.monotonic()
+    _learns_long: bool = field(default=False, init=False)  # whether the observer was told how far a step's learning is
     _emitting: Any = field(default_factory=threading.RLock, init=False)  # a learner may warn from a thread of its own
 
     def __post_init__(self) -> None:
-        self.loop.on_phase = self._phase
+        self.loop.on_phase, self.loop.on_learned = self._phase, self._learned
         for part in (self.loop, self.loop.learner, self.loop.engine, self.loop.processes):
             if hasattr(part, "warn"):
                 part.warn = lambda text: self.emit("notice", step=self.loop.state.step, text=text)  # type: ignore[union-attr]
@@ -334,7 +337,15 @@ class Session:
 
     def _phase(self, phase: str) -> None:
         """Tell the observer what is done now; it is not logged."""
+        self._phase_since = time.monotonic()
         self._observe({"event": "phase", "phase": phase, "step": self.loop.state.step})
+
+    def _learned(self, done: int, total: int) -> None:
+        """Tell the observer how far a step's learning is, where that takes long; it is not logged."""
+        was_long = self._learns_long
+        self._learns_long = done < total and (was_long or time.monotonic() - self._phase_since > LONG)
+        if self._learns_long or was_long:
+            self._observe({"event": "learning", "step": self.loop.state.step, "done": done, "total": total})
 
     def _show_rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:
         """Give the observer some rollouts of a step as text, the best first, the worst last; the log has them all."""

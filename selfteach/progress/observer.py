@@ -107,6 +107,9 @@ class Progress:
             whys = "; ".join(dict.fromkeys(how.removeprefix("torch: ") for how in by_torch.values()))
             self.view.line(f"kernels: {', '.join(by_torch)} computed by torch, slower ({whys})")
 
+    def _learning(self, e: Event) -> None:
+        self.view.bar(f"{self.arm}learning: step {e['step'] + 1}, updates", e["done"], e["total"])
+
     def _measuring(self, e: Event) -> None:
         when = {"start": "before", "end": "after", "now": "now"}.get(e["when"], e["when"])
         self.view.bar(f"{self.arm}measuring {when}: {e['what']}", e["done"], e["total"])

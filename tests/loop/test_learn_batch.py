@@ -64,11 +64,17 @@ def learned(method: Method, **change: Any) -> tuple[list[Batch], list[int]]:
     learner = RecordingLearner(method.weights, method.models, start(), 0, LearnerSettings())
     counts = []
     for step in range(2):
-        before = len(learner.batches)
+        before, told = len(learner.batches), list[tuple[int, int]]()
         learn_batch(
-            Study(method, groups_of(), passes=False).batch, stage, learner, RunState(step, history=History(step))
+            Study(method, groups_of(), passes=False).batch,
+            stage,
+            learner,
+            RunState(step, history=History(step)),
+            on_learned=lambda done, total, told=told: told.append((done, total)),
         )
         counts.append(len(learner.batches) - before)
+        planned = stage.updates[0].epochs * stage.updates[0].minibatches
+        assert told == [(n + 1, planned) for n in range(counts[-1] or planned)][-(counts[-1] or 1) :]
     return [b for b, _ in learner.batches], counts
 
 

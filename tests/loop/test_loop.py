@@ -423,6 +423,20 @@ def test_replay_learns_again_from_what_the_log_holds(letters, tmp_path: Path):
     assert np.array_equal(again.take_sequences(np.array([at])).get("old_logp"), was.get("old_logp"))
 
 
+@pytest.mark.parametrize(("long", "told"), [(-1.0, [(1, 4), (2, 4), (3, 4), (4, 4)]), (1e9, [])])
+def test_where_a_step_learns_long_the_observer_hears_how_far_it_is(letters, monkeypatch, long, told):
+    from selfteach.loop import session
+
+    monkeypatch.setattr(session, "LONG", long)
+    (update,) = bandit(paid="spread").stage.updates
+    made = loop_of(bandit(paid="spread").replace(updates=(replace(update, minibatches=4),)), letters, steps=1)
+    heard: list[Any] = []
+    run = session.Session(made, registry.blocks.get("exact_match")(), None, observer=heard.append)
+    run.open()
+    asyncio.run(run.run())
+    assert [(e["done"], e["total"]) for e in heard if e["event"] == "learning"] == told
+
+
 # ---- a sampler with other weights
 
 

@@ -247,6 +247,14 @@ def test_what_shows_progress_depends_on_where(monkeypatch):
         assert isinstance(view, kind)
 
 
+def test_plain_lines_say_how_far_the_learning_of_a_step_is():
+    stream = io.StringIO()
+    seen = Progress(Lines(stream, every=0.0))
+    for done in (250, 3000):
+        seen({"event": "learning", "step": 0, "done": done, "total": 3000})
+    assert stream.getvalue() == "learning: step 1, updates 250/3,000\nlearning: step 1, updates 3,000/3,000\n"
+
+
 def test_plain_lines_say_each_warning_once():
     stream = io.StringIO()
     seen = Progress(Lines(stream, every=0.0))
