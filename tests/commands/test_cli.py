@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Literal
 
@@ -330,7 +330,7 @@ def test_a_verdict_is_found_in_the_results(out, tmp_path, monkeypatch):
         "paper": "x",
         "claim": {},
         "verdict": "holds",
-        "checks": [],
+        "checks": [asdict(c) for c in registry.methods.get("grpo").claim.checks],
         "steps": 1,
         "seeds": [],
         "task": "t",
