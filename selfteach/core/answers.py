@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
+
+from .task import Task
 
 MINUS = "\N{MINUS SIGN}"
 # The punctuation that belongs to a number: the minus before it (and before its currency sign), the point within it.
 NUMERAL = re.compile(r"(?<!\w)-(?=[^\w\s]*\d)|(?<=\d)\.(?=\d)")
+
+
+def gold_answers(task: Task) -> list[str]:
+    """The accepted answers of a task, as texts."""
+    if isinstance(task.answer, str) or not isinstance(task.answer, Iterable):
+        return [str(task.answer)]
+    return [str(a) for a in task.answer]
 
 
 def normalise(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import BadValue, Block, RolloutGroup, RolloutRequest, Task, TaskSource, block, random_keys, stateful
+from ..core.answers import gold_answers
 from ..core.scoring import accepts
 from ..core.tagged_text import last_between
 
@@ -68,7 +69,8 @@ def demonstrated_answers(
     def write(gold: str) -> tuple[str, str] | None:
         """A right answer and a wrong one to a question with this reference, in the words of either kind in turn."""
         kinds = [right[kind] for kind in ((True, False) if state % 2 else (False, True)) if kind in right]
-        return next(((t, said) for said, of in kinds if (t := in_the_words_of(said, of, gold)) is not None), None)
+        written_as = ((in_the_words_of(answer, of, gold), answer) for answer, of in kinds)
+        return next(((text, wrong) for text, wrong in written_as if text is not None), None)
 
     def ask(item: Task, texts: Sequence[str]) -> None:
         for text in dict.fromkeys(t for t in texts if t):
@@ -83,7 +85,7 @@ def demonstrated_answers(
         is_right = bool(answer) and accepts(judge, answer, item, item.data[0])
         if answer and gold:
             pair = write(gold) if written else None
-            ask(item, [answer, *(pair[is_right : is_right + 1] if pair else ())])
+            ask(item, (answer, pair[is_right]) if pair else (answer,))
         if question and (reference := _reference(question)) and (pair := write(reference)):
             ask(question, (pair[0], last))
             last = pair[0]
@@ -100,21 +102,20 @@ def demonstrated_answers(
 
 def _reference(task: Task) -> str:
     """The first gold answer of a task; "" where it has none."""
-    return str(task.answer if isinstance(task.answer, str) else next(iter(task.answer or ()), ""))
+    return "" if task.answer is None else next(iter(gold_answers(task)), "")
 
 
-def in_the_words_of(said: str, of: str, reference: str) -> str | None:
-    """A reference said as `said` says `of`: with what stands around that, or without what stands around it in `of`.
-
-    None where it has that already, or has it not.
+def in_the_words_of(answer: str, gold: str, reference: str) -> str | None:
+    """A reference in the form that `answer` gives to its `gold`: with the text around that, or, where the gold answer
+    has text around the answer, without it. None where the reference has that text already, or has it not.
 
     >>> in_the_words_of("it is Ulm", "Ulm", "Rome"), in_the_words_of("Ulm", "it is Ulm", "it is Rome")
     ('it is Rome', 'Rome')
     >>> in_the_words_of("it is Ulm", "Ulm", "it is Rome"), in_the_words_of("Ulm", "it is Ulm", "Rome")
     (None, None)
     """
-    adds = of in said
-    before, _, behind = said.partition(of) if adds else of.partition(said)
+    adds = gold in answer
+    before, _, behind = answer.partition(gold) if adds else gold.partition(answer)
     has = bool(before or behind) and reference.startswith(before) and reference.endswith(behind)
     if adds:
         return None if has else before + reference + behind

@@ -76,7 +76,7 @@ class Session:
     _is_whole: bool = field(default=True, init=False)  # whether the last step was ended
     _saved: int = field(default=-1, init=False)  # the step of the last checkpoint
     _phase_since: float = field(default=0.0, init=False)  # by time.monotonic()
-    _learns_long: bool = field(default=False, init=False)  # whether the observer was told how far a step's learning is
+    _reports_learning: bool = field(default=False, init=False)  # whether the observer hears of this step
     _emitting: Any = field(default_factory=threading.RLock, init=False)  # a learner may warn from a thread of its own
 
     def __post_init__(self) -> None:
@@ -342,9 +342,9 @@ class Session:
 
     def _learned(self, done: int, total: int) -> None:
         """Tell the observer how far a step's learning is, where that takes long; it is not logged."""
-        was_long = self._learns_long
-        self._learns_long = done < total and (was_long or time.monotonic() - self._phase_since > LONG)
-        if self._learns_long or was_long:
+        was_long = self._reports_learning
+        self._reports_learning = done < total and (was_long or time.monotonic() - self._phase_since > LONG)
+        if self._reports_learning or was_long:
             self._observe({"event": "learning", "step": self.loop.state.step, "done": done, "total": total})
 
     def _show_rollouts(self, step: int, groups: Sequence[RolloutGroup], batch: Batch | None) -> None:

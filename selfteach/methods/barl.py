@@ -36,7 +36,7 @@ from ..core import (
     premise,
     provides,
 )
-from ..core.answers import canonical
+from ..core.answers import canonical, gold_answers
 from ..core.blocks import Array, asks_engine
 from ..core.tagged_text import SENTENCE_ENDS, split_points
 from ..credit import segments as seg
@@ -44,7 +44,7 @@ from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import exact_match
 from ..reward.answer_verdicts import judge_groups
 from ..reward.likelihood import token_logps
 from .base import policy_method

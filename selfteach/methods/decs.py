@@ -37,13 +37,14 @@ from ..core import (
     provides,
     stateful,
 )
+from ..core.answers import gold_answers
 from ..core.contexts import written_pieces
 from ..core.tagged_text import pieces_before, split_points
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import exact_match
 from ..reward.answer_verdicts import judge_answers
 from .base import policy_method
 

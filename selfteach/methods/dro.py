@@ -32,6 +32,7 @@ from ..core import (
     premise,
     provides,
 )
+from ..core.answers import gold_answers
 from ..core.scoring import score
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -39,7 +40,7 @@ from ..credit.composers import per_trajectory
 from ..objective.kl import kl
 from ..objective.loss_weights import constant_length
 from ..objective.policy import clipped_ratio
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import exact_match
 from ..reward.answer_verdicts import verdict_auc
 from ..reward.likelihood import reference_logps
 from .base import policy_method

@@ -30,8 +30,9 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.answers import gold_answers
 from ..reward.agent_record import Verdict, count_searches, fault, pieces_of, verdicts_of
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import exact_match
 from ..rollout.search import RETRY, append_information, search_turns
 from .search_r1 import search_r1
 

@@ -24,8 +24,9 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.answers import gold_answers
 from ..reward.agent_record import pieces_of, verdicts_of
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import exact_match
 from .search_r1 import search_r1
 
 

@@ -35,6 +35,7 @@ from ..core import (
     premise,
     stateful,
 )
+from ..core.answers import gold_answers
 from ..core.scoring import score
 from ..core.tagged_text import pieces_before
 from ..credit import segments as seg
@@ -43,7 +44,7 @@ from ..credit.composers import per_trajectory
 from ..curriculum.select import known_rewards, next_tasks
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import exact_match
 from ..reward.answer_verdicts import verdict_auc
 from ..reward.likelihood import token_logps
 from .base import policy_method

@@ -31,13 +31,13 @@ from ..core import (
     outcome,
     premise,
 )
-from ..core.answers import canonical
+from ..core.answers import canonical, gold_answers
 from ..core.tagged_text import last_between
 from ..credit.composers import per_trajectory
 from ..curriculum.select import uniform
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import exact_match
 from ..reward.answer_verdicts import judge_groups
 from ..rollout.vote import sample_answers
 from .ppo import ppo

@@ -35,10 +35,10 @@ from ..core import (
     premise,
     stateful,
 )
-from ..core.answers import normalise
+from ..core.answers import gold_answers, normalise
 from ..core.tagged_text import SPLIT
 from ..reward.agent_record import Search, documents_of, fault, own_text, pieces_of, searches_of, sub_question
-from ..reward.answer import exact_match, gold_answers
+from ..reward.answer import exact_match
 from ..rollout.search import RETRY, search_agent, self_search
 from .search_r1 import search_r1
 

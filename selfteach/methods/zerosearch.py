@@ -36,12 +36,13 @@ from ..core import (
     random_keys,
     stateful,
 )
+from ..core.answers import gold_answers
 from ..core.tagged_text import last_between
 from ..credit.composers import per_trajectory
 from ..curriculum.select import next_tasks
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
-from ..reward.answer import gold_answers, states_gold
+from ..reward.answer import states_gold
 from ..reward.overlap import word_f1
 from ..rollout.search import RETRY, search_agent, self_search
 from ..rollout.single import read

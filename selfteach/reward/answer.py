@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from ..core import Score, Task, block
-from ..core.answers import normalise, same
+from ..core.answers import gold_answers, normalise, same
 
 ABSTENTIONS = (
     "I don't know",
@@ -16,13 +15,6 @@ ABSTENTIONS = (
     "unknown",
     "no answer",
 )  # answers that say that there is none
-
-
-def gold_answers(task: Task) -> list[str]:
-    """The accepted answers of a task, as texts."""
-    if isinstance(task.answer, str) or not isinstance(task.answer, Iterable):
-        return [str(task.answer)]
-    return [str(a) for a in task.answer]
 
 
 def states_gold(answer: Any, task: Task) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import BadValue, Episode, RewardContext, RolloutGroup, Trajectory
+from ..core.answers import gold_answers
 from ..core.tagged_text import pieces_before
-from .answer import gold_answers
 
 
 class ReferenceLogps(NamedTuple):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import RewardContext, Score, Task, TokenPath, block
-from ..core.answers import f1
+from ..core.answers import f1, gold_answers
 from .agent_record import count_searches, fault, pieces_of
-from .answer import gold_answers
 
 
 @block

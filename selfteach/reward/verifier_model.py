@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 
 from ..core import BadValue, Block, Episode, Ref, RewardContext, RolloutGroup, Score, Scores, block
-from ..core.answers import for_verifier
-from .answer import gold_answers
+from ..core.answers import for_verifier, gold_answers
 from .answer_verdicts import judge_groups
 from .likelihood import token_logps
 

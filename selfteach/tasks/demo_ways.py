@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.answers import same
+from ..core.answers import gold_answers, same
 from ..core.blocks import block
 from ..core.task import Task
 from ..reward.answer import ABSTENTIONS
@@ -127,8 +127,7 @@ def names_answer(*, answer: Any, task: Task) -> bool:
     >>> names_answer(answer="it is Ulm", task=Task("t", "", ("Ulm",)))
     True
     """
-    golds = [task.answer] if isinstance(task.answer, str) else task.answer
-    return answer is not None and any(same(str(answer).removeprefix("it is "), str(gold)) for gold in golds)
+    return answer is not None and any(same(str(answer).removeprefix("it is "), gold) for gold in gold_answers(task))
 
 
 def without_a_closer(text: str, draw: np.random.Generator) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..core.answers import same
+from ..core.answers import gold_answers, same
 from ..core.blocks import block
 from ..core.random_keys import key, uniform_at
 from ..core.registry import task
@@ -63,8 +63,7 @@ def free_form(
 
     def in_its_form(item: Task) -> Task:
         is_sentence = uniform_at(key(seed, "reference", item.id), 0) < referenced
-        golds = [item.answer] if isinstance(item.answer, str) else item.answer or ()
-        answer = tuple(SENTENCE + str(g) if is_sentence else str(g) for g in golds)
+        answer = tuple(SENTENCE + gold if is_sentence else gold for gold in gold_answers(item))
         return replace(item, answer=answer, verifier=same_name())
 
     demos, practice = base.demos, base.practice
@@ -88,8 +87,7 @@ def same_name(*, answer: Any, task: Task) -> bool:
     >>> same_name(answer="Ulm", task=ulm), same_name(answer="it is Ulm", task=ulm), same_name(answer="Rom", task=ulm)
     (True, True, False)
     """
-    golds = [task.answer] if isinstance(task.answer, str) else task.answer or ()
-    return answer is not None and any(same(_named(str(answer)), _named(str(gold))) for gold in golds)
+    return answer is not None and any(same(_named(str(answer)), _named(gold)) for gold in gold_answers(task))
 
 
 def _named(text: str) -> str:

@@ -74,7 +74,7 @@ def learned(method: Method, **change: Any) -> tuple[list[Batch], list[int]]:
         )
         counts.append(len(learner.batches) - before)
         planned = stage.updates[0].epochs * stage.updates[0].minibatches
-        assert told == [(n + 1, planned) for n in range(counts[-1] or planned)][-(counts[-1] or 1) :]
+        assert told == ([(n + 1, planned) for n in range(counts[-1])] or [(planned, planned)])
     return [b for b, _ in learner.batches], counts
 
 
