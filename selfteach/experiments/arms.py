@@ -123,9 +123,15 @@ def arm_config(
 
 
 def with_decoders(run_config: RunConfig, names: Collection[str]) -> RunConfig:
-    """A configuration with these of its method's decoders alone: to evaluate with each takes as long as without any."""
+    """A configuration with these of its method's decoders alone: to evaluate with each takes as long as without any.
+
+    What the policy itself is evaluated by (`Method.eval_program`) is kept, whether it is named or not.
+    """
     method = run_config.method
-    return replace(run_config, method=replace(method, decode={k: v for k, v in method.decode.items() if k in names}))
+    samples = any(not stage.data for stage in method.stages)
+    own = "main" if samples or "main" in method.decode else next(iter(method.decode), "main")
+    kept = {name: program for name, program in method.decode.items() if name in names or name == own}
+    return replace(run_config, method=replace(method, decode=kept))
 
 
 def seeded(run_config: RunConfig, home: Regime, seed: int) -> RunConfig:

@@ -148,6 +148,6 @@ aapo.claim = Claim(
     ),
     arms={"plain": ("aapo", {"margin": False}), "grpo": "grpo"},
     regime="ladder",
-    idea=("main.program.main", "main.reward.0", "main.credit*", "main.update.0.term.0"),
+    idea=("main.program.main", "main.reward.0", "main.credit*", "main.update.0.term.0", "decode.main"),
     because="the margin over a reference answer is a signal where all answers of a group are as good",
 )

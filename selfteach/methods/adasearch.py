@@ -263,7 +263,7 @@ adasearch.claim = Claim(
         "on seeds 200 to 207 labels were by exact match, and one_stage learned the decision from its answer's reward, "
         "which is no ablation of theirs: does not hold here"
     ),
-    idea=("main.program", "main.program.*", "main.select", "main.reward", "solve", "solve.*"),
+    idea=("main.program", "main.program.*", "main.select", "main.reward", "solve", "solve.*", "decode"),
     because=(
         "whether memory suffices is learned from how often it does, apart from solving, so searches need no price"
     ),

@@ -185,6 +185,6 @@ cts_llm.claim = Claim(
     },
     settings={"steps": 0},
     regime="dialog",
-    idea=("main.program.main", "settings.steps"),
+    idea=("main.program.main", "decode", "settings.steps"),
     because="what a graph says is read from the graph, so that no graph has to be learned",
 )

@@ -269,7 +269,7 @@ deep_researcher.claim = Claim(
     args=WEB,
     settings={"steps": 150},  # on the web it learns more slowly
     regime="search_noisy",
-    idea=("main.program",),
+    idea=("main.program", "decode"),
     first_seed=300,
     corrected="on seeds 200 to 207 it learned for 60 steps, when an agent has hardly begun to go on after a failure, "
     "and was compared with its own beginning, not with who met none: mechanism not shown",

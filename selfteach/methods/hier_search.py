@@ -283,6 +283,6 @@ hier_search.claim = Claim(
     },
     regime="search_sources",
     settings={"eval_every": 12},
-    idea=("local", "local.*", "web", "web.*", "planner", "planner.*", "main", "main.*", "models", "weights"),
+    idea=("local", "local.*", "web", "web.*", "planner", "planner.*", "main", "main.*", "decode", "models", "weights"),
     because="each agent learns its own source, and the planner sees what they found and not what they say",
 )

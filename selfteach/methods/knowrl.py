@@ -250,7 +250,7 @@ knowrl.claim = Claim(
         "given": ("knowrl", {"introspect": False}),
     },
     regime="self_knowledge",
-    idea=("main.*",),
+    idea=("main.*", "decode.main"),
     first_seed=300,
     corrected="on seeds 200 to 207 it ran at 3e-4, before its regime's search for a learning rate: mechanism shown",
     because="judgements that agree with one another are more often true, and what is agreed on can be learned",

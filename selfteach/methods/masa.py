@@ -284,7 +284,7 @@ masa.claim = Claim(
     settings={"steps": 150, "eval_every": 15},  # forecasts are learned more slowly than solutions
     first_seed=300,
     corrected="on seeds 200 to 207 forecasts had 60 steps, and were scored behind the gate: mechanism not shown",
-    idea=("main.select", "main.program*", "main.reward"),
+    idea=("main.select", "main.program*", "main.reward", "decode*"),
     because="a policy that foresees how it will do spends no rollouts on what it always solves or never does, and "
     "foreseeing makes it solve no worse",
 )

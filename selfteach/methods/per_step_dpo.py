@@ -270,6 +270,6 @@ per_step_dpo.claim = Claim(
         "on seeds 200 to 207 the pit was the first fall of 0.3, and all of a wrong answer was pushed down; on seeds 300"
         " to 307 the arm of right answers alone weighed questions by how often they fail: not tested here"
     ),
-    idea=("main.program.main", "main.reward.0", "main.credit*", "main.update.*"),
+    idea=("main.program.main", "main.reward.0", "main.credit*", "main.update.*", "decode.main"),
     because="a wrong answer is mostly right up to its pit, which whole answers cannot say",
 )

@@ -285,6 +285,6 @@ q_sharp.claim = Claim(
     regime="skill",  # where a guide can see early how an answer will end, by the way it goes
     # it is decoded a token at a time, by two models
     settings={"steps": 24, "eval_every": 0, "final_eval_decoder_samples": 2},
-    idea=("main.program*", "main.credit*", "main.update*"),
+    idea=("main.program*", "main.credit*", "main.update*", "decode*"),
     because="the reference's own outcomes say how to re-weight its tokens, and nothing has to be bootstrapped",
 )

@@ -46,6 +46,6 @@ sft.claim = Claim(
     args={"expert": True, "batch": 32},
     arms={"grpo": "grpo", "right": ("sft", {"expert": True, "batch": 32, "slips": False})},
     regime="taught",
-    idea=("main.*",),
+    idea=("main.*", "decode.answer"),
     because="what is shown is learned where it would not be found, errors and all",
 )

@@ -232,6 +232,6 @@ slate.claim = Claim(
         "early, and an answer after the budget was scored and learned: does not hold here"
     ),
     equal="tokens",
-    idea=("main.program", "main.reward", "main.credit", "main.rollouts"),
+    idea=("main.program", "main.reward", "main.credit", "decode", "main.rollouts"),
     because="continuations of one prefix differ in one step alone, so its score is not lost in what other steps do",
 )

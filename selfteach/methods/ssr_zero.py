@@ -186,6 +186,6 @@ ssr_zero.claim = Claim(
         "metric": ("ssr_zero", {"share": 1.0}),
     },
     regime="judged_by_itself",
-    idea=("main.program*", "main.reward*"),
+    idea=("main.program*", "main.reward*", "decode.main"),
     because="a policy that can judge what it cannot yet do well rewards what is good, without a reference",
 )

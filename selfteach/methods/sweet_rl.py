@@ -284,6 +284,6 @@ sweet_rl.claim = Claim(
     arms={"grpo": "grpo", "uninformed": ("sweet_rl", {"informed": False}), "whole": ("sweet_rl", {"by": "episode"})},
     regime="twenty_questions",
     settings={"steps": 40, "eval_every": 5},
-    idea=("main.*", "weights*", "models*"),
+    idea=("main.*", "weights*", "models*", "decode*"),
     because="who knows the object can say which question was a good one, and an agent learns that without knowing it",
 )

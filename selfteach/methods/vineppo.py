@@ -125,7 +125,7 @@ vineppo.claim = Claim(
         "on seeds 200 to 207 the mechanism was to be that three vines are better than one, which is another idea: "
         "mechanism not shown"
     ),
-    idea=("main.program", "main.reward", "main.credit", "main.update", "models", "weights"),
+    idea=("main.program", "main.reward", "main.credit", "main.update", "models", "weights", "decode"),
     because=(
         "a mean over new continuations is an unbiased value of a state, where the error of a critic exceeds the "
         "differences between steps"

@@ -270,7 +270,7 @@ zerosearch.claim = Claim(
     },
     regime="search_noisy",
     settings={"steps": 210, "eval_every": 0},  # 150 of the simulator, 60 of the policy
-    idea=("main.select", "main.program", "main.reward", "simulator", "simulator.*", "models", "weights"),
+    idea=("main.select", "main.program", "main.reward", "simulator", "simulator.*", "decode", "models", "weights"),
     differs={"settings.steps": "the policy has 60 steps in every arm; where there is a simulator, that has 150 before"},
     because="documents that a model writes are as good to learn searching from, and their quality can be chosen",
 )

@@ -22,6 +22,7 @@ from selfteach.commands import reproduce as reproduce_command
 from selfteach.core import BadValue, Claim, SelfteachError, mechanism, outcome, premise, registry
 from selfteach.core.method import Method, MethodEntry
 from selfteach.core.serial import plain
+from selfteach.experiments import arms as arms_module
 from selfteach.experiments import runs as runs_module
 from selfteach.experiments.arms import (
     arm_differences,
@@ -80,6 +81,19 @@ def test_the_arms_of_a_claim_differ_in_its_idea_or_for_a_reason_given_and_each_r
     found = arm_differences(entry.claim, arms)
     refuse_unexplained(entry.name, found)
     assert not reasons_without_a_difference(entry.claim, found)
+
+
+@pytest.mark.parametrize("entry", CLAIMED, ids=lambda entry: entry.name)
+def test_the_arms_of_a_claim_are_evaluated_by_the_program_that_their_method_says(
+    entry: MethodEntry[...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def programs() -> dict[str, list[Any]]:
+        methods = {name: arm.run_config.method for name, arm in claim_arms(entry).items()}
+        return {name: [plain(m.eval_program(stage)) for stage in m.stages] for name, m in methods.items()}
+
+    measured = programs()
+    monkeypatch.setattr(arms_module, "with_decoders", lambda run_config, names: run_config)
+    assert measured == programs()
 
 
 def test_rows_name_stage_and_update_so_that_methods_can_be_compared():
