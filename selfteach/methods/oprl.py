@@ -46,7 +46,7 @@ def oprl(
     alpha: float = 1.0,
     beta: float = 0.05,
     clip: float = 0.2,
-    prm_lr: float = 3e-4,
+    prm_lr: float = 6e-4,
     prm_epochs: int = 1,
 ) -> Method:
     """GRPO with step advantages from an implicit process reward model, which is trained online on pairs of episodes.
@@ -60,8 +60,8 @@ def oprl(
     Wang et al. 2025, now titled Agentic RL with Implicit Step Rewards (iStar). The reference of the model is the policy
     that sampled the episodes, of which the log-probabilities are at hand. Each step trains the model first and then
     scores the same episodes with it, as in the paper; the released scripts score first. Pairs are all of a group whose
-    returns differ; beta 0.05 and alpha 1 are the paper's, whose learning rates are 1e-6 for the model and 5e-7 for the
-    policy (here the model's is that of the regimes' policies). alpha = 0 is GRPO.
+    returns differ; beta 0.05 and alpha 1 are the paper's, whose model learns at twice the rate of its policy (1e-6 and
+    5e-7), as by `prm_lr` beside the 3e-4 of the regimes' policies. alpha = 0 is GRPO.
 
     Of the released code (Tongyi-Character, CharacterRL-iStar): an episode's h is the mean over its turns of their sums,
     and both advantages are over the mean of the others (RLOO), undivided by a deviation. Its loss of the model is
