@@ -180,7 +180,7 @@ PPO = {"minibatches": 1, "critic_epochs": 4}
 spa.claim = Claim(
     (
         premise("accuracy", "ppo", "start", by=0.05, fails_at=0.96),  # PPO learns here
-        # turns that shorten the way to the goal get more credit than others, by the shares alone: the bonus, which is of
+        # turns that shorten the way to the goal get more credit than others, by the shares alone: the bonus, for
         # turns that could be carried out, tells them apart by itself
         mechanism("mean:policy/step_auc", "no_bonus", "ppo", by=0.02, fails_at=0.99),
         mechanism("late:reward/executable", "self", "ppo", by=0.02, fails_at=0.99),

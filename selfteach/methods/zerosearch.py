@@ -38,6 +38,7 @@ from ..core import (
 )
 from ..core.answers import gold_answers
 from ..core.tagged_text import last_between
+from ..core.tool_calls import SEARCH
 from ..credit.composers import per_trajectory
 from ..curriculum.select import next_tasks
 from ..objective.likelihood import nll
@@ -49,6 +50,7 @@ from ..rollout.single import read
 from .search_r1 import search_r1
 
 USEFUL, NOISY = "useful", "noisy"
+WORD = re.compile(r"\w+")
 SEARCHED = re.compile(r"<search>([^<]*)</search>\s*<information>([^<]*)</information>")  # (query, what was found)
 
 
@@ -117,12 +119,16 @@ async def simulated(
 ) -> str:
     """What the simulator writes for a query: noisy with the chance that the request's `help` gives as `noisy`.
 
-    The quality is drawn anew at each search.
+    The quality is drawn anew at each search. Counted: search/useful_gold and search/noisy_gold, documents of each kind
+    that state a gold answer of the question.
     """
     chance = float(request.help.get("noisy", 0.0))
     kind = NOISY if rollout.random(f"quality of the documents at {rollout.spent}").random() < chance else USEFUL
     context = rollout.model_role(model_role).begin(simulator_prompt(kind, request.task, query))
-    return (await context.sample(max_tokens=max_tokens)).text.strip()
+    document = (await context.sample(max_tokens=max_tokens)).text.strip()
+    if states_gold(document, request.task):
+        rollout.count(f"{SEARCH}{kind}_gold")
+    return document
 
 
 def simulator_prompt(kind: str, task: Task, query: str) -> str:
@@ -183,8 +189,9 @@ def simulator_lessons(
 
     The answer is the one that the demonstration gives, whether that is right or not: that it is copied from the prompt
     is what is to be learned, so that the simulator need not know it. Noisy is another document, of a thing that the
-    query names where there is one. State: which demonstration is next, and what is left of the last. Raises BadValue
-    for a task without a corpus or without searches.
+    query names where there is one, and none that answers the query in its own way: the corpus may know better than the
+    demonstration, and an engine's noise contradicts nothing. State: which demonstration is next, and what is left of
+    the last. Raises BadValue for a task without a corpus or without searches.
     """
     if finished_rounds:
         return [], state
@@ -207,7 +214,7 @@ def simulator_lessons(
         if kind == NOISY:
             related = [d for name in names_in(query) for d in by_title.get(name, [])]
             draw = random_keys.generator(seed, "simulator", at, len(waiting))
-            written = _another(written, related, [d.text for d in documents], draw)
+            written = _another(written, query, related, [d.text for d in documents], draw)
         prompt = simulator_prompt(kind, Task("", question, answer), query)
         out.append(RolloutRequest(Task(f"simulator/{at}/{len(waiting)}", prompt, data=(f" {written}",)), 1))
     return out, {"next": at, "waiting": waiting}
@@ -245,18 +252,24 @@ def names_in(query: str) -> list[str]:
     return [word for word in query.split() if word[0].isupper()]
 
 
-def _another(useful: str, related: list[str], every: list[str], draw: np.random.Generator) -> str:
-    """A document that is not the useful one: one that is related where there is one, else any."""
-    options = [d for d in related if d != useful] or [d for d in every if d != useful] or [useful]
-    return options[int(draw.integers(len(options)))]
+def _another(useful: str, query: str, related: list[str], every: list[str], draw: np.random.Generator) -> str:
+    """A document without all words of the query that is not the useful one: a related one if there is one, else any."""
+    asked = set(WORD.findall(query))
+    for documents in (related, every):
+        if options := [d for d in documents if d != useful and not asked <= set(WORD.findall(d))]:
+            return options[int(draw.integers(len(options)))]
+    return useful
 
+
+GOLD = f"mean:rollout/{SEARCH}"
 
 zerosearch.claim = Claim(
     (
         premise("accuracy", "engine", "start", by=0.2, fails_at=0.85),  # there is something to learn with the engine
-        # what the simulator writes teaches to search: more than the start does, with documents that nobody retrieved
-        mechanism("late:reward/mean", "self", "early:reward/mean of self", by=0.1, fails_at=0.95),
-        mechanism("sum:rollout/tool_calls_mean", "self", 0.5, relation="<", fails_at=1.0),  # and no engine is asked
+        # one word of its prompt says what the simulator writes; here each is drawn half of the time
+        mechanism(f"{GOLD}useful_gold_mean", "fixed", f"{GOLD}noisy_gold_mean of fixed", by=0.2, fails_at=5.0),
+        # what is learned from what it writes, by a policy that never saw an engine, is of use with one
+        mechanism("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "engine", by=0.03, relation=">=", fails_at=1.0),
         outcome("accuracy", "self", "fixed", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "ever_easier", by=0.02, fails_at=0.99),

@@ -67,6 +67,10 @@ def test_the_simulator_is_told_what_to_write_and_writes_the_result(tags, noisy, 
     assert f"<information>{ULM}</information>" in said  # its tags are none of the agent's
     assert not tree.action_mask[path][[tree.spans[s] == "information" for s in tree.span[path]]].any()
     assert "calls" not in group.episodes[0].cost  # no engine was asked
+    replies[1] = ULM
+    _, group = played(program, replies, tags, request=request, model_roles=("policy", "simulator"))
+    counted = {w: n for w, n in group.episodes[0].cost.items() if w.startswith("search/")}
+    assert counted == {f"search/{kind}_gold": 1}  # what is written is what the scripted simulator says, in both cases
 
 
 def test_lessons_have_what_was_found_and_what_is_related_and_useless():
@@ -78,7 +82,8 @@ def test_lessons_have_what_was_found_and_what_is_related_and_useless():
         Task("w", ANN.prompt, ("Ulm",), (f"{found}<answer> Ulm</answer>",)),  # answers something else
         Task("e", ANN.prompt, ("Ulm",), (f"{found.replace('of Ann is', 'of Bob is')}<answer> Rome</answer>",)),
     ]
-    documents = [Document("Po", "a river."), Document("Ann", "the guild of Ann is Smiths.")]
+    texts = ["the guild of Ann is Smiths.", "the home of Ann is Bonn."]  # the second would answer the query too
+    documents = [Document("Po", "a river."), *(Document("Ann", text) for text in texts)]
     source = TaskSource(
         "t", lambda i: ANN, (), demos=lambda i: others[i] if i < 3 else demo, corpus=lambda: documents, tools=ENGINE
     )
