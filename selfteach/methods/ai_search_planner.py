@@ -69,7 +69,7 @@ def ai_search_planner(
     reward, without a price.
 
     Generator and planner begin as the same model; the generator stays frozen, and reads the planner's thoughts too. The
-    decoder `reader` has another generator, a rule, and `naive_rag` no plan.
+    decoder `reader` has another generator, a rule, `naive_rag` no plan, and `naive_reader` neither.
     """
     base = ppo(
         groups=groups,
@@ -89,6 +89,7 @@ def ai_search_planner(
         decode={
             "main": planner,
             "reader": planner.replace(generator=last_object()),
+            "naive_reader": search_for_generator(turns=0, select=False, generator=last_object()),
             "naive_rag": naive_rag(),
         },
     )
@@ -143,13 +144,17 @@ WHOLE = {"minibatches": 1, "critic_epochs": 4}  # one update of the policy to a 
 ai_search_planner.claim = Claim(
     (
         premise("accuracy+naive_rag", "self", 0.5, relation="<", fails_at=0.7),  # a plan has something to add
+        # the generator reads what it is given about as well as a rule does
+        premise("accuracy", "self", "accuracy+reader of self", relation=">=", by=0.1, fails_at=1.0),
         mechanism("late:reward/plan", "self", "early:reward/plan of self", by=0.1, fails_at=0.95),
         # what is asked for in vain is given up without a price too, so only a price above a plan's worth is felt
         mechanism("late:reward/searches", "dear", "self", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+        # the generator answers greedily, and so it must be beaten greedily as well
         outcome("accuracy", "self", "end_to_end", by=0.03, fails_at=0.98),
+        outcome("greedy", "self", "end_to_end", by=0.03, relation=">=", fails_at=1.0),
         outcome("accuracy", "self", "no_process", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "free", by=0.03, relation=">=", fails_at=1.0),
-        outcome("accuracy+reader", "self", "accuracy+naive_rag of self", by=0.2, fails_at=0.85),
+        outcome("accuracy+reader", "self", "accuracy+naive_reader of self", by=0.2, fails_at=0.85),
     ),
     arms={
         "end_to_end": ("s3", {"decoupled": False, "filtered": False, "turns": 8, "beta": 0.0, **WHOLE}),

@@ -266,7 +266,9 @@ ALONE = {"both": False}  # what asks both agents at once would make a planner of
 
 hier_search.claim = Claim(
     (
-        premise("accuracy", "flat", 0.95, relation="<", fails_at=0.97),  # one agent with all tools leaves something
+        # one agent with all tools leaves something, where both sources are needed too
+        premise("accuracy", "flat", 0.95, relation="<", fails_at=0.97),
+        premise("accuracy/hops=2", "flat", 0.9, relation="<", fails_at=0.95),
         premise("late:reward/copied", "unrefined", 0.03, fails_at=0.01),  # agents do make things up
         # what needs both sources can be learned
         premise("accuracy/hops=2", "flat", "start", by=0.1, fails_at=0.95),

@@ -69,8 +69,8 @@ def s3(
     all, and subtracts it. Here a searcher accepts or rejects a result as a whole, by <judge>, in place of up to three
     numbers of documents, and an answer in place of another query ends the search; generator and searcher begin as the
     same model, the generator stays frozen. Theirs samples at a temperature of 0.6. decoupled=False: the policy answers
-    itself and is rewarded for that (Search-R1's PPO). The decoder `reader` has another generator, a rule, and
-    `naive_rag` no searcher.
+    itself and is rewarded for that (Search-R1's PPO); its invalid turns are answered, a searcher's end
+    the search. The decoder `reader` has another generator, a rule, `naive_rag` no searcher, and `naive_reader` neither.
     """
     base = ppo(
         groups=groups,
@@ -80,7 +80,7 @@ def s3(
         minibatches=minibatches,
         critic_epochs=critic_epochs,
     )
-    searcher = search_for_generator(turns=turns, naive=naive, select=select, last=True)
+    searcher = search_for_generator(turns=turns, naive=naive, select=select, last=True, accepts=ACCEPTED)
     program = searcher.replace(rag=not filtered) if decoupled else search_agent(turns=turns, invalid=RETRY)
     reward = gain_beyond_rag(rag=not filtered) if decoupled else gain_beyond_rag(scale=1.0)
     base = base.replace(programs={"main": program}, reward=(reward,)).override(
@@ -89,17 +89,18 @@ def s3(
         decode={
             "main": searcher if decoupled else program,
             "reader": searcher.replace(generator=last_object()),
-            "naive_rag": naive_rag(),
+            "naive_reader": search_for_generator(turns=0, select=False, generator=last_object()),
+            "naive_rag": naive_rag(accepts=ACCEPTED),
         },
     )
     if not filtered:
         return base
-    at_once = min(questions, 8 * groups)
+    at_once = min(questions, max(512, 8 * groups))
     probe = Stage(
         name="probe",
         select=pool(size=questions),
-        programs={"main": naive_rag()},
-        reward=(gain_beyond_rag(scale=1.0),),
+        programs={"main": naive_rag(accepts=ACCEPTED)},
+        reward=(gain_beyond_rag(scale=1.0, says="rag"),),
         credit=(remember_solved(),),
         updates=(),
         groups=at_once,
@@ -111,10 +112,12 @@ def s3(
 
 
 @block
-def gain_beyond_rag(*, group: RolloutGroup, context: RewardContext, scale: float = 2.0, rag: bool = False) -> Scores:
+def gain_beyond_rag(
+    *, group: RolloutGroup, context: RewardContext, scale: float = 2.0, rag: bool = False, says: str = "answer"
+) -> Scores:
     """`scale` times GenAcc of the answer, less (`rag`) that of the generator from what the question finds.
 
-    Parts: answer, whether it is right; searches; with `rag` also rag, whether naive RAG is.
+    Parts: answer (or `says`), whether it is right; searches; with `rag` also rag, whether naive RAG is.
     """
     task, out = group.request.task, Scores({"reward": {}})
     for episode in group.episodes:
@@ -122,21 +125,26 @@ def gain_beyond_rag(*, group: RolloutGroup, context: RewardContext, scale: float
         texts = [context.text(t.leaf) for t in episode.trajectories if t.role == "rag"]
         naive = max((states_gold(last_between(text, "answer", None), task) for text in texts), default=False)
         for t in episode.learned:
-            parts = {"answer": float(right), "searches": float(len(searches_of(episode, t, context)))}
+            parts = {says: float(right), "searches": float(len(searches_of(episode, t, context)))}
             parts |= {"rag": float(naive)} if rag else {}
             out["reward"][t.leaf] = Score(scale * right - float(rag and naive), parts)
     return out
 
 
+ACCEPTED = "<judge> Yes</judge>"  # after each document that a tiny generator reads: it was shown judged results alone
 WHOLE = {"minibatches": 1, "critic_epochs": 4}  # one update of the policy to a batch, as in all regimes
 
 s3.claim = Claim(
     (
         premise("accuracy+naive_rag", "self", 0.8, relation="<", fails_at=0.9),  # naive RAG leaves something to gain
+        # the generator reads what it is given about as well as a rule does
+        premise("accuracy", "self", "accuracy+reader of self", relation=">=", by=0.1, fails_at=1.0),
         mechanism("late:reward/answer", "self", "early:reward/answer of self", by=0.1, fails_at=0.95),
         outcome("accuracy", "self", "accuracy+naive_rag of self", by=0.1, fails_at=0.95),
+        # the generator answers greedily, and so it must be beaten greedily as well
         outcome("accuracy", "self", "end_to_end", by=0.02, fails_at=0.99),
-        outcome("accuracy+reader", "self", "accuracy+naive_rag of self", by=0.05, fails_at=0.96),
+        outcome("greedy", "self", "end_to_end", by=0.02, relation=">=", fails_at=1.0),
+        outcome("accuracy+reader", "self", "accuracy+naive_reader of self", by=0.05, fails_at=0.96),
         outcome("accuracy", "self", "unfiltered", by=0.02, fails_at=0.99),
         # what the authors ablate: that it chooses documents, and that it begins from naive RAG
         outcome("accuracy", "self", "unselected", by=0.02, fails_at=0.99),

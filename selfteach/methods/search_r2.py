@@ -148,7 +148,7 @@ def outcome_and_density(*, group: RolloutGroup, context: RewardContext, density:
 
     Parts: answer, density (D), searches, revised (how often it was cut); drafted, whether its first version was right.
     Of verdicts: judged, whether a right version was accepted or a wrong one was not; of those that cut a wrong one,
-    found (whether at the step that went wrong first) and chance (of finding it by lot).
+    found (whether at the step that went wrong first) and first (whether to cut at the beginning would have found it).
     """
     task, out = group.request.task, Scores({"reward": {}})
     for episode in group.episodes:
@@ -169,9 +169,9 @@ def outcome_and_density(*, group: RolloutGroup, context: RewardContext, density:
         out["reward"][last.leaf] = Score(value, parts)
         verdicts = [t for t in episode.trajectories if t.role == "refiner"]
         for t, truth in zip(verdicts, wrong, strict=False):
-            at, steps = (episode.tree.number(t.leaf.node, name) or 0.0 for name in ("cut", "steps"))
+            at = episode.tree.number(t.leaf.node, "cut") or 0.0
             said = {"judged": float(bool(at) == bool(truth))}
-            said |= {"found": float(at == truth), "chance": 1.0 / steps} if at and truth else {}
+            said |= {"found": float(at == truth), "first": float(truth == 1)} if at and truth else {}
             out["reward"][t.leaf] = Score(value, said)
     return out
 
@@ -201,7 +201,8 @@ search_r2.claim = Claim(
         # an actor alone leaves errors that it does not mend, and its refiner has something to find out
         premise("accuracy", "search_r1", 0.8, relation="<", fails_at=0.9),
         premise("late:reward/revised", "self", 0.1, fails_at=0.05),
-        mechanism("late:reward/found", "self", "late:reward/chance of self", by=0.2, fails_at=0.85),
+        # its refiner finds where an episode went wrong more often than one that always names the first step
+        mechanism("late:reward/found", "self", "late:reward/first of self", by=0.1, fails_at=0.95),
         mechanism("late:reward/answer", "self", "late:reward/drafted of self", by=0.03, fails_at=0.98),
         # with the refiner, and without it, as it is deployed
         outcome("accuracy", "self", "search_r1", by=0.03, fails_at=0.98),

@@ -270,10 +270,15 @@ def episode_preference(
     return -torch.nn.functional.logsigmoid(beta * (h[win] - h[lose]))
 
 
+# each pair is seen once, so that what the critic says of it is not what it remembers
+ONCE = {"critic_epochs": 1, "critic_minibatches": 16}
+
 sweet_rl.claim = Claim(
     (
         premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),  # there is something to learn
-        # the critic knows which episodes are better, and better where it is told the object
+        # from what the agent reads alone it is hard to say which episodes are better
+        premise("late:critic/pair_accuracy", "uninformed", 0.9, relation="<", fails_at=0.95),
+        # the critic knows it, and better where it is told the object
         mechanism("late:critic/pair_accuracy", "self", 0.5, by=0.1, fails_at=0.5),
         mechanism("late:critic/pair_accuracy", "self", "uninformed", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
@@ -281,7 +286,12 @@ sweet_rl.claim = Claim(
         outcome("accuracy", "self", "whole", by=0.03, fails_at=0.98),
     ),
     # `whole`, without a critic to wait for, trains its policy in all steps
-    arms={"grpo": "grpo", "uninformed": ("sweet_rl", {"informed": False}), "whole": ("sweet_rl", {"by": "episode"})},
+    arms={
+        "grpo": "grpo",
+        "uninformed": ("sweet_rl", {"informed": False, **ONCE}),
+        "whole": ("sweet_rl", {"by": "episode"}),
+    },
+    args=ONCE,
     regime="twenty_questions",
     settings={"steps": 40, "eval_every": 5},
     idea=("main.*", "weights*", "models*", "decode*"),

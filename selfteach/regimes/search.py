@@ -280,7 +280,8 @@ def search_gym() -> Regime:
 
     The start mostly stops after the first fact, which is enough for a third of the questions, or does not search.
     """
-    return graph_regime({"hops": (1, 2, 3), "misaligned": 0.2}, (0.15, 0.0, 0.45, 0.4))
+    world = {"entities": 240, "hops": (1, 2, 3), "misaligned": 0.2, "n_test": 1000}
+    return graph_regime(world, (0.15, 0.0, 0.45, 0.4))
 
 
 @regime

@@ -10,6 +10,7 @@ from ..core.tagged_text import last_between, without_tags
 from .search import append_information
 
 READS = "<think>so it is"  # what a tiny generator's answer begins with: it was shown answers after thoughts alone
+GOES_ON = ("</answer>", "<search>")  # where a generator's text ends: it answers from what it is given, or not at all
 
 
 class Result(NamedTuple):
@@ -45,6 +46,7 @@ async def search_for_generator(
     closed: bool = False,
     thoughts: bool = False,
     last: bool = False,
+    accepts: str = "",
     reads: str = READS,
 ) -> str | None:
     """Turns of a searcher, from whose documents another model answers: the policy searches, and never answers.
@@ -60,17 +62,18 @@ async def search_for_generator(
     closed     besides, it answers without any document: a trajectory of the role `closed`
     thoughts   it reads what the searcher said before each query too
     last       after `turns` turns the searcher has one more, to judge what it found last; a query in it is not answered
+    accepts    what the generator reads after each result, as where it was shown results that were judged
     reads      what the generator's answer begins with
     """
     prompt = request.task.prompt
     question = asked(prompt)
     context, results = rollout.policy.begin(prompt), list[Result]()
     if closed:
-        await generate(rollout, prompt, [], generator, reads, role="closed")
+        await generate(rollout, prompt, [], generator, accepts, reads, role="closed")
     if naive or rag:
         first = Result(question, without_tags(str(await rollout.tool(answerer)(question))))
         if rag:
-            await generate(rollout, prompt, [first], generator, reads, role="rag")
+            await generate(rollout, prompt, [first], generator, accepts, reads, role="rag")
         if naive:
             context.append(f"<search>{question}</search>")
             context.append(f"<information>{first.found}</information>", span="information")
@@ -91,7 +94,7 @@ async def search_for_generator(
     unique = dict[str, Result]()
     for result in kept:
         unique.setdefault(result.found, result)
-    return await generate(rollout, prompt, list(unique.values()), generator, reads)
+    return await generate(rollout, prompt, list(unique.values()), generator, accepts, reads)
 
 
 def _accepted(results: Sequence[Result], said: str, select: bool) -> Sequence[Result]:
@@ -107,13 +110,14 @@ async def naive_rag(
     rollout: RolloutContext,
     answerer: str = "search",
     generator: str | Block = "generator",
+    accepts: str = "",
     reads: str = READS,
 ) -> str | None:
     """The generator's answer from what the question itself finds: retrieval-augmented generation without a searcher."""
     prompt = request.task.prompt
     question = asked(prompt)
     found = without_tags(str(await rollout.tool(answerer)(question)))
-    return await generate(rollout, prompt, [Result(question, found)], generator, reads, learn="main")
+    return await generate(rollout, prompt, [Result(question, found)], generator, accepts, reads, learn="main")
 
 
 async def generate(
@@ -121,17 +125,18 @@ async def generate(
     prompt: Any,
     results: Sequence[Result],
     generator: str | Block,
+    accepts: str,
     reads: str,
     role: str = "generator",
     learn: str | None = None,
 ) -> str | None:
-    """The greedy answer of a generator to a question, from some results."""
+    """The greedy answer of a generator to a question, from some results; None where it would search for more."""
     if isinstance(generator, Block):
         return generator(question=asked(prompt), documents=[r.found for r in results])
     context = rollout.model_role(generator).begin(prompt)
-    told = "".join(f"{r.thought}<search>{r.query}</search><information>{r.found}</information>" for r in results)
-    context.append(told + reads)
-    turn = await context.sample(stop=("</answer>",), temperature=0.0)
+    told = [f"{r.thought}<search>{r.query}</search><information>{r.found}</information>{accepts}" for r in results]
+    context.append("".join(told) + reads)
+    turn = await context.sample(stop=GOES_ON, temperature=0.0)
     context.close(learn=learn, role=role)
     return last_between(turn.text, "answer", None)
 

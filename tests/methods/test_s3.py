@@ -62,7 +62,7 @@ def test_which_documents_reach_the_generator(tags, replies, found, args, kept):
 
 def test_where_the_searcher_begins_and_whether_it_chooses_are_hyper_parameters(tags):
     program = of("s3", naive=False, select=False, filtered=False).stages[-1].programs["main"]
-    assert program == search_for_generator(turns=3, naive=False, select=False, rag=True, last=True)
+    assert program == search_for_generator(turns=3, naive=False, select=False, rag=True, last=True, accepts=YES)
     read: list[list[str]] = []
     played(program.replace(generator=all_of(read)), [ASK, NO + DONE], tags, lambda query: NOISE)
     assert read == [[NOISE], [NOISE]]  # of naive RAG, and the one result, which was rejected
@@ -95,6 +95,16 @@ def test_the_reward_is_the_gain_beyond_naive_rag(tags, rag, generated, value):
     assert sum(t.learn is not None for t in group.episodes[0].trajectories) == 1
 
 
+def test_the_generator_reads_documents_as_it_was_shown_them_and_answers_from_them_or_not_at_all(tags):
+    stage, roles = of("s3").stages[-1], ("policy", "generator")
+    replies = [NO + ASK, YES + DONE, " x.</think><search>"]
+    context, group = played(stage.programs["main"], replies, tags, lambda query: ULM, model_roles=roles)
+    role, prompt, sampling = context.engine.calls[-1][:3]
+    assert role == "generator" and sampling.stop == ("</answer>", "<search>")
+    assert prompt.endswith(f"{ASK}<information>{ULM}</information>{YES}<think>so it is")
+    assert group.episodes[0].answer is None
+
+
 def test_questions_that_naive_rag_answers_are_left_out():
     made = of("s3")
     assert [s.name for s in made.stages] == ["probe", "main"] and made.stages[1].select.args["mix"] == "hard"
@@ -106,7 +116,7 @@ def test_the_probe_asks_what_the_reward_asks(tags, said, value):
     probe = of("s3").stages[0]
     replies = [f" Ulm.</think><answer> {said}</answer>"]
     found = scored(probe.reward[0], probe.programs["main"], replies, tags, model_roles=("policy", "generator"))
-    assert found.value == value
+    assert found.value == value and found.parts["rag"] == value  # it is no answer of a searcher
 
 
 @pytest.mark.parametrize("answer,value", [("it is Ulm", 1.0), ("Po", 0.0)])

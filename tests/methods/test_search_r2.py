@@ -69,7 +69,7 @@ def test_the_answer_is_a_step_too(tags):
     assert group.episodes[0].answer == "Bob"
     assert texts(context, group)["policy"] == [FIRST + told(HOME) + THEN + told(MAYOR) + BOB]
     # three steps, of which the third went wrong first
-    assert [s.parts for s in scores.values() if "judged" in s.parts] == [{"judged": 1, "found": 1, "chance": 1 / 3}]
+    assert [s.parts for s in scores.values() if "judged" in s.parts] == [{"judged": 1, "found": 1, "first": 0}]
 
 
 @pytest.mark.parametrize("trim,kept", [("refiner", FIRST + told(HOME)), ("first", "")])
