@@ -376,7 +376,9 @@ qwen_math.claim = Claim(
     (
         premise("accuracy", "rule", "start", by=0.2, fails_at=0.85),
         mechanism("late:rm/reward_accuracy", "self", 0.7, fails_at=0.6),  # R tells right from wrong
-        mechanism("accuracy+rm_best", "self", "accuracy of self", relation=">=", by=0.01, fails_at=1.0),
+        outcome(
+            "accuracy+rm_best", "self", "accuracy of self", relation=">=", by=0.01, fails_at=1.0
+        ),  # and so after RL
         outcome("auc", "self", "rule", by=0.01, fails_at=0.995),
         outcome("accuracy", "self", "model", by=0.02, fails_at=0.985),  # a reward model alone is hacked
     ),
@@ -389,5 +391,7 @@ qwen_math.claim = Claim(
     # two rounds of 20 steps, one of trying, 60 of RL; RM@8 is of eight samples
     settings={"steps": 101, "eval_every": 10, "final_eval_decoder_samples": 1},
     idea=("main.credit*",),
+    corrected="that the best of eight by R is right at least as often as one sample, once the policy has learned from "
+    "R, was asked among the mechanisms, of which it is no part but a use: mechanism not shown, on the same seeds",
     because="among right answers the reward model knows better ones, and the rule keeps it from being hacked",
 )
