@@ -212,5 +212,10 @@ temporal_self_rewarding.claim = Claim(
     settings={"lr": 2e-5},  # at 1e-4 DPO alone unlearns to translate, in every arm
     regime="judged_by_itself",
     idea=("past.*", "future.*", "weights.*", "models.*", "repeat"),
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 the policy was evaluated by the program of its training, the better of several answers by "
+        "its own verdict, and not by its answer: not tested here"
+    ),
     because="answers of the first model stay worse than those of the present one, so that pairs go on to teach",
 )
