@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from ..core.blocks import block
 from ..core.errors import BadValue
@@ -13,6 +14,7 @@ from ..retrieval.bm25 import LONGEST, load_or_build, rank
 from ..retrieval.corpus_files import valid_text
 
 NO_RESULT = "nothing found."
+REMEMBERED = 1 << 14  # queries whose results are kept: the episodes of a group mostly ask the same
 
 
 @block
@@ -45,15 +47,18 @@ def search(
     documents = source.corpus()
     searcher = load_or_build(documents).searcher()
 
+    @lru_cache(REMEMBERED)
     def results(query: str) -> str:
-        query = valid_text(str(query)[:LONGEST])
         wanted = 1 + int(generator("search results", query).integers(top)) if some else top
         numbers = rank(searcher, query, wanted, title, len(documents))
         if noise:
             numbers = [_with_noise(n, query, place, noise, len(documents)) for place, n in enumerate(numbers)]
         return " ".join(one_line(documents[n].text, chars) for n in numbers) or NO_RESULT
 
-    return results
+    def answer(query: str) -> str:
+        return results(valid_text(str(query)[:LONGEST]))
+
+    return answer
 
 
 def _with_noise(number: int, query: str, rank: int, noise: float, count: int) -> int:
