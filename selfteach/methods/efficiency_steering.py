@@ -206,12 +206,7 @@ efficiency_steering.claim = Claim(
         outcome("length+shorter", "self", "length+random of self", by=0.2, relation="<", scale="ratio", fails_at=1.0),
         outcome("accuracy+shorter", "self", "accuracy of self", by=0.01, relation=">=", fails_at=1.0),
     ),
-    regime="verbose",
-    first_seed=300,
-    corrected=(
-        "in `overlong`, on seeds 200 to 223, the opposite direction had no room: three answers in four are the longest "
-        "way there from the start, and were 2.9 % [1.4, 4.4] longer by it: mechanism not shown"
-    ),
+    regime="overlong",
     settings={"steps": 1},  # nothing is learned: the direction of the start, and the start
     because="how long a right answer becomes lies along one direction of the hidden states",
 )
