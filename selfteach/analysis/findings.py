@@ -57,6 +57,21 @@ FINDINGS = (
         ),
     ),
     Finding(
+        "What a search is paid says how often one searches.",
+        "An agent that is paid the sum of marks for its turns searches more often than by outcomes alone ({a} searches"
+        " an answer). PPR, in which a mark counts by what came of the answer, searches less than that ({b}) and is not"
+        " above outcomes ({c} points). StepSearch, which charges for what was found before, repeats less ({d}), needs"
+        " fewer calls ({e}) and is somewhat more often right ({f}).",
+        (
+            Figure("ppr", "late:reward/searches", "sum", "late:reward/searches of outcome"),
+            Figure("ppr", "late:reward/searches", "self", "sum"),
+            Figure("ppr", "accuracy", "self", "outcome", FAILS),
+            Figure("step_search", "late:reward/repeated", "self", "outcome"),
+            Figure("step_search", "calls", "self", "outcome"),
+            Figure("step_search", "accuracy", "self", "outcome"),
+        ),
+    ),
+    Finding(
         "Where most votes are right, labels are not needed.",
         "TTRL, rewarded by its own majority, ends above the vote that it began with ({a} points) and level with the"
         " same run on labels ({b}); RLSC, which only follows its own probability, gains {c}.",
@@ -116,14 +131,16 @@ FINDINGS = (
     Finding(
         "An agent that minds what it knows searches half as often, and is wrong more often.",
         "In `half_known`, where memory holds a half of what is asked and an engine all of it, a reward for being right"
-        " alone teaches to look up nearly everything. R1-Searcher++ ({a} calls) and IKEA ({b}) leave to memory what it"
-        " holds, and pay for it in right answers, which a small memory gives less surely than an engine ({c} and {d}"
-        " points).",
+        " alone teaches to look up nearly everything. R1-Searcher++ ({a} calls), IKEA ({b}) and AdaSearch ({c}) leave"
+        " to memory what it holds, and pay for it in right answers, which a small memory gives less surely than an"
+        " engine ({d}, {e} and {f} points).",
         (
             Figure("r1_searcher_pp", "calls", "self", "plain"),
             Figure("ikea", "calls", "self", "plain"),
+            Figure("adasearch", "calls", "self", "search_r1"),
             Figure("r1_searcher_pp", "accuracy", "self", "plain", FAILS),
             Figure("ikea", "accuracy", "self", "plain", FAILS),
+            Figure("adasearch", "accuracy", "self", "search_r1", FAILS),
         ),
     ),
     Finding(
