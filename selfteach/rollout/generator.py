@@ -10,7 +10,7 @@ from ..core.tagged_text import last_between, without_tags
 from .search import append_information
 
 READS = "<think>so it is"  # what a tiny generator's answer begins with: it was shown answers after thoughts alone
-GOES_ON = ("</answer>", "<search>")  # where a generator's text ends: it answers from what it is given, or not at all
+ENDS = ("</answer>", "<search>")  # where a generator's text ends: it answers from what it is given, or not at all
 
 
 class Result(NamedTuple):
@@ -136,7 +136,7 @@ async def generate(
     context = rollout.model_role(generator).begin(prompt)
     told = [f"{r.thought}<search>{r.query}</search><information>{r.found}</information>{accepts}" for r in results]
     context.append("".join(told) + reads)
-    turn = await context.sample(stop=GOES_ON, temperature=0.0)
+    turn = await context.sample(stop=ENDS, temperature=0.0)
     context.close(learn=learn, role=role)
     return last_between(turn.text, "answer", None)
 
