@@ -56,7 +56,7 @@ from ..objective import preference
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
 from ..objective.schedules import after
-from ..objective.segments import seq_mean, seq_sum
+from ..objective.segments import turn_sums
 from ..reward.answer import exact_match
 from ..rollout.branching import Branching
 from ..rollout.single import single
@@ -226,11 +226,6 @@ def preferred_turns(*, groups: Sequence[RolloutGroup]) -> list[Example]:
     return out
 
 
-def turn_sums(ratio: torch.Tensor, step: torch.Tensor, seq_of_step: torch.Tensor, n: int) -> torch.Tensor:
-    """f[S]: the sum over a sequence's turns of their tokens' mean. ratio f[N]; step i64[N]; seq_of_step i64[K]."""
-    return seq_sum(seq_mean(ratio, step, len(seq_of_step)), seq_of_step, n)
-
-
 def has_right(
     critic_logp_informed: Any, ref_logp_informed: Any, step: Any, seq: Any, group: Any, win: Any, lose: Any
 ) -> Any:
@@ -270,26 +265,22 @@ def episode_preference(
     return -torch.nn.functional.logsigmoid(beta * (h[win] - h[lose]))
 
 
-# each pair is seen once, so that what the critic says of it is not what it remembers
-ONCE = {"critic_epochs": 1, "critic_minibatches": 16}
+ONCE = {"critic_epochs": 1, "critic_minibatches": 16}  # so that what the critic says of a pair is not what it remembers
 
 sweet_rl.claim = Claim(
     (
         premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),  # there is something to learn
-        # from what the agent reads alone it is hard to say which episodes are better
-        premise("late:critic/pair_accuracy", "uninformed", 0.9, relation="<", fails_at=0.95),
-        # the critic knows it, and better where it is told the object
-        mechanism("late:critic/pair_accuracy", "self", 0.5, by=0.1, fails_at=0.5),
+        premise("late:critic/pair_accuracy", "uninformed", 0.9, relation="<", fails_at=0.95),  # untold, it is hard
+        mechanism("late:critic/pair_accuracy", "self", 0.5, by=0.1, fails_at=0.5),  # told, it is known, and better
         mechanism("late:critic/pair_accuracy", "self", "uninformed", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
         outcome("accuracy", "self", "uninformed", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "whole", by=0.03, fails_at=0.98),
     ),
-    # `whole`, without a critic to wait for, trains its policy in all steps
     arms={
         "grpo": "grpo",
         "uninformed": ("sweet_rl", {"informed": False, **ONCE}),
-        "whole": ("sweet_rl", {"by": "episode"}),
+        "whole": ("sweet_rl", {"by": "episode"}),  # without a critic to wait for, it trains its policy in all steps
     },
     args=ONCE,
     regime="twenty_questions",

@@ -49,3 +49,12 @@ def seq_last(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.
         0, seq, rows, "amax"
     )
     return x[last]
+
+
+def turn_sums(values: torch.Tensor, step: torch.Tensor, seq_of_step: torch.Tensor, n: int) -> torch.Tensor:
+    """f[S]: the sum over a sequence's turns of their tokens' mean. values f[N]; step i64[N]; seq_of_step i64[K].
+
+    >>> turn_sums(torch.tensor([1.0, 3.0, 1.0]), torch.tensor([0, 0, 1]), torch.tensor([0, 0]), 1)  # 2 and 1
+    tensor([3.])
+    """
+    return seq_sum(seq_mean(values, step, len(seq_of_step)), seq_of_step, n)
