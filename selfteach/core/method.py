@@ -200,13 +200,21 @@ class Method:
         return self.stages[-1]
 
     def eval_program(self, stage: Stage) -> Block:
-        """The program that a policy is evaluated by: the decode program `main`, else the stage's own.
+        """The program that a policy is evaluated by: its own decoder (`own_decoder`), else the stage's program.
 
-        Of a data stage, whose own reads what is given, that of the last stage that samples; where none does, the first
-        decode program.
+        Of a data stage, whose program reads what is given, that of the last stage that samples.
         """
-        sampling = stage if not stage.data else next((s for s in reversed(self.stages) if not s.data), None)
-        return self.decode.get("main") or (sampling.programs["main"] if sampling else next(iter(self.decode.values())))
+        if (own := self.own_decoder()) is not None:
+            return self.decode[own]
+        return (stage if not stage.data else next(s for s in reversed(self.stages) if not s.data)).programs["main"]
+
+    def own_decoder(self) -> str | None:
+        """The name of the decoder that a policy is evaluated by, whatever it is trained with: `main`, or the first of a
+        method that never samples. None: it is evaluated by the program of its training.
+        """
+        if "main" in self.decode:
+            return "main"
+        return None if any(not stage.data for stage in self.stages) else next(iter(self.decode), None)
 
     def replace(self, stage: int = -1, **change: Any) -> Method:
         """The method with some slots of one stage changed. Raises UnknownName for what a stage does not have."""

@@ -125,12 +125,10 @@ def arm_config(
 def with_decoders(run_config: RunConfig, names: Collection[str]) -> RunConfig:
     """A configuration with these of its method's decoders alone: to evaluate with each takes as long as without any.
 
-    What the policy itself is evaluated by (`Method.eval_program`) is kept, whether it is named or not.
+    What the policy itself is evaluated by (`Method.own_decoder`) is kept, whether it is named or not.
     """
     method = run_config.method
-    samples = any(not stage.data for stage in method.stages)
-    own = "main" if samples or "main" in method.decode else next(iter(method.decode), "main")
-    kept = {name: program for name, program in method.decode.items() if name in names or name == own}
+    kept = {name: program for name, program in method.decode.items() if name in {*names, method.own_decoder()}}
     return replace(run_config, method=replace(method, decode=kept))
 
 

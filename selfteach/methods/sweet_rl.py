@@ -270,9 +270,9 @@ ONCE = {"critic_epochs": 1, "critic_minibatches": 16}  # so that what the critic
 sweet_rl.claim = Claim(
     (
         premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),  # there is something to learn
-        premise("late:critic/pair_accuracy", "uninformed", 0.9, relation="<", fails_at=0.95),  # untold, it is hard
-        mechanism("late:critic/pair_accuracy", "self", 0.5, by=0.1, fails_at=0.5),  # told, it is known, and better
-        mechanism("late:critic/pair_accuracy", "self", "uninformed", by=0.02, fails_at=0.99),
+        premise("late:critic/pair_accuracy", "uninformed", 0.9, relation="<", fails_at=0.95),  # hard without the object
+        mechanism("late:critic/pair_accuracy", "self", 0.5, by=0.1, fails_at=0.5),  # the critic orders episodes
+        mechanism("late:critic/pair_accuracy", "self", "uninformed", by=0.02, fails_at=0.99),  # better with it
         outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
         outcome("accuracy", "self", "uninformed", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "whole", by=0.03, fails_at=0.98),

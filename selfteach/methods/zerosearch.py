@@ -261,13 +261,13 @@ def _another(useful: str, query: str, related: list[str], every: list[str], draw
     return useful
 
 
-GOLD = f"mean:rollout/{SEARCH}"
+COUNTED = "mean:rollout/search/"
 
 zerosearch.claim = Claim(
     (
         premise("accuracy", "engine", "start", by=0.2, fails_at=0.85),  # there is something to learn with the engine
         # one word of its prompt says what the simulator writes; here each is drawn half of the time
-        mechanism(f"{GOLD}useful_gold_mean", "fixed", f"{GOLD}noisy_gold_mean of fixed", by=0.2, fails_at=5.0),
+        mechanism(f"{COUNTED}useful_gold_mean", "fixed", f"{COUNTED}noisy_gold_mean of fixed", by=0.2, fails_at=5.0),
         # what is learned from what it writes, by a policy that never saw an engine, is of use with one
         mechanism("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "engine", by=0.03, relation=">=", fails_at=1.0),
