@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
+from .errors import BadValue
 from .task import Task
 
 MINUS = "\N{MINUS SIGN}"
@@ -17,10 +18,23 @@ NUMERAL = re.compile(r"(?<!\w)-(?=[^\w\s]*\d)|(?<=\d)\.(?=\d)")
 
 
 def gold_answers(task: Task) -> list[str]:
-    """The accepted answers of a task, as texts."""
+    """The accepted answers of a task, as texts; none where it has no answer.
+
+    >>> gold_answers(Task("t", "", ("Ulm", 7))), gold_answers(Task("t", "", "Ulm")), gold_answers(Task("t", ""))
+    (['Ulm', '7'], ['Ulm'], [])
+    """
+    if task.answer is None:
+        return []
     if isinstance(task.answer, str) or not isinstance(task.answer, Iterable):
         return [str(task.answer)]
     return [str(a) for a in task.answer]
+
+
+def reference_answer(task: Task) -> str:
+    """The first accepted answer of a task. Raises BadValue where it has none."""
+    if not (accepted := gold_answers(task)):
+        raise BadValue(f"task {task.id} has no reference answer; take a task that has")
+    return accepted[0]
 
 
 def normalise(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ..core import Task
+from ..core.answers import gold_answers
 
 
 def guidance(task: Task, max_steps: int | None = None) -> str:
@@ -16,7 +17,7 @@ def guidance(task: Task, max_steps: int | None = None) -> str:
     Args: max_steps: at most so many steps.
     """
     steps = [re.sub(r"<[^<>]*>", "", s).strip() for s in task.tags.get("steps", ())[:-2]]
-    golds = [str(task.answer)] if isinstance(task.answer, str | int | float) else [str(a) for a in task.answer or ()]
+    golds = gold_answers(task)
     shown: list[str] = []
     for step in steps[:max_steps]:
         if any(re.search(rf"(?<!\w){re.escape(gold.strip())}(?!\w)", step) for gold in golds):

@@ -102,7 +102,7 @@ def demonstrated_answers(
 
 def _reference(task: Task) -> str:
     """The first gold answer of a task; "" where it has none."""
-    return "" if task.answer is None else next(iter(gold_answers(task)), "")
+    return next(iter(gold_answers(task)), "")
 
 
 def in_the_words_of(answer: str, gold: str, reference: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.answers import canonical, f1, majority
+from ..core.answers import canonical, f1, gold_answers, majority
 from ..core.blocks import Block
 from ..core.errors import ScoringFailed
 from ..core.scoring import score
@@ -250,8 +250,7 @@ def _searched(episode: Episode, task: Task, context: StepContext) -> dict[str, f
 
 def _overlap(answer: Any, task: Task) -> float:
     """The F1 of an answer's words against the gold answer that fits best."""
-    golds = task.answer if isinstance(task.answer, tuple | list) else (task.answer,)
-    return max((f1("" if answer is None else str(answer), str(gold)) for gold in golds), default=0.0)
+    return max((f1("" if answer is None else str(answer), gold) for gold in gold_answers(task)), default=0.0)
 
 
 def _majority_is_right(known: Sequence[tuple[Any, Verdict]]) -> bool:

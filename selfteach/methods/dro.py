@@ -32,7 +32,7 @@ from ..core import (
     premise,
     provides,
 )
-from ..core.answers import gold_answers
+from ..core.answers import reference_answer
 from ..core.scoring import score
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -123,7 +123,7 @@ async def reasoning_reflection(
     sigma = found.std(0)
     w = reflection_weights(sigma) if weights == "spread" else np.full(len(sigma), 1.0 / len(sigma))
     r3 = (found - reference.bare if masked else found) @ w
-    wanted = len(context.tokenizer.encode(form.format(gold_answers(group.request.task)[0])))
+    wanted = len(context.tokenizer.encode(form.format(reference_answer(group.request.task))))
     truth = {} if metric_judge is None else (await score(metric_judge, [group], context, deadline)).get("reward", {})
     right = [truth[t.leaf].value if t.leaf in truth else None for _, t, _ in reference.after]
     ranks = {"auc": verdict_auc(r3.tolist(), right), "auc_uniform": verdict_auc(found.mean(1).tolist(), right)}

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import (
-    BadValue,
     Block,
     Claim,
     Column,
@@ -35,7 +34,7 @@ from ..core import (
     premise,
     stateful,
 )
-from ..core.answers import gold_answers
+from ..core.answers import reference_answer
 from ..core.scoring import score
 from ..core.tagged_text import pieces_before
 from ..credit import segments as seg
@@ -131,9 +130,7 @@ async def reference_probability(
     without a reference answer.
     """
     tokenizer, learned = context.tokenizer, group.learned
-    if not (accepted := gold_answers(group.request.task)):
-        raise BadValue(f"task {group.request.task.id} has no reference answer; take a task that has")
-    wanted = tokenizer.encode(form.format(accepted[0]))
+    wanted = tokenizer.encode(form.format(reference_answer(group.request.task)))
     base = dict[str, float]()
     if reference and learned:
         path = context.path(learned[0][1].leaf)

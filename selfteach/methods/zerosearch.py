@@ -36,7 +36,7 @@ from ..core import (
     random_keys,
     stateful,
 )
-from ..core.answers import gold_answers
+from ..core.answers import reference_answer
 from ..core.tagged_text import last_between
 from ..core.tool_calls import SEARCH
 from ..credit.composers import per_trajectory
@@ -134,7 +134,7 @@ async def simulated(
 def simulator_prompt(kind: str, task: Task, query: str) -> str:
     """What the simulator is asked: what kind of document, the question, its answer, and the query."""
     question = task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
-    return f"{kind}: {question.strip()} {gold_answers(task)[0]}\n{query}\n{kind}:"
+    return f"{kind}: {question.strip()} {reference_answer(task)}\n{query}\n{kind}:"
 
 
 def noise_at(step: int, start: float, end: float, steps: int, base: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import BadValue, Episode, RewardContext, RolloutGroup, Trajectory
-from ..core.answers import gold_answers
+from ..core.answers import reference_answer
 from ..core.tagged_text import pieces_before
 
 
@@ -35,9 +35,8 @@ async def reference_logps(
     reasoning the text `bare` is in its place. Raises BadValue for a task without an accepted answer.
     """
     tokenizer = reward_context.tokenizer
-    if not (accepted := gold_answers(group.request.task)):
-        raise BadValue(f"task {group.request.task.id} has no reference answer; take a task that has")
-    reference, tag = tokenizer.encode(form.format(accepted[0])), tokenizer.encode(opening)
+    reference = tokenizer.encode(form.format(reference_answer(group.request.task)))
+    tag = tokenizer.encode(opening)
     learned = group.learned
     if not learned:
         return ReferenceLogps(np.zeros(len(reference)), [])

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from ..core import BadValue, Block, Episode, Ref, RewardContext, RolloutGroup, Score, Scores, block
-from ..core.answers import for_verifier, gold_answers
+from ..core.answers import for_verifier, reference_answer
 from .answer_verdicts import judge_groups
 from .likelihood import token_logps
 
@@ -76,7 +76,7 @@ async def probability_right(
     """The probability of the verdict 1 of a model that has read reference answer and answer, as `read_judgement`."""
     task = group.request.task
     tokenizer = context.tokenizer
-    read = for_verifier(gold_answers(task)[0], str(episode.answer))
+    read = for_verifier(reference_answer(task), str(episode.answer))
     path = context.path(episode.trajectories[0].leaf)
     ids = np.concatenate([path.ids[: path.prompt], tokenizer.encode(read)]) if question else tokenizer.render(read)
     return math.exp(float((await token_logps(context, episode, model_role, ids, tokenizer.encode("1"))).sum()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core import BadValue, Block, RolloutContext, RolloutRequest, block
-from ..core.answers import for_verifier, gold_answers
+from ..core.answers import for_verifier, reference_answer
 from ..core.scoring import accepts
 
 YES, NO = "1", "0"  # the verdicts
@@ -32,7 +32,7 @@ async def read_judgement(
     right = accepts(judge, answer, task)
     flipped = bool(rollout.random("teacher").random() < noise)
     verdict = YES if right != flipped else NO
-    read = for_verifier(gold_answers(task)[0], answer)
+    read = for_verifier(reference_answer(task), answer)
     context = rollout.model_role(model_role).begin(task.prompt if question else read)
     if question:
         context.append(read)
