@@ -127,8 +127,9 @@ async def cross_vote(
 
 co_reward.claim = Claim(
     (
-        # on one of the wordings most votes are wrong, and voting on itself makes it worse
-        premise("early:reward/label", "own", 0.7, relation="<", fails_at=0.8),
+        # on one of the wordings most votes are wrong, so that of both less than three in four are right, and voting on
+        # itself makes it worse
+        premise("early:reward/label", "own", 0.75, relation="<", fails_at=0.8),
         premise("accuracy", "own", "start", relation="<", by=0.05, fails_at=0.04),
         mechanism("late:reward/label", "self", "own", by=0.1, fails_at=1.0),
         outcome("accuracy", "self", "own", by=0.05, fails_at=0.96),
@@ -138,10 +139,11 @@ co_reward.claim = Claim(
     args={"labels": "cross"},
     arms={"own": ("co_reward", {"labels": "own"}), "gold": ("co_reward", {"labels": "gold"})},
     regime="reworded",
-    first_seed=300,
+    first_seed=400,
     corrected=(
         "on seeds 200 to 211 answers with equal votes gave no label, where the released code takes the earliest: "
-        "mechanism not shown"
+        "mechanism not shown; on seeds 300 to 307 the start was hardly above what the error gives, and made that error "
+        "in the other wording too: not tested here"
     ),
     idea=("main.reward*",),
     because=(

@@ -437,9 +437,11 @@ cooper.claim = Claim(
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "rule_only", by=0.02, fails_at=0.99),
     ),
-    args={"update": True, "rm_lr": 3e-3},
+    args={"update": True, "rm_lr": 1e-3},
     arms={"static": ("cooper", {"update": False}), "rule_only": "rule_only"},
     regime="unforeseen",
+    first_seed=300,
+    corrected="on seeds 200 to 207 the frozen reward model was seldom hacked, for it knew too much: not tested here",
     idea=("grade", "main.select", "main.program", "main.reward", "main.credit", "main.update", "models", "weights"),
     because=(
         "a frozen reward model is exploited; one that continues to learn from answers that a precise rule certifies "

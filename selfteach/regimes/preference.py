@@ -18,7 +18,7 @@ def preference() -> Regime:
     """
     return Regime(
         task="digit_sum",
-        task_options=ways(slowly=0.2, quickly=0.1, guess=0.1, looping=0.6),
+        task_options=ways(slowly=0.15, quickly=0.1, guess=0.1, looping=0.65),
         model="tiny-s",
         settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
         args=BATCH,
@@ -45,19 +45,19 @@ def marked() -> Regime:
 
 @regime
 def unforeseen() -> Regime:
-    """A learned judge of answers whose labels lacked one kind of wrong answer, which the policy gives every third time.
+    """A learned judge of few labelled answers, which lacked one kind of wrong ones that the policy often gives.
 
-    That kind, to leave out the last digit, looks as careful as what is right. Frozen, the judge pays both, and which of
-    them grows is for length and luck to decide.
+    That kind, to leave out the last digit, looks as careful as what is right. The judge has only begun to compare an
+    answer with the reference: frozen, it is led to pay what is wrong, by that way or by another that it did not see.
     """
     return Regime(
         task="digit_sum",
-        task_options=ways(slowly=0.2, skipping=0.3, guess=0.5),
+        task_options=ways(slowly=0.2, skipping=0.4, guess=0.4),
         model="tiny-s",
-        settings={**WARM, **RUN, "steps": 60},
+        settings={**WARM, **RUN, "lr": 1.5e-4, "steps": 80, "eval_every": 8},
         args={
             **BATCH,
-            "rm_warmup_steps": 120,
+            "rm_warmup_steps": 40,
             "unlabelled": ("skipping",),
             "rule": "worked",
             "beta": 0.0,

@@ -46,19 +46,20 @@ def unlabelled_wrong() -> Regime:
 
 @regime
 def reworded() -> Regime:
-    """Questions in two wordings; one is misread, so that two answers in three make one error, and its votes are wrong.
+    """Questions in two wordings; one is misread, so that half of its answers make one error, and its votes are wrong.
 
-    That error is to leave out the last digit. In the other wording nobody makes it, and votes are mostly right.
+    That error is to leave out the last digit. In the other wording nobody makes it, and votes are mostly right: the
+    start has practised the wordings for long enough to tell them apart.
     """
     return Regime(
         task="digit_sum",
         task_options={
-            **ways(slowly=0.15, skipping=0.65, quickly=0.1, guess=0.1),
+            **ways(slowly=0.25, skipping=0.55, quickly=0.1, guess=0.1),
             "reworded": 0.5,
             "misread": True,
         },
         model="tiny-s",
-        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        settings={**WARM, "warm_steps": 400, **RUN, "lr": 1e-4, "steps": 60},
         args={**BATCH, "labels": "own", "lr": None},
         baseline="co_reward",
         ways=beginnings("slowly", "skipping", "quickly", "guess"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,19 +107,49 @@ def taste(
     rng_key   of the random draw: the same question at the same key has the same verdict
     circular  False: wrong answers are all alike, 1/2, so that one number for each answer says all there is to say
     """
-    hits = [(exact_match(answer=a, task=task).value or 0.0) >= 1.0 for a in (first, second)]
-    ways = [way_of(t) for t in (first_text, second_text)]
-    given = ["</answer>" in t for t in (first_text, second_text)]
-    if given[0] != given[1]:
-        p = strong if given[0] else 1 - strong
-    elif hits[0] != hits[1]:
-        p = right if hits[0] else 1 - right
-    elif hits[0] or ways[0] == ways[1] or not set(ways) <= set(CIRCLE):
-        p = 0.5
-    else:
-        above = (CIRCLE.index(ways[0]) - CIRCLE.index(ways[1])) % 3 == 1
-        p = (strong if above else 1 - strong) if circular else 0.5
-    return uniform_at(key("judge", *rng_key), 0) < p
+    one, other = standing(first, first_text, task), standing(second, second_text, task)
+    return uniform_at(key("judge", *rng_key), 0) < preferred(one, other, right, strong, circular)
+
+
+@block
+def rivals(*, answer: Any, text: str, task: Task, right: float = 0.6, strong: float = 0.97) -> Score:
+    """The chances by which `taste` prefers rivals to an answer, one part each; the value is their maximum.
+
+    The rivals are a right answer and a wrong one of each way of the circle: nothing else is preferred to more.
+    """
+    own = standing(answer, text, task)
+    against = {"right": Standing(True, "", True), **{w: Standing(False, w, True) for w in CIRCLE}}
+    parts = {name: preferred(rival, own, right, strong, True) for name, rival in against.items()}
+    return Score(max(parts.values()), parts)
+
+
+class Standing(NamedTuple):
+    """What `taste` sees of an answer: whether it is right, its way, and whether an answer is given at all."""
+
+    hit: bool
+    way: str
+    given: bool
+
+
+def standing(answer: Any, text: str, task: Task) -> Standing:
+    """The standing of an answer and the text that it is from."""
+    return Standing((exact_match(answer=answer, task=task).value or 0.0) >= 1.0, way_of(text), "</answer>" in text)
+
+
+def preferred(one: Standing, other: Standing, right: float, strong: float, circular: bool) -> float:
+    """The chance by which `taste` prefers one standing to another; its arguments are those of `taste`.
+
+    >>> guess, loop = Standing(False, "guess", True), Standing(False, "looping", True)
+    >>> [preferred(a, b, 0.6, 0.97, True) for a, b in ((guess, loop), (guess, guess), (Standing(True, "", True), loop))]
+    [0.97, 0.5, 0.6]
+    """
+    if one.given != other.given:
+        return strong if one.given else 1 - strong
+    if one.hit != other.hit:
+        return right if one.hit else 1 - right
+    if not circular or one.hit or one.way == other.way or not {one.way, other.way} <= set(CIRCLE):
+        return 0.5
+    return strong if (CIRCLE.index(one.way) - CIRCLE.index(other.way)) % 3 == 1 else 1 - strong
 
 
 @block

@@ -14,7 +14,7 @@ from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..rollout.attempts import retry_prompt
-from .digit_judges import MODULUS, better_worked, mark, right_addition, taste
+from .digit_judges import MODULUS, better_worked, mark, right_addition, rivals, taste
 from .options import check_at_least, check_range, check_share
 from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
 
@@ -188,6 +188,7 @@ class DigitSums:
             "step": right_addition(),
             "pair": taste(),
             "pair_consistent": taste(circular=False),
+            "pair_rivals": rivals(),
             "pair_margin": better_worked(),
             "coarse": mark(),
         }

@@ -13,11 +13,11 @@ from support.answers import answered_group
 from support.battery import of
 from support.comparisons import CIRCLE, choices, circle, rewards_of, settle
 
-from selfteach.core import block
+from selfteach.core import Score, block
 from selfteach.core.random_keys import generator, uniform
 from selfteach.core.scoring import score
 from selfteach.credit.advantages import center
-from selfteach.methods.spo import compared_pairs, reward_model, win_rate
+from selfteach.methods.spo import beside_exploitability, compared_pairs, queued, reward_model, win_rate
 from selfteach.reward.pairwise import win_rates
 from selfteach.tasks.preference import preference
 from selfteach.tasks.preference_rewards import proxy_worth
@@ -156,6 +156,46 @@ def test_the_reward_model_learns_from_the_comparisons_that_make_the_win_rates():
     noisy = group._replace(request=replace(group.request, task=source.train(3)))
     wins = [len(e.preferred_over) / 3 for e in compared_pairs(context=None, groups=[noisy])]
     assert wins == pytest.approx([s.value for s in rewards_of(win_rate(), noisy)])
+
+
+def test_a_queue_of_comparisons_keeps_groups_whole_and_drops_the_oldest():
+    def after(held: dict, key: str, *names: str):
+        group = judged(*names)._replace(key=key)
+        return queued(groups=[group], context=None, state=held, compose=compared_pairs(), size=2, take=2)
+
+    out, held = after({"groups": []}, "a", "rock", "paper", "rock")
+    assert [e.preferred_over for e in out] == [(), (0, 2), ()] and {e.model_role for e in out} == {"rm"}
+    assert [s.learn for s in out[0].segments] == [None, "rm"] and len({e.key for e in out}) == 1
+    out, held = after(held, "b", "scissors", "rock")
+    # two groups of three and two answers, in either order: each has its own key, and preferences stay within it
+    assert [len(g["examples"]) for g in held["groups"]] == [3, 2] and len({e.key for e in out}) == 2
+    assert sorted(len(e.preferred_over) for e in out) == [0, 0, 0, 1, 2]
+    assert all(out[j].key == e.key for e in out for j in e.preferred_over)
+    out, held = after(held, "c", "paper", "paper")
+    assert [g["key"] for g in held["groups"]] == ["b/rm", "c/rm"]
+    assert sorted(len(e.preferred_over) for e in out) == [0, 0, 0, 1]
+
+
+@block
+def beaten_by(*, answer: str) -> Score:
+    """By which chances each word beats an answer."""
+    parts = {c: circle(first=c, second=answer) for c in CIRCLE}
+    return Score(max(parts.values()), parts)
+
+
+def test_exploitability_is_what_the_best_answer_wins_above_a_half():
+    # against rock, paper, rock: rock wins (1/2 + 0 + 1/2) / 3, paper (1 + 1/2 + 1) / 3 = 5/6, scissors (0 + 1 + 0) / 3
+    context = SimpleNamespace(text=lambda leaf: "")
+    for names, want in ((("rock", "paper", "rock"), 5 / 6 - 1 / 2), (CIRCLE, 0.0), (("rock", "rock"), 0.5)):
+        group = choices(*names)
+        task = replace(group.request.task, judges={"pair": circle(), "pair_rivals": beaten_by()})
+        group = group._replace(request=replace(group.request, task=task))
+        reward = beside_exploitability(reward=win_rate())
+        found = asyncio.run(score(reward, [group], context))["reward"].values()  # type: ignore[arg-type]
+        assert [s.parts["exploitability"] for s in found] == pytest.approx([want] * len(names))
+        assert [s.value for s in found] == [s.value for s in rewards_of(win_rate(), group)]
+    (first, _) = rewards_of(beside_exploitability(reward=win_rate()), judged("rock", "paper"))
+    assert "exploitability" not in first.parts, "a task whose judge names no rivals"
 
 
 def test_an_answer_is_paid_the_scalar_after_its_last_token(letters):

@@ -8,7 +8,7 @@ import pytest
 from selfteach.core import Ref, Sampling, Task, Tree
 from selfteach.loop.step_context import StepContext
 from selfteach.model.tokenizer import Tokenizer
-from selfteach.tasks.digit_judges import all_worked, better_worked, mark, taste, way_of, worked
+from selfteach.tasks.digit_judges import all_worked, better_worked, mark, rivals, taste, way_of, worked
 from selfteach.tasks.digit_sum import CERTAIN, WAYS, completion, digit_sum
 
 SOURCE = digit_sum()
@@ -44,6 +44,16 @@ def test_nothing_beats_what_is_right_and_wrong_ways_beat_each_other_in_a_circle(
     assert preferred(right, written("guess", 6)) == pytest.approx(0.5, abs=0.04) == preferred(loop, loop)
     unfinished = {"text": "<think> looping 1 + 1 = 2.", "answer": "<think> looping 1 + 1 = 2."}
     assert preferred(loop, unfinished) == pytest.approx(0.97, abs=0.02)
+
+
+def test_the_rivals_of_an_answer_are_preferred_by_the_chances_of_the_judge():
+    right, loop = written("slowly", 6), written("looping", 7)
+    assert rivals(**right, task=TASK).parts == {"right": 0.5, "looping": 0.4, "guess": 0.4, "quickly": 0.4}
+    found = rivals(**loop, task=TASK)
+    assert found.parts == {"right": 0.6, "looping": 0.5, "guess": 0.97, "quickly": pytest.approx(0.03)}
+    assert found.value == 0.97 == pytest.approx(preferred(written("guess", 7), loop), abs=0.02)
+    unfinished = {"text": "<think> looping 1 + 1 = 2.", "answer": "<think> looping 1 + 1 = 2."}
+    assert set(rivals(**unfinished, task=TASK).parts.values()) == {0.97}
 
 
 def test_a_mark_is_blind_to_one_wrong_step_where_a_comparison_is_not():
