@@ -73,8 +73,33 @@ def regularised_reward(
     return reward - beta * seq_sum(logp - ref_logp, seq, len(reward))
 
 
+def siblings_mean(of: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+    """f[S]: the mean of f[S] over each sequence's siblings in its group i64[S]; its own value where it has none.
+
+    >>> siblings_mean(torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([0, 0, 0, 1]))
+    tensor([3.0000, 2.5000, 1.5000, 8.0000])
+    """
+    others = seq_sum(torch.ones_like(of), group)[group] - 1
+    return torch.where(others > 0, (seq_sum(of, group)[group] - of) / others.clamp(min=1), of)
+
+
+def gap(
+    logp: torch.Tensor,
+    ref_logp: torch.Tensor,
+    reward: torch.Tensor,
+    seq: torch.Tensor,
+    group: torch.Tensor,
+    beta: float,
+) -> torch.Tensor:
+    """f[S]: |R_i - mean_{j != i} R_j|, which is 0 at the optimum whatever policy sampled; beta=0: of rewards alone."""
+    returns = regularised_reward(reward, logp, ref_logp, seq, beta)
+    return (returns - siblings_mean(returns, group)).abs()
+
+
 @block
 @logged("log_ratio", lambda logp, ref_logp, seq, reward: seq_sum(logp - ref_logp, seq, len(reward)))
+@logged("gap", gap)
+@logged("reward_gap", lambda logp, ref_logp, reward, seq, group: gap(logp, ref_logp, reward, seq, group, 0.0))
 def contrastive(
     *,
     logp: Token,
@@ -103,10 +128,9 @@ def contrastive(
     if baseline not in ("contrast", "value", "none"):
         raise BadValue(f"contrastive: baseline must be contrast, value or none, not {baseline!r}")
     returns = regularised_reward(reward, logp, ref_logp, seq, beta).detach()
-    siblings = seq_sum(torch.ones_like(returns), group)[group] - 1
     of = {"contrast": returns, "value": reward, "none": torch.zeros_like(returns)}[baseline]
-    mean = (seq_sum(of, group)[group] - of) / siblings.clamp(min=1)
-    adv = torch.where(siblings > 0, returns - mean, 0.0)
+    alone = torch.bincount(group)[group] == 1
+    adv = torch.where(alone, 0.0, returns - siblings_mean(of, group))
     return -adv * seq_sum(logp, seq, len(reward))
 
 

@@ -157,9 +157,9 @@ async def research_rounds(
 
 iter_research.claim = Claim(
     (
-        # a question takes three rounds or four, so episodes have some to save
-        premise("late:reward/rounds", "undiscounted", 3.7, fails_at=3.5),
-        mechanism("late:reward/rounds", "self", "undiscounted", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+        # a search for each fact and an answer are three and a half rounds, so episodes have some to save
+        premise("late:rollout/turns_mean", "undiscounted", 4.0, fails_at=3.5),
+        mechanism("late:rollout/turns_mean", "self", "undiscounted", relation="<", scale="ratio", by=0.1, fails_at=0.0),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "undiscounted", by=0.03, relation=">=", fails_at=1.0),
         outcome("calls", "self", "undiscounted", relation="<", scale="ratio", by=0.1, fails_at=0.0),
@@ -169,5 +169,10 @@ iter_research.claim = Claim(
     regime="search_rounds",
     settings={"eval_every": 12},
     idea=("main.reward",),
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 one demonstration in ten searched as it should, so that many policies came to guess at"
+        " once, and rounds were a mean in which long episodes count more often: not tested here"
+    ),
     because="of two ways to the same answer the one with fewer rounds is worth more in every round that they share",
 )

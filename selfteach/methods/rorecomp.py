@@ -181,8 +181,8 @@ def _length(example: Example, trees: Mapping[str, Tree], by: str) -> int:
 
 rorecomp.claim = Claim(
     (
-        # thirty tokens write every addition once
-        premise("length_right", "grpo", 31.0, by=0.0, fails_at=30.5),
+        # thirty tokens write every addition once, so a quarter of a right answer could be saved
+        premise("length_right", "grpo", 40.0, fails_at=36.0),
         # priority batches by themselves make answers shorter
         mechanism("length_right", "uncompensated", "grpo", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("length", "self", "grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
@@ -190,11 +190,12 @@ rorecomp.claim = Claim(
         outcome("accuracy", "self", "uncompensated", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo", "uncompensated": ("rorecomp", {"rate": 0.0})},
-    regime="verbose",
-    first_seed=300,
+    regime="checked",
+    first_seed=400,
     corrected=(
         "in overlong, seeds 200 to 207, nearly all groups were all right, so that their advantages were 0 whichever "
-        "answers were chosen: mechanism not shown"
+        "answers were chosen; in verbose, GRPO ended on nine of the seeds 300 to 323 within a tenth of thirty "
+        "tokens, where most runs of the other arms ended: mechanism not shown"
     ),
     idea=("main.credit", "main.update.1"),
     because="batches of short right and long wrong answers make answers shorter without a reward for it, and what "

@@ -58,25 +58,24 @@ tinyv.claim = Claim(
     (
         # the rule rejects a fifth of what is right, at least
         premise("early:reward/rule_misses", "self", 0.2, fails_at=0.1),
-        # the verifier finds most of these, and is not fooled
+        # the verifier finds most of these, is seldom fooled, and what is paid in the end is not what fools it
         mechanism("mean:reward/verifier_misses", "self", 0.2, relation="<", fails_at=1.0),
-        mechanism("late:reward/verifier_fooled", "self", 0.1, relation="<", fails_at=1.0),
+        mechanism("mean:reward/verifier_fooled", "self", 0.1, relation="<", fails_at=1.0),
+        mechanism("late:reward/fooled", "self", 0.03, relation="<", fails_at=0.1),
         outcome("auc", "self", "rule_only", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "rule_only", by=0.02, fails_at=0.99),
         # as good as one who knows the truth
         outcome("accuracy", "self", "judge", by=0.02, relation="~", fails_at=0.5),
     ),
     args={"mode": "addon", "beta": 0.0},
-    arms={
-        "rule_only": ("rule_only", {"rule": "names"}),
-        "judge": "grpo",
-        "alone": ("tinyv", {"mode": "only", "beta": 0.0}),
-    },
+    arms={"rule_only": ("rule_only", {"rule": "names"}), "judge": "grpo"},
     regime="free_form",
-    first_seed=300,
+    first_seed=400,
     corrected=(
         "on seeds 200 to 207, in worded, the rule soon missed nothing, and the verifier had learned the names in"
-        " demonstrations alone, half of those in training: not tested here"
+        " demonstrations alone, half of those in training: not tested here. On seeds 300 to 311 how often it was fooled"
+        " was that of the last steps, where a tenth of the answers is wrong, of a few questions, and what is left of"
+        " these is what fools it: mechanism not shown"
     ),
     idea=("distil", "main.reward", "models", "weights"),
     because="what a rule rejects for its form is paid for all the same, so that no group is without its right answers",

@@ -45,6 +45,27 @@ def overlong() -> Regime:
 
 
 @regime
+def checked() -> Regime:
+    """Half of the demonstrations are right and worked out twice, a tenth right at half the length, the others wrong.
+
+    Of a group some answers are right and some wrong, so that being right is paid, and of those that are right nearly
+    all are longer than they need be, which is not.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options=ways(slowly=0.1, twice=0.5, looping=0.15, guess=0.25),
+        model="tiny-s",
+        settings={**WARM, **RUN, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "twice", "looping", "guess"),
+        search=SEARCH,
+        admits="failure",
+        shows="right answers stay a third longer than one way of working them out needs (thirty tokens)",
+        failure=premise("length_right", "baseline", 40.0, fails_at=36.0),
+    )
+
+
+@regime
 def stepped() -> Regime:
     """Four to nine digits, added one, two or four at a time: long solutions of easy steps, or short ones of hard steps.
 

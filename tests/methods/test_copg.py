@@ -12,7 +12,8 @@ from support.episodes import single_turn_group
 from support.tensors import columns, f64, slope
 
 from selfteach.core import BadValue
-from selfteach.methods.copg import contrastive, regularised_reward
+from selfteach.core.blocks import measures
+from selfteach.methods.copg import contrastive, gap, regularised_reward
 
 
 def test_the_gradient_of_the_method_by_hand():
@@ -27,6 +28,15 @@ def test_the_gradient_of_the_method_by_hand():
     assert value == pytest.approx([0.0, 2 / 3, 2 / 3, -0.5 / 3], abs=1e-12)
     none = token_gradient(of("copg", beta=0.5, baseline="none"), [group], [-1.0] * 4, **given)
     assert none == pytest.approx([-0.5 / 3, 1 / 3, 1 / 3, -1 / 3])
+
+
+def test_how_far_answers_are_from_their_siblings_by_hand():
+    # R as above: 1/2, -1, 1 are off the mean of the two others by 1/2, 7/4, 5/4; rewards 1, 0, 1 by 1/2, 1, 1/2
+    seq, group = torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 0])
+    given = {"logp": f64(-1, -1, -1, -1), "ref_logp": f64(-2, -3, -1, -1), "reward": f64(1, 0, 1)}
+    told = measures(contrastive(beta=0.5), {**given, "seq": seq, "group": group})
+    assert told["gap"].tolist() == [0.5, 1.75, 1.25] and told["reward_gap"].tolist() == [0.5, 1.0, 0.5]
+    assert gap(f64(-1), f64(-9), f64(1), torch.tensor([0]), torch.tensor([0]), 0.5).tolist() == [0.0]  # alone
 
 
 def test_it_is_the_gradient_of_the_squared_difference_of_pairs():
