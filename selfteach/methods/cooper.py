@@ -45,6 +45,7 @@ from ..core import (
     provides,
     stateful,
 )
+from ..core.answers import reference_answer
 from ..core.errors import BadValue
 from ..core.lazy import torch
 from ..core.random_keys import generator, key
@@ -195,7 +196,7 @@ async def appraise(*, request: RolloutRequest, rollout: RolloutContext, model_ro
     """
     context = rollout.model_role(model_role).begin(request.task.prompt)
     context.append(rollout.response_ids(request.help["output"]))
-    reference = reference_text(request.task)
+    reference = f"\n {reference_answer(request.task)}"
     quantities = await context.score(reference, want=("scalar_after",))
     context.append(reference, span=REFERENCE)
     worth = (
@@ -214,8 +215,8 @@ async def read_for_appraisal(*, request: RolloutRequest, rollout: RolloutContext
     reference answer that is off by one or two.
     """
     task, text = request.task, request.task.data[0]
-    reference, answer = reference_text(task), last_between(text, "answer", "")
-    gold = reference.strip()
+    gold, answer = reference_answer(task).strip(), last_between(text, "answer", "")
+    reference = f"\n {gold}"  # last, so that its tokens can attend to equal ones before
     texts = [(text, reference, float(answer == gold))]
     if answer != gold and "solution" in task.tags:
         texts.append((task.tags["solution"], reference, 1.0))
@@ -229,11 +230,6 @@ async def read_for_appraisal(*, request: RolloutRequest, rollout: RolloutContext
         context.note(label=label)
         context.close(learn=model_role)
     return answer
-
-
-def reference_text(task: Task) -> str:
-    """The reference answer in the reward model's input: last, so that its tokens can attend to equal ones before."""
-    return f"\n {task.answer[0] if isinstance(task.answer, tuple | list) else task.answer}"
 
 
 @block
