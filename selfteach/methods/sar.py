@@ -147,9 +147,9 @@ sar.claim = Claim(
         premise("length_right", "dr_grpo", 36.0, by=0.0, fails_at=32.0),
         # the paper's figure: concise right answers score above redundant ones, here by a fifth
         premise(
-            "mean:policy/aligned_concise",
+            "early:policy/aligned_concise",
             "dr_grpo",
-            "mean:policy/aligned_redundant of dr_grpo",
+            "early:policy/aligned_redundant of dr_grpo",
             by=0.2,
             scale="ratio",
             fails_at=0.9,
@@ -161,6 +161,8 @@ sar.claim = Claim(
     ),
     arms={"dr_grpo": ("sar", {"alpha": 0.0})},
     regime="unasked",
+    # a reward of this size moves little in a step, and at a larger rate chance moves the other arm as well
+    settings={"lr": 1.5e-4, "steps": 180, "eval_every": 18},
     first_seed=400,
     corrected=(
         "on seeds 200 to 211 advantages were divided by the group's deviation in both arms; on seeds 300 to 307 the "

@@ -53,9 +53,9 @@ def unasked() -> Regime:
     """
     return Regime(
         task="unasked_sums",
-        task_options={"unasked": 0.4, "slowly": 0.15, "twice": 0.75, "guess": 0.1, **TASK},
+        task_options={"unasked": 0.25, "slowly": 0.15, "twice": 0.75, "guess": 0.1, **TASK},
         model="tiny-s",
-        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        settings={**WARM, "warm_practice_steps": 1500, **RUN, "lr": 1e-4, "steps": 60},
         args=BATCH,
         ways=beginnings("slowly", "twice", "guess"),
         search=SEARCH,
