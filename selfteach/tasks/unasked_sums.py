@@ -43,9 +43,15 @@ def unasked_sums(
     task_options = dict(locals())
     check_share("unasked_sums", "unasked", unasked)
     made = digit_sum(
-        slowly=slowly, quickly=0.0, guess=guess, twice=twice, largest=largest, practised=practised, n_test=n_test,
+        slowly=slowly,
+        quickly=0.0,
+        guess=guess,
+        twice=twice,
+        largest=largest,
+        practised=practised,
+        n_test=n_test,
         seed=seed,
-    )  # fmt: skip
+    )
     demos, practice = made.demos, made.practice
     assert demos and practice
 
