@@ -161,8 +161,9 @@ sar.claim = Claim(
     ),
     arms={"dr_grpo": ("sar", {"alpha": 0.0})},
     regime="unasked",
-    # a reward of this size moves little in a step, and at a larger rate chance moves the other arm as well
-    settings={"lr": 1.5e-4, "steps": 180, "eval_every": 18},
+    # at the regime's rate sixty steps are too few for a reward of this size; in twice as many Dr. GRPO may shorten
+    # answers too, since who writes less slips less often
+    settings={"lr": 3e-4},
     first_seed=400,
     corrected=(
         "on seeds 200 to 211 advantages were divided by the group's deviation in both arms; on seeds 300 to 307 the "
