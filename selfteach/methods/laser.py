@@ -309,7 +309,7 @@ laser.claim = Claim(
     arms={"grpo": "grpo"},
     regime="agreed",
     # slowly, so that answers are still wrong when it can tell; a vote is of eight samples
-    settings={"lr": 1e-4, "final_eval_tasks": 210, "final_eval_decoder_samples": 1},
+    settings={"lr": 1e-4, "final_eval_tasks": 420, "final_eval_decoder_samples": 1},
     first_seed=400,
     corrected="on seeds 200 to 207 at twice the rate hardly an answer was wrong in the end; on 300 to 307 wrong "
     "answers were dispersed, so that votes did not err, and at beta 0.1 the score swung about: not tested here",

@@ -279,7 +279,7 @@ self_verification.claim = Claim(
     ),
     arms={"grpo": ("self_verification", {**OWN, "checks": 0})},
     args=OWN,
-    settings={"lr": 1e-4, "final_eval_tasks": 210, "final_eval_decoder_samples": 1},  # a vote is of 16 samples
+    settings={"lr": 1e-4, "final_eval_tasks": 420, "final_eval_decoder_samples": 1},  # a vote is of 16 samples
     regime="agreed",
     first_seed=400,
     corrected="on seeds 200 to 207 solutions were verified in their own step, code cost verdicts and not solutions; on "
