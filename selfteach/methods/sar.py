@@ -91,7 +91,7 @@ def per_trajectory_blind(
 
 
 @block
-@provides("aligned")
+@provides("aligned", "redundant")
 def self_aligned(
     *, reward: Seq, logp: Token, logp_blind: Token, seq: Token, alpha: float = 0.2, low: float = -1.0, high: float = 1.0
 ) -> dict[str, Column]:
@@ -102,31 +102,42 @@ def self_aligned(
         R       = r + alpha aligned
 
     Args: reward f64[S]; logp, logp_blind f64[N] (of `per_trajectory_blind`); seq i64[N]. Returns: reward, aligned
-    f64[S]. Scope: seq.
+    f64[S]; redundant f64[S], for what is logged: 1 for a right answer longer than the mean one, 0 for the other right
+    ones, -1 for wrong ones. Scope: seq.
 
     >>> rows = dict(logp=[-1.0, -1.0], logp_blind=[-1.0 - np.log(4), -1.0], seq=[0, 0])
     >>> self_aligned(reward=[1.0], **rows)["reward"].values  # mean difference -log 2: 1 - 1/2
     array([1.1])
     """
+    reward = np.asarray(reward, np.float64)
     log_ratio = seg.mean(np.asarray(logp_blind, np.float64) - np.asarray(logp, np.float64), seq, len(reward))
     with np.errstate(over="ignore"):
         drop = np.clip(1.0 - np.exp(log_ratio), low, high)
-    return {"reward": Column("seq", np.asarray(reward, np.float64) + alpha * drop), "aligned": Column("seq", drop)}
+    right, length = reward >= 0.5, np.bincount(seq, minlength=len(reward))
+    longer = length > length[right].mean() if right.any() else right
+    return {
+        "reward": Column("seq", reward + alpha * drop),
+        "aligned": Column("seq", drop),
+        "redundant": Column("seq", np.where(right, longer, -1.0)),
+    }
 
 
 @block
 @logged("clip_fraction", lambda logp, old_logp, adv, low, high: clipped_tokens(logp, old_logp, adv, low, high, None))
 @logged("self_aligned", lambda aligned: aligned)
+@logged("aligned_concise", lambda aligned, redundant: aligned[redundant == 0])
+@logged("aligned_redundant", lambda aligned, redundant: aligned[redundant == 1])
 def aligned_ratio(
-    *, logp: Token, old_logp: Token, adv: Token, aligned: Seq, low: float = 0.2, high: float = 0.2
+    *, logp: Token, old_logp: Token, adv: Token, aligned: Seq, redundant: Seq, low: float = 0.2, high: float = 0.2
 ) -> Token:
-    """`clipped_ratio`, which reports the mean self-aligned reward of all answers (`self_aligned`).
+    """`clipped_ratio`, which reports the mean self-aligned reward: of all answers, and of the right ones that are no
+    longer than the mean right one, and longer (`self_aligned`).
 
     Answers without an advantage are passed too, so that the mean is over the same answers whatever alpha is.
 
-    Args: logp, old_logp, adv f[N]; aligned f[S]. Returns: l f[N]. Scope: token.
+    Args: logp, old_logp, adv f[N]; aligned, redundant f[S]. Returns: l f[N]. Scope: token.
     """
-    del aligned
+    del aligned, redundant
     return clipped_ratio(logp=logp, old_logp=old_logp, adv=adv, low=low, high=high)
 
 
@@ -134,17 +145,30 @@ sar.claim = Claim(
     (
         # thirty tokens write every addition once
         premise("length_right", "dr_grpo", 36.0, by=0.0, fails_at=32.0),
+        # the paper's figure: concise right answers score above redundant ones, here by a fifth
+        premise(
+            "early:policy/aligned_concise",
+            "dr_grpo",
+            "early:policy/aligned_redundant of dr_grpo",
+            by=0.2,
+            scale="ratio",
+            fails_at=0.9,
+        ),
         # answers owe more of their likelihood to the question
         mechanism("late:policy/self_aligned", "self", "dr_grpo", by=0.1, scale="ratio", fails_at=0.95),
         outcome("length", "self", "dr_grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "dr_grpo", by=0.03, relation="~", fails_at=0.5),
     ),
     arms={"dr_grpo": ("sar", {"alpha": 0.0})},
-    regime="overlong",
-    first_seed=300,
+    regime="unasked",
+    # at the regime's rate sixty steps are too few for a reward of this size; in twice as many Dr. GRPO may shorten
+    # answers too, since who writes less slips less often
+    settings={"lr": 3e-4},
+    first_seed=400,
     corrected=(
-        "on seeds 200 to 211 advantages were divided by the group's deviation in both arms, so that alpha did not say "
-        "how much the self-aligned reward counts, and the mechanism was the outcome's own figure: mechanism not shown"
+        "on seeds 200 to 211 advantages were divided by the group's deviation in both arms; on seeds 300 to 307 the "
+        "policy had never seen an answer without a question, so that nothing was likely there, and the self-aligned "
+        "reward was 0.9 for anything: mechanism not shown"
     ),
     idea=("main.credit",),
     because="what repeats or fills is as likely without the question, so that it lowers the self-aligned reward",

@@ -63,6 +63,7 @@ def self_verification(
     dynamic: bool = True,
     form_minibatches: int = 60,
     form_lr: float = 5e-4,
+    form_true: float = 0.5,
     least: int = 40,
     penalty: float = 0.5,
     votes: int = 8,
@@ -79,15 +80,16 @@ def self_verification(
                  less `penalty` for fewer than `least` characters
 
     Zhang et al. 2025. c is the share of right solutions among those to the same question, so that the verdict which is
-    mostly right is paid little; dynamic=False: 1 or 0. Each step `checks` solutions are verified `rollouts` times each,
-    from a buffer that is replaced every `buffer` steps by solutions of these (there 60 of 1000 to 2000); all are
-    learned by one GRPO with the KL of the paper, not with its entropy bonus. checks=0 or buffer=0 is GRPO. As in the
-    authors' code (a fork of verl) what is verified has rewards of 1 or 0, in groups where they differ. There it is
-    shuffled with the problems, so that the number in a batch varies, and the penalties are those of a model that writes
+    mostly right is paid little; dynamic=False: 1 or 0, which is the same where GRPO divides by a group's deviation.
+    Each step `checks` solutions are verified `rollouts` times each, from a buffer that is replaced every `buffer` steps
+    by solutions of these (there 60 of 1000 to 2000); all are learned by one GRPO with the KL of the paper, not with its
+    entropy bonus. checks=0 or buffer=0 is GRPO. As in the authors' code what is verified has rewards of 1 or 0, in
+    groups where they differ. There it is shuffled with the problems, and the penalties are those of a model that writes
     no thoughts, whose characters count here. Decoding `verified`: `votes` solutions, weighed by s^alpha, s the
     probability of Yes after one greedy rationale (alpha is 1 for 7B there, 0.1 for 1.5B); `vote`: alpha=0. Added here:
-    a first stage of one step shows the form of a verdict (`form_minibatches` of 64 demonstrations with random verdicts,
-    no label is seen), and the words are instruction, yes and no, which a tiny model's tokenizer must have.
+    a first stage of one step shows the form of a verdict (`form_minibatches` of 64 demonstrations, of whose verdicts a
+    share `form_true` is true: 0.5 is a model that cannot judge; the paper's judge a little before they are trained),
+    and the words are instruction, yes and no, which a tiny model's tokenizer must have.
     """
     decode = {
         "main": single(),
@@ -101,7 +103,7 @@ def self_verification(
     form = Stage(
         name="form",
         select=demonstrations(),
-        programs={"main": show_with_verdict(instruction=instruction, yes=yes, no=no)},
+        programs={"main": show_with_verdict(true=form_true, instruction=instruction, yes=yes, no=no)},
         reward=(),
         credit=(per_trajectory(),),
         updates=(Update(("policy",), nlls, minibatches=form_minibatches, lr=form_lr),),
@@ -221,11 +223,14 @@ async def verify_own(
 
 @block
 async def show_with_verdict(
-    *, request: RolloutRequest, rollout: RolloutContext, instruction: str = VERIFY, yes: str = "Yes", no: str = "No"
-) -> str:
-    """A demonstration, and the form of a verdict on it: yes or no at random, whatever is true of it."""
+    *, request: RolloutRequest, rollout: RolloutContext, true: float = 0.5,
+    instruction: str = VERIFY, yes: str = "Yes", no: str = "No",
+) -> str:  # fmt: skip
+    """A demonstration, and the form of a verdict on it, which is true with this probability."""
     task, text = request.task, request.task.data[0]
-    verdict = f"<think> check</think><answer> {yes if rollout.random('verdict').random() < 0.5 else no}</answer>"
+    right = exact_match(answer=last_between(text, "answer", ""), task=task).value == 1.0
+    says = yes if right == (rollout.random("verdict").random() < true) else no
+    verdict = f"<think> check</think><answer> {says}</answer>"
     for prompt, shown in ((task.prompt, text), (judging_prompt(task.prompt, text, instruction), verdict)):
         context = rollout.policy.begin(prompt)
         context.adopt(shown)
@@ -262,29 +267,23 @@ async def verified_vote(
     return sampled.voted([s**alpha for s in beliefs] if any(beliefs) else None)
 
 
-WORDS = {"instruction": "check", "yes": "1", "no": "0"}  # which the regime's tokenizer knows
+OWN = {"instruction": "check", "yes": "1", "no": "0", "form_true": 0.7}  # words that its tokenizer knows
 self_verification.claim = Claim(
     (
-        premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),
         premise("accuracy+vote", "self", 0.95, by=0.0, relation="<", fails_at=0.97),  # a vote leaves something
         # it learns to tell right from wrong: whoever always says one thing is at 0 in one of these
         mechanism("late:reward/agreed_right", "self", 0.5, by=0.05, fails_at=0.5),
         mechanism("late:reward/agreed_wrong", "self", 0.5, by=0.05, fails_at=0.5),
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
         outcome("accuracy+verified", "self", "accuracy+vote of self", by=0.03, fails_at=0.98),
-        # paid one or nothing, verdicts become what is mostly right: Yes, in the end
-        outcome("late:reward/agreed_wrong", "self", "plain", by=0.05, fails_at=0.96),
     ),
-    arms={
-        "grpo": ("self_verification", {**WORDS, "checks": 0}),
-        "plain": ("self_verification", {**WORDS, "dynamic": False}),
-    },
-    args=WORDS,
-    settings={"steps": 40, "final_eval_tasks": 200, "final_eval_decoder_samples": 2},  # a vote is of 16 samples
-    regime="unlabelled_wrong",  # whose labels are read here: half of the answers share one error, so that votes err
-    first_seed=300,
-    corrected="on seeds 200 to 207 solutions were verified in their own step, code cost verdicts and not solutions, "
-    "and votes were weighed by the share of Yes in two sampled verdicts: not tested here",
+    arms={"grpo": ("self_verification", {**OWN, "checks": 0})},
+    args=OWN,
+    settings={"lr": 1e-4, "final_eval_tasks": 420, "final_eval_decoder_samples": 1},  # a vote is of 16 samples
+    regime="agreed",
+    first_seed=400,
+    corrected="on seeds 200 to 207 solutions were verified in their own step, code cost verdicts and not solutions; on "
+    "300 to 307 hardly a vote erred in the end, and verdicts began at random: not tested here",
     idea=("form*", "main.select", "main.program*", "main.reward*"),
     because="who learns to verify what it has just solved can weigh its own votes, and solves no worse for it",
 )

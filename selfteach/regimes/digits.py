@@ -190,6 +190,14 @@ def reused() -> Regime:
     )
 
 
+STEEP: dict[str, Any] = {"terms": (3, 9), "tiring": 0.35, "rested": 3, "seldom": 0.05, "lettered": True}
+FASTER: dict[str, Any] = {
+    **ESTIMATED,
+    "settings": {**ESTIMATED["settings"], "lr": 4e-4},
+    "search": {"lr": (2e-4, 4e-4, 8e-4)},
+}
+
+
 @regime
 def steep() -> Regime:
     """Three to nine digits: up to five trivial at the start, six within reach, nine hopeless until eight are learned.
@@ -199,21 +207,17 @@ def steep() -> Regime:
     after. Luck is not paid either. A batch of random questions is mostly of groups that are all right or all wrong, so
     which questions are asked decides how fast anything is learned.
     """
-    settings = {**ESTIMATED["settings"], "lr": 4e-4}
-    faster: dict[str, Any] = {**ESTIMATED, "settings": settings, "search": {"lr": (2e-4, 4e-4, 8e-4)}}
-    return Regime(
-        task="digit_sum",
-        task_options={
-            **ways(slowly=1.0),
-            "terms": (3, 9),
-            "tiring": 0.35,
-            "rested": 3,
-            "seldom": 0.05,
-            "lettered": True,
-        },
-        **faster,
-        reward=all_worked(),
-    )
+    return Regime(task="digit_sum", task_options={**ways(slowly=1.0), **STEEP}, **FASTER, reward=all_worked())
+
+
+@regime
+def agreed() -> Regime:
+    """`steep` with estimates that all come to one too many: wrong answers to a long sum are mostly the same.
+
+    A vote is wrong until most answers are right, and what an answer looks like says whether it is. Nine digits are
+    learned last, so at a small rate there are questions within the budget on which the vote errs.
+    """
+    return Regime(task="overestimated_sums", task_options={**TASK, **STEEP}, **FASTER, reward=all_worked())
 
 
 @regime

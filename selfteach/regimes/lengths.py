@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.claim import premise
 from ..core.regime import Regime, regime
-from .digits import BATCH, RUN, SEARCH, WARM, beginnings, ways
+from .digits import BATCH, RUN, SEARCH, TASK, WARM, beginnings, ways
 
 
 @regime
@@ -58,6 +58,27 @@ def checked() -> Regime:
         settings={**WARM, **RUN, "steps": 60},
         args=BATCH,
         ways=beginnings("slowly", "twice", "looping", "guess"),
+        search=SEARCH,
+        admits="failure",
+        shows="right answers stay a third longer than one way of working them out needs (thirty tokens)",
+        failure=premise("length_right", "baseline", 40.0, fails_at=36.0),
+    )
+
+
+@regime
+def unasked() -> Regime:
+    """`overlong` for a policy that has also seen answers without a question, as one that was pretrained has.
+
+    It knows what any answer looks like, so what a question adds to an answer's likelihood is what the answer takes from
+    the question, and that is written once however often it is repeated.
+    """
+    return Regime(
+        task="unasked_sums",
+        task_options={"unasked": 0.25, "slowly": 0.15, "twice": 0.75, "guess": 0.1, **TASK},
+        model="tiny-s",
+        settings={**WARM, "warm_practice_steps": 1500, **RUN, "lr": 1e-4, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "twice", "guess"),
         search=SEARCH,
         admits="failure",
         shows="right answers stay a third longer than one way of working them out needs (thirty tokens)",

@@ -72,6 +72,17 @@ def test_the_policy_s_word_on_its_own_answer(letters):
     )
 
 
+def test_right_answers_are_ranked_among_the_wrong_ones_to_the_same_question(letters):
+    # wrong ones at -19 and -18; right ones at -12, above both, and at -19: level with one and below the other
+    say = lambda text: [-18.0 if "9" in text else -12.0 if text.rstrip()[-1] == "7" else -19.0]  # noqa: E731
+    group, context, _ = answered_group(["7", "8", "7.0", "9"], "7", letters, say)
+    found = asyncio.run(score(probed(reward=exact_match()), [group], context, 5.0))["reward"].values()
+    assert [(s.value, s.parts.get("ranked")) for s in found] == [(1, 1.0), (0, None), (1, 0.25), (0, None)]
+    alone, context, _ = answered_group(["7", "7"], "7", letters, say)
+    found = asyncio.run(score(probed(reward=exact_match()), [alone], context, 5.0))["reward"].values()
+    assert not any("ranked" in s.parts for s in found), "nothing to be ranked among"
+
+
 def test_without_a_constant_the_reference_is_asked(letters):
     # the policy gives -12 after "7", the reference -18 there: 0.1 * 6
     group, context, engine = answered_group(["7"], "7", letters, lambda text: [0.0])

@@ -12,7 +12,7 @@ from support.by_hand import token_gradient
 from support.episodes import single_turn_group
 
 from selfteach.core import Score, registry
-from selfteach.methods.sar import per_trajectory_blind
+from selfteach.methods.sar import aligned_ratio, per_trajectory_blind, self_aligned
 
 
 def test_the_reward_by_a_plain_forward_pass():
@@ -76,3 +76,19 @@ def test_the_blind_view_has_a_prompt_without_a_question(tags, letters):
     )
     assert [e.views for e in named] == [{"blind": (tags.eos_token_id,)}]  # a task's name may have a colon
     assert [e.segments for e in examples] == [e.segments for e in registry.blocks.get("per_trajectory")(groups=[group])]
+
+
+def test_concise_and_redundant_right_answers_are_told_apart_by_the_mean_length_of_the_right_ones():
+    # of one, three and two tokens, right, and of five, wrong: the mean right one has two; without the question the
+    # first is four times less likely, and of the second one token in three is eight times: twice by the geometric mean
+    blind = np.zeros(11)
+    blind[0], blind[1] = -math.log(4), -math.log(8)
+    found = self_aligned(
+        reward=[1.0, 1.0, 1.0, 0.0], logp=np.zeros(11), logp_blind=blind, seq=[0, 1, 1, 1, 2, 2, 3, 3, 3, 3, 3]
+    )
+    assert found["redundant"].values.tolist() == [0.0, 1.0, 0.0, -1.0]
+    aligned, redundant = found["aligned"].values, found["redundant"].values
+    assert aligned == pytest.approx([0.75, 0.5, 0.0, 0.0])
+    told = vars(aligned_ratio)["logged"]
+    assert told["aligned_concise"](aligned, redundant).tolist() == pytest.approx([0.75, 0.0])
+    assert told["aligned_redundant"](aligned, redundant).tolist() == pytest.approx([0.5])

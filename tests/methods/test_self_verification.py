@@ -190,6 +190,14 @@ def test_the_form_is_shown_without_any_label(tags, says: str):
     assert any(f"<answer> {says}</answer>" in second for _, second in texts), "both, whatever is true"
 
 
+@pytest.mark.parametrize(("answer", "says"), [("5", "Yes"), ("9", "No")])
+def test_the_form_can_be_shown_by_verdicts_that_are_true(tags, answer: str, says: str):
+    shown = Task("d", "2 + 3 =\n", ("5",), data=(f"<answer> {answer}</answer>",))
+    context = scripted_context(show_with_verdict(true=1.0), lambda *_: "", tags)
+    (group,) = asyncio.run(play(context, [RolloutRequest(shown, 8)]))
+    assert all(f"<answer> {says}</answer>" in full_text(e, tags, 1) for e in group.episodes)
+
+
 def test_what_is_asked_in_which_words_and_how_much_is_to_be_said():
     made = of("self_verification", instruction="Right?", yes="1", no="0", least=7)
     form, main = made.stages

@@ -32,6 +32,8 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "dialog_graph": {"n_test": 6, "max_turns": 6},
     "mended_sums": {"n_test": 8},
     "two_tongues": {"n_test": 8},
+    "overestimated_sums": {"n_test": 8},
+    "unasked_sums": {"n_test": 8},
     "translation": {"n_test": 8},
     "self_knowledge": {"n_test": 8},
     "report": {"n_test": 8},
