@@ -82,6 +82,17 @@ FINDINGS = (
         ),
     ),
     Finding(
+        "Votes of one wording entrench an error, and votes of the other undo it.",
+        "Where half of the answers to a question's second wording make the same error, a policy that is rewarded by its"
+        " own majority loses what it could do ({a} points). Co-Reward, where the majority of either wording rewards the"
+        " other, ends far above that ({b}), level with the same run on labels ({c}).",
+        (
+            Figure("co_reward", "accuracy", "own", "start"),
+            Figure("co_reward", "accuracy", "self", "own"),
+            Figure("co_reward", "accuracy", "self", "gold"),
+        ),
+    ),
+    Finding(
         "Of what a model makes better by its own words, what it also finds right is worth learning.",
         "SELF translates, judges its translation word by word, translates again, and learns what a second judgement"
         " finds nothing wrong with: {a} points in three rounds without a label. It is ahead of the same without that"
