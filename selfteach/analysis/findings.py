@@ -82,6 +82,42 @@ FINDINGS = (
         ),
     ),
     Finding(
+        "Who also learns to judge its own answers gets fewer right in as many steps.",
+        "In `agreed`, where wrong answers agree and votes err, LaSeR's score of its own answer accepts what is right"
+        " ({c} above a half) and rejects what is wrong ({d}), and its policy ends below GRPO ({a} points), as does one"
+        " that writes verdicts on its solutions (Self-Verification, {b}).",
+        (
+            Figure("laser", "accuracy", "self", "grpo", FAILS),
+            Figure("self_verification", "accuracy", "self", "grpo", FAILS),
+            Figure("laser", "late:reward/accepts", "self", "0.5"),
+            Figure("laser", "late:reward/rejects", "self", "0.5"),
+        ),
+    ),
+    Finding(
+        "A judge that is frozen is hacked, and one that goes on learning is hacked less.",
+        "Cooper's reward model has seen few labelled answers. Frozen, it comes to pay far more than what is right earns"
+        " ({a} of 1), for what its labels lacked. Trained along with the policy, on right answers that a rule certifies"
+        " and their corruptions, it agrees with the truth more often, and the policy ends above ({b} points), and below"
+        " one that is paid by the rule alone, which misses little here ({c}).",
+        (
+            Figure("cooper", "late:reward/mean", "static", "late:reward/right of static"),
+            Figure("cooper", "accuracy", "self", "static"),
+            Figure("cooper", "accuracy", "self", "rule_only", FAILS),
+            Figure("cooper", "late:reward/agreed", "self", "late:reward/agreed of static"),
+        ),
+    ),
+    Finding(
+        "What trajectories are made of is learned from less than trajectories.",
+        "A model that was taught nothing of searching learns next to nothing from a pool of trajectories, or from twice"
+        " as many, and RL after it finds nothing to pay. REDSearcher, which first learns planning, queries and reading"
+        " one by one, from texts that cost no search, ends above either ({a} and {b} points).",
+        (
+            Figure("red_searcher", "accuracy", "self", "untaught"),
+            Figure("red_searcher", "accuracy", "self", "twice"),
+            Figure("red_searcher", "early:reward/answer", "self", "untaught"),
+        ),
+    ),
+    Finding(
         "Votes of one wording entrench an error, and votes of the other undo it.",
         "Where half of the answers to a question's second wording make the same error, a policy that is rewarded by its"
         " own majority loses what it could do ({a} points). Co-Reward, where the majority of either wording rewards the"
