@@ -29,15 +29,17 @@ NAMES = {
         usage verifications verify_from""",
     POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
     Range(above=0, most=1): "top_p",
-    A_SHARE: """bar broken cap checker_noise decay depth dispersion drop_share ema_decay error fixed gamma
+    A_SHARE: """bar broken cap checker_noise decay depth dispersion drop_share ema_decay error fixed form_true gamma
         gamma_repetition gate_high gate_low highest irrelevant label_smoothing lam least_probability
         length_weight mu_valley noise_end noise_start prune rate roll_in saturation share static
         teacher_noise unlabelled weight""",
 }
 RANGES: Mapping[str, Range] = {name: found for found, names in NAMES.items() for name in names.split()}
-ENDINGS: Mapping[str, Range] = {"_lr": POSITIVE, "_epochs": ONE_OR_MORE, "_minibatches": ONE_OR_MORE} | dict.fromkeys(
-    ("_steps", "_warmup"), NOT_NEGATIVE
-)
+ENDINGS: Mapping[str, Range] = {
+    "_lr": POSITIVE,
+    **dict.fromkeys(("_epochs", "_minibatches", "_queue"), ONE_OR_MORE),
+    **dict.fromkeys(("_steps", "_warmup"), NOT_NEGATIVE),
+}
 
 
 def range_of(name: str) -> Range:
