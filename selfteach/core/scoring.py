@@ -28,12 +28,18 @@ from .tree import Episode, RolloutGroup, Score, Scores, Trajectory
 from .user_code import on_run_loop
 
 
-def accepts(judge: Block, answer: Any, task: Task, text: str | None = None) -> bool:
-    """Whether a reward of one answer, such as `exact_match`, gives 1 or more. text: the response that has the answer;
-    None: the answer in its tags.
+def judged(judge: Block, answer: Any, task: Task, text: str | None = None) -> Score:
+    """The score that a reward of one answer, such as `exact_match`, gives.
+
+    text: the response that has the answer; None: the answer in its tags.
     """
     given = {"answer": answer, "task": task, "text": f"<answer> {answer}</answer>" if text is None else text}
-    return float(judge(**{n: given[n] for n in judge.needs}).value or 0.0) >= 1.0
+    return judge(**{n: given[n] for n in judge.needs})
+
+
+def accepts(judge: Block, answer: Any, task: Task, text: str | None = None) -> bool:
+    """Whether a reward of one answer (`judged`) gives 1 or more."""
+    return float(judged(judge, answer, task, text).value or 0.0) >= 1.0
 
 
 class Processes(Protocol):

@@ -47,7 +47,7 @@ def replay(
     """
     store: list[dict[str, Any]] = state["groups"]
     n = len(store)
-    places = {"oldest": range(n), "newest": range(n - 1, -1, -1), "random": _shuffled(store)}[order][:take]
+    places = {"oldest": range(n), "newest": range(n - 1, -1, -1), "random": shuffled(store, "replay")}[order][:take]
     out = [from_stored(e, store[i]["key"]) for i in places for e in store[i]["examples"]]
     rest = store if again else [g for i, g in enumerate(store) if i not in places]
     examples = per_trajectory(groups=groups, loss_stream=loss_stream, mask=mask, model_role=model_role)
@@ -61,10 +61,10 @@ def replay(
     return out, {"groups": [*rest, *fresh][-size:] if size else []}
 
 
-def _shuffled(store: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The places of a buffer in a random order, another one whenever something new is in it."""
+def shuffled(store: Sequence[Mapping[str, Any]], name: str) -> list[int]:
+    """The places of the buffer of that name in a random order, another one whenever something new is in it."""
     newest = store[-1]["key"] if store else ""
-    return [int(i) for i in generator("replay", newest).permutation(len(store))]
+    return [int(i) for i in generator(name, newest).permutation(len(store))]
 
 
 @block

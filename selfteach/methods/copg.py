@@ -91,7 +91,7 @@ def gap(
     group: torch.Tensor,
     beta: float,
 ) -> torch.Tensor:
-    """f[S]: |R_i - mean_{j != i} R_j|, which is 0 at the optimum whatever policy sampled; beta=0: of rewards alone."""
+    """f[S]: |R_i - mean_{j != i} R_j|, which is 0 at the optimum whatever policy sampled."""
     returns = regularised_reward(reward, logp, ref_logp, seq, beta)
     return (returns - siblings_mean(returns, group)).abs()
 
@@ -99,7 +99,7 @@ def gap(
 @block
 @logged("log_ratio", lambda logp, ref_logp, seq, reward: seq_sum(logp - ref_logp, seq, len(reward)))
 @logged("gap", gap)
-@logged("reward_gap", lambda logp, ref_logp, reward, seq, group: gap(logp, ref_logp, reward, seq, group, 0.0))
+@logged("reward_gap", lambda reward, group: (reward - siblings_mean(reward, group)).abs())
 def contrastive(
     *,
     logp: Token,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -43,6 +42,7 @@ from ..core import (
     premise,
     provides,
 )
+from ..core.ranking import auc
 from ..core.scoring import score
 from ..credit import segments as seg
 from ..credit.advantages import norm
@@ -180,9 +180,8 @@ async def probed(
         out[t.leaf] = Score(have.value, parts, have.why, have.error)
     known = [(t, v, out[t].parts["self_reward"]) for t in self_rewards if (v := out[t].value) is not None]
     wrong = [s for _, value, s in known if value < 0.5]
-    for leaf, value, s in known if wrong else ():
-        if value >= 0.5:
-            ranked = fmean(float(s > w) + 0.5 * (s == w) for w in wrong)
+    for leaf, value, s in known:
+        if value >= 0.5 and (ranked := auc([s], wrong)) is not None:
             out[leaf] = replace(out[leaf], parts={**out[leaf].parts, "ranked": ranked})
     return {"reward": out, "self_reward": self_rewards}
 

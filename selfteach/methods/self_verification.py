@@ -37,6 +37,7 @@ from ..core import (
     stateful,
 )
 from ..core.blocks import asks_engine
+from ..core.scoring import accepts
 from ..core.tagged_text import last_between
 from ..credit.composers import per_trajectory
 from ..curriculum.select import demonstrations, has_mixed_rewards, known_rewards, next_tasks
@@ -228,7 +229,7 @@ async def show_with_verdict(
 ) -> str:  # fmt: skip
     """A demonstration, and the form of a verdict on it, which is true with this probability."""
     task, text = request.task, request.task.data[0]
-    right = exact_match(answer=last_between(text, "answer", ""), task=task).value == 1.0
+    right = accepts(exact_match(), last_between(text, "answer", ""), task)
     says = yes if right == (rollout.random("verdict").random() < true) else no
     verdict = f"<think> check</think><answer> {says}</answer>"
     for prompt, shown in ((task.prompt, text), (judging_prompt(task.prompt, text, instruction), verdict)):

@@ -37,10 +37,9 @@ from ..core import (
     premise,
     stateful,
 )
-from ..core.random_keys import generator
-from ..core.scoring import score
+from ..core.scoring import judged, score
 from ..credit.composers import by_key
-from ..credit.replay import from_stored, to_stored
+from ..credit.replay import from_stored, shuffled, to_stored
 from ..objective.preference import bradley_terry
 from ..reward.pairwise import compare, verdict_on, win_rates, with_auc
 from .dr_grpo import dr_grpo
@@ -143,10 +142,8 @@ async def beside_exploitability(
     for group in groups:
         task, name = group.request.task, f"{judge}_rivals"
         for episode in (e for e in group.episodes if e.status != "error" and name in task.judges):
-            text, asked = context.text(episode.trajectories[-1].leaf), task.judge(name)
-            given: dict[str, Any] = {"answer": episode.answer, "text": text, "task": task}
-            against: Score = asked(**{n: given[n] for n in asked.needs})
-            for rival, chance in against.parts.items():
+            text = context.text(episode.trajectories[-1].leaf)
+            for rival, chance in judged(task.judge(name), episode.answer, task, text).parts.items():
                 chances.setdefault(rival, []).append(chance)
     if not chances:
         return found
@@ -253,9 +250,8 @@ def queued(
         stored = [to_stored(examples[i]) | {"won": [rows.index(j) for j in examples[i].preferred_over]} for i in rows]
         store.append({"key": name, "examples": stored})
     store = store[-size:]
-    drawn = generator("queued", store[-1]["key"]).permutation(len(store))[:take] if store else ()
     out: list[Example] = []
-    for held in (store[int(i)] for i in drawn):
+    for held in (store[i] for i in shuffled(store, "queued")[:take]):
         first, key = len(out), f"{held['key']}@{held['examples'][0]['name']}"
         out += [
             replace(from_stored(e, key), preferred_over=tuple(first + j for j in e["won"])) for e in held["examples"]

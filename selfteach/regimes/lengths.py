@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..core.claim import premise
 from ..core.regime import Regime, regime
 from .digits import BATCH, RUN, SEARCH, TASK, WARM, beginnings, ways
+
+STAYS_LONG: dict[str, Any] = {
+    "admits": "failure",
+    "shows": "right answers stay a third longer than one way of working them out needs (thirty tokens)",
+    "failure": premise("length_right", "baseline", 40.0, fails_at=36.0),
+}
 
 
 @regime
@@ -38,9 +46,7 @@ def overlong() -> Regime:
         args=BATCH,
         ways=beginnings("slowly", "twice", "guess"),
         search=SEARCH,
-        admits="failure",
-        shows="right answers stay a third longer than one way of working them out needs (thirty tokens)",
-        failure=premise("length_right", "baseline", 40.0, fails_at=36.0),
+        **STAYS_LONG,
     )
 
 
@@ -59,9 +65,7 @@ def checked() -> Regime:
         args=BATCH,
         ways=beginnings("slowly", "twice", "looping", "guess"),
         search=SEARCH,
-        admits="failure",
-        shows="right answers stay a third longer than one way of working them out needs (thirty tokens)",
-        failure=premise("length_right", "baseline", 40.0, fails_at=36.0),
+        **STAYS_LONG,
     )
 
 
@@ -80,9 +84,7 @@ def unasked() -> Regime:
         args=BATCH,
         ways=beginnings("slowly", "twice", "guess"),
         search=SEARCH,
-        admits="failure",
-        shows="right answers stay a third longer than one way of working them out needs (thirty tokens)",
-        failure=premise("length_right", "baseline", 40.0, fails_at=36.0),
+        **STAYS_LONG,
     )
 
 

@@ -60,19 +60,21 @@ def overestimated_sums(
     """
     task_options = dict(locals())
     made = digit_sum(**task_options, slowly=1.0, quickly=0.0, guess=0.0)
+    demos, practice = made.demos, made.practice
+    assert demos and practice
 
-    def too_high(make: Callable[[int], Task] | None) -> Callable[[int], Task] | None:
-        def shown(make: Callable[[int], Task], i: int) -> Task:
+    def too_high(make: Callable[[int], Task]) -> Callable[[int], Task]:
+        def shown(i: int) -> Task:
             item = make(i)
             # A way that is given stands in the prompt, and is no step.
             return replace(item, data=tuple(map(overestimated, item.data)))
 
-        return None if make is None else lambda i: shown(make, i)
+        return shown
 
     return replace(
         made,
         name="overestimated_sums",
-        demos=too_high(made.demos),
-        practice=too_high(made.practice),
+        demos=too_high(demos),
+        practice=too_high(practice),
         task_options=task_options,
     )
