@@ -28,7 +28,7 @@ from .tree import Episode, RolloutGroup, Score, Scores, Trajectory
 from .user_code import on_run_loop
 
 
-def judged(judge: Block, answer: Any, task: Task, text: str | None = None) -> Score:
+def answer_score(judge: Block, answer: Any, task: Task, text: str | None = None) -> Score:
     """The score that a reward of one answer, such as `exact_match`, gives.
 
     text: the response that has the answer; None: the answer in its tags.
@@ -38,8 +38,8 @@ def judged(judge: Block, answer: Any, task: Task, text: str | None = None) -> Sc
 
 
 def accepts(judge: Block, answer: Any, task: Task, text: str | None = None) -> bool:
-    """Whether a reward of one answer (`judged`) gives 1 or more."""
-    return float(judged(judge, answer, task, text).value or 0.0) >= 1.0
+    """Whether a reward of one answer (`answer_score`) gives 1 or more."""
+    return float(answer_score(judge, answer, task, text).value or 0.0) >= 1.0
 
 
 class Processes(Protocol):

@@ -37,7 +37,7 @@ from ..core import (
     premise,
     stateful,
 )
-from ..core.scoring import judged, score
+from ..core.scoring import answer_score, score
 from ..credit.composers import by_key
 from ..credit.replay import from_stored, shuffled, to_stored
 from ..objective.preference import bradley_terry
@@ -143,7 +143,7 @@ async def beside_exploitability(
         task, name = group.request.task, f"{judge}_rivals"
         for episode in (e for e in group.episodes if e.status != "error" and name in task.judges):
             text = context.text(episode.trajectories[-1].leaf)
-            for rival, chance in judged(task.judge(name), episode.answer, task, text).parts.items():
+            for rival, chance in answer_score(task.judge(name), episode.answer, task, text).parts.items():
                 chances.setdefault(rival, []).append(chance)
     if not chances:
         return found
