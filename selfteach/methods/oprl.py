@@ -143,7 +143,7 @@ oprl.claim = Claim(
         outcome("steps_to@0.5", "self", "grpo", relation="<", scale="ratio", by=0.2, fails_at=0.0),
     ),
     arms={"grpo": "grpo"},
-    regime="turns",
+    regime="turns_practised",
     idea=("main.credit", "main.update.*", "models.prm", "weights.prm"),
     because="a model that prefers successful episodes makes their decisive turns likelier, which says what was good in"
     " an episode",

@@ -44,6 +44,16 @@ def turns() -> Regime:
 
 
 @regime
+def turns_practised() -> Regime:
+    """`turns`, from a start that seldom goes astray and succeeds in one episode of six: most groups have a success.
+
+    For methods that divide what the turns of a group are worth by its deviation. Where none succeeds that is noise, and
+    in three groups of four of `turns` none does.
+    """
+    return Regime(task_options={"ways": (0.72, 0.13, 0.12, 0.03)}, **HOUSEHOLD)
+
+
+@regime
 def turns_noisy() -> Regime:
     """`turns`, where every eighth action fails although it could be done, and to repeat it is then right."""
     return Regime(task_options={**WAYS, "slips": 0.125}, **HOUSEHOLD)
