@@ -46,6 +46,7 @@ from ..core import (
     stateful,
 )
 from ..core.ranking import auc
+from ..core.scoring import accepts
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
@@ -81,6 +82,7 @@ def tango(
     balance: bool = True,
     warmup_minibatches: int = 60,
     warmup_lr: float = 5e-4,
+    form_true: float = 0.5,
     verifier_lr: float = 5e-4,
     minibatches: int = 4,
 ) -> Method:
@@ -97,15 +99,15 @@ def tango(
     updated every step, the verifier each `cycle`-th, when it samples `verdicts` on each answer (else one): 3:1 as
     there. There the verifier's step is on answers of its own, and the generator's has one verdict an answer; here both
     learn in that step, and the marks of several verdicts are averaged. Instead of their 40 steps of warm-up, a first
-    stage of one step trains the verifier on the format (`warmup_minibatches` of 64 with random marks and verdicts: no
-    label is seen), after which its reference is taken. Chosen here: that the verifier, which at first cannot check a
-    sum as the paper's can, has a larger learning rate (`verifier_lr`) and several `minibatches`. balance=False leaves
-    the class weights out.
+    stage of one step trains the verifier on the format (`warmup_minibatches` of 64: marks and a verdict that agree, and
+    a share `form_true` of the verdicts true; 0.5 is a model that cannot judge, the paper's judges a little before it is
+    trained), after which its reference is taken. Chosen here: a larger learning rate of the verifier (`verifier_lr`)
+    and several `minibatches`. balance=False leaves the class weights out.
     """
     format_stage = Stage(
         name="form",
         select=demonstrations(),
-        programs={"main": read_verdict()},
+        programs={"main": read_verdict(true=form_true)},
         reward=(),
         credit=(per_trajectory(model_role=None),),
         updates=(
@@ -208,11 +210,20 @@ async def verify(
 
 
 @block
-async def read_verdict(*, request: RolloutRequest, rollout: RolloutContext, model_role: str = "verifier") -> str:
-    """A demonstration of a verdict's format: task and answer as context, then random marks and a random verdict."""
+async def read_verdict(
+    *, request: RolloutRequest, rollout: RolloutContext, model_role: str = "verifier", true: float = 0.5
+) -> str:
+    """A demonstration of a verdict's format: task and answer as context, then marks and a verdict that agree.
+
+    true: the chance that the verdict is. An answer that is called wrong has one wrong mark, at a random step.
+    """
     text, draw = request.task.data[0], rollout.random("verdict")
-    marks = [RIGHT if draw.random() < 0.5 else WRONG for _ in step_ends(text)]
-    verdict = f"<think>{''.join(f' {m}' for m in marks)}</think><answer> {int(draw.random() < 0.5)}</answer>"
+    right = accepts(exact_match(), last_between(text, "answer", ""), request.task)
+    said = right == (draw.random() < true)
+    marks = [RIGHT for _ in step_ends(text)]
+    if marks and not said:
+        marks[int(draw.integers(len(marks)))] = WRONG
+    verdict = f"<think>{''.join(f' {m}' for m in marks)}</think><answer> {int(said)}</answer>"
     context = rollout.model_role(model_role).begin(request.task.prompt)
     context.append(f"{text}\n")
     context.adopt(verdict)
@@ -385,7 +396,8 @@ tango.claim = Claim(
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
         outcome("mean:reward/agreed_right", "self", "mean:reward/agreed_right of unbalanced", by=0.05, fails_at=0.96),
     ),
-    arms={"grpo": ("grpo", {"beta": 0.001}), "unbalanced": ("tango", {"balance": False})},
+    args={"form_true": 0.7},
+    arms={"grpo": ("grpo", {"beta": 0.001}), "unbalanced": ("tango", {"balance": False, "form_true": 0.7})},
     regime="steep",  # where the start is right in nearly half of its answers
     first_seed=300,
     corrected=(

@@ -286,25 +286,26 @@ def test_notes_are_numbers_or_sequences_of_numbers_and_come_back_from_the_log(ta
         assert tree.number(node, "worth") is None
 
 
-def test_a_demonstrated_verdict_has_a_random_mark_for_each_step(tags):
-    drawn: list[list[float]] = []
+@pytest.mark.parametrize("true", [0.7, 1.0, 0.0])
+def test_a_demonstrated_verdict_is_true_now_and_then_and_its_marks_agree_with_it(tags, true):
+    drawn: list[tuple[bool, int]] = []
 
     async def main(*, request: RolloutRequest, rollout: Any) -> Any:
         draw = rollout.random("verdict")
-        drawn.append([draw.random() for _ in range(3)])
-        return await read_verdict(request=request, rollout=rollout)
+        drawn.append((bool(draw.random() < true), int(draw.integers(2))))
+        return await read_verdict(request=request, rollout=rollout, true=true)
 
     table = scripted_context(Block(main), [], tags, model_roles=("policy", "verifier"))
-    (group,) = asyncio.run(play(table, [RolloutRequest(replace(SUM, data=(TERSE,)), 16)]))
-    for (a, b, c), episode in zip(drawn, group.episodes, strict=True):
-        # a draw below a half is a mark of right, a verdict of 1
-        mark = lambda u: "+" if u < 0.5 else "-"  # noqa: E731
-        assert episode.answer == f"<think> {mark(a)} {mark(b)}</think><answer> {int(c < 0.5)}</answer>"
+    (group,) = asyncio.run(play(table, [RolloutRequest(replace(SUM, data=(TERSE,)), 32)]))
+    for (is_true, at), episode in zip(drawn, group.episodes, strict=True):
+        # the demonstration is right: a true verdict calls it so, a false one finds one of its two steps wrong
+        marks = "+ +" if is_true else ("- +", "+ -")[at]
+        assert episode.answer == f"<think> {marks}</think><answer> {int(is_true)}</answer>"
         (t,) = episode.trajectories
         assert (t.role, t.learn) == ("verifier", "verdict")
         assert full_text(episode, tags) == f"{SUM.prompt}{TERSE}\n{episode.answer}"
         assert tags.decode(episode.tree.id[episode.tree.action_mask]) == episode.answer
-    assert len({e.answer for e in group.episodes}) > 4
+    assert len({e.answer for e in group.episodes}) == {0.7: 3, 1.0: 1, 0.0: 2}[true]
 
 
 def test_a_verifier_s_marks_are_compared_with_a_judge_of_steps(tags):
