@@ -46,7 +46,6 @@ from ..core import (
     stateful,
 )
 from ..core.ranking import auc
-from ..core.scoring import accepts
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
@@ -99,10 +98,10 @@ def tango(
     updated every step, the verifier each `cycle`-th, when it samples `verdicts` on each answer (else one): 3:1 as
     there. There the verifier's step is on answers of its own, and the generator's has one verdict an answer; here both
     learn in that step, and the marks of several verdicts are averaged. Instead of their 40 steps of warm-up, a first
-    stage of one step trains the verifier on the format (`warmup_minibatches` of 64: marks and a verdict that agree, and
-    a share `form_true` of the verdicts true; 0.5 is a model that cannot judge, the paper's judges a little before it is
-    trained), after which its reference is taken. Chosen here: a larger learning rate of the verifier (`verifier_lr`)
-    and several `minibatches`. balance=False leaves the class weights out.
+    stage of one step trains the verifier on the format (`warmup_minibatches` of 64: marks, of which a share `form_true`
+    is true, and the verdict that follows from them; 0.5 is a model that cannot judge, and the paper's, an LLM, judges
+    steps a little before it is trained), after which its reference is taken. Chosen here: a larger learning rate of the
+    verifier (`verifier_lr`) and several `minibatches`. balance=False leaves the class weights out.
     """
     format_stage = Stage(
         name="form",
@@ -213,17 +212,18 @@ async def verify(
 async def read_verdict(
     *, request: RolloutRequest, rollout: RolloutContext, model_role: str = "verifier", true: float = 0.5
 ) -> str:
-    """A demonstration of a verdict's format: task and answer as context, then marks and a verdict that agree.
+    """A demonstration of a verdict: task and answer as context, then marks, and the verdict that follows from them.
 
-    true: the chance that the verdict is. An answer that is called wrong has one wrong mark, at a random step.
+    true: the chance that a mark is as the task's judge of steps has it; without a judge a mark is random. An answer is
+    called right where all of its steps are.
     """
     text, draw = request.task.data[0], rollout.random("verdict")
-    right = accepts(exact_match(), last_between(text, "answer", ""), request.task)
-    said = right == (draw.random() < true)
-    marks = [RIGHT for _ in step_ends(text)]
-    if marks and not said:
-        marks[int(draw.integers(len(marks)))] = WRONG
-    verdict = f"<think>{''.join(f' {m}' for m in marks)}</think><answer> {int(said)}</answer>"
+    judge = request.task.judges.get("step")
+    marks = list[str]()
+    for a, z in itertools.pairwise([0, *step_ends(text)]):
+        says = judge is None or judge(step=text[a:z]) is not False
+        marks.append(RIGHT if says == (draw.random() < (0.5 if judge is None else true)) else WRONG)
+    verdict = f"<think>{''.join(f' {m}' for m in marks)}</think><answer> {int(WRONG not in marks)}</answer>"
     context = rollout.model_role(model_role).begin(request.task.prompt)
     context.append(f"{text}\n")
     context.adopt(verdict)
@@ -390,14 +390,14 @@ tango.claim = Claim(
         # the verifier tells right answers from wrong ones: whoever always says one thing is at 0 in one of these
         premise("mean:reward/agreed_right", "self", 0.5, by=0.1, fails_at=0.55),
         premise("mean:reward/agreed_wrong", "self", 0.5, by=0.1, fails_at=0.55),
-        # no label of a step is seen, and yet its marks find the wrong ones
-        mechanism("late:reward/step_auc", "self", 0.5, by=0.1, fails_at=0.55),
+        # rewarded for the verdict alone, it comes to find wrong steps better than at first
+        mechanism("late:reward/step_auc", "self", "early:reward/step_auc of self", by=0.05, fails_at=0.98),
         outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
         outcome("mean:reward/agreed_right", "self", "mean:reward/agreed_right of unbalanced", by=0.05, fails_at=0.96),
     ),
-    args={"form_true": 0.7},
-    arms={"grpo": ("grpo", {"beta": 0.001}), "unbalanced": ("tango", {"balance": False, "form_true": 0.7})},
+    args={"form_true": 0.8},
+    arms={"grpo": ("grpo", {"beta": 0.001}), "unbalanced": ("tango", {"balance": False, "form_true": 0.8})},
     regime="steep",  # where the start is right in nearly half of its answers
     first_seed=300,
     corrected=(

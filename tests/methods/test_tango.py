@@ -287,25 +287,25 @@ def test_notes_are_numbers_or_sequences_of_numbers_and_come_back_from_the_log(ta
 
 
 @pytest.mark.parametrize("true", [0.7, 1.0, 0.0])
-def test_a_demonstrated_verdict_is_true_now_and_then_and_its_marks_agree_with_it(tags, true):
-    drawn: list[tuple[bool, int]] = []
+def test_a_demonstrated_verdict_follows_from_marks_of_which_a_share_is_true(tags, true):
+    text = "<think> 2 + 3 = 5. 5 + 4 = 8.</think><answer> 8</answer>"  # its second step is wrong
+    drawn: list[list[bool]] = []
 
     async def main(*, request: RolloutRequest, rollout: Any) -> Any:
         draw = rollout.random("verdict")
-        drawn.append((bool(draw.random() < true), int(draw.integers(2))))
+        drawn.append([bool(draw.random() < true) for _ in range(2)])
         return await read_verdict(request=request, rollout=rollout, true=true)
 
     table = scripted_context(Block(main), [], tags, model_roles=("policy", "verifier"))
-    (group,) = asyncio.run(play(table, [RolloutRequest(replace(SUM, data=(TERSE,)), 32)]))
-    for (is_true, at), episode in zip(drawn, group.episodes, strict=True):
-        # the demonstration is right: a true verdict calls it so, a false one finds one of its two steps wrong
-        marks = "+ +" if is_true else ("- +", "+ -")[at]
-        assert episode.answer == f"<think> {marks}</think><answer> {int(is_true)}</answer>"
+    (group,) = asyncio.run(play(table, [RolloutRequest(replace(SUM, data=(text,)), 32)]))
+    for (first, second), episode in zip(drawn, group.episodes, strict=True):
+        marks = f"{'+' if first else '-'} {'-' if second else '+'}"
+        assert episode.answer == f"<think> {marks}</think><answer> {int(marks == '+ +')}</answer>"
         (t,) = episode.trajectories
         assert (t.role, t.learn) == ("verifier", "verdict")
-        assert full_text(episode, tags) == f"{SUM.prompt}{TERSE}\n{episode.answer}"
+        assert full_text(episode, tags) == f"{SUM.prompt}{text}\n{episode.answer}"
         assert tags.decode(episode.tree.id[episode.tree.action_mask]) == episode.answer
-    assert len({e.answer for e in group.episodes}) == {0.7: 3, 1.0: 1, 0.0: 2}[true]
+    assert len({e.answer for e in group.episodes}) == (4 if true == 0.7 else 1)
 
 
 def test_a_verifier_s_marks_are_compared_with_a_judge_of_steps(tags):
