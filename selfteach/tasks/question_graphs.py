@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
@@ -87,56 +89,80 @@ def names(term: Term) -> list[str]:
     return names(term.of) if isinstance(term, Along) else [name for _, of in term.sides for name in names(of)]
 
 
-class GraphQuestion(NamedTuple):
-    """A question made of terms, asked for together.
+@dataclass(frozen=True)
+class GraphQuestion:
+    """A question made of terms, asked for together. What it says of itself is made when it is read: most are drawn only
+    to be found among those that were drawn before.
 
     terms   what is asked for: one, or several that have nothing to do with each other
     golds   the one entity that each means
-    facts   numbers of the facts that it needs, in the order in which they can be looked for
-    sub_questions, keywords, rubrics  of each of these facts: its question, ways of asking an engine for it, and what it
-            states, with <E0> for the (first) answer and <E1>, <E2> ... for what is neither an answer nor named
+    needs   (fact, hop, entity that it is taken from) of each fact that it needs, in the order in which they can be
+            looked for
     """
 
+    world: World = field(repr=False, compare=False)
     terms: tuple[Term, ...]
     golds: tuple[str, ...]
-    text: str
-    facts: tuple[int, ...]
-    sub_questions: tuple[str, ...]
-    keywords: tuple[tuple[str, ...], ...]
-    rubrics: tuple[str, ...]
-    hidden: int
-    dispersion: float
+    needs: tuple[tuple[int, Hop, str], ...]
+
+    @cached_property
+    def text(self) -> str:
+        """What is asked for, in words."""
+        return ", and ".join(phrase(self.world, term) for term in self.terms)
+
+    @cached_property
+    def facts(self) -> tuple[int, ...]:
+        """Numbers of the facts that it needs, in the order in which they can be looked for."""
+        return tuple(number for number, _, _ in self.needs)
+
+    @cached_property
+    def sub_questions(self) -> tuple[str, ...]:
+        """The question of each of its facts."""
+        return tuple(_sub_question(self.world, hop, here) for _, hop, here in self.needs)
+
+    @cached_property
+    def keywords(self) -> tuple[tuple[str, ...], ...]:
+        """Ways of asking an engine for each of its facts."""
+        return tuple(wordings(_query(self.world, hop, here), hop.relation, here) for _, hop, here in self.needs)
+
+    @cached_property
+    def rubrics(self) -> tuple[str, ...]:
+        """What each of its facts states, with <E0> for the (first) answer and <E1>, <E2> ... for what is neither an
+        answer nor named.
+        """
+        hidden = [*self.golds, *self.unnamed]
+        return tuple(_rubric(self.world.sentence(n), hidden) for n in self.facts)
+
+    @cached_property
+    def unnamed(self) -> list[str]:
+        """The entities of its facts that are neither answers nor named, the last first."""
+        known = {*self.golds, *(name for term in self.terms for name in names(term))}
+        facts = [self.world.facts[n] for n in self.facts]
+        entities = dict.fromkeys(e for f in facts for e in (f.subject, *f.objects))
+        return [e for e in reversed(entities) if e not in known]
+
+    @cached_property
+    def dispersion(self) -> float:
+        """The share of its facts that stand on pages of their own."""
+        return len({self.world.facts[n].subject for n in self.facts}) / len(self.facts)
 
 
 def question_of(world: World, terms: Sequence[Term], documented: Collection[int]) -> GraphQuestion | None:
     """The question of some terms; None where it is not solvable and unambiguous.
 
     Each term means one entity, and so does every term within it; each fact that is needed is needed once, and is
-    `documented`; no answer is named. dispersion is the share of needed facts that stand on pages of their own subject.
+    `documented`; no answer is named.
     """
     meanings = [meant(world, term) for term in terms]
     if any(len(m) != 1 for m in meanings) or not all(_is_clear(world, term) for term in terms):
         return None
     golds = tuple(next(iter(m)) for m in meanings)
-    rows = [row for term in terms for row in needed(world, term)]
-    facts = tuple(number for number, _, _ in rows)
+    rows = tuple(row for term in terms for row in needed(world, term))
+    facts = {number for number, _, _ in rows}
     named = {name for term in terms for name in names(term)}
-    if len(set(facts)) < len(facts) or not facts or not set(facts) <= set(documented) or named.intersection(golds):
+    if len(facts) < len(rows) or not facts or any(n not in documented for n in facts) or named.intersection(golds):
         return None
-    entities = dict.fromkeys(e for n in facts for e in (world.facts[n].subject, *world.facts[n].objects))
-    hidden = [*golds, *(e for e in reversed(list(entities)) if e not in named and e not in golds)]
-    text = ", and ".join(phrase(world, term) for term in terms)
-    return GraphQuestion(
-        tuple(terms),
-        golds,
-        text,
-        facts,
-        tuple(_sub_question(world, hop, here) for _, hop, here in rows),
-        tuple(wordings(_query(world, hop, here), hop.relation, here) for _, hop, here in rows),
-        tuple(_rubric(world.sentence(n), hidden) for n in facts),
-        len(hidden) - len(golds),
-        len({world.facts[n].subject for n in facts}) / len(facts),
-    )
+    return GraphQuestion(world, tuple(terms), golds, rows)
 
 
 def _is_clear(world: World, term: Term) -> bool:
@@ -174,26 +200,12 @@ def grow(world: World, answer: str, hops: int, joints: int, draw: np.random.Gene
         return meeting
     if hops <= 2 * joints:
         return None
-    leading = [*injections(world, answer), *fuzzings(world, answer)]
+    leading = [*world.leading_to.get(answer, ()), *world.descriptions.get(answer, ())]
     for i in draw.permutation(len(leading))[:4]:
         hop, before = leading[int(i)]
         if (of := grow(world, before, hops - 1, joints, draw)) is not None:
             return Along(hop, of)
     return None
-
-
-def injections(world: World, name: str) -> list[tuple[Hop, str]]:
-    """(hop, entity) of each fact that an entity's name is the one object of: it is what the hop leads to."""
-    return [(Hop(f.relation), f.subject) for f in world.facts if f.objects == (name,)]
-
-
-def fuzzings(world: World, name: str) -> list[tuple[Hop, str]]:
-    """(hop, entity) of each fact by which alone an entity is described without its name: `the town whose ...`."""
-    return [
-        (Hop(r, False), o)
-        for (o, r), n in world.fact_of_object.items()
-        if world.facts[n].subject == name and world.facts[n].objects == (o,)
-    ]
 
 
 def edited(world: World, term: Term, draw: np.random.Generator, documented: Collection[int]) -> Term | None:
@@ -205,9 +217,9 @@ def edited(world: World, term: Term, draw: np.random.Generator, documented: Coll
     """
     named = list(dict.fromkeys(names(term)))
     for i in draw.permutation(len(named)):
-        name, kinds = named[int(i)], (injections, fuzzings)
+        name, kinds = named[int(i)], (world.leading_to, world.descriptions)
         for kind in draw.permutation(2):
-            options = kinds[int(kind)](world, name)
+            options = kinds[int(kind)].get(name, [])
             for k in draw.permutation(len(options)):
                 made = _with(term, name, Along(*options[int(k)]))
                 if question_of(world, [made], documented) is not None:

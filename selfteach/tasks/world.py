@@ -93,6 +93,24 @@ class World:
         return {key: facts[0] for key, facts in numbers.items() if len(facts) == 1}
 
     @cached_property
+    def leading_to(self) -> dict[str, list[tuple[Hop, str]]]:
+        """Entity -> (hop, subject) of each fact that it is the one object of."""
+        out: dict[str, list[tuple[Hop, str]]] = {}
+        for f in self.facts:
+            if len(f.objects) == 1:
+                out.setdefault(f.objects[0], []).append((Hop(f.relation), f.subject))
+        return out
+
+    @cached_property
+    def descriptions(self) -> dict[str, list[tuple[Hop, str]]]:
+        """Entity -> (hop, object) of each fact by which alone it is known without its name: `the town whose ...`."""
+        out: dict[str, list[tuple[Hop, str]]] = {}
+        for (o, relation), n in self.fact_of_object.items():
+            if self.facts[n].objects == (o,):
+                out.setdefault(self.facts[n].subject, []).append((Hop(relation, False), o))
+        return out
+
+    @cached_property
     def subjects(self) -> list[str]:
         """Entities that some fact is about, in order of their first fact."""
         return list(dict.fromkeys(f.subject for f in self.facts))

@@ -55,7 +55,7 @@ def test_a_question_has_annotations_for_every_fact():
     assert made.sub_questions == ("the home of Ann", "the mayor of Ulm")
     assert made.keywords[1] == ("mayor of Ulm", "Ulm mayor", "mayor Ulm")
     assert made.rubrics == ("the home of Ann is <E1>.", "the mayor of <E1> is <E0>.")
-    assert made.hidden == 1 and made.dispersion == 1.0  # Ann's page and Ulm's
+    assert len(made.unnamed) == 1 and made.dispersion == 1.0  # Ann's page and Ulm's
     met = question_of(WORLD, [BOTH], EVERY)
     assert met is not None and met.dispersion == 0.5  # both facts stand on Ann's page
     assert met.rubrics == ("the home of <E0> is Ulm.", "the guild of <E0> is Kraft.")
