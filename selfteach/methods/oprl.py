@@ -142,6 +142,8 @@ oprl.claim = Claim(
         outcome("accuracy", "self", "grpo", by=0.03, fails_at=0.98),
         outcome("steps_to@0.5", "self", "grpo", relation="<", scale="ratio", by=0.2, fails_at=0.0),
     ),
+    # tuned: at 2e-4 and above the model runs ahead of its policy, which is lost with it
+    args={"prm_lr": 1e-4},
     arms={"grpo": "grpo"},
     regime="turns_practised",
     idea=("main.credit", "main.update.*", "models.prm", "weights.prm"),
