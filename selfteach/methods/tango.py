@@ -385,6 +385,7 @@ def balance_classes(
     return {"adv": Column("seq", out)}, {"right": share}
 
 
+JUDGES_A_LITTLE = {"form_true": 0.8, "warmup_minibatches": 200, "warmup_lr": 1e-3}
 tango.claim = Claim(
     (
         # the verifier tells right answers from wrong ones: whoever always says one thing is at 0 in one of these
@@ -396,8 +397,8 @@ tango.claim = Claim(
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
         outcome("mean:reward/agreed_right", "self", "mean:reward/agreed_right of unbalanced", by=0.05, fails_at=0.96),
     ),
-    args={"form_true": 0.8},
-    arms={"grpo": ("grpo", {"beta": 0.001}), "unbalanced": ("tango", {"balance": False, "form_true": 0.8})},
+    args=JUDGES_A_LITTLE,
+    arms={"grpo": ("grpo", {"beta": 0.001}), "unbalanced": ("tango", {"balance": False, **JUDGES_A_LITTLE})},
     regime="steep",  # where the start is right in nearly half of its answers
     first_seed=300,
     corrected=(

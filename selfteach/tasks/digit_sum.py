@@ -250,12 +250,12 @@ class DigitSums:
         slip = "wrong" if rest[-1] != completion(way, (), int(item.answer[0]))[-1] else "" if exact else way
         tags = {**item.tags, "kind": "practice" if given else "demo", "way": way, "style": way, "slip": slip}
         if given:
-            return Task(item.id, prompt + first, item.answer, ("".join(rest),), tags)
+            return replace(item, prompt=prompt + first, data=("".join(rest),), tags=tags)
         other = generator(self.seed, "foresee", name)
         if self.foreseen and other.random() < self.foreseen:
             forecast = f"<answer> {int(other.integers(ATTEMPTS + 1))}</answer>"
-            return Task(item.id, f"{FORESEE}\n{prompt}", item.answer, (forecast,), {**tags, "way": "forecast"})
-        return Task(item.id, prompt, item.answer, ("".join([first, *rest]),), tags)
+            return replace(item, prompt=f"{FORESEE}\n{prompt}", data=(forecast,), tags={**tags, "way": "forecast"})
+        return replace(item, prompt=prompt, data=("".join([first, *rest]),), tags=tags)
 
     def _is_reworded(self, name: str) -> bool:
         return bool(self.reworded) and generator(self.seed, "reword", name).random() < self.reworded
