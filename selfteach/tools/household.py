@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +40,11 @@ class World:
     inside: Mapping[str, tuple[str, ...]]
     locked: str
     start: str
+
+    @cached_property
+    def in_room(self) -> dict[str, list[str]]:
+        """Room -> the containers in it."""
+        return {room: [c for c in CONTAINERS if self.room[c] == room] for room in ROOMS}
 
     @property
     def goal(self) -> str:
@@ -98,6 +104,7 @@ class Household(Env):
         self.is_done = False
         self.visited, self.shut = {self.room}, set[str]()
         self.last: dict[str, float] = {}
+        self.left = self.remaining()
         return f"{self.world.goal}\n{self.sight()}"
 
     def sight(self) -> str:
@@ -106,24 +113,25 @@ class Household(Env):
 
     def here(self) -> list[str]:
         """The containers of the room."""
-        return [c for c in CONTAINERS if self.world.room[c] == self.room]
+        return self.world.in_room[self.room]
 
     def step(self, text: str) -> tuple[str, float, bool]:
         """Carry out an action; see the class."""
-        action, before = action_of(text), self.remaining()
+        action, before = action_of(text), self.left
         answer = self.refusal(action)
         is_slip = self.slips > 0 and uniform_at(key(self.seed, "slip", len(self.said), action), 0) < self.slips
         executed = answer is None and not is_slip
         if answer == LOCKED:
             self.shut.add(action.partition(" ")[2])
         observation = self._carry_out(action) if executed else answer or REFUSED
+        self.left = self.remaining() if executed else before
         self.last = {
             "executable": float(executed),
             "repeated": float(action in self.said),
-            "progress": float(before - self.remaining()) if action != QUIT else float(-before),
+            "progress": float(before - self.left) if action != QUIT else float(-before),
         }
         self.said.append(action)
-        won = not self.remaining()
+        won = not self.left
         self.is_done = won or action == QUIT
         return observation, float(won), self.is_done
 
@@ -134,17 +142,24 @@ class Household(Env):
     def refusal(self, action: str) -> str | None:
         """What an action is refused with; None where it can be carried out."""
         verb, _, noun = action.partition(" ")
-        if verb == "open" and noun in self.here() and noun not in self.open:
-            locked = noun == self.world.locked and KEY not in self.carried
-            return LOCKED if locked else None
-        possible = {
-            "go": noun in ROOMS and noun != self.room,
-            "take": any(noun in self.inside[c] for c in self.here() if c in self.open),
-            "put": noun in self.here() and noun in self.open and any(x != KEY for x in self.carried),
-        }
-        if verb in TREATMENTS:
-            possible[verb] = not noun and self.room == TREATMENTS[verb] and any(x != KEY for x in self.carried)
-        return None if action in ("look", QUIT) or possible.get(verb, False) else REFUSED
+        if verb == "go":
+            possible = noun in ROOMS and noun != self.room
+        elif verb == "open":
+            possible = noun in self.here() and noun not in self.open
+            if possible and noun == self.world.locked and KEY not in self.carried:
+                return LOCKED
+        elif verb == "take":
+            possible = any(noun in self.inside[c] for c in self.here() if c in self.open)
+        elif verb == "put":
+            possible = noun in self.here() and noun in self.open and self._has_a_thing()
+        elif verb in TREATMENTS:
+            possible = not noun and self.room == TREATMENTS[verb] and self._has_a_thing()
+        else:
+            possible = action in ("look", QUIT)
+        return None if possible else REFUSED
+
+    def _has_a_thing(self) -> bool:
+        return any(x != KEY for x in self.carried)
 
     def _carry_out(self, action: str) -> str:
         verb, _, noun = action.partition(" ")

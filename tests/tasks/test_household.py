@@ -40,6 +40,7 @@ def begun(world: World = WORLD, **tags: Any) -> Household:
     env.reset(Task("t", "", tags={"seed": 0, "thing": "cup", "treatment": "", "target": "box", **tags}))
     env.world, env.room, env.visited = world, world.start, {world.start}
     env.inside = {c: list(x) for c, x in world.inside.items()}
+    env.left = env.remaining()
     return env
 
 
