@@ -42,7 +42,7 @@ class Match:
         self.game, self.full, self.history = GAMES[game], full, list[tuple[int, str]]()
         self.payoffs, self.reason = (0.0, 0.0), ""
         self.forfeited: int | None = None
-        self._random = PrivateRandom(deal)
+        self._random = PrivateRandom(deal, numpy=False)  # these engines draw from Python's alone
         self._illegal_move = ""  # the last one, until its seat has made a legal one
         self._observations = [0, 0]  # given to each seat so far
         with self._random:
