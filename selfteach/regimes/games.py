@@ -8,10 +8,10 @@ from .digits import RUN
 
 @regime
 def nim() -> Regime:
-    """Nim with two piles: a move is thought out in three of ten cases, and else made at random.
+    """Nim with three piles: a move is thought out in three of ten cases, and else made at random.
 
-    Whoever thinks leaves equal piles, and wins where that can be done. Measured against a player who errs nowhere, each
-    of whose games is won by whoever is not at equal piles: half of them can be.
+    Whoever thinks leaves a nim-sum of 0, and wins where that can be done. Measured against a player who errs nowhere,
+    from whom a game is only won by whoever never errs either.
     """
     return Regime(
         task="games",

@@ -16,7 +16,7 @@ from ..tools.games import GAMES, PLAYERS, SEATS, Match, match
 from .options import check_at_least, check_names, check_share
 
 TOKENIZER_DEMOS = 2000  # demonstrations that the tokenizer sees
-LONGEST = {"kuhn": 8, "tictactoe": 8, "negotiation": 24, "nim": 24}  # tokens of a move, with room
+LONGEST = {"kuhn": 8, "tictactoe": 8, "negotiation": 24, "nim": 36}  # tokens of a move, with room
 
 
 @dataclass(frozen=True, eq=False)

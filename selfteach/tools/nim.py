@@ -1,11 +1,14 @@
-"""Nim with two piles: whoever takes the last object wins.
+"""Nim with three piles: whoever takes the last object wins.
 
-Who can leave two equal piles wins: a move that is found by one subtraction, and by hardly anybody without it.
+Who can leave piles whose nim-sum (their exclusive or) is 0 wins (Bouton 1901): a move that is found in three small
+steps, and by hardly anybody in one.
 """
 
 from __future__ import annotations
 
-import re
+from functools import reduce
+from itertools import accumulate
+from operator import xor
 from typing import TYPE_CHECKING, Any
 
 from ..core.random_keys import generator
@@ -14,12 +17,11 @@ from .game import Game, MoveProbabilities
 if TYPE_CHECKING:
     from .games import Match
 
-PILES, LARGEST = 2, 7
-_MOVE = re.compile(r"\[\s*(\d+)\s+(\d+)\s*\]")
+PILES, LARGEST = 3, 5
 
 
 def deal(engine: Any, number: int) -> None:
-    """Give the engine the piles of a deal, from 1 to 7 in each."""
+    """Give the engine the piles of a deal, from 1 to 5 in each."""
     engine.initial_piles = generator("nim", number).integers(1, LARGEST + 1, PILES).tolist()
 
 
@@ -49,33 +51,27 @@ def moves(match: Match, seat: int) -> list[str]:
 
 
 def expert(match: Match, seat: int) -> MoveProbabilities:
-    """The moves that leave equal piles (a nim-sum of 0, Bouton 1901), equally likely; any where none does."""
+    """The move that leaves a nim-sum of 0, from the first pile where there is one; any move where there is none."""
+    before = piles(match)
+    total = reduce(xor, before)
+    for n, pile in enumerate(before):
+        if pile ^ total < pile:
+            return {f"[{n} {pile - (pile ^ total)}]": 1.0}
     legal = moves(match, seat)
-    best = [m for m in legal if not _nim_sum(_after(piles(match), m))] or legal
-    return dict.fromkeys(best, 1 / len(best))
+    return dict.fromkeys(legal, 1 / len(legal))
 
 
 def thought(match: Match, seat: int) -> str:
-    """What leads to an expert's move: by how much the larger pile exceeds the smaller.
+    """What leads to an expert's move: the nim-sum, pile by pile, and what the pile that it can shrink becomes.
 
-    That much is taken from the larger, and where it is 0 the position is lost.
+    Of piles 3 5 4: 3 ^ 5 = 6. 6 ^ 4 = 2. 3 ^ 2 = 1. So two are taken from the first. Where the sum is 0 the position is
+    lost.
     """
-    low, high = sorted(piles(match))
-    return f"<think> {high} - {low} = {high - low}.</think>"
-
-
-def _after(before: list[int], move: str) -> list[int]:
-    found = _MOVE.search(move)
-    assert found is not None
-    at, taken = int(found[1]), int(found[2])
-    return [pile - taken * (n == at) for n, pile in enumerate(before)]
-
-
-def _nim_sum(sizes: list[int]) -> int:
-    total = 0
-    for size in sizes:
-        total ^= size
-    return total
+    before = piles(match)
+    sums = list(accumulate(before, xor))
+    steps = [(a, b, c) for a, b, c in zip(sums, before[1:], sums[1:], strict=False)]
+    steps += [(pile, sums[-1], pile ^ sums[-1]) for pile in before if pile ^ sums[-1] < pile][:1]
+    return f"<think>{''.join(f' {a} ^ {b} = {c}.' for a, b, c in steps)}</think>"
 
 
 GAME = Game("Nim", lambda module: module.NimEnv(), opening, update, options, moves, expert, deal=deal, thought=thought)

@@ -344,29 +344,32 @@ def test_a_note_that_is_missing_is_no_zero(letters):
 # ---- Nim
 
 
-def test_in_nim_equal_piles_lose_and_the_expert_leaves_them():
+def test_in_nim_who_leaves_a_nim_sum_of_0_wins_and_the_expert_does():
     wins = {True: set[float](), False: set[float]()}
-    for number in range(40):
-        start = Match("nim", number)
-        equal = len(set(nim.piles(start))) == 1
-        wins[equal].add(finished("nim", number).payoffs[0])
-        assert max(nim.piles(start)) <= 7 and len(nim.piles(start)) == 2
-        wins[equal].add(
-            finished("nim", number, "random" if equal else "expert", "expert" if equal else "random").payoffs[0]
+    for number in range(60):
+        first, second, third = nim.piles(Match("nim", number))
+        lost = first ^ second ^ third == 0
+        wins[lost].add(finished("nim", number).payoffs[0])
+        assert max(first, second, third) <= 5
+        wins[lost].add(
+            finished("nim", number, "random" if lost else "expert", "expert" if lost else "random").payoffs[0]
         )
-    assert wins == {True: {-1.0}, False: {1.0}}, "whoever is not at equal piles wins, whatever the other does"
+    assert wins == {True: {-1.0}, False: {1.0}}, "the expert wins whatever the other does, where that can be done"
 
 
 def test_nim_shows_the_piles_and_a_thought_ends_in_the_move():
-    match = next(m for m in (Match("nim", d) for d in range(99)) if nim.piles(m) == [5, 2])
-    assert match.observation(0) == "nim.\npiles 5 2\n"
-    assert match.strategy("expert", 0) == {"[0 3]": 1.0} and len(match.moves(0)) == 7
-    match.move(f"{nim.thought(match, 0)} [0 3]")
-    assert nim.piles(match) == [2, 2] and match.observation(1) == "nim.\npiles 2 2\n"
-    assert set(match.strategy("expert", 1).values()) == {1 / 4}, "all are lost alike"
+    match = next(m for m in (Match("nim", d) for d in range(999)) if nim.piles(m) == [3, 5, 4])
+    assert match.observation(0) == "nim.\npiles 3 5 4\n"
+    assert match.strategy("expert", 0) == {"[0 2]": 1.0} and len(match.moves(0)) == 12
+    assert nim.thought(match, 0) == "<think> 3 ^ 5 = 6. 6 ^ 4 = 2. 3 ^ 2 = 1.</think>"
+    match.move(f"{nim.thought(match, 0)} [0 2]")
+    assert nim.piles(match) == [1, 5, 4] and match.observation(1) == "nim.\npiles 1 5 4\n"
+    assert set(match.strategy("expert", 1).values()) == {1 / 10}, "all are lost alike"
+    assert nim.thought(match, 1) == "<think> 1 ^ 5 = 4. 4 ^ 4 = 0.</think>"
     match.move("[0 3]")
-    assert match.turn == 1 and match.observation(1) == "\nnot allowed. you may [0 1] [0 2] [1 1] [1 2]\n"
-    match.move("[2 1]")
+    legal = "[0 1] [1 1] [1 2] [1 3] [1 4] [1 5] [2 1] [2 2] [2 3] [2 4]"
+    assert match.turn == 1 and match.observation(1) == f"\nnot allowed. you may {legal}\n"
+    match.move("[3 1]")
     assert match.forfeited == 1 and match.payoffs == (1.0, -1.0)
 
 
