@@ -94,7 +94,7 @@ def tango(
         loss of both: GRPO's + beta KL to where it began (k3) - bonus entropy
 
     Zha et al. 2025, section 4; the values for GRPO are those of the released scripts/run_rl_tango.sh: form 0.8, alpha
-    from 0.1 to 0.001 over all of the generator's steps (60 in the claim), beta and bonus 0.001. The generator is
+    from 0.1 to 0.001 over all of the generator's steps (90 in the claim), beta and bonus 0.001. The generator is
     updated every step, the verifier each `cycle`-th, when it samples `verdicts` on each answer (else one): 3:1 as
     there. There the verifier's step is on answers of its own, and the generator's has one verdict an answer; here both
     learn in that step, and the marks of several verdicts are averaged. Instead of their 40 steps of warm-up, a first
@@ -385,21 +385,26 @@ def balance_classes(
     return {"adv": Column("seq", out)}, {"right": share}
 
 
-JUDGES_A_LITTLE = {"form_true": 0.8, "warmup_minibatches": 200, "warmup_lr": 1e-3}
+OWN = {"form_true": 0.8, "warmup_minibatches": 200, "warmup_lr": 1e-3, "alpha_steps": 90}
 tango.claim = Claim(
     (
         # the verifier tells right answers from wrong ones: whoever always says one thing is at 0 in one of these
         premise("mean:reward/agreed_right", "self", 0.5, by=0.1, fails_at=0.55),
         premise("mean:reward/agreed_wrong", "self", 0.5, by=0.1, fails_at=0.55),
-        # rewarded for the verdict alone, it comes to find wrong steps better than at first
-        mechanism("late:reward/step_auc", "self", "early:reward/step_auc of self", by=0.05, fails_at=0.98),
+        # rewarded for its verdicts it judges better than at first, and its marks, for which nothing is paid, stay true
+        mechanism("late:reward/agreed", "self", "early:reward/agreed of self", by=0.05, fails_at=0.97),
+        mechanism("mean:reward/step_auc", "self", 0.5, by=0.1, fails_at=0.55),
+        # and come to find wrong steps better
+        outcome("late:reward/step_auc", "self", "early:reward/step_auc of self", by=0.05, fails_at=0.98),
         outcome("auc", "self", "grpo", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
         outcome("mean:reward/agreed_right", "self", "mean:reward/agreed_right of unbalanced", by=0.05, fails_at=0.96),
     ),
-    args=JUDGES_A_LITTLE,
-    arms={"grpo": ("grpo", {"beta": 0.001}), "unbalanced": ("tango", {"balance": False, **JUDGES_A_LITTLE})},
+    args=OWN,
+    arms={"grpo": ("grpo", {"beta": 0.001}), "unbalanced": ("tango", {"balance": False, **OWN})},
     regime="steep",  # where the start is right in nearly half of its answers
+    # at the regime's rate nearly all are before the verifier has learned, and whoever always says so is right
+    settings={"lr": 1.5e-4, "steps": 90, "eval_every": 9},
     first_seed=300,
     corrected=(
         "on seeds 200 to 207, in deep, one answer in eight was right and the verifier called nearly all wrong; "
