@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from ..core.errors import BadValue
 from ..core.random_keys import generator, key
 from ..core.registry import task
@@ -57,28 +59,40 @@ class GameTasks:
 
         tags  game, seat, before (all moves until then), kind, slip ("lot" for a random move, else "")
         """
-        task, draw = self.deal("demo", i), generator(self.seed, "play", i)
+        return self._shown("demo", i, generator(self.seed, "play", i), expert=False)
+
+    def practice(self, i: int) -> Task:
+        """The i-th demonstration of what comes before them: in a match that is played as theirs, what an expert would do.
+
+        Tags as those of a demonstration; slip "".
+        """
+        return self._shown("practice", i, generator(self.seed, "practise", i), expert=True)
+
+    def _shown(self, kind: str, i: int, draw: np.random.Generator, expert: bool) -> Task:
+        """A move of a match, or with `expert` what an expert would do in its place."""
+        task = self.deal(kind, i)
         played = Match(task.tags["game"], task.tags["deal"], self.full)
         texts, moves = ["", ""], list[tuple[str, str, dict[str, object]]]()
         while played.turn is not None:
             seat = played.turn
             player = PLAYERS[int(draw.random() >= self.noise)]
             texts[seat] += played.observation(seat)
-            move = played.sample_move(player, seat, float(draw.random()))
-            if self.thoughts and player == "expert" and played.game.thought:
-                move = f"{played.game.thought(played, seat)} {move}"
+            move = self._said(played, player, seat, float(draw.random()))
+            shown = self._said(played, "expert", seat, float(draw.random())) if expert else move
             before = tuple(text for _, text in played.history)
-            moves.append(
-                (
-                    texts[seat],
-                    move,
-                    {"seat": SEATS[seat], "before": before, "slip": "lot" if player == "random" else ""},
-                )
-            )
+            slip = "lot" if player == "random" and not expert else ""
+            moves.append((texts[seat], shown, {"seat": SEATS[seat], "before": before, "slip": slip}))
             texts[seat] += move
             played.move(move)
         prompt, move, tags = moves[int(draw.integers(len(moves)))]
-        return Task(task.id, prompt, task.answer, (move,), {**task.tags, "kind": "demo", **tags})
+        return Task(task.id, prompt, task.answer, (move,), {**task.tags, "kind": kind, **tags})
+
+    def _said(self, played: Match, player: str, seat: int, u: float) -> str:
+        """A player's move, after its thought where it thinks."""
+        move = played.sample_move(player, seat, u)
+        if self.thoughts and player == "expert" and played.game.thought:
+            return f"{played.game.thought(played, seat)} {move}"
+        return move
 
     def words(self) -> Iterator[str]:
         """Text for the tokenizer: small numbers and a stretch of demonstrations."""
@@ -117,6 +131,7 @@ def games(
         train=matches.train,
         test=matches.test,
         demos=matches.demo,
+        practice=matches.practice,
         words=matches.words,
         tags=("<think>", "</think>") if thoughts else (),
         tools={"match": match(full=full), **({"situations": situations(full=full)} if "kuhn" in games else {})},

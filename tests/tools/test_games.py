@@ -377,4 +377,6 @@ def test_experts_think_before_they_move_and_random_players_do_not():
     source = games(games=("nim",), noise=0.5, thoughts=True)
     for item in map(source.demos, range(60)):  # type: ignore[arg-type]
         assert item.data[0].startswith("<think>") == (item.tags["slip"] == "")
+    for item in map(source.practice, range(60)):  # type: ignore[arg-type]
+        assert item.data[0].startswith("<think>") and item.tags["slip"] == "", "practice shows the expert's moves alone"
     assert not any("<think>" in games(games=("nim",)).demos(i).data[0] for i in range(20))  # type: ignore[misc]
