@@ -10,8 +10,8 @@ from .digits import RUN
 def nim() -> Regime:
     """Nim with three piles: a move is thought out in three of ten cases, and else made at random.
 
-    How to think is practised before. Whoever thinks leaves a nim-sum of 0, and wins where that can be done. Measured against a player who errs nowhere,
-    from whom a game is only won by whoever never errs either.
+    How to think is practised before. Whoever thinks leaves a nim-sum of 0, and wins where that can be done. Measured
+    against a player who errs nowhere, from whom a game is only won by whoever never errs either.
     """
     return Regime(
         task="games",
