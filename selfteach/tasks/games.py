@@ -62,7 +62,7 @@ class GameTasks:
         return self._shown("demo", i, generator(self.seed, "play", i), expert=False)
 
     def practice(self, i: int) -> Task:
-        """The i-th demonstration of what comes before them: what an expert would do in a match that is played as theirs.
+        """The i-th demonstration of what comes before them: what an expert would do in a match like theirs.
 
         Tags as those of a demonstration; slip "".
         """
