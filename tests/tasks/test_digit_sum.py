@@ -243,6 +243,13 @@ def test_every_demonstration_says_its_style_and_whether_it_slips():
         assert (demo.tags["slip"] == "") == (answered(demo) == demo.answer[0] and not lucky)
 
 
+def test_a_demonstration_has_the_judges_of_its_task():
+    built = source(foreseen=0.5)
+    for i in range(10):
+        for item in (built.demos(i), built.practice(i)):
+            assert item.judges.keys() == built.test[0].judges.keys()
+
+
 def test_what_is_unseen_is_practised_and_tested_alone():
     built = source(terms=(3, 7), unseen=2)
     seen = {made(i).tags["terms"] for i in range(200) for made in (built.train, built.demos)}
