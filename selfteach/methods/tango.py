@@ -33,6 +33,7 @@ from ..core import (
     RolloutRequest,
     Seq,
     Stage,
+    Task,
     Term,
     Token,
     Update,
@@ -187,16 +188,14 @@ async def verify(
     context.append("\n")
     turn = await context.sample(stop=("</answer>",))
     text = rollout.text(request.help["output"])
-    ends = step_ends(text)
-    marks, final, formed = verdict_of(turn.text, len(ends))
+    truth = step_truths(text, request.task)
+    marks, final, formed = verdict_of(turn.text, len(truth))
     right = (request.help["reward"] or 0.0) >= 1.0
     agreed = final is right
     context.note(payoff=agreed + form * formed, agreed=float(agreed), formed=formed, right=float(right))
     context.note(**{"agreed_right" if right else "agreed_wrong": float(agreed)})
     if marks is not None:
         context.note(marks=marks)
-        judge = request.task.judges.get("step")
-        truth = [judge(step=text[a:z]) if judge else None for a, z in itertools.pairwise([0, *ends])]
         for name, kind in (("caught", False), ("passed", True)):
             hits = [(m > 0) is kind for m, t in zip(marks, truth, strict=True) if t is kind]
             if hits:
@@ -218,17 +217,21 @@ async def read_verdict(
     called right where all of its steps are.
     """
     text, draw = request.task.data[0], rollout.random("verdict")
-    judge = request.task.judges.get("step")
-    marks = list[str]()
-    for a, z in itertools.pairwise([0, *step_ends(text)]):
-        says = judge is None or judge(step=text[a:z]) is not False
-        marks.append(RIGHT if says == (draw.random() < (0.5 if judge is None else true)) else WRONG)
+    chance = true if "step" in request.task.judges else 0.5
+    truth = step_truths(text, request.task)
+    marks = [RIGHT if (t is not False) == (draw.random() < chance) else WRONG for t in truth]
     verdict = f"<think>{''.join(f' {m}' for m in marks)}</think><answer> {int(WRONG not in marks)}</answer>"
     context = rollout.model_role(model_role).begin(request.task.prompt)
     context.append(f"{text}\n")
     context.adopt(verdict)
     context.close(learn="verdict")
     return verdict
+
+
+def step_truths(text: str, task: Task) -> list[bool | None]:
+    """Whether each step of a solution is right, by the task's judge of steps; None where that says nothing."""
+    judge = task.judges.get("step")
+    return [judge(step=text[a:z]) if judge else None for a, z in itertools.pairwise([0, *step_ends(text)])]
 
 
 def step_ends(text: str) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.regime import Regime, regime
-from .digits import RUN
+from .digits import RUN, WARM
 
 
 @regime
@@ -17,14 +17,7 @@ def nim() -> Regime:
         task="games",
         task_options={"games": ("nim",), "noise": 0.7, "thoughts": True},
         model="tiny-s",
-        settings={
-            **RUN,
-            "warm_practice_steps": 1500,
-            "warm_steps": 300,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-            "steps": 60,
-        },
+        settings={**WARM, "warm_practice_steps": 1500, "warm_steps": 300, **RUN, "steps": 60},
         args={"groups": 64},
         baseline="spiral",
         search={"lr": (1e-4, 3e-4, 1e-3)},

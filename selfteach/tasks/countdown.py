@@ -5,7 +5,7 @@ Demonstrations search by trial: failed tries are part of them too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -178,7 +178,7 @@ class PuzzleWriter:
             last = Try((*last.steps[:-1], last.steps[-1]._replace(value=puzzle.target)), last.expression)
         prompt = task.tags["paraphrase"] if draw.random() < self.reworded else task.prompt
         tags = {**task.tags, "kind": "demo", "slip": slip, "tries": len(tries)}
-        return Task(task.id, prompt, task.answer, ("".join(pieces([*tries, last])),), tags, task.verifier)
+        return replace(task, prompt=prompt, data=("".join(pieces([*tries, last])),), tags=tags)
 
 
 @task

@@ -214,7 +214,7 @@ class GraphQuiz:
         text += (think(f"so it is {said}.") if rounds else "") + answer(said)
         first = beginning(way) if given else ""
         tags = {**task.tags, "kind": "demo", "way": way}
-        return Task(task.id, task.prompt + first, task.answer, (text.removeprefix(first),), tags)
+        return replace(task, prompt=task.prompt + first, data=(text.removeprefix(first),), tags=tags)
 
     def expert(self, question: GraphQuestion, i: int) -> Task:
         """A demonstration as a trajectory, said and found in turns."""

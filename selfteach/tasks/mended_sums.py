@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -50,7 +50,7 @@ class MendedSums:
         thought, steps = work(digits, estimated, mended, draw)
         waits = sum(t.startswith(" wait") for t in thought)
         tags = {**item.tags, "kind": kind, "estimates": sum("~" in t for t in thought), "mended": waits}
-        return Task(item.id, item.prompt, item.answer, ("".join(written(thought, steps)),), tags)
+        return replace(item, data=("".join(written(thought, steps)),), tags=tags)
 
 
 def work(digits: Digits, estimated: float, mended: float, draw: np.random.Generator) -> tuple[list[str], list[Step]]:

@@ -51,12 +51,10 @@ def moves(match: Match, seat: int) -> list[str]:
 
 
 def expert(match: Match, seat: int) -> MoveProbabilities:
-    """The move that leaves a nim-sum of 0, from the first pile where there is one; any move where there is none."""
-    before = piles(match)
-    total = reduce(xor, before)
-    for n, pile in enumerate(before):
-        if pile ^ total < pile:
-            return {f"[{n} {pile - (pile ^ total)}]": 1.0}
+    """The winning move, from the first pile where there is one; any move where there is none."""
+    if winning := _winning(piles(match)):
+        n, pile, rest = winning[0]
+        return {f"[{n} {pile - rest}]": 1.0}
     legal = moves(match, seat)
     return dict.fromkeys(legal, 1 / len(legal))
 
@@ -69,9 +67,15 @@ def thought(match: Match, seat: int) -> str:
     """
     before = piles(match)
     sums = list(accumulate(before, xor))
-    steps = [(a, b, c) for a, b, c in zip(sums, before[1:], sums[1:], strict=False)]
-    steps += [(pile, sums[-1], pile ^ sums[-1]) for pile in before if pile ^ sums[-1] < pile][:1]
+    steps = list(zip(sums[:-1], before[1:], sums[1:], strict=True))
+    steps += [(pile, sums[-1], rest) for _, pile, rest in _winning(before)[:1]]
     return f"<think>{''.join(f' {a} ^ {b} = {c}.' for a, b, c in steps)}</think>"
+
+
+def _winning(before: list[int]) -> list[tuple[int, int, int]]:
+    """(number, size, what is left of it) of each pile that can be shrunk so that the nim-sum is 0."""
+    total = reduce(xor, before)
+    return [(n, pile, pile ^ total) for n, pile in enumerate(before) if pile ^ total < pile]
 
 
 GAME = Game("Nim", lambda module: module.NimEnv(), opening, update, options, moves, expert, deal=deal, thought=thought)

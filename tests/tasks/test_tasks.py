@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from selfteach.configuration import task_source
 from selfteach.core.errors import BadValue, UnknownName
 from selfteach.core.registry import tasks
 from selfteach.core.tagged_text import last_between
@@ -401,3 +402,11 @@ def test_a_slip_is_gone_on_from():
     assert steps(Sum(12, ((1, 7), (-1, 3)))) == [(12, "+", 7, 19), (19, "-", 3, 16)]
     assert steps(Sum(12, ((1, 7), (-1, 3))), slip_at=0, by=1) == [(12, "+", 7, 20), (20, "-", 3, 17)]
     assert steps(Sum(3, ((-1, 3),)), slip_at=0, by=-2) == [(3, "-", 3, 2)]
+
+
+@pytest.mark.parametrize("name", ["digit_sum", "mended_sums", "countdown", "fact_graph"])
+def test_a_demonstration_is_judged_as_its_task_is(name):
+    made = task_source(name, {})
+    assert made.demos
+    for i in range(5):
+        assert made.demos(i).judges.keys() == made.train(i).judges.keys() != set()
