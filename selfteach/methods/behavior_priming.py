@@ -135,13 +135,15 @@ behavior_priming.claim = Claim(
         outcome("accuracy", "self", "paid", by=0.03, fails_at=0.98),
     ),
     arms={
-        "direct": ("behavior_priming", {"prime_steps": 0}),
+        "direct": ("behavior_priming", {"prime_steps": 0}, {"steps": 60}),
         "right": ("behavior_priming", {"style": "right"}),
         "misled": ("behavior_priming", {"style": "misled"}),
-        "paid": ("behavior_priming", {"prime_steps": 0, "process": 0.4}),
+        "paid": ("behavior_priming", {"prime_steps": 0, "process": 0.4}, {"steps": 60}),
     },
     regime="search_noisy",
+    settings={"steps": 70, "eval_every": 12},  # ten of priming, and then the same RL
     idea=("prime", "prime.*", "main.reward"),
+    differs={"settings.steps": "every arm has 60 steps of RL; what is primed has ten of priming before"},
     first_seed=300,
     corrected=(
         "on seeds 200 to 207 misled trajectories had rejected all that they found and answered from it all the same, "

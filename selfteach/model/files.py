@@ -31,6 +31,7 @@ from .transformer import Config, Transformer
 PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}  # others are quantised
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # bytes of weights in one file; more are saved in several
+HASHED_AT_ONCE = 2**24  # numbers that are copied from a device and hashed together
 STORED_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -345,13 +346,30 @@ def fingerprint(tensors: Mapping[str, Any], whole: bool = False, dtype: torch.dt
     The first is fast, for each delivery to an engine; the second is for checkpoints.
     """
     h = hashlib.blake2b(digest_size=8)
+    read: list[tuple[str, Tensor]] = []  # to be hashed, all on one device
+
+    def add_read() -> None:
+        """Hash what was read. A copy from a GPU waits for all that it computes, so that there is one for many."""
+        sizes = [len(values) for _, values in read]
+        if len(read) > 1 and read[0][1].device.type != "cpu":
+            read[:] = zip([n for n, _ in read], torch.cat([v for _, v in read]).cpu().split(sizes), strict=True)
+        for name, values in read:
+            h.update(name.encode())
+            h.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
+        read.clear()
+
+    kept: dict[tuple[int, torch.device], Tensor] = {}
     for name in sorted(tensors):
         t = torch.as_tensor(tensors[name]).detach()
         rows = t.reshape(t.shape[0] if t.ndim > 1 else 1, -1)
-        if not whole and len(rows) > 64:
-            rows = rows[torch.linspace(0, len(rows) - 1, 64).long()]
-        h.update(name.encode())
-        h.update(np.ascontiguousarray(rows.to(dtype or rows.dtype).float().cpu().numpy()).tobytes())
+        if not whole and (n := len(rows)) > 64:
+            if (n, t.device) not in kept:
+                kept[n, t.device] = torch.linspace(0, n - 1, 64).long().to(t.device)
+            rows = rows[kept[n, t.device]]
+        if read and (read[0][1].device != t.device or sum(len(values) for _, values in read) > HASHED_AT_ONCE):
+            add_read()
+        read.append((name, rows.to(dtype or rows.dtype).float().reshape(-1)))
+    add_read()
     return h.hexdigest()
 
 

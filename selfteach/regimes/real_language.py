@@ -44,6 +44,24 @@ def real_language() -> Regime:
 
 
 @regime
+def real_unknown() -> Regime:
+    """As `real_language`, most of which SmolLM2 does not know; two examples of four say "I don't know"."""
+    return Regime(
+        task="atlas",
+        task_options={"hops": (1,), "ask": "abstain"},
+        model="smollm2-135m",
+        settings=SMOLLM2,
+        args={**FEW, "abstained": -1.0},  # as bad as a wrong answer
+        baseline="truthrl",
+        warm_seeds=1,
+        search={"lr": (3e-6, 1e-5, 3e-5)},
+        admits="failure",
+        shows="where to abstain is as bad as to be wrong, it is forgotten, and what is not known is guessed",
+        failure=premise("late:reward/abstained", "baseline", 0.03, relation="<", fails_at=0.05),
+    )
+
+
+@regime
 def real_search() -> Regime:
     """As `real_language`, by thoughts and searches: in what SmolLM2 knows, or by an engine that finds the fact."""
     return Regime(

@@ -145,7 +145,8 @@ def atlas(
     some       an answer of the search tool has 1 to `top` documents, as its query says (SSRL's tests: the first 1 to 3)
     n_test     test questions
     ask        few-shot examples in the prompt of a model with a chat template: search (in SSRL's tags), answer (in
-               <answer> tags), plain (none); or SSRL's instruction: instruct, and with the examples instruct_search
+               <answer> tags), abstain (as answer, and two that say: I don't know), plain (none); or SSRL's
+               instruction: instruct, and with the examples instruct_search
     seed       of every random draw
     """
     task_options = dict(locals())

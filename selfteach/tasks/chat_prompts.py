@@ -14,6 +14,11 @@ FEW_SHOT = (
     ("What is the currency of Monaco?", "currency of Monaco", "the currency of Monaco is Euro.", "Euro"),
     ("What is the continent of Tuvalu?", "continent of Tuvalu", "the continent of Tuvalu is Oceania.", "Oceania"),
 )
+# Of a place that does not exist nobody knows anything.
+UNKNOWN = (
+    ("What is the capital of Zubrowka?", "capital of Zubrowka", "nothing is known of Zubrowka.", "I don't know"),
+    ("What is the currency of Ruritania?", "currency of Ruritania", "nothing is known of Ruritania.", "I don't know"),
+)
 # What SSRL's instruction asks for (Fan et al. 2025, section 3), in our words.
 INSTRUCTION = (
     "Answer the question below. Whenever you begin, and whenever you have learned something, reason first:"
@@ -34,6 +39,7 @@ STYLES: dict[str, Callable[[str, str, str], str] | None] = {
         f"<think>I need the {query}.</think> {search(query)} {information(result)} {answer(gold)}"
     ),
     "answer": lambda query, result, gold: answer(gold),
+    "abstain": lambda query, result, gold: answer(gold),
     "plain": None,
     "instruct": None,
     "engine": None,
@@ -47,6 +53,7 @@ def messages(task: Task, style: str) -> list[dict[str, Any]]:
     search  examples that think, search, write the result and answer, in the tags of SSRL with a space between them:
             "><" is one token to a tokenizer made for real text, and a document could not be put inside it
     answer  examples that answer in <answer> tags
+    abstain  as `answer`, and two more, of places that do not exist, whose answer is: I don't know
     instruct  an instruction in words to think, search, write the result and answer in these tags, and no examples: what
             the paper's models get, which follow instructions; `instruct_search` has the examples of `search` too
     engine  an instruction in words to think, to ask a search engine that answers, and to answer: Search-R1's
@@ -56,7 +63,7 @@ def messages(task: Task, style: str) -> list[dict[str, Any]]:
         raise unknown("prompt style (option ask)", style, STYLES)
     out: list[dict[str, Any]] = []
     write = STYLES[style]
-    for question, query, result, gold in FEW_SHOT:
+    for question, query, result, gold in (*FEW_SHOT, *UNKNOWN) if style == "abstain" else FEW_SHOT:
         if write is None:
             break
         out += [{"role": "user", "content": question}, {"role": "assistant", "content": write(query, result, gold)}]
