@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 import traceback
@@ -21,6 +22,7 @@ from ..analysis.verdict import end_figure
 from ..configuration import RunConfig
 from ..core.errors import BadValue, SelfteachError
 from ..core.serial import plain
+from ..loop import checkpoint
 from ..loop.log import logged_steps, read_events
 from ..loop.run_folder import finished_figures
 from ..loop.session import Observer, ignore_events
@@ -191,6 +193,7 @@ class RunPool:
         self.results.setdefault(request.arm, {})[request.seed] = figures
         if self.steps_shown is not None:
             thin_rollouts(folder / "log", self.steps_shown)
+            thin_checkpoints(folder)
 
     # ---- many at once
 
@@ -289,6 +292,20 @@ def thin_rollouts(log: Path, steps: int) -> None:
         kept = {logged[round(i * (len(logged) - 1) / max(1, steps - 1))] for i in range(steps)}
         for step in set(logged) - kept:
             (log / "rollouts" / f"{step:06d}.npz").unlink(missing_ok=True)
+
+
+def thin_checkpoints(run: Path) -> None:
+    """Keep of a finished run's checkpoints the newest, without its optimiser: nothing goes on from there.
+
+    Of a model of 135 million parameters that is half a gigabyte in place of five.
+    """
+    newest = checkpoint.find(run)
+    if newest is None:
+        return
+    for folder in newest.parent.iterdir():
+        if folder.name != newest.name:
+            shutil.rmtree(folder, ignore_errors=True)
+    checkpoint.leave_out(newest, "optimiser.safetensors")
 
 
 def warm_key(run_config: RunConfig) -> str:

@@ -106,9 +106,23 @@ def clear_unfinished(run: Path) -> None:
 
 def write_state(folder: Path, data: Mapping[str, Any]) -> None:
     """Write state.json, last of a checkpoint's files: with the sizes and hashes of the others, and its own."""
-    data = {**data, "files": checksums(folder)}
-    data["checksum"] = _hash(json.dumps(data).encode())
-    (folder / "state.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
+    write_whole(folder / "state.json", _sealed({**data, "files": checksums(folder)}))
+
+
+def leave_out(folder: Path, name: str) -> None:
+    """Remove a file of a checkpoint that nothing needs any more; what is not there need not be."""
+    if not (folder / name).exists():
+        return
+    data = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    data["files"].pop(name, None)
+    write_whole(folder / "state.json", _sealed(data))
+    (folder / name).unlink()
+
+
+def _sealed(data: Mapping[str, Any]) -> str:
+    """The text of state.json, with its own hash."""
+    content = {k: v for k, v in data.items() if k != "checksum"}
+    return json.dumps({**content, "checksum": _hash(json.dumps(content).encode())}) + "\n"
 
 
 def checksums(folder: Path) -> dict[str, list[Any]]:

@@ -35,6 +35,7 @@ from selfteach.experiments.arms import (
 from selfteach.experiments.null_trials import null_trials
 from selfteach.experiments.reproduce import arm_cost
 from selfteach.experiments.runs import RunPool, RunRequest
+from selfteach.loop import checkpoint
 from selfteach.loop.log import logged_steps
 
 registry.load_all()
@@ -372,6 +373,20 @@ def test_of_a_finished_run_in_the_cache_a_few_steps_can_be_looked_at(tmp_path: P
         (run,) = pool.results["self"].values()
         assert logged_steps(tmp_path / run["key"] / "log") == kept
         assert [s for s, _ in run["curves"]["sampled"]] == [0, 2, 4]
+
+
+def test_of_a_finished_run_in_the_cache_the_last_weights_are_kept_alone(tmp_path: Path):
+    with RunPool(tmp_path) as pool:
+        pool.run(requests(1, checkpoint_every=1))
+    (run,) = pool.results["self"].values()
+    folder = tmp_path / run["key"]
+    assert [f.name for f in (folder / "checkpoints").iterdir()] == ["000004"]
+    held = {f.name for f in (folder / "last").iterdir()}
+    assert "model.safetensors" in held and "optimiser.safetensors" not in held
+    assert checkpoint.read(folder)[1] == 4  # what it says that it holds is what it holds
+    with RunPool(tmp_path) as again:
+        again.run(requests(1, checkpoint_every=1))
+    assert again.results == pool.results
 
 
 def test_a_worker_that_is_killed_is_reported_and_its_run_tried_once_more(tmp_path: Path):
