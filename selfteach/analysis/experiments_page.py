@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from .claim_curves import draw_curves
 from .curves import COLOURS, plot_style, save_figure
 from .figures import markdown
-from .ledger import claim_section
+from .ledger import claim_section, formatted_place, read_experiments
 
 OF_SAMPLES = re.compile(r"^(pass|maj)@(\d+)$")
 
@@ -87,15 +86,6 @@ def draw_samples(result: Mapping[str, Any], file: Path) -> Path:
         return save_figure(figure, file)
 
 
-def read_experiments(name: str, folders: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
-    """Experiment -> its result, of one method, from the first folder that has it."""
-    out: dict[str, dict[str, Any]] = {}
-    for folder in folders:
-        for file in sorted((Path(folder) / "experiments").glob(f"{name}.*.json")):
-            out.setdefault(file.stem.removeprefix(f"{name}."), json.loads(file.read_text(encoding="utf-8")))
-    return out
-
-
 def write_experiments(name: str, order: Sequence[str], folders: Iterable[str | Path], file: Path) -> Path:
     """Write a method's experiments as a page, and their pictures beside it.
 
@@ -103,7 +93,9 @@ def write_experiments(name: str, order: Sequence[str], folders: Iterable[str | P
     Raises OSError where it cannot be written, BadValue where matplotlib is not installed.
     """
     found = read_experiments(name, folders)
-    rows = [[f"[{n}](#{n})", r["claim"]["because"], f"**{r['verdict']}**", _where(r)] for n, r in found.items()]
+    rows = [
+        [f"[{n}](#{n})", r["claim"]["because"], f"**{r['verdict']}**", formatted_place(r)] for n, r in found.items()
+    ]
     parts = [
         f"# What else the paper of {name} shows\n\nEach experiment changes one thing of the method, or one thing about"
         f" how it is measured, and is judged as claims are. `selfteach reproduce {name} --full` runs them.\n\n",
@@ -124,10 +116,6 @@ def write_experiments(name: str, order: Sequence[str], folders: Iterable[str | P
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(parts), encoding="utf-8")
     return file
-
-
-def _where(r: Mapping[str, Any]) -> str:
-    return f"`{r['regime']}`, {r['steps']} steps, {len(r['seeds'])} seeds"
 
 
 def _fits(r: Mapping[str, Any]) -> list[str]:

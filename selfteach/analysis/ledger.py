@@ -89,6 +89,15 @@ def read_result(method: str, folders: Sequence[str | Path]) -> dict[str, Any] | 
     return found or next((r for r in read_results(*folders) if r["method"] == method), None)
 
 
+def read_experiments(name: str, folders: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
+    """Experiment -> its result, of one method, from the first folder that has it."""
+    out: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        for file in sorted((Path(folder) / "experiments").glob(f"{name}.*.json")):
+            out.setdefault(file.stem.removeprefix(f"{name}."), json.loads(file.read_text(encoding="utf-8")))
+    return out
+
+
 def _files(folders: Iterable[str | Path]) -> list[Path]:
     return [f for folder in folders for f in sorted(Path(folder).glob("*.json"))]
 
@@ -187,17 +196,17 @@ def page(
     results: Sequence[Mapping[str, Any]],
     tuning: Mapping[str, Mapping[str, Any]] | None = None,
     pictures: Collection[str] = (),
-    experiments: Collection[str] = (),
+    experiments: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     unadmitted: Mapping[str, str] | None = None,
 ) -> str:
     """The ledger in Markdown.
 
     tuning       method -> what `experiments.tune` found
     pictures     methods whose learning curves are drawn in ledger/METHOD.png, beside the page
-    experiments  methods whose further experiments have a page, ledger/METHOD.md
+    experiments  method -> experiment -> its result, of those whose further experiments have a page, ledger/METHOD.md
     unadmitted   regime that is not admitted -> its status (`regime_evidence.status`), which the rows measured there say
     """
-    tuning = tuning or {}
+    tuning, experiments = tuning or {}, experiments or {}
     decided = [r for r in results if is_decided(r)]
     out = [HEAD]
     if decided:
@@ -206,7 +215,8 @@ def page(
         columns = ["method", "family", "paper", *KINDS, "verdict", "measured on"]
         out.append(f"\n{len(decided)} claim{'s' if len(decided) != 1 else ''} decided: {numbers}.\n\n")
         out.append(markdown(columns, [_row(r, (unadmitted or {}).get(r["regime"], "")) for r in decided]))
-        out += [findings_section(decided, formatted_effect), LIMITS, *_summaries(decided)]
+        out += [findings_section(decided, formatted_effect), LIMITS]
+        out += [*_experiments_section(experiments), *_summaries(decided)]
         sharing = shared_runs(decided)
         for r in decided:
             picture = f"ledger/{r['method']}.png" if r["method"] in pictures else ""
@@ -233,8 +243,30 @@ KINDS = ("premise", "mechanism", "outcome")
 def _row(r: Mapping[str, Any], status: str) -> list[str]:
     kinds = [kind_verdict([c["verdict"] for c in r["checks"] if c["kind"] == kind]) for kind in KINDS]
     regime = f"`{r['regime']}`" + (f" (regime {status})" if status else "")
-    where = f"{regime}, {r['steps']} steps, {len(r['seeds'])} seeds"
-    return [f"`{r['method']}`", r["family"], paper_link(r["paper"]), *kinds, f"**{r['verdict']}**", where]
+    place = formatted_place(r, regime)
+    return [f"`{r['method']}`", r["family"], paper_link(r["paper"]), *kinds, f"**{r['verdict']}**", place]
+
+
+def formatted_place(r: Mapping[str, Any], regime: str = "") -> str:
+    """Where a result was measured: the regime (as it is written, if not by its name), steps and seeds."""
+    return f"{regime or '`' + r['regime'] + '`'}, {r['steps']} steps, {len(r['seeds'])} seeds"
+
+
+def _experiments_section(experiments: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """All experiments beside the claims, those on a pre-trained model first."""
+    rows = [
+        [f"[`{m}`](ledger/{m}.md#{name})", name, r["claim"]["because"], f"**{r['verdict']}**", formatted_place(r)]
+        for m, results in sorted(experiments.items())
+        for name, r in results.items()
+    ]
+    if not rows:
+        return []
+    about = (
+        "\n## Beside the claims\n\nWhat else papers show, and what they show on a pre-trained model (`smollm2`:"
+        " SmolLM2 with 135 million parameters on questions about the real world), judged as claims are.\n\n"
+    )
+    rows.sort(key=lambda row: row[1] != "smollm2")
+    return [about, markdown(["method", "experiment", "what the paper says", "here", "measured on"], rows)]
 
 
 def kind_verdict(verdicts: Sequence[str]) -> str:
@@ -397,7 +429,8 @@ def write_page(
     return out
 
 
-def experimented(folders: Iterable[str | Path]) -> list[str]:
-    """The methods of which experiments beside their claims were run."""
+def experimented(folders: Iterable[str | Path]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Method -> experiment -> its result, of the methods of which experiments beside their claims were run."""
+    folders = list(folders)
     files = (f for folder in folders for f in (Path(folder) / "experiments").glob("*.json"))
-    return sorted({f.name.partition(".")[0] for f in files})
+    return {name: read_experiments(name, folders) for name in sorted({f.name.partition(".")[0] for f in files})}

@@ -10,14 +10,23 @@ from .digits import BATCH, RUN, WARM
 def written() -> Regime:
     """Reports of three or four facts in a demanded style, of which the start gets every point wrong now and then.
 
-    Each point can be done well and mostly some are not: one report in fifty is right in all of them.
+    Each point can be done well and mostly some are not: one report in forty is right in all of them. What is practised
+    before is practised until values are copied from the table, which comes late and all at once.
     """
     return Regime(
         task="report",
         # A demand is met more often than not: one that is met by chance is not learned to be one in so few steps.
         task_options={"obeyed": (0.7, 0.6, 0.7)},
         model="tiny-s",
-        settings={**WARM, "warm_steps": 300, **RUN, "lr": 1e-3, "steps": 80, "eval_every": 8},
+        settings={
+            **WARM,
+            "warm_practice_steps": 3000,
+            "warm_steps": 300,
+            **RUN,
+            "lr": 3e-4,
+            "steps": 80,
+            "eval_every": 8,
+        },
         args=BATCH,
-        search={"lr": (3e-4, 1e-3, 3e-3)},
+        search={"lr": (1e-4, 3e-4, 1e-3)},
     )
