@@ -104,7 +104,7 @@ def _steps(word: str | None, logged: Sequence[int], folder: Path) -> Sequence[in
 
 
 def _tokenizer(folder: Path, trust: bool) -> Any:
-    """The run's tokenizer: of its newest checkpoint, or of the model that it starts from."""
+    """The run's tokenizer: of its newest checkpoint, or of the model that it starts from, which a warm start keeps."""
     from ..loop import checkpoint
     from ..model.tokenizer import Tokenizer
 
@@ -112,13 +112,10 @@ def _tokenizer(folder: Path, trust: bool) -> Any:
     if last is not None and (last / "tokenizer.json").is_file():
         return Tokenizer.load(last)
     from .. import preparation
-    from ..configuration import run_config_of, task_source
-    from ..core.loops import run_to_end
-    from ..loop.session import ignore_events
+    from ..configuration import run_config_of
 
     config = run_config_of(folder, trust)
-    source = task_source(config.task, config.task_options, folder)
-    return run_to_end(preparation.start_model(config, source, ignore_events)).tokenizer
+    return preparation.build(config.model, preparation.source_of(config, folder), config.warm.seed).tokenizer
 
 
 def _line(record: Any) -> str:

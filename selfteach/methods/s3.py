@@ -157,7 +157,7 @@ s3.claim = Claim(
         "from_nothing": ("s3", {"naive": False, **WHOLE}),
     },
     args=WHOLE,
-    regime="search_noisy",
+    regime="search_doubted",
     settings={"eval_every": 12},
     idea=("main.program", "main.reward", "main.select", "probe", "probe.*", "decode"),
     because="what is learned is to find and choose documents, which any generator can answer from",

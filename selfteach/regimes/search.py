@@ -162,6 +162,15 @@ def search_noisy() -> Regime:
 
 
 @regime
+def search_doubted() -> Regime:
+    """As `search_noisy`, for a start that goes every way, and now and then rejects what is not what was sought.
+
+    It does so too with what a question itself finds, of which nobody showed it anything.
+    """
+    return agent_regime({**NOISY, "says": "judge"}, (0.35, 0.15, 0.05, 0.05, 0.2, 0.2), 3200)
+
+
+@regime
 def search_fragile() -> Regime:
     """As `search_noisy`, for a model that states a goal before it searches and then whether it was reached."""
     return agent_regime({**NOISY, "says": "reflect"}, NOISY_WAYS, 3200)
