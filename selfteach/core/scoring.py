@@ -165,6 +165,8 @@ async def _score_in_order(
     while not worker.done():
         await asyncio.wait([worker], timeout=deadline)
         now = dict(found)
+        if len(now) == len(waiting):  # nothing hangs, though a process that was stopped for a while may not know it yet
+            return now
         if not worker.done() and len(now) == before:
             return now | {waiting[len(now)][1].leaf: _failed(reward, TimeoutError(), deadline)}
         before = len(now)

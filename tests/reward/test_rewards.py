@@ -17,7 +17,7 @@ from support.episodes import scripted_context
 from support.models import mini
 from support.scores import Reader, ask, by_sample, group_of
 
-from selfteach.core import BadValue, Block, Ref, RolloutRequest, Score, ScoringFailed, Task, Trajectory
+from selfteach.core import BadValue, Block, Ref, RolloutRequest, Score, ScoringFailed, Task, Trajectory, scoring
 from selfteach.core.answers import normalise
 from selfteach.core.blocks import block as registry_block
 from selfteach.core.registry import tasks
@@ -230,6 +230,17 @@ def test_the_deadline_is_for_one_call_not_for_all_of_them():
         return float(text)
 
     assert [s.value for s in ask(Block(slow), deadline=0.4)] == [0, 1, 2, 3]  # 0.6 s in all
+
+
+def test_scores_that_are_all_there_are_taken_though_their_thread_has_not_come_back(monkeypatch):
+    """As after a stop of the whole process, in which the deadline went by: what waits hears of that first."""
+
+    def never_back(fn: Any) -> asyncio.Future[Any]:
+        fn()
+        return asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(scoring, "run_in_thread", never_back)
+    assert [s.value for s in ask(by_sample(1.0, 0.0, 0.5, 2.0), deadline=0.05)] == [1.0, 0.0, 0.5, 2.0]
 
 
 def test_a_path_closed_twice_is_scored_once():
