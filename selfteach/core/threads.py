@@ -47,15 +47,18 @@ class _Returns:
 
     def __init__(self) -> None:
         self.waiting = deque[Callable[[], None]]()
+        self.woken = False
 
     def put(self, loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
         """Have it called on the loop; from any thread."""
         self.waiting.append(settle)
-        if len(self.waiting) == 1:  # else the one before it has woken the loop, which has not come to it yet
+        if not self.woken:  # else another has woken the loop, which has not begun to look at what waits
+            self.woken = True
             loop.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
         """Call all that wait; the others too where one raises."""
+        self.woken = False  # before looking: what comes from here on wakes it again
         try:
             while self.waiting:
                 self.waiting.popleft()()

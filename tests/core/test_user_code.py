@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from support.models import TAGS
 from support.raised import IDS, RAISED, Unprintable
 from support.scores import Reader, ask, group_of
 
-from selfteach.core import BadValue, Block, RolloutRequest, Task
+from selfteach.core import BadValue, Block, RolloutRequest, Task, threads
 from selfteach.core.errors import UserCodeFailed, describe
 from selfteach.core.scoring import score
 from selfteach.core.threads import BackgroundLoop, call_user
@@ -285,3 +287,23 @@ def test_the_order_of_scores_is_that_of_the_group_however_many_fail() -> None:
 
     scores = ask(Block(raises), group_of(6))
     assert [s.error and s.error[-1] for s in scores] == list("012345")
+
+
+def test_results_of_threads_that_come_together_wake_the_loop() -> None:
+    """A thread can be stopped between leaving its result and looking whether the loop is awake, and another come."""
+    returns, wakes, told = threads._Returns(), list[Any](), list[str]()
+    loop: Any = SimpleNamespace(call_soon_threadsafe=wakes.append)
+
+    class Interrupted(deque[Any]):
+        def append(self, settle: Any) -> None:
+            super().append(settle)
+            if len(self) == 1:
+                returns.put(loop, lambda: told.append("second"))
+
+    returns.waiting = Interrupted()
+    returns.put(loop, lambda: told.append("first"))
+    for wake in wakes:
+        wake()
+    assert told == ["first", "second"]
+    returns.put(loop, lambda: told.append("third"))
+    assert len(wakes) > 1  # once it has looked, what comes wakes it again
