@@ -25,7 +25,7 @@ EXPERIMENTS = {
         arms={"even": ("rlsc", {"groups": 8, "temperature": 1.0, "smooth": 10.0})},
         args={"groups": 8, "temperature": 1.0},
         regime="real_language",
-        idea=("main.credit", "main.sampling"),
+        idea=("main.credit",),
         because="a pre-trained model is confident of what is right, so that to sharpen it is to make it more accurate",
     )
 }

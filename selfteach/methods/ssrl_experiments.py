@@ -274,29 +274,6 @@ EXPERIMENTS = {
             " searched was paid more: not tested here"
         ),
     ),
-    "smollm2": Claim(
-        (
-            premise("accuracy", "self", "start", by=0.1, fails_at=0.95),  # there is a way to be found
-            # of each answer, a token at least of what it wrote to itself is left out: it searches, and the mask acts
-            mechanism("late:dropped/masked:information", "self", 64.0, fails_at=0.0),
-            outcome("accuracy", "self", "no_mask", by=0.02, fails_at=0.99),
-            outcome("accuracy+search", "self", "accuracy of self", by=0.05, fails_at=0.97),
-            outcome(
-                "accuracy+entropy_guided",
-                "self",
-                "accuracy+search of self",
-                relation=">=",
-                scale="ratio",
-                by=0.05,
-                fails_at=0.5,
-            ),
-        ),
-        arms={"no_mask": ("ssrl", {"groups": 12, "rollouts": 8, "mask": False})},
-        args={"groups": 12, "rollouts": 8},
-        regime="real_search",
-        idea=("main.credit",),
-        because="what a model learned in pre-training it can search for, and then use a real engine without training",
-    ),
     "algorithms": Claim(
         (
             premise("accuracy", "self", "start", by=0.2, fails_at=0.9),
