@@ -1,4 +1,4 @@
-"""ConfClip on SmolLM2: how sure it is of answers about the real world, beside whether they are right."""
+"""ConfClip (Zhang et al. 2025, arXiv 2509.17730) on SmolLM2: how sure it is of answers, beside whether they hold."""
 
 from __future__ import annotations
 

@@ -101,20 +101,21 @@ def own_probability(
 
 
 FEW = {"groups": 8, "temperature": 1.0}
+SHARPENS = mechanism(
+    "late:policy/entropy_estimate",
+    "self",
+    "early:policy/entropy_estimate of self",
+    by=0.3,
+    relation="<",
+    scale="ratio",
+    fails_at=0.0,
+)
 
 rlsc.claim = Claim(
     (
         # the vote is mostly right: what is likely is true
         premise("early:reward/label", "self", 0.5, by=0.1, fails_at=0.55),
-        mechanism(
-            "late:policy/entropy_estimate",
-            "self",
-            "early:policy/entropy_estimate of self",
-            by=0.3,
-            relation="<",
-            scale="ratio",
-            fails_at=0.0,
-        ),
+        SHARPENS,
         outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
         # the probability as the weight, against one weight for all, which alone sharpens nothing; both at temperature 1
         outcome("auc", "weighted", "even", by=0.05, fails_at=0.99),

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from ..core import Claim, mechanism, outcome, premise
+from ..core import Claim, outcome, premise
+from .rlsc import FEW, SHARPENS
 
 EXPERIMENTS = {
     "smollm2": Claim(
         (
             # what it mostly says is right more often than one answer is
             premise("early:reward/label", "self", "accuracy of start", by=0.02, fails_at=0.99),
-            mechanism(
-                "late:policy/entropy_estimate",
-                "self",
-                "early:policy/entropy_estimate of self",
-                by=0.3,
-                relation="<",
-                scale="ratio",
-                fails_at=0.0,
-            ),
+            SHARPENS,
             outcome("accuracy", "self", "start", by=0.05, fails_at=0.96),
             outcome("greedy", "self", "start", by=0.03, relation=">=", fails_at=1.0),
             outcome("auc", "self", "even", by=0.02, fails_at=0.99),
         ),
-        arms={"even": ("rlsc", {"groups": 8, "temperature": 1.0, "smooth": 10.0})},
-        args={"groups": 8, "temperature": 1.0},
+        arms={"even": ("rlsc", {**FEW, "smooth": 10.0})},
+        args=FEW,
         regime="real_language",
         idea=("main.credit",),
         because="a pre-trained model is confident of what is right, so that to sharpen it is to make it more accurate",

@@ -66,13 +66,17 @@ def abstains(answer: Any) -> bool:
     return answer is not None and normalise(str(answer)) in {normalise(a) for a in ABSTENTIONS}
 
 
+TERNARY = (  # what the third value does
+    premise("early:reward/abstained", "self", 0.03, fails_at=0.01),  # the start can abstain
+    mechanism("late:reward/abstained", "self", "binary", by=0.05, fails_at=1.0),
+    outcome("late:reward/wrong", "self", "binary", by=0.25, relation="<", scale="ratio", fails_at=0.0),
+    outcome("late:reward/truthful", "self", "binary", by=0.05, fails_at=1.0),
+)
+
 truthrl.claim = Claim(
     (
         premise("late:reward/wrong", "binary", 0.1, fails_at=0.05),  # without the third value it guesses
-        premise("early:reward/abstained", "self", 0.03, fails_at=0.01),  # the start can abstain
-        mechanism("late:reward/abstained", "self", "binary", by=0.05, fails_at=1.0),
-        outcome("late:reward/wrong", "self", "binary", by=0.25, relation="<", scale="ratio", fails_at=0.0),
-        outcome("late:reward/truthful", "self", "binary", by=0.05, fails_at=1.0),
+        *TERNARY,
     ),
     arms={"binary": ("truthrl", {"abstained": -1.0})},
     args={"abstained": 0.0},

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from ..core import Claim, mechanism, outcome, premise
+from ..core import Claim, premise
+from .truthrl import TERNARY
 
 EXPERIMENTS = {
     "smollm2": Claim(
         (
             premise("late:reward/wrong", "binary", 0.3, fails_at=0.1),  # without the third value it guesses
-            premise("early:reward/abstained", "self", 0.03, fails_at=0.01),  # the start can abstain
-            mechanism("late:reward/abstained", "self", "binary", by=0.05, fails_at=1.0),
-            outcome("late:reward/wrong", "self", "binary", by=0.25, relation="<", scale="ratio", fails_at=0.0),
-            outcome("late:reward/truthful", "self", "binary", by=0.05, fails_at=1.0),
+            *TERNARY,
         ),
         arms={"binary": ("truthrl", {"abstained": -1.0})},
         args={"abstained": 0.0},

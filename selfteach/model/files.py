@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from .transformer import Config, Transformer
 PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}  # others are quantised
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # bytes of weights in one file; more are saved in several
-HASHED_AT_ONCE = 2**24  # numbers that are copied from a device and hashed together
 STORED_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -345,32 +345,30 @@ def fingerprint(tensors: Mapping[str, Any], whole: bool = False, dtype: torch.dt
 
     The first is fast, for each delivery to an engine; the second is for checkpoints.
     """
-    h = hashlib.blake2b(digest_size=8)
-    read: list[tuple[str, Tensor]] = []  # to be hashed, all on one device
-
-    def add_read() -> None:
-        """Hash what was read. A copy from a GPU waits for all that it computes, so that there is one for many."""
-        sizes = [len(values) for _, values in read]
-        if len(read) > 1 and read[0][1].device.type != "cpu":
-            read[:] = zip([n for n, _ in read], torch.cat([v for _, v in read]).cpu().split(sizes), strict=True)
-        for name, values in read:
+    h, names = hashlib.blake2b(digest_size=8), sorted(tensors)
+    together = 1 if whole else 32  # a copy from a GPU waits for all that it computes: one for many tensors
+    for some in (names[i : i + together] for i in range(0, len(names), together)):
+        read = [_read_numbers(torch.as_tensor(tensors[name]).detach(), whole, dtype) for name in some]
+        if len({numbers.device for numbers in read}) == 1 and len(read) > 1:
+            read = torch.cat(read).cpu().split([len(numbers) for numbers in read])
+        for name, numbers in zip(some, read, strict=True):
             h.update(name.encode())
-            h.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
-        read.clear()
-
-    kept: dict[tuple[int, torch.device], Tensor] = {}
-    for name in sorted(tensors):
-        t = torch.as_tensor(tensors[name]).detach()
-        rows = t.reshape(t.shape[0] if t.ndim > 1 else 1, -1)
-        if not whole and (n := len(rows)) > 64:
-            if (n, t.device) not in kept:
-                kept[n, t.device] = torch.linspace(0, n - 1, 64).long().to(t.device)
-            rows = rows[kept[n, t.device]]
-        if read and (read[0][1].device != t.device or sum(len(values) for _, values in read) > HASHED_AT_ONCE):
-            add_read()
-        read.append((name, rows.to(dtype or rows.dtype).float().reshape(-1)))
-    add_read()
+            h.update(np.ascontiguousarray(numbers.cpu().numpy()).tobytes())
     return h.hexdigest()
+
+
+def _read_numbers(t: Tensor, whole: bool, dtype: torch.dtype | None) -> Tensor:
+    """The numbers of a tensor that its fingerprint is taken of, in float32, where the tensor is."""
+    rows = t.reshape(t.shape[0] if t.ndim > 1 else 1, -1)
+    if not whole and len(rows) > 64:
+        rows = rows[_spaced_rows(len(rows), t.device)]
+    return rows.to(dtype or rows.dtype).float().reshape(-1)
+
+
+@cache
+def _spaced_rows(n: int, device: torch.device) -> Tensor:
+    """Which 64 of `n` rows: computed on the CPU, so that they are the same everywhere."""
+    return torch.linspace(0, n - 1, 64).long().to(device)
 
 
 def describe(model: Model) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..core.claim import premise
@@ -46,16 +47,11 @@ def real_language() -> Regime:
 @regime
 def real_unknown() -> Regime:
     """As `real_language`, most of which SmolLM2 does not know; two examples of four say "I don't know"."""
-    return Regime(
-        task="atlas",
+    return replace(
+        real_language,
         task_options={"hops": (1,), "ask": "abstain"},
-        model="smollm2-135m",
-        settings=SMOLLM2,
         args={**FEW, "abstained": -1.0},  # as bad as a wrong answer
         baseline="truthrl",
-        warm_seeds=1,
-        search={"lr": (3e-6, 1e-5, 3e-5)},
-        admits="failure",
         shows="where to abstain is as bad as to be wrong, it is forgotten, and what is not known is guessed",
         failure=premise("late:reward/abstained", "baseline", 0.03, relation="<", fails_at=0.05),
     )

@@ -39,12 +39,13 @@ STYLES: dict[str, Callable[[str, str, str], str] | None] = {
         f"<think>I need the {query}.</think> {search(query)} {information(result)} {answer(gold)}"
     ),
     "answer": lambda query, result, gold: answer(gold),
-    "abstain": lambda query, result, gold: answer(gold),
     "plain": None,
     "instruct": None,
     "engine": None,
 }
 STYLES["instruct_search"] = STYLES["search"]
+STYLES["abstain"] = STYLES["answer"]
+EXAMPLES = {"abstain": (*FEW_SHOT, *UNKNOWN)}  # of styles that show others than FEW_SHOT
 
 
 def messages(task: Task, style: str) -> list[dict[str, Any]]:
@@ -63,7 +64,7 @@ def messages(task: Task, style: str) -> list[dict[str, Any]]:
         raise unknown("prompt style (option ask)", style, STYLES)
     out: list[dict[str, Any]] = []
     write = STYLES[style]
-    for question, query, result, gold in (*FEW_SHOT, *UNKNOWN) if style == "abstain" else FEW_SHOT:
+    for question, query, result, gold in EXAMPLES.get(style, FEW_SHOT):
         if write is None:
             break
         out += [{"role": "user", "content": question}, {"role": "assistant", "content": write(query, result, gold)}]

@@ -291,19 +291,19 @@ def test_the_order_of_scores_is_that_of_the_group_however_many_fail() -> None:
 
 def test_results_of_threads_that_come_together_wake_the_loop() -> None:
     """A thread can be stopped between leaving its result and looking whether the loop is awake, and another come."""
-    returns, wakes, told = threads._Returns(), list[Any](), list[str]()
+    returns, wakes, delivered = threads._Returns(), list[Any](), list[str]()
     loop: Any = SimpleNamespace(call_soon_threadsafe=wakes.append)
 
     class Interrupted(deque[Any]):
         def append(self, settle: Any) -> None:
             super().append(settle)
             if len(self) == 1:
-                returns.put(loop, lambda: told.append("second"))
+                returns.put(loop, lambda: delivered.append("other"))
 
     returns.waiting = Interrupted()
-    returns.put(loop, lambda: told.append("first"))
+    returns.put(loop, lambda: delivered.append("one"))
     for wake in wakes:
         wake()
-    assert told == ["first", "second"]
-    returns.put(loop, lambda: told.append("third"))
+    assert delivered == ["one", "other"]
+    returns.put(loop, lambda: delivered.append("next"))
     assert len(wakes) > 1  # once it has looked, what comes wakes it again
