@@ -30,3 +30,18 @@ def drop_zero_variance_groups(
     slack = 1e-9 if closed else 0.0  # means are rounded
     keep = ~seg.same(reward, group, n) & (mean > low - slack) & (mean < high + slack)
     return {"keep": Column("seq", np.where(np.isnan(mean), np.nan, keep)[group])}
+
+
+@block
+def right_only(*, reward: Seq, bound: float = 0.5) -> dict[str, Column]:
+    """Rejection sampling: drop answers that are not right, and imitate the others (ReST-EM, 2312.06585, section 3).
+
+        adv  = 1 where reward > bound, else 0
+        keep = 0 where reward <= bound, else 1
+
+    A sequence without a reward is kept with adv 0: it belongs to another loss stream, such as that of `line_values`.
+    Args: reward f64[S]. Returns: adv, keep f64[S].
+    """
+    reward = np.asarray(reward, np.float64)
+    right, unknown = reward > bound, np.isnan(reward)
+    return {"adv": Column("seq", right.astype(np.float64)), "keep": Column("seq", (right | unknown).astype(np.float64))}

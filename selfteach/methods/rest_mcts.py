@@ -17,10 +17,10 @@ import numpy as np
 
 from ..core import (
     Claim,
-    Column,
     Episode,
     Example,
     Method,
+    ModelContext,
     ModelRole,
     Ref,
     RewardContext,
@@ -30,8 +30,8 @@ from ..core import (
     Score,
     Scores,
     Segment,
-    Seq,
     Stage,
+    Task,
     Term,
     Update,
     WeightSpec,
@@ -46,6 +46,7 @@ from ..core.blocks import Array
 from ..core.tagged_text import last_between
 from ..credit.composers import per_trajectory
 from ..credit.example_recipes import labels
+from ..credit.keep import right_only
 from ..curriculum.select import experts, uniform
 from ..objective.likelihood import weighted_nll
 from ..objective.loss_weights import sequence_mean, token_mean
@@ -78,19 +79,18 @@ def rest_mcts(
         value model:  (sigmoid(V(x, lines)) - v)^2
 
         tokens        the sampling budget of a question, in training and in decoding: no line is begun once so many
-                      tokens were sampled. A search that ends no answer teaches nothing, and a small budget ends short
-                      answers alone, so that it must hold several whole answers
+                      were sampled. A small one ends short answers alone, so that it must hold several whole ones
         iteration     steps whose searches use the weights of its beginning (`Stage.sync`)
         value_epochs  passes of the value model over the lines of a step, 2 or 3 in the released code
         value_warmup  minibatches of 16 demonstrations that the value model is trained on in a first stage; 0: none
-        by_search     False: whole answers within the same budget, filtered by being right (ReST-EM); they have no
-                      lines, so the value model stays as the first stage left it
+        by_search     False: whole answers within the budget, filtered by being right (ReST-EM), without lines, so that
+                      the value model stays as the first stage left it
 
     Zhang et al. 2024, sections 3.1 to 3.3 (`line_search`, `inferred_values`) and, for the initial value model, 4.1: the
     lines of right solutions, and wrong lines in the place of each (there written by a language model, here
-    `with_slips`). A value model that has not learned to tell a slip from a right line ranks by how far and how usual an
-    answer is, and best-of-n then finds what is worse than one sample: look at vm/loss and at best_of before comparing.
-    Chosen here: an answer ends where the policy ends it, without the self-critic; one batch is one step; a value is a
+    `with_slips`). One that has not learned to tell a slip from a right line ranks by how far and how usual an answer
+    is, and best-of-n then finds what is worse than one sample: look at vm/loss and at best_of before comparing. Chosen
+    here: an answer ends where the policy ends it, without the self-critic; one batch is one step; a value is a
     sigmoid (there linear under MSE, cut to [0, 1] when read); no second filter of policy data (value >= 0.2, length).
     """
     full = line_search(tokens=tokens, branch=branch, expansions=tokens, stop_early=False)
@@ -107,7 +107,6 @@ def rest_mcts(
         groups=16 * value_warmup,
         rollouts=1,
         until=1,
-        data=True,
     )
     return Method(
         stages=(
@@ -276,20 +275,34 @@ async def with_slips(
 ) -> str:
     """A right demonstration as a tree of lines: its own, and beside each a wrong one, `altered`, at which it ends.
 
-    Notes of every line: ended, and right at the ends.
+    From one of the wrong ones, drawn, the policy goes on to an answer: what is ranked later are whole answers, whose
+    slips are far from their ends. Notes of every line: ended, and right, which is read at the ends.
     """
     context = rollout.model_role(model_role).begin(request.task.prompt)
     lines = re.findall(rf"[^{re.escape(stop)}]*{re.escape(stop)}|.+", request.task.data[0], re.DOTALL)
     draw = rollout.random("slips")
+    followed = int(draw.integers(len(lines)))
     for number, line in enumerate(lines):
         if (wrong := altered(line, draw)) is not None:
             slip = context.fork()
             slip.adopt(wrong)
-            slip.note(ended=1.0, right=0.0)
+            on = number == followed and not _ends_answer(wrong, (stop,))
+            slip.note(ended=float(not on), right=0.0)
+            if on:
+                await _go_on(slip, request.task, stop)
         context.adopt(line)
-        last = number == len(lines) - 1
-        context.note(ended=float(last), **({"right": 1.0} if last else {}))
+        context.note(ended=float(number == len(lines) - 1), right=1.0)
     return request.task.data[0]
+
+
+async def _go_on(context: ModelContext, task: Task, stop: str) -> None:
+    """Sample lines to the end of an answer, with the notes of `with_slips`."""
+    ended, answer = False, ""
+    while not ended:
+        turn = await context.sample(stop=(stop, "</answer>"))
+        answer, ended = answer + turn.text, turn.status == "limit" or _ends_answer(turn.text, (stop,))
+        right = exact_match(answer=last_between(answer, "answer", None), task=task).value or 0.0
+        context.note(ended=float(ended), right=right)  # read where it ended
 
 
 @block
@@ -330,21 +343,6 @@ def line_values(
             example = Example(tuple(segments), model_role, key, name, given={"target": ("seq", float(value))})
             out.append(replace(example, labels=labels(group, model_role)))
     return out
-
-
-@block
-def right_only(*, reward: Seq, bound: float = 0.5) -> dict[str, Column]:
-    """Rejection sampling: drop answers that are not right, and imitate the others (ReST-EM, 2312.06585, section 3).
-
-        adv  = 1 where reward > bound, else 0
-        keep = 0 where reward <= bound, else 1
-
-    A sequence without a reward is kept with adv 0: it belongs to another loss stream, such as that of `line_values`.
-    Args: reward f64[S]. Returns: adv, keep f64[S].
-    """
-    reward = np.asarray(reward, np.float64)
-    right, unknown = reward > bound, np.isnan(reward)
-    return {"adv": Column("seq", right.astype(np.float64)), "keep": Column("seq", (right | unknown).astype(np.float64))}
 
 
 def inferred_values(parent: Sequence[int], right: Sequence[bool | None]) -> Array:
@@ -457,7 +455,8 @@ rest_mcts.claim = Claim(
         # the value model puts right lines above wrong ones, and so finds what is better than one sample
         mechanism("late:reward/step_auc", "self", 0.5, by=0.15, fails_at=0.6),
         mechanism("accuracy+best_of", "self", "accuracy of self", by=0.02, fails_at=0.99),
-        mechanism("length+mcts", "self", "length+best_of of self", by=0.15, relation="~", scale="ratio", fails_at=0.0),
+        # within the same budget: where no further line is to be found, a search ends sooner
+        mechanism("length+mcts", "self", "length+best_of of self", by=0.15, relation="<=", scale="ratio", fails_at=1.0),
         outcome("accuracy+mcts", "self", "accuracy+best_of of self", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "filtered", by=0.03, fails_at=0.98),
     ),

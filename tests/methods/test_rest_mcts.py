@@ -15,6 +15,7 @@ from support.episodes import scripted_context
 from selfteach.core import RolloutRequest, Task, block, collate, registry
 from selfteach.core.scoring import score
 from selfteach.credit.composers import per_trajectory
+from selfteach.credit.keep import right_only
 from selfteach.engine.scripted import ScriptedEngine
 from selfteach.loop.episode import play
 from selfteach.loop.step_context import EpisodeLimits
@@ -25,7 +26,6 @@ from selfteach.methods.rest_mcts import (
     inferred_values,
     line_search,
     line_values,
-    right_only,
     with_slips,
 )
 from selfteach.rollout.slips import altered
@@ -333,6 +333,30 @@ def test_the_first_values_are_those_of_right_lines_and_of_slips_beside_them(tags
     assert not lines & {" 1 + 1 = 2", " 2 + 2 = 4", "<answer> 4</answer>"}
 
 
+def test_one_slip_is_gone_on_from_and_all_that_follows_it_is_worth_less(tags):
+    """The slip beside the first of three lines: max(0, 0 - 1/4), and what is said after it stays there, to its end."""
+    data = (" 1 + 1 = 2. 2 + 2 = 4.<answer> 4</answer>",)
+
+    def reply(text: str, key: int) -> str:
+        return "<answer> 5</answer>" if text.endswith("5.") else " 3 + 2 = 5."
+
+    context = scripted_context(with_slips(), reply, tags)
+    requests = [RolloutRequest(Task(f"d{n}", "compute: 1 + 1 + 2 =\n", ("4",), data), 1) for n in range(20)]
+    found = list[dict[str, float]]()
+    for group in asyncio.run(play(context, requests)):
+        tree, prompt = group.episodes[0].tree, len(group.request.task.prompt)
+        found.append(
+            {
+                tags.decode(tree.id[tree.places(e.segments[-1].source.node)])[prompt:]: e.given["target"][1]
+                for e in line_values(groups=[group])
+            }
+        )
+    values = max(found, key=len)  # of an episode in which the first line was drawn
+    assert len(values) == 8, "three right lines, three slips, and two lines after the first of these"
+    followed = {text: value for text, value in values.items() if " 3 + 2 = 5." in text}
+    assert len(followed) == 2 and set(followed.values()) == {0.0}
+
+
 def test_a_wrong_line_differs_in_its_conclusion():
     draw = np.random.default_rng(0)
     for line in (" 3 + 4 = 7.", "<answer> 12</answer>", " 1 - 1 = 0."):
@@ -344,7 +368,7 @@ def test_a_wrong_line_differs_in_its_conclusion():
 
 def test_the_value_model_is_trained_before_the_first_search_and_both_ways_have_one_budget():
     first, main = registry.methods.get("rest_mcts")().stages
-    assert first.data and [u.params for u in first.updates] == [("vm",)] and first.updates[0].minibatches == 60
+    assert [u.params for u in first.updates] == [("vm",)] and first.updates[0].minibatches == 60
     assert len(registry.methods.get("rest_mcts")(value_warmup=0).stages) == 1
     searching = main.programs["main"].hyper_parameters
     whole = registry.methods.get("rest_mcts")(by_search=False).stage.programs["main"].hyper_parameters
