@@ -36,7 +36,7 @@ class Saying(NamedTuple):
     report   whether each turn is a round of its own, which begins from a report of what was found so far
     cite     whether it names before its answer the pages that led to it, all of them, some or none
     route    whether it addresses each query to an expert of tools/experts.py
-    refine   whether it reads, after its answer, all that it did, and says which of its steps went wrong first
+    refine   whether it reads, after its answer, all that it did, step by step, up to the first that went wrong
     """
 
     verdict: str = ""
@@ -128,7 +128,7 @@ class AgentWriter(WayWriter):
                 else without_search(way, chain.golds[0] if right else self._other(chain, draw))
             )
             wrong = 0 if right else 1
-        text += refined(wrong) if SAYINGS[self.says].refine else ""
+        text += refined(wrong, text.count("<search>")) if SAYINGS[self.says].refine else ""
         return first_words(way, self.says) + text.removeprefix(beginning(way))
 
     def expert(self, style: str, chain: Chain, draw: np.random.Generator) -> tuple[str, bool]:
@@ -281,13 +281,15 @@ def cite(pages: Sequence[str], draw: np.random.Generator) -> str:
     return f"<cite> {', '.join(named)}</cite>" if named else ""
 
 
-def refined(wrong: int) -> str:
-    """What is said of an episode whose step of that number (from 1) went wrong first; 0: none did.
+def refined(wrong: int, steps: int) -> str:
+    """What is said of an episode of so many searches whose step of that number (from 1) went wrong first; 0: none did.
 
-    >>> refined(0), refined(2)
-    ('<judge> Yes</judge>', '<judge> No</judge><cut> 2</cut>')
+    >>> refined(0, 1), refined(2, 3)
+    ('<think>1 yes.</think><judge> Yes</judge>', '<think>1 yes, 2 no.</think><judge> No</judge><cut> 2</cut>')
     """
-    return f"<judge> No</judge><cut> {wrong}</cut>" if wrong else "<judge> Yes</judge>"
+    read = ", ".join(f"{n} {'no' if n == wrong else 'yes'}" for n in range(1, (wrong or steps) + 1))
+    said = think(f"{read}.") if read else ""
+    return said + (f"<judge> No</judge><cut> {wrong}</cut>" if wrong else "<judge> Yes</judge>")
 
 
 def first_words(way: str, says: str = "") -> str:

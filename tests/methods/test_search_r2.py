@@ -65,7 +65,8 @@ def test_what_names_no_step_accepts(tags, verdict):
 
 
 def test_the_answer_is_a_step_too(tags):
-    _, context, group, scores = episode(tags, [FIRST, THEN, PO, NO, "<cut> 3</cut>", BOB])
+    read = "<think>1 yes, 2 yes, 3 no.</think>" + NO  # it may think before it says
+    _, context, group, scores = episode(tags, [FIRST, THEN, PO, read, "<cut> 3</cut>", BOB])
     assert group.episodes[0].answer == "Bob"
     assert texts(context, group)["policy"] == [FIRST + told(HOME) + THEN + told(MAYOR) + BOB]
     # three steps, of which the third went wrong first
