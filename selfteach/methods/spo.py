@@ -265,7 +265,7 @@ spo.claim = Claim(
         premise("accuracy", "rm_consistent", "start", by=0.2, fails_at=0.85),
         # and where tastes go in a circle it is led astray
         premise("auc", "rm", "rm_consistent", relation="<", by=0.1, fails_at=0.05),
-        # 0.1 is what a right answer wins above a half against answers that are all wrong
+        # 0.2 is what a right answer wins above a half against answers that are all wrong
         mechanism("late:reward/exploitability", "self", "rm", relation="<", scale="ratio", by=0.3, fails_at=0.0),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "rm", by=0.05, fails_at=0.96),

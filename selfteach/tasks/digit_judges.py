@@ -90,29 +90,33 @@ def taste(
     second_text: str,
     task: Task,
     rng_key: tuple[object, ...],
-    right: float = 0.6,
+    right: float = 0.7,
     strong: float = 0.97,
     circular: bool = True,
-) -> bool:
+) -> float:
     """A judge of pairs who slightly prefers what is right, and whose taste in wrong answers goes in a circle.
 
         P(a right answer over a wrong one) = right
         P(guess over looping) = P(quickly over guess) = P(looping over quickly) = strong, where both are wrong
         P(an answer over none) = strong
-        P = 1/2 for two right answers, or two of one way
+        a tie, 1/2, of two right answers, and of two of one way
 
     A right answer beats every other one, and so is the only thing that nothing beats. But a wrong one beats what is
     frequent by more: no number for each answer says all of this.
 
     rng_key   of the random draw: the same question at the same key has the same verdict
-    circular  False: wrong answers are all alike, 1/2, so that one number for each answer says all there is to say
+    circular  False: wrong answers are all alike, ties, so that one number for each answer says all there is to say
+
+    Returns 1 or 0, or 1/2 for a tie, which is said as such: a coin in its place would be most of what a reward model is
+    taught, where most pairs are alike.
     """
     one, other = standing(first, first_text, task), standing(second, second_text, task)
-    return uniform_at(key("judge", *rng_key), 0) < preferred(one, other, right, strong, circular)
+    chance = preferred(one, other, right, strong, circular)
+    return 0.5 if chance == 0.5 else float(uniform_at(key("judge", *rng_key), 0) < chance)
 
 
 @block
-def rivals(*, answer: Any, text: str, task: Task, right: float = 0.6, strong: float = 0.97) -> Score:
+def rivals(*, answer: Any, text: str, task: Task, right: float = 0.7, strong: float = 0.97) -> Score:
     """The chances by which `taste` prefers rivals to an answer, one part each; the value is their maximum.
 
     The rivals are a right answer and a wrong one of each way of the circle: nothing else is preferred to more.

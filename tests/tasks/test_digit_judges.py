@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import numpy as np
 import pytest
 
@@ -21,36 +23,45 @@ def written(way: str, answer: int) -> dict[str, str]:
     return {"text": "".join(completion(way, steps if way != "guess" else [], answer)), "answer": str(answer)}
 
 
-def preferred(one: dict[str, str], other: dict[str, str], **how: bool) -> float:
+def asked(one: dict[str, str], other: dict[str, str], **how: bool) -> list[float]:
     given = {"first": one["answer"], "first_text": one["text"], "second": other["answer"]}
-    asked = [
+    return [
         taste(**given, second_text=other["text"], task=TASK, rng_key=(i,), **how)  # type: ignore[arg-type]
         for i in range(2000)
     ]
-    return sum(asked) / len(asked)
+
+
+def preferred(one: dict[str, str], other: dict[str, str], **how: bool) -> float:
+    return fmean(asked(one, other, **how))
+
+
+def verdicts(one: dict[str, str], other: dict[str, str], **how: bool) -> set[float]:
+    return set(asked(one, other, **how))
 
 
 def test_nothing_beats_what_is_right_and_wrong_ways_beat_each_other_in_a_circle():
     right, loop, guess, half = written("slowly", 6), *(written(w, 7) for w in ("looping", "guess", "quickly"))
     for other in (loop, guess, half):
-        assert preferred(right, other) == pytest.approx(0.6, abs=0.04)
+        assert preferred(right, other) == pytest.approx(0.7, abs=0.04)
     for winner, loser in ((guess, loop), (half, guess), (loop, half)):
         assert preferred(winner, loser) == pytest.approx(0.97, abs=0.02)
         assert preferred(loser, winner) == pytest.approx(0.03, abs=0.02)
-    assert preferred(loop, half, circular=False) == pytest.approx(0.5, abs=0.04), "without a circle they are alike"
-    assert preferred(right, half, circular=False) == pytest.approx(0.6, abs=0.04)
-    # what is right is right whatever its way; equals are drawn
-    assert preferred(written("guess", 6), loop) == pytest.approx(0.6, abs=0.04)
-    assert preferred(right, written("guess", 6)) == pytest.approx(0.5, abs=0.04) == preferred(loop, loop)
+    assert verdicts(loop, half, circular=False) == {0.5}, "without a circle they are alike"
+    assert preferred(right, half, circular=False) == pytest.approx(0.7, abs=0.04)
+    # what is right is right whatever its way; equals are a tie
+    assert preferred(written("guess", 6), loop) == pytest.approx(0.7, abs=0.04)
+    assert verdicts(right, written("guess", 6)) == {0.5} == verdicts(loop, loop)
+    assert verdicts(right, loop) == {0.0, 1.0}
     unfinished = {"text": "<think> looping 1 + 1 = 2.", "answer": "<think> looping 1 + 1 = 2."}
     assert preferred(loop, unfinished) == pytest.approx(0.97, abs=0.02)
 
 
 def test_the_rivals_of_an_answer_are_preferred_by_the_chances_of_the_judge():
     right, loop = written("slowly", 6), written("looping", 7)
-    assert rivals(**right, task=TASK).parts == {"right": 0.5, "looping": 0.4, "guess": 0.4, "quickly": 0.4}
+    lower = {way: pytest.approx(0.3) for way in ("looping", "guess", "quickly")}
+    assert rivals(**right, task=TASK).parts == {"right": 0.5, **lower}
     found = rivals(**loop, task=TASK)
-    assert found.parts == {"right": 0.6, "looping": 0.5, "guess": 0.97, "quickly": pytest.approx(0.03)}
+    assert found.parts == {"right": 0.7, "looping": 0.5, "guess": 0.97, "quickly": pytest.approx(0.03)}
     assert found.value == 0.97 == pytest.approx(preferred(written("guess", 7), loop), abs=0.02)
     unfinished = {"text": "<think> looping 1 + 1 = 2.", "answer": "<think> looping 1 + 1 = 2."}
     assert set(rivals(**unfinished, task=TASK).parts.values()) == {0.97}
