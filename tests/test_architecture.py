@@ -81,6 +81,7 @@ TEXTBOOK = {
     "shuffled": "the control of every regime",
     "overlong": "DAPO's length penalty, in use everywhere",
     "refill": "dynamic sampling, in use everywhere",
+    "right_only": "rejection sampling: imitate what is right",
     "prompt_mean": "a loss weighting",
     "class_balanced": "a loss weighting",
     "linear": "a schedule",

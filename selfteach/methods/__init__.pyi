@@ -10,6 +10,7 @@ from .ar_lopti import ar_lopti as ar_lopti
 from .archer import archer as archer
 from .areal import areal as areal
 from .arena_rl import arena_rl as arena_rl
+from .arena_rl import pointwise as pointwise
 from .asearcher import asearcher as asearcher
 from .asyncflow import asyncflow as asyncflow
 from .bapo import bapo as bapo
@@ -130,7 +131,6 @@ from .spa import spa as spa
 from .spec_rl import spec_rl as spec_rl
 from .spiral import spiral as spiral
 from .spo import iterated_rm as iterated_rm
-from .spo import pointwise as pointwise
 from .spo import spo as spo
 from .ssp import ssp as ssp
 from .ssr_zero import ssr_zero as ssr_zero

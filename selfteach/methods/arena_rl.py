@@ -28,8 +28,9 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.scoring import score
 from ..objective.policy import clipped_ratio
-from ..reward.pairwise import Schedule, compare, win_rates
+from ..reward.pairwise import Schedule, compare, win_rates, with_auc
 from .grpo import grpo
 
 
@@ -60,6 +61,22 @@ def arena_rl(
     clipped, *near = update.terms
     terms = (replace(clipped, fn=clipped_ratio(low=low, high=high)), *near)
     return base.replace(reward=(tournament(topology=topology),), updates=(replace(update, terms=terms),))
+
+
+@method(family="preference", paper="2601.06487")
+def pointwise(groups: int = 16, rollouts: int = 8, judge: Literal["proxy", "coarse"] = "proxy") -> Method:
+    """What `arena_rl` is compared with: GRPO on the task's judge of single answers.
+
+    judge: `proxy` (a reward that can be over-optimised) or `coarse` (the true reward, noisy and rounded to few values).
+    """
+    return grpo(groups=groups, rollouts=rollouts).replace(reward=(task_judge(name=judge),))
+
+
+@block
+async def task_judge(*, group: RolloutGroup, context: RewardContext, deadline: float, name: str = "proxy") -> Scores:
+    """The reward by the task's pointwise judge of that name (`Task.judges`). Parts: those of `with_auc`."""
+    found = await score(group.request.task.judge(name), [group], context, deadline)
+    return {**found, "reward": with_auc(group, found["reward"])}
 
 
 @block

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +43,6 @@ from ..credit.replay import from_stored, shuffled, to_stored
 from ..objective.preference import bradley_terry
 from ..reward.pairwise import compare, verdict_on, win_rates, with_auc
 from .dr_grpo import dr_grpo
-from .grpo import grpo
 
 
 @method(family="preference", paper="2401.04056", catalogue=62)
@@ -62,17 +61,6 @@ def spo(groups: int = 16, rollouts: int = 8, judge: str = "pair") -> Method:
     """
     reward = beside_exploitability(reward=win_rate(judge=judge), judge=judge)
     return dr_grpo(groups=groups, rollouts=rollouts).replace(reward=(reward,))
-
-
-@method(family="preference", paper="2401.04056")
-def pointwise(groups: int = 16, rollouts: int = 8, judge: Literal["proxy", "coarse"] = "proxy") -> Method:
-    """A baseline of methods that compare answers in pairs: GRPO on the task's pointwise judge.
-
-    It is ArenaRL's (2601.06487; `arena_rl`), not SPO's, whose baseline is `iterated_rm`.
-
-    judge: `proxy` (a reward that can be over-optimised) or `coarse` (the true reward, noisy and rounded to few values).
-    """
-    return grpo(groups=groups, rollouts=rollouts).replace(reward=(task_judge(name=judge),))
 
 
 @method(family="preference", paper="2401.04056")
@@ -149,13 +137,6 @@ async def beside_exploitability(
         return found
     part = {"exploitability": max(fmean(c) for c in chances.values()) - 0.5}
     return {**found, "reward": {at: replace(s, parts={**s.parts, **part}) for at, s in found["reward"].items()}}
-
-
-@block
-async def task_judge(*, group: RolloutGroup, context: RewardContext, deadline: float, name: str = "proxy") -> Scores:
-    """The reward by the task's pointwise judge of that name (`Task.judges`). Parts: those of `with_auc`."""
-    found = await score(group.request.task.judge(name), [group], context, deadline)
-    return {**found, "reward": with_auc(group, found["reward"])}
 
 
 @block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from support.comparisons import by_strength, choices, circle, rewards_of, settle
 
 from selfteach.core.random_keys import generator
 from selfteach.methods.arena_rl import bracket, elimination, rank_rewards, round_robin, swiss, tournament
+from selfteach.tasks.preference import preference
+from selfteach.tasks.preference_rewards import proxy_worth
 
 
 def test_a_bracket_worked_by_hand():
@@ -93,3 +96,16 @@ def test_clip_and_kl_are_those_of_the_released_code():
     assert [str(t.fn) for t in update.terms] == ["clipped_ratio(low=0.2, high=0.28)"]
     (update,) = of("arena_rl", beta=0.1).stage.updates
     assert [(t.fn.name, t.coef) for t in update.terms] == [("clipped_ratio", 1.0), ("kl", 0.1)]
+
+
+def test_the_judge_of_single_answers_is_the_tasks_own():
+    task = preference(judge=1e-3, n_test=5).train(0)
+    group = choices(str(task.answer[0]), "the sea .", "the sea .")
+    group = group._replace(request=replace(group.request, task=task))
+    want = [proxy_worth(answer=e.answer, task=task).value for e in group.episodes]
+    assert [s.value for s in rewards_of(of("pointwise").stage.reward[0], group)] == want and want[0] > want[1]
+
+
+def test_a_missing_judge_is_named_in_the_error():
+    scores = rewards_of(of("pointwise", judge="coarse").stage.reward[0], choices("rock", "paper"))
+    assert all(s.value is None and "judge of task" in (s.error or "") for s in scores)
