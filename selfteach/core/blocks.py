@@ -279,7 +279,7 @@ def provided(bound: Block) -> tuple[str, ...]:
 
 
 def reads_items(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare which items of a TaskSource the select of a data stage reads: `pairs`, say; without it `demos`.
+    """Declare which items of a TaskSource a select reads: `pairs`, say; without it those of a data stage are `demos`.
 
     A source that has none is refused before a run begins. Put it under `@block`.
     """
@@ -291,9 +291,9 @@ def reads_items(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return mark
 
 
-def items_read(bound: Block) -> str:
-    """The items of a source that a select reads in a data stage."""
-    return getattr(bound.fn, "items_read", "demos")
+def items_read(bound: Block) -> str | None:
+    """The items of a source that a select declares to read, by `reads_items`."""
+    return getattr(bound.fn, "items_read", None)
 
 
 def reads_last_step(why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

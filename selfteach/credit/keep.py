@@ -39,7 +39,7 @@ def right_only(*, reward: Seq, bound: float = 0.5) -> dict[str, Column]:
         adv  = 1 where reward > bound, else 0
         keep = 0 where reward <= bound, else 1
 
-    A sequence without a reward is kept with adv 0: it belongs to another loss stream, such as that of `line_values`.
+    A sequence without a reward is kept with adv 0: it belongs to another loss stream, such as that of a value model.
     Args: reward f64[S]. Returns: adv, keep f64[S].
     """
     reward = np.asarray(reward, np.float64)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core import BadValue, Block, RolloutGroup, RolloutRequest, Task, TaskSource, block, random_keys, stateful
+from ..core import (
+    BadValue,
+    Block,
+    RolloutGroup,
+    RolloutRequest,
+    Task,
+    TaskSource,
+    block,
+    random_keys,
+    reads_items,
+    stateful,
+)
 from ..core.answers import gold_answers
 from ..core.scoring import accepts
 from ..core.tagged_text import last_between
@@ -123,6 +134,7 @@ def in_the_words_of(answer: str, gold: str, reference: str) -> str | None:
 
 
 @block
+@reads_items("demos")
 @stateful(lambda: {"taken": 0, "seen": 0, "known": []})
 def experts(
     *,

@@ -65,7 +65,8 @@ def frozen_groups(method: Method) -> set[str]:
 def check(method: Method, source: TaskSource) -> None:
     """Check before any work that a method can run on this task. Raises BadValue or UnknownName."""
     for stage in method.stages:
-        if stage.data and getattr(source, items := items_read(stage.select)) is None:
+        items = items_read(stage.select) or ("demos" if stage.data else None)
+        if items and getattr(source, items) is None:
             kind = {"demos": "demonstrations", "pairs": "preference pairs (columns prompt, chosen, rejected)"}[items]
             raise BadValue(f"method {method.name} on task {source.name}: it learns from {kind}, and this task has none")
         for block in stage.reward:

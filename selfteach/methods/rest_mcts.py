@@ -286,23 +286,23 @@ async def with_slips(
         if (wrong := altered(line, draw)) is not None:
             slip = context.fork()
             slip.adopt(wrong)
-            on = number == followed and not _ends_answer(wrong, (stop,))
-            slip.note(ended=float(not on), right=0.0)
-            if on:
-                await _go_on(slip, request.task, stop)
+            slip.note(ended=1.0, right=0.0)
+            if number == followed:
+                await _go_on(slip, wrong, request.task, stop)
         context.adopt(line)
         context.note(ended=float(number == len(lines) - 1), right=1.0)
     return request.task.data[0]
 
 
-async def _go_on(context: ModelContext, task: Task, stop: str) -> None:
-    """Sample lines to the end of an answer, with the notes of `with_slips`."""
-    ended, answer = False, ""
-    while not ended:
+async def _go_on(context: ModelContext, line: str, task: Task, stop: str) -> None:
+    """Sample lines after this one to the end of an answer, with the notes of `with_slips`."""
+    answer, limit = line, False
+    while not (limit or _ends_answer(line, (stop,))):
+        context.note(ended=0.0)
         turn = await context.sample(stop=(stop, "</answer>"))
-        answer, ended = answer + turn.text, turn.status == "limit" or _ends_answer(turn.text, (stop,))
-        right = exact_match(answer=last_between(answer, "answer", None), task=task).value or 0.0
-        context.note(ended=float(ended), right=right)  # read where it ended
+        line, answer, limit = turn.text, answer + turn.text, turn.status == "limit"
+    right = exact_match(answer=last_between(answer, "answer", None), task=task).value or 0.0
+    context.note(ended=1.0, right=right)
 
 
 @block

@@ -62,12 +62,13 @@ def search_r2(
     Yes</judge>, which accepts it, or <judge> No</judge><cut> k</cut>, which cuts it before its k-th step (a search, or
     the answer); a k that is no step accepts. Theirs revises where the log-probability of revising is above that of
     accepting (appendix E); here the verdict is sampled, so an episode is accepted with just that probability (in greedy
-    evaluation, above one half, which is theirs). Before its verdict it may think: the task's demonstrations go through
-    the steps one by one. Theirs reads also what came to no answer. What is learned of a question are the last version
-    of each episode and (`joint`) each verdict, all by the last version's reward; that a suffix which was cut off is not
-    learned is a reading. Mean and deviation of a group count verdicts as members, where theirs count an episode and
-    what the refiner said of it as one. Their judge of evidence is a language model; here a search brings evidence where
-    its documents state a fact of the question's chain that none before it stated.
+    evaluation, above one half, which is theirs). Before its verdict it may think, so that these are chances after a
+    thought: the task's demonstrations go through the steps one by one. Theirs reads also what came to no answer. What
+    is learned of a question are the last version of each episode and (`joint`) each verdict, all by the last version's
+    reward; that a suffix which was cut off is not learned is a reading. Mean and deviation of a group count verdicts as
+    members, where theirs count an episode and what the refiner said of it as one. Their judge of evidence is a language
+    model; here a search brings evidence where its documents state a fact of the question's chain that none before it
+    stated.
 
     trim: where an episode that was not accepted is cut: first, at its beginning (rejection sampling of whole episodes);
     random, at any step. revisions=0, density=0: Search-R1. The decoder `search` has no refiner, as theirs when it

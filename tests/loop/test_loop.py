@@ -559,6 +559,7 @@ def test_single_tokens_that_are_left_out_are_counted(letters):
     "method,task,says",
     [
         ("sft", "nodemos", "it learns from demonstrations, and this task has none"),
+        ("rest_mcts", "nodemos", "it learns from demonstrations, and this task has none"),
         ("search_r1", "bandit", "its program names 'search', and there is no such tool or model here"),
     ],
 )
