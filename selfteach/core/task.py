@@ -19,6 +19,11 @@ class Ref(NamedTuple):
     node: int
     offset: int = -1  # a token inside the node (-1: its end), since forks may begin inside a turn
 
+    @property
+    def name(self) -> str:
+        """episode:node, the name of the example of a trajectory that ends here."""
+        return f"{self.episode}:{self.node}"
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

@@ -75,7 +75,7 @@ def per_trajectory(
                 segments,
                 model_role or t.role,
                 t.key,
-                f"{episode.id}:{t.leaf.node}",
+                t.leaf.name,
                 given=given,
                 labels=labels(group, t.role),
             )

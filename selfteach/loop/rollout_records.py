@@ -193,7 +193,7 @@ def _sample_row(
         "response": " ... ".join(tokenizer.decode(part) for part in parts),
         "answer": str(episode.answer) if isinstance(episode.answer, str | int | float) else None,
         "reward": reward,
-        "advantage": advantages.get(f"{episode.id}:{trajectory.leaf.node}"),
+        "advantage": advantages.get(trajectory.leaf.name),
         "tokens": len(ids),
         "status": trajectory.status,
     }

@@ -331,8 +331,8 @@ def labelled(*, groups: Sequence[RolloutGroup], model_role: str = "rm") -> list[
 
     Within an episode, examples with a higher label are preferred over those with a lower one.
     """
-    closed = [(e, t.leaf.node) for g in groups for e in g.episodes for t in e.trajectories]
-    labels = {f"{e.id}:{n}": v for e, n in closed if (v := e.tree.number(n, "label")) is not None}
+    closed = [(e.tree, t.leaf) for g in groups for e in g.episodes for t in e.trajectories]
+    labels = {leaf.name: v for tree, leaf in closed if (v := tree.number(leaf.node, "label")) is not None}
     examples = per_trajectory(groups=groups, model_role=model_role)
     label, episode = [labels[x.name] for x in examples], [x.name.rsplit(":", 1)[0] for x in examples]
     rows: dict[str, list[int]] = {}

@@ -143,9 +143,7 @@ def right_and_readable(*, text: str, answer: Any, task: Task, format: float = 1.
 @block
 def readable(*, groups: Sequence[RolloutGroup], context: RewardContext) -> list[Example]:
     """The trajectories that are in their question's language throughout; all of a task without a judge of that."""
-    told = {
-        f"{e.id}:{t.leaf.node}": (g.request.task, t.leaf) for g in groups for e in g.episodes for t in e.trajectories
-    }
+    told = {t.leaf.name: (g.request.task, t.leaf) for g in groups for e in g.episodes for t in e.trajectories}
     out: list[Example] = []
     for example in per_trajectory(groups=groups):
         task, leaf = told[example.name]
@@ -161,7 +159,7 @@ def accepted(*, groups: Sequence[RolloutGroup], language: float = 1.0) -> list[E
 
     By the parts right and mixed of their rewards; a reward without these is of right ones where it is at least 1.
     """
-    of = {f"{at.episode}:{at.node}": score for g in groups for at, score in g.scores["reward"].items()}
+    of = {at.name: score for g in groups for at, score in g.scores["reward"].items()}
     right = [e for e in of_another_model(groups=groups) if of[e.name].parts.get("right", of[e.name].value or 0.0) >= 1]
     return [e for e in right if not (language and of[e.name].parts.get("mixed"))]
 

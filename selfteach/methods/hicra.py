@@ -106,7 +106,7 @@ def per_trajectory_planned(
     """
     if grams not in ("strategic", "random"):
         raise BadValue(f"per_trajectory_planned: grams must be strategic or random, not {grams!r}")
-    leaves = {f"{t.leaf.episode}:{t.leaf.node}": t.leaf for g in groups for e in g.episodes for t in e.trajectories}
+    leaves = {t.leaf.name: t.leaf for g in groups for e in g.episodes for t in e.trajectories}
     words = {name: words_of(context, leaf) for name, leaf in leaves.items()}
     right = [" ".join(w for w, _ in words[name]) for name in _right(groups)]
     solutions = [*state["solutions"], *right][-corpus:]
@@ -129,7 +129,7 @@ def _right(groups: Sequence[RolloutGroup]) -> list[str]:
     for group in groups:
         known = {at: s.value for at, s in group.scores.get("reward", {}).items() if s.value is not None}
         mean = sum(known.values()) / max(1, len(known))
-        out += [f"{at.episode}:{at.node}" for at, v in known.items() if v > mean]
+        out += [at.name for at, v in known.items() if v > mean]
     return out
 
 

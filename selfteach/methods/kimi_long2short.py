@@ -128,7 +128,7 @@ def shortest_preferred(*, groups: Sequence[RolloutGroup], longer: float = 1.5) -
 def _answers(groups: Sequence[RolloutGroup]) -> list[list[Answer]]:
     """The answers of each group whose reward is known, in their order."""
     examples = per_trajectory(groups=groups)
-    tokens = {f"{e.id}:{t.leaf.node}": tokens_of(e, t) for g in groups for e in g.episodes for t in e.trajectories}
+    tokens = {t.leaf.name: tokens_of(e, t) for g in groups for e in g.episodes for t in e.trajectories}
     rights = [float(np.asarray(e.given["reward"][1])) >= 1.0 for e in examples]
     made = [Answer(e, tokens[e.name], right) for e, right in zip(examples, rights, strict=True)]
     return [[made[i] for i in rows] for rows in by_key(examples).values()]

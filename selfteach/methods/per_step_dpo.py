@@ -204,8 +204,7 @@ def _example(group: RolloutGroup, episode: Episode, t: Trajectory, reward: float
             if not last or s.start < cut
         )
     given: dict[str, tuple[Unit, float]] = {"reward": ("seq", reward)}
-    name = f"{episode.id}:{t.leaf.node}"
-    return Example(segments, "policy", group.key, name, given=given, labels=labels(group, t.role))
+    return Example(segments, "policy", group.key, t.leaf.name, given=given, labels=labels(group, t.role))
 
 
 def first_pit(values: Sequence[float], reward: float) -> int | None:

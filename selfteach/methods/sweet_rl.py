@@ -189,7 +189,7 @@ def better_episodes(*, groups: Sequence[RolloutGroup], context: RewardContext, t
     examples = per_trajectory(groups=groups, loss_stream="episodes", model_role="policy")
     rewards = [float(np.sum(e.given["reward"][1])) for e in examples]
     known: Mapping[str, tuple[Task, Trajectory]] = {
-        f"{e.id}:{t.leaf.node}": (g.request.task, t) for g in groups for e in g.episodes for t in e.trajectories
+        t.leaf.name: (g.request.task, t) for g in groups for e in g.episodes for t in e.trajectories
     }
     for rows in by_key(examples).values():
         for i in rows:

@@ -280,7 +280,7 @@ def with_verdicts(*, groups: Sequence[RolloutGroup], context: RewardContext) -> 
             if noted_marks := tree.numbers(leaf.node, "marks"):
                 marks.setdefault(group.request.help["output"], []).append(noted_marks)
     leaves = [(e.tree, t.leaf) for g in groups for e in g.episodes for t in e.trajectories]
-    by_name = {f"{leaf.episode}:{leaf.node}": (tree, leaf) for tree, leaf in leaves}
+    by_name = {leaf.name: (tree, leaf) for tree, leaf in leaves}
     out: list[Example] = []
     for example in per_trajectory(groups=groups, model_role=None):
         tree, leaf = by_name[example.name]

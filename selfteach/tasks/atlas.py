@@ -14,7 +14,8 @@ from ..core.registry import task
 from ..core.task import TaskSource
 from .chat_prompts import STYLES, messages
 from .options import check_names, check_number
-from .quiz import Quiz, check
+from .quiz import Quiz
+from .quiz_source import check, source_of
 from .world import Fact, Relation, World
 
 RELATIONS = {
@@ -160,7 +161,7 @@ def atlas(
     quiz = Quiz(world, seed, hops, held_out, withheld, mix, noise, n_test, conflicts, noisy, abstain, nobody)
     if ask not in STYLES:
         raise unknown("prompt style (option ask of atlas)", ask, STYLES)
-    return replace(quiz.source("atlas", task_options, top, some), chat=partial(messages, style=ask))
+    return replace(source_of(quiz, "atlas", task_options, top, some), chat=partial(messages, style=ask))
 
 
 @cache

@@ -15,7 +15,8 @@ from ..tools.experts import experts_named
 from .agent_demos import SAYINGS
 from .demo_ways import WAYS, WayShares
 from .options import check_number, check_share
-from .quiz import Quiz, check
+from .quiz import Quiz
+from .quiz_source import check, source_of
 from .world import Fact, Relation, World
 
 # In the order in which `relations` takes them, so that few of them already make chains.
@@ -197,7 +198,7 @@ def factworld(
         tuple(experts),
         across,
     )
-    return quiz.source("factworld", task_options, top, some)
+    return source_of(quiz, "factworld", task_options, top, some)
 
 
 def _check_agent(ways: tuple[float, ...], withheld: float, unheld: tuple[str, ...], lacking: float, says: str) -> None:
