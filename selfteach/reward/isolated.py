@@ -11,7 +11,7 @@ import inspect
 import json
 import os
 import sys
-import weakref
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +41,7 @@ class Workers:
     def __init__(self, reward: Block) -> None:
         self.reward = {"reward": to_json(reward), "files": user_files(reward)}
         self.idle: list[asyncio.subprocess.Process] = []
+        self.started: list[asyncio.subprocess.Process] = []
         self.free = asyncio.Semaphore(max(1, min(MOST_PROCESSES, os.cpu_count() or 1)))
 
     async def call(self, arguments: dict[str, Any], seconds: float, name: str) -> Score:
@@ -65,14 +66,44 @@ class Workers:
             finally:  # also where the caller is cancelled: the next call must not read this one's answer
                 _kill(process)
 
+    async def end(self) -> None:
+        """End the processes, those that wait for a call and those that were just killed."""
+        for process in self.started:
+            _kill(process)
+            await process.wait()
+
     async def _process(self) -> asyncio.subprocess.Process:
         while self.idle:
             if (process := self.idle.pop()).returncode is None:
                 return process
-        return await _start(self.reward)
+        process = await _start(self.reward)
+        self.started = [p for p in (*self.started, process) if p.returncode is None]
+        return process
 
 
-_workers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Workers]] = weakref.WeakKeyDictionary()
+_workers: dict[asyncio.AbstractEventLoop, tuple[dict[str, Workers], AsyncGenerator[None]]] = {}
+
+
+async def _workers_of_loop() -> dict[str, Workers]:
+    """Reward -> its processes, which belong to the running loop and end with it.
+
+    A loop closes, before it ends, the generators that were begun in it.
+    """
+    loop = asyncio.get_running_loop()
+    if loop not in _workers:
+        workers = dict[str, Workers]()
+        _workers[loop] = workers, _ended(loop, workers)
+        await anext(_workers[loop][1])
+    return _workers[loop][0]
+
+
+async def _ended(loop: asyncio.AbstractEventLoop, workers: dict[str, Workers]) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        del _workers[loop]
+        for of_reward in workers.values():
+            await of_reward.end()
 
 
 @block
@@ -95,7 +126,7 @@ async def isolated(
             f"{reward} reads {', '.join(reward.needs) if reward else 'nothing'}"
         )
     key = json.dumps(to_json(reward))
-    workers = _workers.setdefault(asyncio.get_running_loop(), {})
+    workers = await _workers_of_loop()
     if key not in workers:
         workers[key] = Workers(reward)
     calls = {

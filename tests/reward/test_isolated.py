@@ -170,13 +170,19 @@ def test_an_isolated_process_starts_without_torch_and_all_there_is(name: str, st
 
 
 def test_isolated_processes_work_side_by_side(sticky: Path, monkeypatch: pytest.MonkeyPatch):
-    """As many as there may be work at once, and no more; an answer goes to the sample that it is of."""
+    """As many as there may be work at once, and no more; an answer goes to the sample that it is of.
+
+    They end with the loop that they were begun in, not with the interpreter, which may see many.
+    """
     monkeypatch.setattr(isolated_module.os, "cpu_count", lambda: 3)
     group = answered(*(["where", "where", "where", "a", "bb", "ccc"]))
     reward = isolated(reward=registry.blocks.get("sticky")(), seconds=60.0)
     found = asyncio.run(score(reward, [group], context=None))["reward"]  # type: ignore[arg-type]
     values = [found[e.trajectories[-1].leaf].value for e in group.episodes]
     assert len(set(values[:3])) == 3 and values[3:] == [1.0, 2.0, 3.0]
+    for pid in values[:3]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid or 0), 0)
 
 
 def test_an_isolated_reward_must_be_one_of_single_answers():
