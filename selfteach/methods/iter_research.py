@@ -11,6 +11,7 @@ discounted back over rounds, so that what leads to an answer sooner is worth mor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -95,14 +96,17 @@ def question_mean(*, length: Seq, group: Seq) -> Seq:
 def discounted_outcome(*, group: RolloutGroup, gamma: float = 0.995) -> Scores:
     """The outcome of an episode at the end of each of its rounds, discounted by the rounds after it.
 
-    Parts: answer, rounds (how many the episode had).
+    Parts: answer, rounds (how many the episode had); at the end of right answers to questions of known hops
+    spare, the rounds beyond a search for each fact and the answer.
     """
+    needed = group.request.task.tags.get("hops", math.nan) + 1
     out = Scores({"reward": {}})
     for episode in group.episodes:
         right = exact_match(answer=episode.answer, task=group.request.task).value or 0.0
         for t in episode.learned:
             at, rounds = (episode.tree.number(t.leaf.node, name) or 1.0 for name in ("round", "rounds"))
-            out["reward"][t.leaf] = Score(right * gamma ** (rounds - at), {"answer": right, "rounds": rounds})
+            spare = {"spare": rounds - needed} if right and at == rounds and needed == needed else {}  # once
+            out["reward"][t.leaf] = Score(right * gamma ** (rounds - at), {"answer": right, "rounds": rounds, **spare})
     return out
 
 
@@ -157,8 +161,8 @@ async def research_rounds(
 
 iter_research.claim = Claim(
     (
-        # a search for each fact and an answer are three and a half rounds, so episodes have some to save
-        premise("late:rollout/turns_mean", "undiscounted", 4.0, fails_at=3.5),
+        # right answers come after more rounds than a search for each fact and an answer: there are some to save
+        premise("late:reward/spare", "undiscounted", 0.3, fails_at=0.0),
         mechanism("late:rollout/turns_mean", "self", "undiscounted", relation="<", scale="ratio", by=0.1, fails_at=0.0),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "undiscounted", by=0.03, relation=">=", fails_at=1.0),

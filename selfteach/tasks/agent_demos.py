@@ -92,7 +92,7 @@ STYLES = {
     "random": Style(),
 }
 EXPERT_DRAWS = 400  # trajectories among which one of a style is found
-DOUBTED = 0.5  # share of its accepted results that an agent of rounds asks for once more
+DOUBTED = 0.85  # share of its accepted results that an agent of rounds asks for once more
 CITES = {"all": 0.3, "last": 0.4, "none": 0.3}  # how demonstrations that cite do it, whatever else they do
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,15 @@ def test_the_outcome_is_discounted_by_the_rounds_that_were_still_to_come(tags):
     assert [s.parts["rounds"] for s in found.values()] == [3.0] * 3
     stage, context, group = episode(tags, REPLIES[:2] + ["<answer> x</answer>"], gamma=0.5)
     assert [s.value for s in asyncio.run(score(stage.reward[0], [group], context))["reward"].values()] == [0.0] * 3
+
+
+@pytest.mark.parametrize(("hops", "spare"), [(2, 1.0), (None, None)])
+def test_rounds_beyond_a_search_for_each_fact_and_the_answer_are_told_once_where_it_is_right(tags, hops, spare):
+    task = replace(CHAIN, tags={"hops": hops} if hops else {})
+    for reply, last in (("<answer> Bob</answer>", spare), ("<answer> x</answer>", None)):
+        stage, context, group = episode(tags, [*REPLIES[:2], REPLIES[1], reply], task)
+        found = asyncio.run(score(stage.reward[0], [group], context))["reward"]
+        assert [s.parts.get("spare") for s in found.values()] == [None, None, None, last]
 
 
 def test_as_many_rounds_are_learned_as_the_divisor_divides(tags):
