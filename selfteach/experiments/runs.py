@@ -26,7 +26,7 @@ from ..loop import checkpoint
 from ..loop.log import logged_steps, read_events
 from ..loop.run_folder import finished_figures
 from ..loop.session import Observer, ignore_events
-from ..run_cache import accuracy_curve, logged_summaries, run_key, run_once
+from ..run_cache import accuracy_curve, folder_lock, logged_summaries, run_key, run_once
 
 TRIES = 2  # of a run whose process dies
 PATIENCE = 60.0  # seconds that a run gets to end its step and save, when all are stopped
@@ -192,8 +192,9 @@ class RunPool:
         figures["key"] = key
         self.results.setdefault(request.arm, {})[request.seed] = figures
         if self.steps_shown is not None:
-            thin_rollouts(folder / "log", self.steps_shown)
-            thin_checkpoints(folder)
+            with folder_lock(folder, ignore_events):  # who waited for the same run thins it too
+                thin_rollouts(folder / "log", self.steps_shown)
+                thin_checkpoints(folder)
 
     # ---- many at once
 

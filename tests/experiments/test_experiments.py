@@ -389,6 +389,23 @@ def test_of_a_finished_run_in_the_cache_the_last_weights_are_kept_alone(tmp_path
     assert again.results == pool.results
 
 
+def test_processes_that_waited_for_the_same_run_clear_up_after_it_one_at_a_time(tmp_path: Path, monkeypatch):
+    held: list[bool] = []
+
+    def another_comes(run: Path) -> None:
+        with pytest.raises(BlockingIOError), run_cache.folder_lock(run, busy):
+            pass
+
+    def busy(event: Any) -> None:
+        held.append(event["event"] == "waiting")
+        raise BlockingIOError
+
+    monkeypatch.setattr(runs_module, "thin_checkpoints", another_comes)
+    with RunPool(tmp_path) as pool:
+        pool.run(requests(1))
+    assert held == [True]
+
+
 def test_a_worker_that_is_killed_is_reported_and_its_run_tried_once_more(tmp_path: Path):
     heard: list[Any] = []
     killed: list[int] = []
