@@ -143,10 +143,10 @@ def right_and_readable(*, text: str, answer: Any, task: Task, format: float = 1.
 @block
 def readable(*, groups: Sequence[RolloutGroup], context: RewardContext) -> list[Example]:
     """The trajectories that are in their question's language throughout; all of a task without a judge of that."""
-    told = {t.leaf.name: (g.request.task, t.leaf) for g in groups for e in g.episodes for t in e.trajectories}
+    by_name = {t.leaf.name: (g.request.task, t.leaf) for g in groups for e in g.episodes for t in e.trajectories}
     out: list[Example] = []
     for example in per_trajectory(groups=groups):
-        task, leaf = told[example.name]
+        task, leaf = by_name[example.name]
         judge = task.judges.get("language")
         if judge is None or judge(text=context.text(leaf), task=task):
             out.append(example)

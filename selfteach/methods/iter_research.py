@@ -11,7 +11,6 @@ discounted back over rounds, so that what leads to an answer sooner is worth mor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -99,13 +98,13 @@ def discounted_outcome(*, group: RolloutGroup, gamma: float = 0.995) -> Scores:
     Parts: answer, rounds (how many the episode had); at the end of right answers to questions of known hops
     spare, the rounds beyond a search for each fact and the answer.
     """
-    needed = group.request.task.tags.get("hops", math.nan) + 1
+    hops = group.request.task.tags.get("hops")
     out = Scores({"reward": {}})
     for episode in group.episodes:
         right = exact_match(answer=episode.answer, task=group.request.task).value or 0.0
         for t in episode.learned:
             at, rounds = (episode.tree.number(t.leaf.node, name) or 1.0 for name in ("round", "rounds"))
-            spare = {"spare": rounds - needed} if right and at == rounds and needed == needed else {}  # once
+            spare = {"spare": rounds - hops - 1} if right and hops is not None and at == rounds else {}  # once
             out["reward"][t.leaf] = Score(right * gamma ** (rounds - at), {"answer": right, "rounds": rounds, **spare})
     return out
 
