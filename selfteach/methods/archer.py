@@ -70,7 +70,7 @@ def archer(
 
         Q(s, u):  (Q - r - gamma Vbar(s'))^2,    Vbar 0 after the last turn
         V(s):     (V - Q(s, u))^2
-        A(s, u) = min(Q1, Q2) - min(V1, V2), whitened over the batch
+        A(s, u) = min(Q1, Q2) - min(V1, V2), whitened over the batch, replayed turns among it
         policy:   -A(s, u) log pi(u_h | s, u_<h) for each token u_h of a turn, by PPO's clip
 
     Zhou et al. 2024, section 3 and the released code. A critic is a copy of the start model: V is its head before a
@@ -82,14 +82,14 @@ def archer(
 
     Chosen here: targets move once a step. The authors' move by 0.1 after each of 50 updates of an iteration, which
     leaves 0.9^50 = 0.5 % of the old target, so that tau is 1. For the same reason V learns from what its critic's Q is
-    now, where theirs has Qbar: a V of the step before answers what Q has just learned with an advantage for all. A
-    value so travels back one turn a step, where theirs makes up to 25 such backups an iteration, so that the warm-up is
-    long: an advantage that comes before the critics know the length of an episode teaches to fail. Advantages are
-    whitened, where theirs are as they are and gradients are cut to a norm of 0.01. V learns from turns of the buffer,
-    where the code samples new ones of the present policy. The policy learns from the turns of this step and what was
-    said in them, where theirs is given states of the whole buffer and says something new in each; theirs has no clip,
-    and sums over the tokens of a turn, where here each episode weighs the same and each token in it. Theirs is one
-    encoder with a head for each Q and V. The token-level baseline is left out, as in the code's default.
+    now, where theirs has Qbar: with a V of the step before, what Q has just learned is an advantage of every turn. A
+    value so travels back one turn a step, where theirs makes up to 25 such backups an iteration. That is why the
+    warm-up is long: a policy that learns before values have come back to an episode's first turns loses its successes.
+    Advantages are whitened, where theirs are as they are and gradients are clipped to a norm of 0.01. V learns from
+    turns of the buffer, where the code samples new ones of the present policy. The policy learns from this step's
+    states and actions, where theirs samples a new action in each of the buffer's states; theirs has no clip, and sums
+    over the tokens of a turn, where here each episode weighs the same and each token in it. Theirs is one encoder with
+    a head for each Q and V. The token-level baseline is left out, as in the code's default.
     """
     base = policy_method(credit=(per_trajectory(),), term=Term(clipped_ratio()), groups=groups, rollouts=rollouts)
     old = (replay_turns(size=buffer, take=replayed),) if replayed else ()
@@ -118,12 +118,12 @@ def archer(
         assign=(turn_advantage(), whiten()),
         when=after(step=critic_warmup),
     )
-    heads = ("value", "scalar")
     own = per_trajectory(tokens=("turn_reward",))
     return base.replace(credit=(own, *old, paid()), updates=(*learn_critics, learn_policy)).override(
         weights={c: WeightSpec("start") for c in CRITICS}
         | {f"{c}_target": WeightSpec(c, follow=c, rate=tau) for c in CRITICS},
-        models={n: ModelRole((n,), heads=heads) for c in CRITICS for n in (c, f"{c}_target")},
+        models={c: ModelRole((c,), heads=("value", "scalar")) for c in CRITICS}
+        | {f"{c}_target": ModelRole((f"{c}_target",), heads=("value",)) for c in CRITICS},
     )
 
 
