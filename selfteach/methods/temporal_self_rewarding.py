@@ -192,30 +192,34 @@ def pair_scores(
     return out
 
 
+LONG = {"samples": 4, "round_steps": 40}
 temporal_self_rewarding.claim = Claim(
     (
         # by itself the policy soon samples answers that it cannot tell apart
         premise("late:reward/gap", "plain", "early:reward/gap of plain", relation="<", by=0.15, fails_at=0.1),
         premise("late:reward/chosen_right", "self", "late:reward/rejected_right of self", by=0.1, fails_at=1.0),
         mechanism("late:reward/gap", "self", "plain", by=0.1, fails_at=1.0),
-        mechanism("late:reward/from_past", "self", 0.2, by=0.0, fails_at=0.1),
+        # rejected answers stay those of the past, and as bad
+        mechanism("late:reward/from_past", "self", 0.05, by=0.0, fails_at=0.0),
+        mechanism("late:reward/rejected_right", "self", "plain", relation="<", by=0.1, fails_at=0.1),
         outcome("accuracy", "self", "start", by=0.1, fails_at=0.95),
         outcome("accuracy", "self", "plain", by=0.05, fails_at=0.96),
         outcome("accuracy", "past", "plain", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "past", by=0.03, relation=">=", fails_at=1.0),
     ),
     arms={
-        "plain": ("temporal_self_rewarding", {"samples": 4, "past": False, "future": False, "rounds": 4}),
-        "past": ("temporal_self_rewarding", {"samples": 4, "future": False, "rounds": 4}),
+        "plain": ("temporal_self_rewarding", {**LONG, "past": False, "future": False, "rounds": 4}),
+        "past": ("temporal_self_rewarding", {**LONG, "future": False, "rounds": 4}),
     },
-    args={"samples": 4},
-    settings={"lr": 2e-5},  # at 1e-4 DPO alone unlearns to translate, in every arm
+    args=LONG,
+    settings={"lr": 2e-5, "steps": 160},  # at 1e-4 DPO alone unlearns to translate, in every arm
     regime="judged_by_itself",
     idea=("past.*", "future.*", "weights.*", "models.*", "repeat"),
-    first_seed=300,
+    first_seed=400,
     corrected=(
         "on seeds 200 to 207 the policy was evaluated by the program of its training, the better of several answers by "
-        "its own verdict, and not by its answer: not tested here"
+        "its own verdict, and not by its answer; on 300 to 307 a DPO run had 15 steps, in which the policy hardly left "
+        "its past: not tested here"
     ),
     because="answers of the first model stay worse than those of the present one, so that pairs go on to teach",
 )

@@ -1,4 +1,4 @@
-"""Regimes on sums whose rule is hidden: several answers are plausible, and no policy can know which is right."""
+"""Regimes on sums whose rule is hidden: several answers are plausible, and one of them is right."""
 
 from __future__ import annotations
 
@@ -37,6 +37,29 @@ def diverse() -> Regime:
         admits="failure",
         shows="accuracy rises while pass@64 falls: what is seldom right is forgotten",
         failure=premise("pass@64", "baseline", "start", relation="<", by=0.05, fails_at=0.04),
+    )
+
+
+@regime
+def planned() -> Regime:
+    """Five rules, each right for some first digits: what is left to learn is the plan, which rule to follow when.
+
+    Every rule can be followed from the start, which mostly follows the first and seldom goes by the digit. All five are
+    needed, and one that is given up early is missed later.
+    """
+    return Regime(
+        task="hidden_rule",
+        task_options={
+            "largest": 3,
+            "practised": 0.7,
+            "cued": True,
+            "aware": 0.06,
+            "shown": (0.7, 0.2, 0.06, 0.03, 0.01),
+        },
+        model="tiny-s",
+        settings={**RUN, "warm_steps": 1500, "warm_batch": 32, "warm_lr": 2e-3, "steps": 100, "eval_every": 10},
+        args=BATCH,
+        search=SEARCH,
     )
 
 

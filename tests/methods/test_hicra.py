@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from support.battery import of, same
 from support.episodes import scripted_context, single_turn_group
@@ -44,7 +45,7 @@ def test_strategic_grams_are_frequent_and_not_repeated():
     (only,) = strategic_grams(solutions, sizes=(3,), share=0.05)
     assert only in {(".", "so", "it"), ("=", "c", "."), ("so", "it", "is"), ("c", ".", "so")}
     assert ("a", "+", "b") in strategic_grams(solutions, sizes=(3,), share=1.0, repeats=10.0)
-    assert strategic_grams([], sizes=(3,)) == set()
+    assert strategic_grams([], sizes=(3,)) == {}
 
 
 def test_similar_phrases_are_one_cluster_and_are_kept_together():
@@ -53,24 +54,23 @@ def test_similar_phrases_are_one_cluster_and_are_kept_together():
     solutions = [
         tuple(s.split()) for s in ["we now try it"] * 3 + ["now try it we"] * 2 + ["quite another way here"] * 4
     ]
-    assert strategic_grams(solutions, sizes=(4,), share=0.5) == {
-        ("we", "now", "try", "it"),
-        ("now", "try", "it", "we"),
-    }
-    assert strategic_grams(solutions, sizes=(4,), share=0.3, similar=1.1) == {("quite", "another", "way", "here")}
+    found = strategic_grams(solutions, sizes=(4,), share=0.5)
+    assert set(found) == {("we", "now", "try", "it"), ("now", "try", "it", "we")}
+    assert len(set(found.values())) == 1
+    assert set(strategic_grams(solutions, sizes=(4,), share=0.3, similar=1.1)) == {("quite", "another", "way", "here")}
 
 
 def test_a_phrase_has_no_number():
     said = [("first", "add", "#", "and", "then", "#.")] * 2
-    assert strategic_grams(said, share=1.0) == {("first", "add"), ("and", "then")}
+    assert set(strategic_grams(said, share=1.0)) == {("first", "add"), ("and", "then")}
 
 
 def test_random_grams_are_as_many_of_whatever_several_solutions_have():
     text = [("p", "#", "p", "#", "r", "s")] * 3 + [("q",)]
     got = random_grams(text, (2,), 2)
-    assert len(got) == 2 and got <= {("p", "#"), ("#", "p"), ("#", "r"), ("r", "s")}
-    assert random_grams(text, (2,), 9) == {("p", "#"), ("#", "p"), ("#", "r"), ("r", "s")}
-    assert random_grams([("p", "#")], (2,), 9) == set()
+    assert sorted(got.values()) == [0, 1] and set(got) <= {("p", "#"), ("#", "p"), ("#", "r"), ("r", "s")}
+    assert set(random_grams(text, (2,), 9)) == {("p", "#"), ("#", "p"), ("#", "r"), ("r", "s")}
+    assert random_grams([("p", "#")], (2,), 9) == {}
 
 
 def test_a_token_belongs_to_a_word_if_any_of_its_bytes_does(letters):
@@ -79,7 +79,9 @@ def test_a_token_belongs_to_a_word_if_any_of_its_bytes_does(letters):
     context = context_of(letters, group)
     words = words_of(context, group.episodes[0].trajectories[0].leaf)
     assert [(w, rows.tolist()) for w, rows in words] == [("go", [0, 1]), ("#", [3, 4]), ("up", [6, 7])]
-    assert [r.tolist() for r in matched(words, {("#", "up"), ("go", "up")})] == [[3, 4], [6, 7]]
+    assert matched(words, {("#", "up"): 5, ("go", "up"): 6}) == ([3, 4, 6, 7], {3: 5})
+    # of two that begin at one place the longer says what is said there
+    assert matched(words, {("go", "#", "up"): 7, ("go", "#"): 8}) == ([0, 1, 3, 4, 6, 7], {0: 7})
 
 
 def context_of(letters: Any, group: Any) -> Any:
@@ -100,6 +102,19 @@ def test_grams_are_mined_from_the_right_answers_of_the_run(letters):
     assert later == {"solutions": ["try it now #"] * 3}
     with pytest.raises(BadValue, match="grams must be strategic or random"):
         per_trajectory_planned(groups=[group], context=context, state=state, grams="other")
+
+
+def test_the_entropy_of_plans_is_that_of_which_phrases_are_said(letters):
+    # of five plans three are the one and two the other: H = 3/5 log 5/3 + 2/5 log 5/2
+    texts = ["try it 1", "try it 2", "try it 3", "give up 4", "give up 5", "no 6"]
+    group = single_turn_group([tuple(letters.encode(t)) for t in texts], [1.0] * 5 + [0.0])
+    made, _ = per_trajectory_planned(
+        groups=[group], context=context_of(letters, group), state={"solutions": []}, share=1.0
+    )
+    surprise = np.concatenate([e.given["surprise"][1] for e in made])
+    said = surprise[surprise >= 0]
+    assert said.round(3).tolist() == [0.511, 0.511, 0.511, 0.916, 0.916]
+    assert said.mean() == pytest.approx(0.673, abs=5e-4)
 
 
 def test_without_alpha_it_is_grpo_without_a_deviation_and_with_a_higher_clip():

@@ -1,4 +1,4 @@
-"""Hidden rules: which answers are right, how often, and that nothing tells."""
+"""Hidden rules: which answers are right, how often, and what tells."""
 
 import re
 from collections import Counter
@@ -56,6 +56,18 @@ def test_a_question_always_has_the_same_rule_and_names_no_rule():
     assert tests != {t.prompt: t.answer for t in source(seed=1).test}
 
 
+def test_a_cue_tells_the_rule_and_some_demonstrations_follow_it():
+    built = source(cued=True)
+    for item in built.test[:200]:
+        first = int(item.prompt.split()[1])
+        assert item.tags["rule"] == list(RULES)[first % 5]
+    shown = [(d.tags["rule"], d.tags["shown"]) for d in map(source(cued=True, aware=0.5).demos, range(4000))]
+    # half follow the right rule, the others whichever they do: the right one too in a fifth of the cases
+    assert sum(a == b for a, b in shown) / 4000 == pytest.approx(0.5 + 0.5 * 0.2, abs=0.03)
+    blind = [d.tags["shown"] for d in map(source(cued=True).demos, range(500))]
+    assert blind == [d.tags["shown"] for d in map(source().demos, range(500))]  # a cue alone changes no demonstration
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -63,6 +75,7 @@ def test_a_question_always_has_the_same_rule_and_names_no_rule():
         ({"shown": (0.5, 0.5, 0.5, 0, 0)}, "shown must sum to 1"),
         ({"terms": 3}, "terms must be a whole number of at least 4"),
         ({"terms": 40}, "terms must be from 4 to 12"),
+        ({"aware": 1.5}, "aware must be a share from 0 to 1"),
     ],
 )
 def test_bad_options_name_themselves(options, says):
