@@ -14,20 +14,18 @@ def preference() -> Regime:
     """Right answers are narrowly preferred to every other, and tastes in wrong ones go in a circle.
 
     The start mostly loops. A guess is preferred to a loop by far, and so wins more often than what is right until it is
-    frequent itself; then half of the work beats it, which loses to a loop. Nothing beats what is right.
+    frequent itself; then half of the work beats it, which loses to a loop. Nothing beats what is right. A reward model
+    that learns from all comparisons finds it as well where the policy does not run ahead of it: at 1e-4 it often does.
     """
     return Regime(
         task="digit_sum",
         task_options=ways(slowly=0.15, quickly=0.1, guess=0.1, looping=0.65),
         model="tiny-s",
-        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        settings={**WARM, **RUN, "lr": 3e-5, "steps": 60},
         args=BATCH,
         baseline="iterated_rm",
         ways=beginnings("slowly", "quickly", "guess", "looping"),
-        search={"lr": (3e-5, 1e-4, 3e-4), "rm_lr": (3e-4, 1e-3, 3e-3)},
-        admits="failure",
-        shows="a reward model of the comparisons follows what beats the answers that were frequent before",
-        failure=premise("accuracy", "baseline", 0.7, relation="<", fails_at=0.8),
+        search={"lr": (1e-5, 3e-5, 1e-4), "rm_lr": (3e-4, 1e-3, 3e-3)},
     )
 
 
