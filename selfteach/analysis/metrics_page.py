@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..core import registry
 from ..loop.metrics import FIGURES, METRICS, Metric
-from .health import RULES
+from .health_rules import RULES
 
 HEAD = """# Metrics
 
@@ -29,7 +29,7 @@ with a 95 % interval and the number of questions.
 """
 WARNINGS = """## Warnings
 
-While a run goes on, these rules look at its newest steps (selfteach/analysis/health.py, where each number has its
+While a run goes on, these rules look at its newest steps (selfteach/analysis/health_rules.py, where each number has its
 reason). What they find is shown once, is in `run.warnings`, and as events `warning` and `warning_over` in the log. It
 changes nothing in the run.
 """

@@ -12,7 +12,8 @@ from support.runs import run_config_of, same_run
 
 import selfteach
 from selfteach import api
-from selfteach.analysis.health import ADVICE, RECOVERED, RULES, HealthWatch, warnings_of
+from selfteach.analysis.health import RECOVERED, HealthWatch, warnings_of
+from selfteach.analysis.health_rules import ADVICE, RULES
 from selfteach.loop.log import read_events
 
 LOGS = json.loads((Path(__file__).parents[1] / "data" / "health_logs.json").read_text())
