@@ -13,7 +13,7 @@ import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -236,12 +236,17 @@ def zero_when(column: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return mark
 
 
-def logged(name: str, measure: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def logged(
+    name: str, measure: Callable[..., Any], what: str = ""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a metric of a term, so that the term itself can return l alone: its mean is logged as <group>/<name>.
 
     measure: a function of some of the term's inputs and hyper-parameters, by their names, which gives an array of
-    values. It is called without a gradient. Put it under `@block`.
+    values; one that has a default may be missing. It is called without a gradient. what: what the metric means, in
+    place of a docstring of `measure`. Put it under `@block`.
     """
+    if what:
+        measure.__doc__ = what
 
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
         fn.logged = {**getattr(fn, "logged", {}), name: measure}  # type: ignore[attr-defined]
@@ -254,9 +259,13 @@ def measures(bound: Block, given: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the metrics that a term declares by `logged`, from its inputs and its own hyper-parameters."""
     every = {**given, **bound.hyper_parameters}
     return {
-        name: measure(**{n: every[n] for n in inspect.signature(measure).parameters})
+        name: measure(**{n: every[n] for n, p in _parameters(measure) if n in every or p.default is p.empty})
         for name, measure in getattr(bound.fn, "logged", {}).items()
     }
+
+
+def _parameters(fn: Callable[..., Any]) -> Iterable[tuple[str, inspect.Parameter]]:
+    return inspect.signature(fn).parameters.items()
 
 
 def provides(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

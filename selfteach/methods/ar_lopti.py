@@ -120,7 +120,7 @@ def moved_against(logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor)
 
 @block
 @zero_when("adv")
-@logged("clip_fraction", lambda logp, old_logp, adv, low, high: clipped_tokens(logp, old_logp, adv, low, high, None))
+@logged("clip_fraction", clipped_tokens)
 @logged("against", moved_against)
 def isolated_ratio(*, logp: Token, old_logp: Token, adv: Token, low: float = 0.2, high: float = 0.24) -> Token:
     """`clipped_ratio`, which reports the share of its tokens that have moved against their advantage (`against`).

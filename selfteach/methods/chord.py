@@ -118,7 +118,7 @@ def _coefficients(mu: float, mu_valley: float, steps: int, peak_steps: int) -> t
 
 
 @block
-@logged("expert_nll", lambda logp: -logp)
+@logged("expert_nll", lambda logp: -logp, "-logp of the experts' tokens, without weights, nats.")
 def uncertain_nll(*, logp: Token, phi: bool = True) -> Token:
     """Negative log-likelihood weighted by CHORD's phi: -sg(p (1 - p)) logp, p = exp(logp); unweighted without `phi`.
 

@@ -26,7 +26,7 @@ from ..core import (
     premise,
 )
 from ..core.lazy import torch
-from ..objective.segments import seq_sum
+from ..objective.segments import LOG_RATIO, seq_sum
 from .base import delayed_trajectories, policy_method
 
 Baseline = Literal["contrast", "value", "none"]
@@ -97,9 +97,13 @@ def gap(
 
 
 @block
-@logged("log_ratio", lambda logp, ref_logp, seq, reward: seq_sum(logp - ref_logp, seq, len(reward)))
+@logged("log_ratio", lambda logp, ref_logp, seq, reward: seq_sum(logp - ref_logp, seq, len(reward)), LOG_RATIO)
 @logged("gap", gap)
-@logged("reward_gap", lambda reward, group: (reward - siblings_mean(reward, group)).abs())
+@logged(
+    "reward_gap",
+    lambda reward, group: (reward - siblings_mean(reward, group)).abs(),
+    "f[S]: |r_i - mean_{j != i} r_j|.",
+)
 def contrastive(
     *,
     logp: Token,

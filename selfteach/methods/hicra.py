@@ -244,10 +244,10 @@ def amplify_planning(*, adv: Seq, planning: Token, seq: Token, alpha: float = 0.
 
 @block
 @zero_when("adv")
-@logged("clip_fraction", lambda logp, old_logp, adv, low, high: clipped_tokens(logp, old_logp, adv, low, high, None))
-@logged("planning_fraction", lambda planning: planning)
-@logged("planning_entropy", lambda old_logp, planning: -old_logp[planning > 0])
-@logged("semantic_entropy", lambda surprise: surprise[surprise >= 0])
+@logged("clip_fraction", clipped_tokens)
+@logged("planning_fraction", lambda planning: planning, "Share of the tokens that are inside a strategic gram.")
+@logged("planning_entropy", lambda old_logp, planning: -old_logp[planning > 0], "-logp of planning tokens, nats.")
+@logged("semantic_entropy", lambda surprise: surprise[surprise >= 0], "Entropy of which plans are said, nats.")
 def planned_ratio(
     *,
     logp: Token,

@@ -216,8 +216,8 @@ def clipped_in_mask(
 @block
 @zero_when("adv")
 @logged("clip_fraction", clipped_in_mask)
-@logged("allowed_mass", lambda old_mass: old_mass.exp())
-@logged("ref_kl", lambda old_logp, ref_logp: old_logp - ref_logp)
+@logged("allowed_mass", lambda old_mass: old_mass.exp(), "Share of the policy that the mask allows.")
+@logged("ref_kl", lambda old_logp, ref_logp: old_logp - ref_logp, "k1 to the reference, nats per token.")
 def masked_ratio(
     *,
     logp: Token,

@@ -184,10 +184,10 @@ def previous_rows(*, previous: Token, wanted: bool = True) -> Token:
 
 @block
 @zero_when("adv")
-@logged("clip_fraction", lambda logp, old_logp, adv, low, high: clipped_tokens(logp, old_logp, adv, low, high, None))
-@logged("xi", lambda xi: xi)
-@logged("phi", lambda phi: phi)
-@logged("setback", lambda xi: xi < 0)
+@logged("clip_fraction", clipped_tokens)
+@logged("xi", lambda xi: xi, "The rise of the mean reward since the batch before, in deviations of the last means.")
+@logged("phi", lambda phi: phi, "What the advantages of the batch before are multiplied by: xi, or lam xi below 0.")
+@logged("setback", lambda xi: xi < 0, "How often xi is below 0.")
 def reinforced_ratio(
     *, logp: Token, old_logp: Token, adv: Token, xi: Token, phi: Token, low: float = 0.2, high: float = 0.2
 ) -> Token:

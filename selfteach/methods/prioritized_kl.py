@@ -65,7 +65,9 @@ def certainty_weight(ref_certainty: torch.Tensor, kappa: float, offset: float) -
 
 
 @block
-@logged("kl", lambda logp, ref_logp: (logp - ref_logp) ** 2 / 2)
+@logged(
+    "kl", lambda logp, ref_logp: (logp - ref_logp) ** 2 / 2, "k2 to the reference, without weights, nats per token."
+)
 @logged("kl_weight", certainty_weight)
 def weighted_kl(
     *,

@@ -123,10 +123,10 @@ def self_aligned(
 
 
 @block
-@logged("clip_fraction", lambda logp, old_logp, adv, low, high: clipped_tokens(logp, old_logp, adv, low, high, None))
-@logged("self_aligned", lambda aligned: aligned)
-@logged("aligned_concise", lambda aligned, redundant: aligned[redundant == 0])
-@logged("aligned_redundant", lambda aligned, redundant: aligned[redundant == 1])
+@logged("clip_fraction", clipped_tokens)
+@logged("self_aligned", lambda aligned: aligned, "The self-aligned reward of the answers.")
+@logged("aligned_concise", lambda aligned, redundant: aligned[redundant == 0], "That of right ones up to mean length.")
+@logged("aligned_redundant", lambda aligned, redundant: aligned[redundant == 1], "That of longer right ones.")
 def aligned_ratio(
     *, logp: Token, old_logp: Token, adv: Token, aligned: Seq, redundant: Seq, low: float = 0.2, high: float = 0.2
 ) -> Token:

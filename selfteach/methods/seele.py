@@ -240,7 +240,7 @@ def hints_alone(*, groups: Sequence[RolloutGroup]) -> list[Example]:
 
 
 @block
-@logged("hint_probability", lambda logp, seq: seq_sum(logp, seq).exp())
+@logged("hint_probability", lambda logp, seq: seq_sum(logp, seq).exp(), "The probability of a whole hint.")
 def hint_probability(*, logp: Token, seq: Token) -> Seq:
     """Minus the probability of a whole sequence (equation 10's second term): l = -exp(sum_t logp_t).
 

@@ -45,7 +45,7 @@ from ..credit.composers import of_another_model, preference_pairs
 from ..curriculum.select import uniform
 from ..objective.likelihood import weighted_nll
 from ..objective.loss_weights import sequence_sum
-from ..objective.segments import seq_sum
+from ..objective.segments import LOG_RATIO, seq_sum
 from ..reward.answer import exact_match
 from ..reward.answer_verdicts import judge_groups, verdict_auc
 from ..rollout.single import single
@@ -149,7 +149,7 @@ def keep_best(*, reward: Seq, group: Seq) -> dict[str, Column]:
 
 
 @block
-@logged("log_ratio", lambda logp, ref_logp, seq, reward: seq_sum(logp - ref_logp, seq, len(reward)))
+@logged("log_ratio", lambda logp, ref_logp, seq, reward: seq_sum(logp - ref_logp, seq, len(reward)), LOG_RATIO)
 def reward_regression(
     *, logp: Token, ref_logp: Token, reward: Seq, seq: Token, win: Pair, lose: Pair, beta: float = 0.5
 ) -> Pair:

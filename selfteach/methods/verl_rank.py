@@ -164,9 +164,9 @@ def effective_rank(states: Array) -> np.ndarray:
 
 @block
 @zero_when("adv")
-@logged("clip_fraction", lambda logp, old_logp, adv, low, high: clipped_tokens(logp, old_logp, adv, low, high, None))
-@logged("effective_rank", lambda effective_rank: effective_rank)
-@logged("rank_velocity", lambda rank_velocity: rank_velocity)
+@logged("clip_fraction", clipped_tokens)
+@logged("effective_rank", lambda effective_rank: effective_rank, "Exp of the entropy of the states' singular values.")
+@logged("rank_velocity", lambda rank_velocity: rank_velocity, "How fast the effective rank grows within an answer.")
 def ranked_ratio(
     *,
     logp: Token,

@@ -29,7 +29,7 @@ def clipped_bounds(
 
 
 def clipped_tokens(
-    logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, low: float, high: float, dual: float | None
+    logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, low: float, high: float, dual: float | None = None
 ) -> torch.Tensor:
     """bool: of the tokens with an advantage, which lose their gradient to `clipped_ratio`'s clip."""
     above, below, _ = clipped_bounds(logp - old_logp, adv, low, high, dual)

@@ -8,12 +8,21 @@ from ..core import Pair, Token, block, logged
 from ..core.lazy import torch
 from .segments import seq_last, seq_sum
 
+CHOSEN = "The implicit reward beta log(pi / ref) of the preferred answers."
+REJECTED = "That of the answers that they are preferred to."
+MARGIN = "reward_chosen less reward_rejected."
+ACCURACY = "Share of the pairs whose preferred answer has the larger implicit reward."
+
 
 @block
-@logged("reward_chosen", lambda logp, ref_logp, seq, win, beta: beta * _log_ratio(logp, ref_logp, seq)[win])
-@logged("reward_rejected", lambda logp, ref_logp, seq, lose, beta: beta * _log_ratio(logp, ref_logp, seq)[lose])
-@logged("reward_margin", lambda logp, ref_logp, seq, win, lose, beta: beta * _margin(logp, ref_logp, seq, win, lose))
-@logged("reward_accuracy", lambda logp, ref_logp, seq, win, lose: _margin(logp, ref_logp, seq, win, lose) > 0)
+@logged("reward_chosen", lambda logp, ref_logp, seq, win, beta: beta * _log_ratio(logp, ref_logp, seq)[win], CHOSEN)
+@logged(
+    "reward_rejected", lambda logp, ref_logp, seq, lose, beta: beta * _log_ratio(logp, ref_logp, seq)[lose], REJECTED
+)
+@logged(
+    "reward_margin", lambda logp, ref_logp, seq, win, lose, beta: beta * _margin(logp, ref_logp, seq, win, lose), MARGIN
+)
+@logged("reward_accuracy", lambda logp, ref_logp, seq, win, lose: _margin(logp, ref_logp, seq, win, lose) > 0, ACCURACY)
 def dpo(
     *,
     logp: Token,

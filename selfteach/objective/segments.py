@@ -10,6 +10,9 @@ def count(seq: torch.Tensor) -> int:
     return int(seq.max()) + 1 if len(seq) else 0
 
 
+LOG_RATIO = "log(pi / ref) of an answer, the sum over its tokens, nats."  # what terms log under this name
+
+
 def seq_sum(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.Tensor:
     """[S]: sum of x [N] over the rows of each sequence, seq i64[N]; 0 for a sequence without rows.
 

@@ -20,6 +20,11 @@ def test_the_page_has_a_row_for_each_name():
     assert all(line.count(" | ") in (2, 3) for line in PAGE.read_text().splitlines() if line.startswith("| `"))
 
 
+def test_every_name_says_what_it_means():
+    rows = [line.split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert not [row[0] for row in rows if not row[1].strip()], "@logged has a third argument for it"
+
+
 def test_the_most_literal_pattern_gives_the_meaning():
     assert meaning_of("policy/clip_fraction") != meaning_of("policy/odds_right") == METRICS["<group>/<name>"].meaning
     assert meaning_of("policy/2/loss/kl") == METRICS["<group>/loss/<term>"].meaning
