@@ -16,7 +16,7 @@ from support.loops import advance, bandit, loop_of
 from support.tensors import columns, f64, slope
 
 from selfteach.core import BadValue
-from selfteach.methods.bapo import balanced_bounds, balanced_clip
+from selfteach.methods.bapo import balanced_bounds, balanced_clip, share_kept, within_bounds
 from selfteach.objective.policy import clipped_ratio
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
@@ -114,6 +114,25 @@ def test_a_run_reports_the_bounds_it_found(letters):
     assert 0.6 <= told["policy/clip_low"] <= 0.9 and 0 < told["policy/good_share"] < 1
 
 
+def test_the_share_of_what_keeps_its_gradient_rises_with_both_bounds():
+    # good 1.5 and 1, bad 0.7 and 1.2: at (0.6, 1.2) good 1.5 is clipped, at (0.9, 3) bad 0.7 is and good 1.5 is not
+    ratio, adv = f64(1.5, 1.0, 0.7, 1.2), f64(1, 1, -1, -1)
+    first, last = (within_bounds(ratio, adv, *bounds, 3.0) for bounds in ((0.6, 1.2), (0.9, 3.0)))
+    assert first.tolist() == [False, True, True, True] and last.tolist() == [True, True, False, True]
+    assert share_kept(ratio, adv, first) == pytest.approx(1 / 2.9) and share_kept(ratio, adv, last) == pytest.approx(
+        2.5 / 3.7
+    )
+    given = {
+        "logp": torch.log(ratio),
+        "old_logp": f64(0, 0, 0, 0),
+        "adv": adv,
+        "batch": torch.zeros(4, dtype=torch.long),
+    }
+    *_, told = balanced_clip(**given, target=0.9)  # out of reach, so that both bounds end at their largest
+    assert float(told["kept_share_initial"]) == pytest.approx(1 / 2.9)
+    assert float(told["kept_share"]) == pytest.approx(2.5 / 3.7)
+
+
 def test_bounds_steps_and_the_dual_clip_as_they_are_unless_told_otherwise():
     batch = torch.zeros(2, dtype=torch.long)
 
@@ -127,8 +146,6 @@ def test_bounds_steps_and_the_dual_clip_as_they_are_unless_told_otherwise():
         [False, True],
         [0.6, 1.65, round(1.65 / 4.1, 6)],
     )
-    *_, told = balanced_clip(logp=torch.log(f64(2.0, 2.45)), old_logp=f64(0, 0), adv=f64(1.0, -1.0), batch=batch)
-    assert float(told["good_share_initial"]) == pytest.approx(1.2 / 3.65)  # with high at 1.2
     # bad 9 is out of reach: both end at their largest, the share is 3 / 12; a ratio above 3 with A < 0 has no gradient
     assert found([5.0, 9.0], [1.0, -1.0]) == (pytest.approx([-5.0, 9.0]), [False, False], [0.9, 3.0, 0.25])
     assert found([1.2, 0.6], [1.0, -1.0])[1:] == ([True, True], [0.6, 1.2, round(2 / 3, 6)])
