@@ -25,7 +25,7 @@ def preference() -> Regime:
         args=BATCH,
         baseline="iterated_rm",
         ways=beginnings("slowly", "quickly", "guess", "looping"),
-        search={"lr": (1e-5, 3e-5, 1e-4), "rm_lr": (3e-4, 1e-3, 3e-3)},
+        search={"lr": (1e-5, 3e-5, 1e-4), "rm_lr": (1e-4, 3e-4, 1e-3)},
     )
 
 

@@ -119,16 +119,10 @@ def test_the_share_of_what_keeps_its_gradient_rises_with_both_bounds():
     ratio, adv = f64(1.5, 1.0, 0.7, 1.2), f64(1, 1, -1, -1)
     first, last = (within_bounds(ratio, adv, *bounds, 3.0) for bounds in ((0.6, 1.2), (0.9, 3.0)))
     assert first.tolist() == [False, True, True, True] and last.tolist() == [True, True, False, True]
-    assert share_kept(ratio, adv, first) == pytest.approx(1 / 2.9) and share_kept(ratio, adv, last) == pytest.approx(
-        2.5 / 3.7
-    )
-    given = {
-        "logp": torch.log(ratio),
-        "old_logp": f64(0, 0, 0, 0),
-        "adv": adv,
-        "batch": torch.zeros(4, dtype=torch.long),
-    }
-    *_, told = balanced_clip(**given, target=0.9)  # out of reach, so that both bounds end at their largest
+    assert share_kept(ratio, adv, first) == pytest.approx(1 / 2.9)
+    assert share_kept(ratio, adv, last) == pytest.approx(2.5 / 3.7)
+    rows = {"logp": torch.log(ratio), "old_logp": f64(0, 0, 0, 0), "batch": torch.zeros(4, dtype=torch.long)}
+    *_, told = balanced_clip(**rows, adv=adv, target=0.9)  # out of reach, so that both bounds end at their largest
     assert float(told["kept_share_initial"]) == pytest.approx(1 / 2.9)
     assert float(told["kept_share"]) == pytest.approx(2.5 / 3.7)
 
