@@ -122,11 +122,18 @@ def self_aligned(
     }
 
 
+CONCISE = "The self-aligned reward of right answers no longer than the mean one."
+
+
 @block
 @logged("clip_fraction", clipped_tokens)
 @logged("self_aligned", lambda aligned: aligned, "The self-aligned reward of the answers.")
-@logged("aligned_concise", lambda aligned, redundant: aligned[redundant == 0], "That of right ones up to mean length.")
-@logged("aligned_redundant", lambda aligned, redundant: aligned[redundant == 1], "That of longer right ones.")
+@logged("aligned_concise", lambda aligned, redundant: aligned[redundant == 0], CONCISE)
+@logged(
+    "aligned_redundant",
+    lambda aligned, redundant: aligned[redundant == 1],
+    "The self-aligned reward of longer right answers.",
+)
 def aligned_ratio(
     *, logp: Token, old_logp: Token, adv: Token, aligned: Seq, redundant: Seq, low: float = 0.2, high: float = 0.2
 ) -> Token:

@@ -9,7 +9,7 @@ from ..core.lazy import torch
 from .segments import seq_last, seq_sum
 
 CHOSEN = "The implicit reward beta log(pi / ref) of the preferred answers."
-REJECTED = "That of the answers that they are preferred to."
+REJECTED = "The implicit reward of the answers to which others are preferred."
 MARGIN = "reward_chosen less reward_rejected."
 ACCURACY = "Share of the pairs whose preferred answer has the larger implicit reward."
 
