@@ -13,7 +13,7 @@ import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -257,15 +257,11 @@ def logged(
 
 def measures(bound: Block, given: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the metrics that a term declares by `logged`, from its inputs and its own hyper-parameters."""
-    every = {**given, **bound.hyper_parameters}
-    return {
-        name: measure(**{n: every[n] for n, p in _parameters(measure) if n in every or p.default is p.empty})
-        for name, measure in getattr(bound.fn, "logged", {}).items()
-    }
-
-
-def _parameters(fn: Callable[..., Any]) -> Iterable[tuple[str, inspect.Parameter]]:
-    return inspect.signature(fn).parameters.items()
+    every, out = {**given, **bound.hyper_parameters}, dict[str, Any]()
+    for name, measure in getattr(bound.fn, "logged", {}).items():
+        asked = inspect.signature(measure).parameters
+        out[name] = measure(**{n: every[n] for n, p in asked.items() if n in every or p.default is p.empty})
+    return out
 
 
 def provides(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

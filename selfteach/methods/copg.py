@@ -26,7 +26,7 @@ from ..core import (
     premise,
 )
 from ..core.lazy import torch
-from ..objective.segments import LOG_RATIO, seq_sum
+from ..objective.segments import log_ratio, seq_sum
 from .base import delayed_trajectories, policy_method
 
 Baseline = Literal["contrast", "value", "none"]
@@ -70,7 +70,7 @@ def regularised_reward(
     reward: torch.Tensor, logp: torch.Tensor, ref_logp: torch.Tensor, seq: torch.Tensor, beta: float
 ) -> torch.Tensor:
     """f[S]: r - beta sum_t (logp_t - ref_logp_t) of each sequence."""
-    return reward - beta * seq_sum(logp - ref_logp, seq, len(reward))
+    return reward - beta * log_ratio(logp, ref_logp, seq, reward)
 
 
 def siblings_mean(of: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ def gap(
 
 
 @block
-@logged("log_ratio", lambda logp, ref_logp, seq, reward: seq_sum(logp - ref_logp, seq, len(reward)), LOG_RATIO)
+@logged("log_ratio", log_ratio)
 @logged("gap", gap)
 @logged(
     "reward_gap",

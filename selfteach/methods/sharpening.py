@@ -45,7 +45,7 @@ from ..credit.composers import of_another_model, preference_pairs
 from ..curriculum.select import uniform
 from ..objective.likelihood import weighted_nll
 from ..objective.loss_weights import sequence_sum
-from ..objective.segments import LOG_RATIO, seq_sum
+from ..objective.segments import log_ratio
 from ..reward.answer import exact_match
 from ..reward.answer_verdicts import judge_groups, verdict_auc
 from ..rollout.single import single
@@ -149,7 +149,7 @@ def keep_best(*, reward: Seq, group: Seq) -> dict[str, Column]:
 
 
 @block
-@logged("log_ratio", lambda logp, ref_logp, seq, reward: seq_sum(logp - ref_logp, seq, len(reward)), LOG_RATIO)
+@logged("log_ratio", log_ratio)
 def reward_regression(
     *, logp: Token, ref_logp: Token, reward: Seq, seq: Token, win: Pair, lose: Pair, beta: float = 0.5
 ) -> Pair:
@@ -167,7 +167,7 @@ def reward_regression(
     >>> reward_regression(**rows, **pair, reward=torch.tensor([0.0, 1.0]), beta=0.5)
     tensor([2.2500])
     """
-    h = seq_sum(logp - ref_logp, seq, len(reward))
+    h = log_ratio(logp, ref_logp, seq, reward)
     return (beta * (h[win] - h[lose]) - (reward[win] - reward[lose])) ** 2
 
 

@@ -192,7 +192,7 @@ def pair_scores(
     return out
 
 
-LONG = {"samples": 4, "round_steps": 40}
+OWN = {"samples": 4, "round_steps": 40}
 temporal_self_rewarding.claim = Claim(
     (
         # by itself the policy soon samples answers that it cannot tell apart
@@ -208,10 +208,10 @@ temporal_self_rewarding.claim = Claim(
         outcome("accuracy", "self", "past", by=0.03, relation=">=", fails_at=1.0),
     ),
     arms={
-        "plain": ("temporal_self_rewarding", {**LONG, "past": False, "future": False, "rounds": 4}),
-        "past": ("temporal_self_rewarding", {**LONG, "future": False, "rounds": 4}),
+        "plain": ("temporal_self_rewarding", {**OWN, "past": False, "future": False, "rounds": 4}),
+        "past": ("temporal_self_rewarding", {**OWN, "future": False, "rounds": 4}),
     },
-    args=LONG,
+    args=OWN,
     settings={"lr": 2e-5, "steps": 160},  # at 1e-4 DPO alone unlearns to translate, in every arm
     regime="judged_by_itself",
     idea=("past.*", "future.*", "weights.*", "models.*", "repeat"),

@@ -10,9 +10,6 @@ def count(seq: torch.Tensor) -> int:
     return int(seq.max()) + 1 if len(seq) else 0
 
 
-LOG_RATIO = "log(pi / ref) of an answer, the sum over its tokens, nats."  # what terms log under this name
-
-
 def seq_sum(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.Tensor:
     """[S]: sum of x [N] over the rows of each sequence, seq i64[N]; 0 for a sequence without rows.
 
@@ -21,6 +18,14 @@ def seq_sum(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.T
     """
     out = torch.zeros(count(seq) if n is None else n, dtype=x.dtype, device=x.device)
     return out.index_add(0, seq, x)
+
+
+def log_ratio(logp: torch.Tensor, ref_logp: torch.Tensor, seq: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
+    """f[S]: log(pi / ref) of an answer, the sum over its tokens, nats.
+
+    Args: logp, ref_logp f[N]; seq i64[N]; reward f[S], by which it is known how many answers there are.
+    """
+    return seq_sum(logp - ref_logp, seq, len(reward))
 
 
 def seq_mean(x: torch.Tensor, seq: torch.Tensor, n: int | None = None) -> torch.Tensor:
