@@ -178,6 +178,19 @@ def figures_read(measure: str, right: str | float) -> tuple[str, str]:
     return measure, str(right).partition(" of ")[0]
 
 
+def figures_of(claim: Claim, arm: str) -> set[str]:
+    """The names of figures that a claim's checks read of an arm, before training or after."""
+    out = set[str]()
+    for check in claim.checks:
+        own, other = figures_read(check.measure, check.right)
+        named, _, of = str(check.right).rpartition(" of ")
+        if arm == check.left:
+            out.add(own)
+        if arm == (check.left if of == "start" else of):
+            out.add(other if named else own)
+    return out
+
+
 def decoders_read(words: Collection[str]) -> set[str]:
     """The decoders that some measures are about.
 

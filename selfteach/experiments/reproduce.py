@@ -23,7 +23,18 @@ from ..core.regime import Regime
 from ..core.serial import write_json
 from ..core.versions import version
 from ..loop.session import Observer, ignore_events
-from .arms import Arm, ArmDifference, arm_differences, claim_arms, figures_read, measures_of, refuse_unexplained
+from .arms import (
+    Arm,
+    ArmDifference,
+    arm_differences,
+    claim_arms,
+    decoders_read,
+    figures_of,
+    figures_read,
+    measures_of,
+    refuse_unexplained,
+    with_decoders,
+)
 from .runs import OutOfTime, RunPool, RunRequest, available_cores
 
 FORMAT = 2
@@ -130,12 +141,16 @@ def _looks(seeds: int | None, max_seeds: int) -> list[int]:
 
 
 def run_look(pool: RunPool, claim: Claim, arms: Mapping[str, Arm], seeds: Sequence[int]) -> None:
-    """Carry out every arm's run with every seed; where tokens or seconds are equal, those of "self" first."""
+    """Carry out every arm's run with every seed; where tokens or seconds are equal, those of "self" first.
+
+    An arm is evaluated with those decoders alone that a check reads of it.
+    """
 
     def request(arm: str, seed: int, **more: Any) -> RunRequest:
         home: Regime | None = registry.regimes.get(claim.regime) if claim.regime else None
         own = home.seeded(seed) if home else {"seed": seed}
-        return RunRequest(arm, seed, arms[arm].run_config.override(**own, **more))
+        read = decoders_read(figures_of(claim, arm))
+        return RunRequest(arm, seed, with_decoders(arms[arm].run_config, read).override(**own, **more))
 
     others = [a for a in arms if a != "self"]
     if claim.equal == "steps":
