@@ -28,6 +28,7 @@ from selfteach.experiments.arms import (
     arm_differences,
     claim_arms,
     config_rows,
+    figures_of,
     reasons_without_a_difference,
     refuse_unexplained,
     regime_config,
@@ -95,6 +96,22 @@ def test_the_arms_of_a_claim_are_evaluated_by_the_program_that_their_method_says
     measured = programs()
     monkeypatch.setattr(arms_module, "with_decoders", lambda run_config, names: run_config)
     assert measured == programs()
+
+
+def test_of_an_arm_only_what_checks_read_of_it_before_or_after_training_is_read():
+    checks = (
+        outcome("accuracy", "self", "accuracy+best of start", by=0.1, fails_at=0.95),
+        outcome("accuracy", "self", "accuracy+vote of other", by=0.1, fails_at=0.95),
+        outcome("length+search", "other", by=0.1, scale="ratio", fails_at=1e6),
+        mechanism("late:reward/mean", "third", 0.5, fails_at=0.4),
+    )
+    claim = Claim(checks, {"other": ("grpo", {}), "third": ("grpo", {})}, regime="bandit_small")
+    read = {arm: figures_of(claim, arm) for arm in ("self", "other", "third")}
+    assert read == {
+        "self": {"accuracy", "accuracy+best"},
+        "other": {"accuracy+vote", "length+search"},
+        "third": {"late:reward/mean"},
+    }
 
 
 def test_rows_name_stage_and_update_so_that_methods_can_be_compared():
