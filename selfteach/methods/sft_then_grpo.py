@@ -77,7 +77,7 @@ def sft_then_grpo(
     return replace(rl, stages=(first, second))
 
 
-TAUGHT = {"limit": 57, "sft_lr": 1e-3}  # limit: tokens of an answer, at most
+TAUGHT = {"limit": 73, "sft_lr": 1e-3}  # limit: what SFT leaves, 55 tokens, is three quarters of it
 
 sft_then_grpo.claim = Claim(
     (
@@ -95,10 +95,11 @@ sft_then_grpo.claim = Claim(
         "rl_alone": ("sft_then_grpo", {**TAUGHT, "sft": False}),
     },
     regime="taught_long",
-    first_seed=300,
+    first_seed=400,
     corrected=(
-        "on seeds 200 to 207 supervised learning had the rate of RL, 3e-4, and left most of what the expert shows "
-        "unlearned: not tested here"
+        "on seeds 200 to 207 supervised learning had the rate of RL, 3e-4, and left most of what the expert shows"
+        " unlearned: not tested here. On seeds 300 to 315 the limit was 57 tokens, so that a right answer of 55 was"
+        " paid 0.1 for being right, and less in all than a wrong one of 42: 37 points under SFT"
     ),
     idea=("sft.*", "rl.reset", "rl.enter", "settings.steps"),
     because="supervised learning raises accuracy to its ceiling only after many epochs, and GRPO then shortens answers",
