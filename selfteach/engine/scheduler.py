@@ -23,6 +23,7 @@ from .step_steering import StepSteering
 from .stop_strings import StopStrings
 
 ENDED_SHARE = 8  # steps in one call are over once one in so many of its sequences may have ended
+SCORED_ROWS = 256  # rows whose quantities are computed at once, a request's own at least
 MIN_SHARED = 8  # tokens of prefix that make it worth a step to wait for a running sequence to compute them
 
 
@@ -191,10 +192,7 @@ class Scheduler:
         self.n_cached[slots] += take
         ready = self.n_cached[slots] == self.n_known[slots]
         generating = self.is_generating[slots]
-        ended = [
-            self._score(hidden, s, row, n)
-            for s, row, n in zip(slots[~generating], last[~generating], take[~generating], strict=True)
-        ]
+        ended = [self._score(hidden, slots[~generating], last[~generating], take[~generating])]
         if (ready & generating).any():
             ended.append(self._draw(hidden, slots[ready & generating], last[ready & generating]))
         return any(ended)
@@ -321,26 +319,54 @@ class Scheduler:
             version = request.token_versions(z - a, self.version)
             request.future.set_result(Completion(ids, self.logp[slot, a:z].copy(), status, version, recorded))
 
-    def _score(self, hidden: torch.Tensor, slot: int, row: int, count: int) -> bool:
-        """Compute the quantities of a score request on the `count` rows up to `row`; whether it ended."""
+    def _score(self, hidden: torch.Tensor, slots: np.ndarray, last: np.ndarray, counts: np.ndarray) -> bool:
+        """Compute the quantities of score requests, of each on the `counts` rows up to `last`; whether one ended."""
+        asked: dict[tuple[tuple[str, ...], str], list[tuple[EngineRequest, np.ndarray, np.ndarray]]] = {}
+        for slot, row, count in zip(slots, last, counts, strict=True):
+            request = self.requests[slot]
+            assert request is not None
+            stop = int(self.n_cached[slot])
+            first = max(stop - count, request.start - 1)
+            if first < stop:
+                ids = request.tokens[first - request.start + 1 : stop - request.start + 1]
+                rows = np.arange(row - len(ids) + 1, row + 1)
+                asked.setdefault((request.want, request.model_role), []).append((request, rows, ids))
+        for (want, model_role), pieces in asked.items():
+            n_rows = np.cumsum([len(rows) for _, rows, _ in pieces])
+            for part in np.split(np.arange(len(pieces)), np.flatnonzero(np.diff(n_rows // SCORED_ROWS)) + 1):
+                self._score_rows(hidden, want, model_role, [pieces[i] for i in part])
+        ended = [self._ended_score(slot) for slot in slots]  # of every slot
+        return any(ended)
+
+    def _score_rows(
+        self,
+        hidden: torch.Tensor,
+        want: tuple[str, ...],
+        model_role: str,
+        pieces: Sequence[tuple[EngineRequest, np.ndarray, np.ndarray]],
+    ) -> None:
+        """Compute what some requests want alike, of each on its rows of `hidden`, where its ids follow."""
+        rows, ids = (np.concatenate(parts) for parts in zip(*[(r, i) for _, r, i in pieces], strict=True))
+        ids = pad_rows(ids)
+        hidden, logits = self.runner.logits(hidden, pad_rows(rows))
+        given = {"logits": logits, "ids": torch.from_numpy(ids).to(hidden.device), "hidden": hidden}
+        if {*want} - {"logp"}:
+            given |= self.head_values(model_role, hidden)
+            given["logprobs"] = quantities.logprobs(logits, 1.0)
+        values = {
+            n: (self.runner.logp(logits, ids) if n == "logp" else quantities.compute(n, given).float()).cpu().numpy()
+            for n in want
+        }
+        at = 0
+        for request, own, _ in pieces:
+            request.scores.append({name: x[at : at + len(own)].copy() for name, x in values.items()})
+            at += len(own)
+
+    def _ended_score(self, slot: int) -> bool:
+        """Set the result of a score request whose tokens are all computed; whether they are."""
         request = self.requests[slot]
         assert request is not None
-        stop = int(self.n_cached[slot])
-        first = max(stop - count, request.start - 1)
-        if first < stop:
-            rows = np.arange(row - (stop - first) + 1, row + 1)
-            ids = request.tokens[pad_rows(np.arange(first, stop)) - request.start + 1]
-            hidden, wide_logits = self.runner.logits(hidden, pad_rows(rows))
-            given = {"logits": wide_logits, "ids": torch.from_numpy(ids).to(hidden.device), "hidden": hidden}
-            if {*request.want} - {"logp"}:
-                given |= self.head_values(request.model_role, hidden)
-                given["logprobs"] = quantities.logprobs(wide_logits, 1.0)
-            values = {
-                n: self.runner.logp(wide_logits, ids) if n == "logp" else quantities.compute(n, given).float()
-                for n in request.want
-            }
-            request.scores.append({name: x.cpu().numpy()[: len(rows)] for name, x in values.items()})
-        if stop < self.n_known[slot]:
+        if self.n_cached[slot] < self.n_known[slot]:
             return False
         self._release(slot)
         if not request.future.done():

@@ -140,7 +140,7 @@ async def from_draft(
     path = rollout.path(draft)
     ids, draft_logp = path.ids[path.prompt :], path.logp[path.prompt :]
     max_tokens = rollout.sampling.max_tokens or len(ids)
-    now = await context.score(ids, want=("logp", "cdf_below"))
+    now = await context.score(ids, want=("logp",) if shared_rng_key is None else ("logp", "cdf_below"))
     if shared_rng_key is not None:
         accept = is_same_draw(now["cdf_below"], now["logp"], random_keys.uniform(shared_rng_key, np.arange(len(ids))))
     else:
