@@ -392,6 +392,21 @@ def test_scores_are_the_reference_s_and_continue_what_is_cached() -> None:
     run(everything())
 
 
+def test_a_score_has_the_same_bits_in_any_crowd() -> None:
+    rng = np.random.default_rng(5)
+    wants = [("logp",), ("logp", "entropy")]
+    cases = [(ids(rng, 10), ids(rng, int(n)), wants[i % 2]) for i, n in enumerate(rng.integers(1, 40, 48))]
+
+    async def scored(at_once: bool) -> list[dict[str, np.ndarray]]:
+        engine = builtin(slots=48)
+        asked = [engine.score("policy", *case) for case in cases]
+        return list(await asyncio.gather(*asked)) if at_once else [await one for one in asked]
+
+    for alone, together in zip(run(scored(False)), run(scored(True)), strict=True):
+        assert alone.keys() == together.keys()
+        assert all(alone[name].tobytes() == together[name].tobytes() for name in alone)
+
+
 def test_scalar_heads_are_those_of_their_model() -> None:
     torch.manual_seed(0)
     made = {kind: torch.nn.Linear(32, 1) for kind in ("value", "scalar")}
