@@ -168,14 +168,12 @@ sar.claim = Claim(
     ),
     arms={"dr_grpo": ("sar", {"alpha": 0.0})},
     regime="unasked",
-    # at the regime's rate sixty steps are too few for a reward of this size; in twice as many Dr. GRPO may shorten
-    # answers too, since who writes less slips less often
-    settings={"lr": 3e-4},
-    first_seed=400,
+    settings={"lr": 3e-4, "steps": 120},  # in sixty a reward of this size has just begun to act
+    first_seed=500,
     corrected=(
         "on seeds 200 to 211 advantages were divided by the group's deviation in both arms; on seeds 300 to 307 the "
         "policy had never seen an answer without a question, so that nothing was likely there, and the self-aligned "
-        "reward was 0.9 for anything: mechanism not shown"
+        "reward was 0.9 for anything; on seeds 400 to 407 the run ended after sixty steps: mechanism not shown"
     ),
     idea=("main.credit",),
     because="what repeats or fills is as likely without the question, so that it lowers the self-aligned reward",
