@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import os
 from pathlib import Path
 from typing import Literal
@@ -45,9 +47,13 @@ def resolve_dtype(dtype: Literal["auto", "float32", "bfloat16"], device: str) ->
 
 
 def free_memory(device: str) -> int | None:
-    """Free bytes of a GPU, or of this machine within the limit of its control group; None where unknown."""
+    """Free bytes of a GPU, or of this machine within the limit of its control group; None where unknown.
+
+    What a run before this in the same process has freed counts as free.
+    """
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
+    _give_back_freed_memory()
     limits = [n for n in (_available(), _cgroup_available()) if n is not None]
     return min(limits) if limits else None
 
@@ -70,6 +76,13 @@ def keep_freed_memory() -> None:
         return
     for option, value in ((TRIM_THRESHOLD, -1), (TOP_PAD, 64 << 20), (MMAP_MAX, 0)):
         mallopt(option, value)
+
+
+def _give_back_freed_memory() -> None:
+    """Return to the system what malloc keeps for the next allocation (glibc; `keep_freed_memory`)."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _available() -> int | None:

@@ -4,6 +4,10 @@ bits.
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +362,24 @@ def test_what_does_not_fit_is_refused_with_a_way_out():
         " --micro-tokens",
     ):
         plan.check(4 << 30)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is told to keep what is freed")
+def test_what_a_run_before_has_freed_counts_as_free():
+    says = """
+from selfteach.model import devices
+devices.keep_freed_memory()
+kept = [bytearray(b"x" * (1 << 20)) for _ in range(600)]
+del kept
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+before = resident()
+devices.free_memory("cpu")
+print(before - resident())
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True, env=environment)
+    assert int(done.stdout) > 500 << 20
 
 
 def test_devices_are_named_once():
