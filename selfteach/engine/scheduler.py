@@ -23,7 +23,7 @@ from .step_steering import StepSteering
 from .stop_strings import StopStrings
 
 ENDED_SHARE = 8  # steps in one call are over once one in so many of its sequences may have ended
-SCORED_ROWS = 256  # rows whose quantities are computed at once, a request's own at least
+SCORED_LOGITS = 1 << 22  # about so many are held at once to score tokens, those of one request at least
 MIN_SHARED = 8  # tokens of prefix that make it worth a step to wait for a running sequence to compute them
 
 
@@ -331,9 +331,10 @@ class Scheduler:
                 ids = request.tokens[first - request.start + 1 : stop - request.start + 1]
                 rows = np.arange(row - len(ids) + 1, row + 1)
                 asked.setdefault((request.want, request.model_role), []).append((request, rows, ids))
+        most = max(1, SCORED_LOGITS // self.runner.model.config.vocab)  # rows
         for (want, model_role), pieces in asked.items():
             n_rows = np.cumsum([len(rows) for _, rows, _ in pieces])
-            for part in np.split(np.arange(len(pieces)), np.flatnonzero(np.diff(n_rows // SCORED_ROWS)) + 1):
+            for part in np.split(np.arange(len(pieces)), np.flatnonzero(np.diff((n_rows - 1) // most)) + 1):
                 self._score_rows(hidden, want, model_role, [pieces[i] for i in part])
         ended = [self._ended_score(slot) for slot in slots]  # of every slot
         return any(ended)
@@ -359,7 +360,7 @@ class Scheduler:
         }
         at = 0
         for request, own, _ in pieces:
-            request.scores.append({name: x[at : at + len(own)].copy() for name, x in values.items()})
+            request.scores.append({name: x[at : at + len(own)] for name, x in values.items()})
             at += len(own)
 
     def _ended_score(self, slot: int) -> bool:
