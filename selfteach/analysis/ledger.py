@@ -344,6 +344,8 @@ def claim_section(
         for name, arm in r["arms"].items()
     ]
     out += ["\n", markdown(["arm", *COSTS.values(), "differs from self in"], arms)]
+    if warned := formatted_warnings(r):
+        out.append(f"\nWarned of while they ran: {warned}.\n")
     if tuned:
         out.append(f"\n{formatted_tuning(tuned)}\n")
     if corrected := r["claim"].get("corrected"):
@@ -355,6 +357,22 @@ def claim_section(
     if sharing:
         out.append(f"\nShares runs, and so their luck, with {', '.join(f'`{o}`' for o in sharing)}.\n")
     return "".join(out)
+
+
+def formatted_warnings(result: Mapping[str, Any]) -> str:
+    """In how many runs of each arm the rules of health (`health_rules`) warned of what; "": of nothing, or unknown.
+
+    >>> arms = {"self": {"seeds": {"7": 0, "8": 0}, "warnings": {"reward_fall": 1, "groups_alike": 2}}, "other": {}}
+    >>> formatted_warnings({"arms": arms})
+    'self groups alike in 2 of 2, reward fall in 1 of 2'
+    """
+    told = list[str]()
+    for name, arm in result["arms"].items():
+        found = sorted((arm.get("warnings") or {}).items(), key=lambda rule: (-rule[1], rule[0]))
+        if found:
+            counts = [f"{rule.replace('_', ' ')} in {n} of {len(arm['seeds'])}" for rule, n in found]
+            told.append(f"{name} {', '.join(counts)}")
+    return "; ".join(told)
 
 
 def formatted_tuning(tuned: Mapping[str, Any]) -> str:

@@ -287,7 +287,14 @@ def _show_tuning(result: Mapping[str, Any]) -> None:
 def show_result(result: Mapping[str, Any]) -> None:
     """Print the checks of a claim with what was measured, and the verdict."""
     from ..analysis.figures import ReportTable
-    from ..analysis.ledger import COSTS, formatted_cost, formatted_detectable, formatted_effect, formatted_verdict
+    from ..analysis.ledger import (
+        COSTS,
+        formatted_cost,
+        formatted_detectable,
+        formatted_effect,
+        formatted_verdict,
+        formatted_warnings,
+    )
     from ..progress import format_seconds
     from .show import print_tables
 
@@ -306,6 +313,8 @@ def show_result(result: Mapping[str, Any]) -> None:
             ReportTable("a run of each arm, median over seeds", ["", *COSTS.values()], costs),
         ]
     )
+    if warned := formatted_warnings(result):
+        print(f"warned of while they ran: {warned}")
     print(f"claim: {result['verdict']}   ({result['claim']['because']})")
     print(f"{len(result['arms'])} arms, {format_seconds(result['seconds'])} of runs on {result['cores']} cores")
 

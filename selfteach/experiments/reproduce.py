@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -190,6 +191,7 @@ def _result(
             "args": {k: repr(v) for k, v in arm.run_config.method.args.items()},
             "differs": [asdict(d) for d in differences.get(name, ())],
             "cost": arm_cost(runs),
+            "warnings": dict(Counter(rule for r in runs for rule in r.get("warnings") or ())),
             "seeds": {str(s): run_json(r, named) for s, r in zip(seeds, runs, strict=True)},
         }
     questions = {s: ((pool.results["self"][s].get("counts") or {}).get("after") or {}).get("questions") for s in seeds}
@@ -219,8 +221,8 @@ def _result(
 
 
 def run_json(run: Mapping[str, Any], named: set[str]) -> dict[str, Any]:
-    """What a result keeps of a run: figures, counts by question, the metrics that checks read, curves, costs, key."""
-    out = {k: run.get(k) for k in ("key", "before", "after", "steps", "tokens", "seconds", "curves")}
+    """What a result keeps of a run: figures, counts by question, metrics read, curves, warnings, costs, key."""
+    out = {k: run.get(k) for k in ("key", "before", "after", "steps", "tokens", "seconds", "curves", "warnings")}
     out["logged"] = {n: v for n, v in run["logged"].items() if n in named}
     out["cost"] = run_cost(run)
     counts = run.get("counts") or {}

@@ -189,6 +189,7 @@ class RunPool:
         figures["evals"], figures["logged"] = accuracy_curve(folder), logged_summaries(folder)
         figures["logged"] |= curve_figures(events, self.measures)
         figures["curves"] = {kind: curve(events, kind) for kind in KINDS}
+        figures["warnings"] = sorted({e["rule"] for e in events if e["event"] == "warning"})
         figures["key"] = key
         self.results.setdefault(request.arm, {})[request.seed] = figures
         if self.steps_shown is not None:
