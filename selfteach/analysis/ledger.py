@@ -362,17 +362,17 @@ def claim_section(
 def formatted_warnings(result: Mapping[str, Any]) -> str:
     """In how many runs of each arm the rules of health (`health_rules`) warned of what; "": of nothing, or unknown.
 
-    >>> arms = {"self": {"seeds": {"7": 0, "8": 0}, "warnings": {"reward_fall": 1, "groups_alike": 2}}, "other": {}}
-    >>> formatted_warnings({"arms": arms})
+    >>> seeds = {"7": {"warnings": ["reward_fall", "groups_alike"]}, "8": {"warnings": ["groups_alike"]}}
+    >>> formatted_warnings({"arms": {"self": {"seeds": seeds}, "other": {"seeds": {"7": {}}}}})
     'self groups alike in 2 of 2, reward fall in 1 of 2'
     """
-    told = list[str]()
+    lines = list[str]()
     for name, arm in result["arms"].items():
-        found = sorted((arm.get("warnings") or {}).items(), key=lambda rule: (-rule[1], rule[0]))
-        if found:
-            counts = [f"{rule.replace('_', ' ')} in {n} of {len(arm['seeds'])}" for rule, n in found]
-            told.append(f"{name} {', '.join(counts)}")
-    return "; ".join(told)
+        runs = arm["seeds"].values()
+        counts = Counter(rule for run in runs for rule in run.get("warnings") or ())
+        if found := [f"{rule.replace('_', ' ')} in {n} of {len(runs)}" for rule, n in counts.most_common()]:
+            lines.append(f"{name} {', '.join(found)}")
+    return "; ".join(lines)
 
 
 def formatted_tuning(tuned: Mapping[str, Any]) -> str:

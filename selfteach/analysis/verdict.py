@@ -55,12 +55,9 @@ def operand(check: Check, arms: Arms, left: bool) -> float:
     """The left or right figure of a check in one seed. Raises LookupError where it was not measured."""
     if left:
         return _figure(arms, check.left, "after", check.measure)
-    right = check.right
-    if not isinstance(right, str):
-        return float(right)
-    measure, of, arm = right.partition(" of ")
-    if not of:
-        measure, arm = check.measure, right
+    if check.right_figure is None:
+        return float(check.right)
+    measure, arm = check.right_figure
     return _figure(arms, check.left, "before", measure) if arm == "start" else _figure(arms, arm, "after", measure)
 
 

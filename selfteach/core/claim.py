@@ -69,6 +69,14 @@ class Check:
                 f" {'left' if _against_number(self) else 'right'} figure at which it could not hold"
             )
 
+    @property
+    def right_figure(self) -> tuple[str, str] | None:
+        """(measure, arm) of the right side, where "start" is the left arm before training; None: it is a number."""
+        if not isinstance(self.right, str):
+            return None
+        measure, of, arm = self.right.partition(" of ")
+        return (measure, arm) if of else (self.measure, self.right)
+
     def __str__(self) -> str:
         rel = {">": "above", "<": "below", "~": "within", ">=": "not below", "<=": "not above"}[self.relation]
         by = f"{self.by:g}" + (" (as a share)" if self.scale == "ratio" else "")

@@ -99,8 +99,7 @@ class Regime:
 
 
 def _arms(check: Check) -> list[str]:
-    right = [check.right.rpartition(" of ")[2]] if isinstance(check.right, str) else []
-    return [check.left, *right]
+    return [check.left, *([check.right_figure[1]] if check.right_figure else [])]
 
 
 def regime(fn: Callable[[], Regime]) -> Regime:

@@ -148,8 +148,7 @@ def stated_value(run_config: RunConfig, name: str) -> Any:
 
 
 def _check_arm_names(method: str, check: Check, arms: Mapping[str, Arm]) -> None:
-    right = check.right.rpartition(" of ")[2] or check.right if isinstance(check.right, str) else "start"
-    for name in (check.left, right):
+    for name in (check.left, check.right_figure[1] if check.right_figure else "start"):
         if name != "start" and name not in arms:
             raise BadValue(f"method {method}: its claim names an arm {name!r}, and has only {', '.join(arms)}")
 
@@ -182,12 +181,12 @@ def figures_of(claim: Claim, arm: str) -> set[str]:
     """The names of figures that a claim's checks read of an arm, before training or after."""
     out = set[str]()
     for check in claim.checks:
-        own, other = figures_read(check.measure, check.right)
-        named, _, of = str(check.right).rpartition(" of ")
         if arm == check.left:
-            out.add(own)
-        if arm == (check.left if of == "start" else of):
-            out.add(other if named else own)
+            out.add(check.measure)
+        if check.right_figure is not None:
+            measure, other = check.right_figure
+            if arm == (check.left if other == "start" else other):
+                out.add(measure)
     return out
 
 

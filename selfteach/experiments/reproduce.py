@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -191,7 +190,6 @@ def _result(
             "args": {k: repr(v) for k, v in arm.run_config.method.args.items()},
             "differs": [asdict(d) for d in differences.get(name, ())],
             "cost": arm_cost(runs),
-            "warnings": dict(Counter(rule for r in runs for rule in r.get("warnings") or ())),
             "seeds": {str(s): run_json(r, named) for s, r in zip(seeds, runs, strict=True)},
         }
     questions = {s: ((pool.results["self"][s].get("counts") or {}).get("after") or {}).get("questions") for s in seeds}

@@ -168,7 +168,8 @@ sar.claim = Claim(
     ),
     arms={"dr_grpo": ("sar", {"alpha": 0.0})},
     regime="unasked",
-    settings={"lr": 3e-4, "steps": 120},  # in sixty a reward of this size has just begun to act
+    # in sixty steps a reward of this size has just begun to act; in these Dr. GRPO shortens answers too, with some seeds
+    settings={"lr": 3e-4, "steps": 120},
     first_seed=500,
     corrected=(
         "on seeds 200 to 211 advantages were divided by the group's deviation in both arms; on seeds 300 to 307 the "

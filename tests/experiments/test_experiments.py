@@ -503,12 +503,10 @@ def test_a_claim_is_run_in_its_regime_from_end_to_end(claimed, tmp_path: Path):
     assert run["logged"]["auc"] is not None and len(run["curves"]["sampled"]) == 8
 
     # what the runs warned of is counted for each arm: no answer ends by itself, and one arm pays all alike
-    assert [arm["warnings"] for arm in result["arms"].values()] == [
-        {"truncated": 2},
-        {"constant_reward": 2, "truncated": 2},
-    ]
-    told = "self truncated in 2 of 2; other constant reward in 2 of 2, truncated in 2 of 2"
-    assert ledger.formatted_warnings(result) == told
+    warned = [[r["warnings"] for r in arm["seeds"].values()] for arm in result["arms"].values()]
+    assert warned == [[["truncated"]] * 2, [["constant_reward", "truncated"]] * 2]
+    text = "self truncated in 2 of 2; other constant reward in 2 of 2, truncated in 2 of 2"
+    assert ledger.formatted_warnings(result) == text
 
     def again(seeds: int, out: Path) -> tuple[dict[str, Any], list[bool]]:
         heard: list[Any] = []
