@@ -168,7 +168,7 @@ sar.claim = Claim(
     ),
     arms={"dr_grpo": ("sar", {"alpha": 0.0})},
     regime="unasked",
-    # in sixty steps a reward of this size has just begun to act; in these Dr. GRPO shortens answers too, with some seeds
+    # in sixty steps a reward of this size has just begun to act; in these Dr. GRPO shortens too, with some seeds
     settings={"lr": 3e-4, "steps": 120},
     first_seed=500,
     corrected=(
