@@ -26,6 +26,4 @@ def suggested_settings(name: str) -> dict[str, Any]:
 
     Pre-trained weights take a smaller learning rate.
     """
-    if name in SIZES:
-        return {}
-    return {"lr": 1e-5, "dtype": "bfloat16"} if name in PACKAGES else {"lr": 1e-5}
+    return {} if name in SIZES else {"lr": 1e-5}

@@ -519,6 +519,19 @@ def test_a_sampler_that_drew_from_something_else_is_detected(letters):
     assert equal(before, weights_of(loop))
 
 
+def test_a_few_answers_that_are_off_do_not_stop_a_run(letters):
+    loop = loop_of(bandit(), letters)
+    measure, sizes = loop.learner.logprob_mismatch, []
+
+    def off(batch):
+        sizes.append(batch.size("seq"))
+        return {**measure(batch), "mean": 0.2 if len(sizes) == 1 else 0.02}
+
+    loop.learner.logprob_mismatch = off
+    (metrics,) = advance(loop)
+    assert sizes[0] < sizes[1] and metrics["policy/logprob_mismatch_mean"] == 0.02, "that of all answers"
+
+
 def test_a_loss_that_is_not_finite_is_refused_and_named(letters):
     loop = loop_of(bandit(), letters)
     with_stage(loop, credit=(per_trajectory(), Block(seq_assigner)))
