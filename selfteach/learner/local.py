@@ -113,9 +113,9 @@ class LocalLearner:
         """Add the gradient of an update's loss to `update.params`, and return metrics.
 
         loss = sum over terms i of coef_i * sum over rows of w_i * l_i, with the loss weights w_i in columns w0, w1 ...
-        Returns loss, loss/<term>, rows; approx_kl and ratio_max where a term reads logp and old_logp; entropy where one
-        reads it. Raises BadValue for columns that are missing or unknown on a row that is read; nothing has changed
-        then.
+        Returns loss, loss/<term>, rows; approx_kl and ratio_max where a term reads logp and old_logp; advantage_abs and
+        entropy where one reads these; what terms declare. Raises BadValue for columns that are missing or unknown on a
+        row that is read; nothing has changed then.
         """
         self._check_groups(update)
 

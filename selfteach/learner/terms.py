@@ -65,10 +65,9 @@ class MetricAccumulator:
         return MetricAccumulator(sums, self.counts, {n: v.cpu() for n, v in self.maxima.items()})
 
     def metrics(self) -> dict[str, float]:
-        """Means, sums and maxima by name."""
-        return {n: float(v) / max(1, self.counts.get(n, 1)) for n, v in self.sums.items()} | {
-            n: float(v) for n, v in self.maxima.items()
-        }
+        """Means, sums and maxima by name; a mean of nothing is left out."""
+        means = {n: float(v) / count for n, v in self.sums.items() if (count := self.counts.get(n, 1))}
+        return means | {n: float(v) for n, v in self.maxima.items()}
 
 
 def live_columns(update: Update, groups: ParamGroups, batch: Batch) -> dict[str, np.ndarray]:
@@ -250,8 +249,10 @@ def _sum(term: Term, result: Any, w: Tensor, size: int, accumulator: MetricAccum
 
 
 def _add_ratio_metrics(accumulator: MetricAccumulator, given: Mapping[str, Tensor]) -> None:
-    """Add approx_kl and ratio_max where a term reads logp and old_logp, and entropy where one reads it."""
+    """Add approx_kl and ratio_max of logp and old_logp, advantage_abs, and entropy, of the terms that read them."""
     with torch.no_grad():
+        if "adv" in given:
+            accumulator.add("advantage_abs", given["adv"].abs())
         if "logp" in given and "old_logp" in given:
             d = given["logp"] - given["old_logp"]
             accumulator.add("approx_kl", d.exp() - 1 - d)

@@ -129,6 +129,11 @@ METRICS: Mapping[str, Metric] = {
         "0 at the first optimiser step of a batch, below 0.05 later",
     ),
     "<group>/ratio_max": Metric("the largest p / p_old", "", "1 on-policy, below about 10 later"),
+    "<group>/advantage_abs": Metric(
+        "mean |advantage| of the tokens (or sequences) that are learned",
+        "",
+        "steady; falls where fewer groups have rewards that differ, or a baseline says more",
+    ),
     "<group>/entropy": Metric(
         "exact entropy of the next-token distribution, where a term reads it", "nats per token", "falls slowly"
     ),

@@ -36,6 +36,22 @@ def clipped_tokens(
     return (above | below)[adv != 0]
 
 
+RARE = 0.2  # a probability: DAPO's figure 3a has the tokens that its upper clip stops below it
+
+
+def clipped_prob(
+    logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, high: float, low: float = 1.0
+) -> torch.Tensor:
+    """The probability at which tokens were sampled that the upper clip stops (DAPO, 2503.14476, figure 3a)."""
+    above, _, _ = clipped_bounds(logp - old_logp, adv, low, high, None)
+    return torch.exp(old_logp[above & (adv > 0)])
+
+
+def rare_growth(logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor) -> torch.Tensor:
+    """log(p / p_old) of tokens that were sampled at a probability below 0.2 and have an advantage above 0, nats."""
+    return (logp - old_logp)[(old_logp < math.log(RARE)) & (adv > 0)]
+
+
 def clipped_sequences(
     logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, seq: torch.Tensor, low: float, high: float
 ) -> torch.Tensor:
@@ -87,6 +103,8 @@ def policy_gradient(*, logp: Token, adv: Token) -> Token:
 @block
 @zero_when("adv")
 @logged("clip_fraction", clipped_tokens)
+@logged("clipped_prob", clipped_prob)
+@logged("rare_growth", rare_growth)
 def clipped_ratio(
     *, logp: Token, old_logp: Token, adv: Token, low: float = 0.2, high: float = 0.2, dual: float | None = None
 ) -> Token:
@@ -126,6 +144,7 @@ def sequence_ratio(*, logp: Token, old_logp: Token, adv: Seq, seq: Token, low: f
 @block
 @zero_when("adv")
 @logged("clip_fraction", clipped_weights)
+@logged("rare_growth", rare_growth)
 def clipped_importance(*, logp: Token, old_logp: Token, adv: Token, low: float = 1.0, high: float = 4.0) -> Token:
     """REINFORCE weighted by the clipped importance ratio, held constant: no token loses its gradient (2506.13585, 4-5).
 

@@ -48,6 +48,7 @@ from selfteach.learner import LearnerSettings, LocalLearner, learning_rate
 from selfteach.learner.microbatch import flat_layout, plan_micro_batches, texts_of
 from selfteach.learner.param_groups import ParamGroups
 from selfteach.model.attention import causal_attention
+from selfteach.objective.policy import clipped_ratio
 
 # ---- the reference
 
@@ -498,8 +499,14 @@ def test_mismatch_and_metrics():
         "loss/learn_nll/main",
         "approx_kl",
         "ratio_max",
+        "advantage_abs",
         "rows",
     }
+    batch.put("adv", "token", np.where(np.arange(batch.size("token")) % 2, -3.0, 1.0))
+    clipped = Update("policy", (Term(clipped_ratio()),))
+    found = run.backward(loss_weights(batch, clipped), clipped)
+    assert found["advantage_abs"] == pytest.approx(2.0, abs=0.1)
+    assert found["clip_fraction"] > 0 and "clipped_prob" not in found, "every ratio is below 1: no mean of nothing"
     assert metrics["loss"] == pytest.approx(sum(v for n, v in metrics.items() if n.startswith("loss/")))
     assert metrics["ratio_max"] == pytest.approx(np.exp(-0.25)) and metrics["approx_kl"] == pytest.approx(
         np.exp(-0.25) - 1 + 0.25

@@ -81,6 +81,17 @@ def test_the_share_that_a_clip_acts_on_counts_what_has_an_advantage():
     assert measures(nll(), {"logp": lp}) == {}
 
 
+def test_which_tokens_the_upper_clip_stops_and_what_rare_ones_gain():
+    # Sampled at 0.1, 0.1, 0.5, 0.15: the first (ratio 2) and third (1.5) are above 1.2, A > 0; the last has A < 0.
+    p, a = f64(0.1, 0.1, 0.5, 0.15), f64(1, 1, 2, -1)
+    rows = {"logp": torch.log(p * f64(2, 1.1, 1.5, 2)), "old_logp": torch.log(p), "adv": a}
+    told = measures(clipped_ratio(), rows)
+    assert told["clipped_prob"].tolist() == pytest.approx([0.1, 0.5])
+    assert measures(clipped_ratio(high=0.6), rows)["clipped_prob"].tolist() == pytest.approx([0.1])
+    assert told["rare_growth"].tolist() == pytest.approx([math.log(2), math.log(1.1)])
+    assert measures(clipped_importance(), rows)["rare_growth"].tolist() == told["rare_growth"].tolist()
+
+
 @quick
 @given(
     st.integers(0, 999),
