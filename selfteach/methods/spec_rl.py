@@ -7,6 +7,7 @@ it up to the first rejected token, and continues from there.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def spec_rl(
     lenience e^0.5; learning is GRPO, with the log-probabilities of the current policy. That rule has no residual
     distribution, so it only approximates the policy's distribution. lenience=1 is unbiased, which the paper's is not:
     every token keeps its uniform number over all visits and is accepted while inverse CDF sampling still gives it
-    (`from_draft`). Their GRPO has a KL penalty of 1e-4, an entropy bonus of 0.001 and four minibatches besides, and
+    (`same_draw`). Their GRPO has a KL penalty of 1e-4, an entropy bonus of 0.001 and four minibatches besides, and
     accepts by the same random numbers in every step. Like all speculative sampling this assumes a policy that does not
     depend on the drafts; here it was trained on them.
 
@@ -58,7 +59,8 @@ def spec_rl(
     base = grpo(groups=groups, rollouts=rollouts)
     if not reuse:
         return base.replace(select=pool(size=size))
-    return base.replace(select=revisit(size=size), programs={"main": from_draft(lenience=lenience)})
+    program = same_draw() if lenience == 1 else from_draft(lenience=lenience)
+    return base.replace(select=revisit(size=size), programs={"main": program})
 
 
 @block
@@ -102,7 +104,7 @@ def revisit(
 
 
 @block
-@asks_engine("logp", "cdf_below", keyed_samples=True)
+@asks_engine("logp")
 async def from_draft(
     *,
     request: RolloutRequest,
@@ -112,40 +114,66 @@ async def from_draft(
 ) -> str:
     """One turn as in `single`, begun with the accepted part of the draft in the request's help (`revisit`).
 
-        lenience = 1  accept token t while F(x_t -) <= u_t < F(x_t),  F the current policy's CDF over token ids
-        lenience > 1  accept token t with probability min(1, lenience p_now / p_draft)        (algorithm 1)
+        accept token t with probability min(1, lenience p_now / p_draft)        (algorithm 1)
 
-    With lenience 1 the uniforms u_t belong to the task and the number of the episode, at every visit, and the tokens
-    after the first rejection are sampled with the remaining ones: the turn is, token by token, a new sample with these
-    uniforms. Above 1 the rest is sampled with new random numbers; without the residual distribution this is biased,
-    even as lenience goes to 1.
-
-    Accepted tokens are learned with their log-probability under the current policy. Raises BadValue for a lenience
-    below 1, and for a draft at another temperature than 1 or with a truncated vocabulary.
+    After the first rejection the rest is sampled with new random numbers; without the residual distribution this is
+    biased, even as lenience goes to 1. Accepted tokens are learned with their log-probability under the current policy.
+    Raises BadValue for a lenience below 1, and for a draft at another temperature than 1 or with a truncated
+    vocabulary.
     """
     if lenience < 1:
-        raise BadValue(f"from_draft: lenience must be 1 (unbiased) or more, not {lenience}")
+        raise BadValue(f"from_draft: lenience must be 1 or more, not {lenience}")
+
+    def accept(now: Mapping[str, Array], draft_logp: Array) -> Array:
+        return is_accepted(now["logp"], draft_logp, rollout.random("drafts").random(len(draft_logp)), lenience)
+
+    return await _from_draft(request, rollout, stop, ("logp",), accept)
+
+
+@block
+@asks_engine("logp", "cdf_below", keyed_samples=True)
+async def same_draw(*, request: RolloutRequest, rollout: RolloutContext, stop: tuple[str, ...] = ("</answer>",)) -> str:
+    """As `from_draft`, but unbiased: the turn is, token by token, a new sample with the uniforms of the draft.
+
+        accept token t while F(x_t -) <= u_t < F(x_t),        F the current policy's CDF over token ids
+
+    The uniforms u_t belong to the task and the number of the episode, at every visit; after the first rejection the
+    rest is sampled with the remaining ones. Raises BadValue as `from_draft` does of a draft.
+    """
+    name = request.help.get("shared_rng_key")
+    key = None if name is None else rollout.shared_rng_key(name, rollout.number)  # None: an evaluation, without drafts
+
+    def accept(now: Mapping[str, Array], draft_logp: Array) -> Array:
+        assert key is not None
+        return is_same_draw(now["cdf_below"], now["logp"], random_keys.uniform(key, np.arange(len(draft_logp))))
+
+    return await _from_draft(request, rollout, stop, ("logp", "cdf_below"), accept, key)
+
+
+async def _from_draft(
+    request: RolloutRequest,
+    rollout: RolloutContext,
+    stop: tuple[str, ...],
+    want: tuple[str, ...],
+    accept: Callable[[Mapping[str, Array], Array], Array],
+    shared_rng_key: int | None = None,
+) -> str:
+    """A turn begun with the tokens of the draft that `accept` keeps, of what the engine says and the draft's logp."""
     context = rollout.policy.begin(request.task.prompt)
-    name, drafts = request.help.get("shared_rng_key"), request.help.get("drafts", ())
-    shared_rng_key = rollout.shared_rng_key(name, rollout.number) if name is not None and lenience == 1 else None
+    drafts = request.help.get("drafts", ())
     draft = drafts[rollout.number] if drafts else None
     if draft is None:
         turn = await context.sample(stop=stop, shared_rng_key=shared_rng_key)
         context.close()
         return last_between(turn.text, "answer", turn.text.strip())
     if rollout.sampling.temperature != 1 or not rollout.sampling.untruncated:
-        raise BadValue(
-            "from_draft: drafts can be verified only at temperature 1 and on the whole vocabulary; set temperature=1"
-        )
+        raise BadValue("drafts can be verified only at temperature 1 and on the whole vocabulary; set temperature=1")
     path = rollout.path(draft)
     ids, draft_logp = path.ids[path.prompt :], path.logp[path.prompt :]
     max_tokens = rollout.sampling.max_tokens or len(ids)
-    now = await context.score(ids, want=("logp",) if shared_rng_key is None else ("logp", "cdf_below"))
-    if shared_rng_key is not None:
-        accept = is_same_draw(now["cdf_below"], now["logp"], random_keys.uniform(shared_rng_key, np.arange(len(ids))))
-    else:
-        accept = is_accepted(now["logp"], draft_logp, rollout.random("drafts").random(len(ids)), lenience)
-    accepted = len(ids) if accept.all() else int(np.argmin(accept))
+    now = await context.score(ids, want=want)
+    kept = accept(now, draft_logp)
+    accepted = len(ids) if kept.all() else int(np.argmin(kept))
     while 0 < accepted < len(ids) and ends_in_part_of(stop, rollout.decode(ids[:accepted])):
         accepted -= 1
     context.note(kept=float(accepted), draft=float(len(ids)))

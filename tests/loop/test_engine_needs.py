@@ -44,7 +44,7 @@ def test_the_built_in_engine_takes_every_method_and_vllm_says_why_it_does_not(na
         assert str(error).startswith(f"method {made.name} with the engine vllm: its ") and "\n" not in str(error)
 
 
-@pytest.mark.parametrize("name", ["grpo", "rloo", "dapo", "gspo", "cispo", "ssrl", "search_r1", "ttrl"])
+@pytest.mark.parametrize("name", ["grpo", "rloo", "dapo", "gspo", "cispo", "ssrl", "search_r1", "ttrl", "spec_rl"])
 def test_methods_of_one_policy_run_on_vllm(name: str) -> None:
     check_engine(method(name), VLLM)
 
@@ -52,7 +52,7 @@ def test_methods_of_one_policy_run_on_vllm(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "args", "why"),
     [
-        ("spec_rl", {}, "its program from_draft reads cdf_below of given tokens"),
+        ("spec_rl", {"lenience": 1.0}, "its program same_draw reads cdf_below of given tokens"),
         ("self_certainty", {}, "its reward certainty reads self_certainty_at of given tokens"),
         ("tango", {}, "are sampled from 3 weight groups"),
         ("pcl", {}, "has the scalar head value"),
@@ -66,7 +66,7 @@ def test_what_vllm_lacks_is_named_with_the_methods_part(name: str, args: dict[st
 
 def test_random_numbers_that_are_drawn_twice_are_refused_where_they_cannot_be() -> None:
     with pytest.raises(BadValue, match="draws twice with the same random numbers"):
-        check_engine(method("spec_rl"), replace(VLLM, scores=None))
+        check_engine(method("spec_rl", lenience=1.0), replace(VLLM, scores=None))
 
 
 def test_weights_that_cannot_be_loaded_are_needed_for_training_alone() -> None:

@@ -23,7 +23,7 @@ from selfteach.engine.reference import draw
 from selfteach.loop.episode import play
 from selfteach.loop.log import read_events
 from selfteach.loop.step_context import StepContext
-from selfteach.methods.spec_rl import from_draft, revisit
+from selfteach.methods.spec_rl import from_draft, revisit, same_draw
 
 # Logits of three ids: the first token, then the second given the first. An answer is two tokens: nine of them.
 THEN = np.array([[0.0, 0.2, 0.4], [0.7, 0.6, -0.3], [-0.9, 0.5, 0.9], [0.1, -0.2, 0.3]])
@@ -72,7 +72,7 @@ class Enumerable:
 
 def visit(engine, tokenizer, lenience, n, drafts=(), find=None, step=0, sampling=None):
     """One request of n episodes: their ids and Refs, the step's context, the group."""
-    programs = {"main": from_draft(lenience=lenience, stop=())}
+    programs = {"main": same_draw(stop=()) if lenience == 1 else from_draft(lenience=lenience, stop=())}
     context = StepContext(
         engine, tokenizer, ("policy",), {}, sampling or Sampling(max_tokens=2), programs, where=("train", step)
     )
