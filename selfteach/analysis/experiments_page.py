@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .claim_curves import draw_curves
+from .claim_results import read_experiments
 from .curves import COLOURS, plot_style, save_figure
 from .figures import markdown
-from .ledger import claim_section, formatted_place, read_experiments
+from .ledger import claim_section, formatted_place
 
 OF_SAMPLES = re.compile(r"^(pass|maj)@(\d+)$")
 

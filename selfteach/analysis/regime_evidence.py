@@ -23,7 +23,7 @@ from ..core.blocks import Block
 from ..core.errors import BadCheckpoint
 from ..core.regime import Regime
 from ..core.serial import plain
-from .ledger import result_folders
+from .claim_results import result_folders
 from .verdict import HOLDS, MIN_SEEDS, describe
 
 GAIN = 0.2  # of greedy and of sampled accuracy, at least

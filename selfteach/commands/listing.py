@@ -99,8 +99,8 @@ def method_summary(entry: MethodEntry[...], verdicts: Mapping[str, str]) -> dict
 
 
 def _methods(given: Mapping[str, Any]) -> None:
+    from ..analysis.claim_results import result_folders, verdicts
     from ..analysis.figures import ReportTable
-    from ..analysis.ledger import result_folders, verdicts
     from .show import print_tables
 
     known = verdicts(result_folders())

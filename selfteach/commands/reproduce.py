@@ -153,10 +153,10 @@ def _reproduce_several(entries: Sequence[MethodEntry[...]], given: Mapping[str, 
 
 def _decided(folders: Sequence[Path]) -> dict[str, Any]:
     """The claims that have a result in a folder, or one that comes with the library, by their methods' names."""
-    from ..analysis import ledger
+    from ..analysis import claim_results
 
-    results = ledger.read_results(*folders, *ledger.result_folders())
-    return {result["method"]: result["claim"] for result in results if ledger.is_decided(result)}
+    results = claim_results.read_results(*folders, *claim_results.result_folders())
+    return {result["method"]: result["claim"] for result in results if claim_results.is_decided(result)}
 
 
 def _is_of(entry: MethodEntry[...], claim: Any) -> bool:
@@ -328,7 +328,7 @@ def ledger_parser() -> Parser:
 
 
 def _ledger(words: Sequence[str]) -> int:
-    from ..analysis import ledger
+    from ..analysis import claim_results, ledger
     from ..analysis.regime_evidence import unadmitted_regimes
 
     given = vars(ledger_parser().read(words))
@@ -336,15 +336,15 @@ def _ledger(words: Sequence[str]) -> int:
         raise BadValue(
             f"{given['results']}: no such folder; --results takes the folder that selfteach reproduce wrote to"
         )
-    folders = [given["results"]] if "results" in given else ledger.result_folders()
+    folders = [given["results"]] if "results" in given else claim_results.result_folders()
     out = given.get("out", "docs/ledger.md")
     try:
         file = ledger.write_page(folders, out, unadmitted_regimes())
-        for name in ledger.experimented(folders):
+        for name in claim_results.experimented(folders):
             _write_experiments(registry.methods.get(name), folders, file.parent / "ledger")
     except OSError as error:
         raise SelfteachError(f"{out}: cannot be written ({error.strerror}); give another --out") from None
-    verdicts = ledger.verdicts(folders)
+    verdicts = claim_results.verdicts(folders)
     if given.get("json"):
         print_json({"file": str(file), "verdicts": verdicts})
     else:

@@ -100,7 +100,7 @@ def run(command: str, words: Sequence[str]) -> int:
 def _page(command: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     if unread := [n for n in (*RUNNING, *settings) if n in given or n in settings]:
         raise BadValue(f"selfteach {command}: --page runs nothing; leave --{unread[0].replace('_', '-')} out")
-    from ..analysis.ledger import SHIPPED_RESULTS
+    from ..analysis.claim_results import SHIPPED_RESULTS
     from ..analysis.side_by_side import read_result, write_page
     from ..core import registry
     from ..experiments.side_by_side import members

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..analysis import ledger
+from ..analysis import claim_results, ledger
 from ..analysis.comparison import MEASURES, main_measure, mean_curve
 from ..analysis.learning_curve import KINDS
 from ..analysis.statistics import probability_of_improvement, summary
@@ -154,8 +154,8 @@ def _claim(data: Mapping[str, Any]) -> dict[str, Any]:
         "family": data.get("family", ""),
         "paper": data.get("paper", ""),
         "because": data["claim"].get("because", ""),
-        "verdict": data["verdict"] if ledger.is_decided(data) else ledger.NOT_YET,
-        "decided": ledger.is_decided(data),
+        "verdict": data["verdict"] if claim_results.is_decided(data) else claim_results.NOT_YET,
+        "decided": claim_results.is_decided(data),
         "main": "accuracy",
         "note": note,
         "checks": checks,
@@ -177,8 +177,8 @@ def _improvement(ours: Sequence[Any], others: Sequence[Any], is_first: bool, of:
 def ledger_page(folders: Sequence[str | Path]) -> dict[str, Any]:
     """A row for each claim that was run, with its verdicts."""
     rows: list[dict[str, Any]] = []
-    for r in ledger.read_results(*folders):
-        decided = ledger.is_decided(r)
+    for r in claim_results.read_results(*folders):
+        decided = claim_results.is_decided(r)
         kinds = {
             k: ledger.kind_verdict([c["verdict"] for c in r["checks"] if c.get("kind") == k]) for k in ledger.KINDS
         }
@@ -189,7 +189,7 @@ def ledger_page(folders: Sequence[str | Path]) -> dict[str, Any]:
                 "family": r["family"],
                 "paper": r["paper"],
                 **(kinds if decided else dict.fromkeys(kinds, "")),
-                "verdict": r["verdict"] if decided else ledger.NOT_YET,
+                "verdict": r["verdict"] if decided else claim_results.NOT_YET,
                 "effect": ledger.formatted_effect(outcomes[0]) if decided and outcomes else "",
                 "size": outcomes[0]["effect"] if decided and outcomes else None,
                 "regime": r.get("regime") or r["task"],
@@ -202,6 +202,6 @@ def ledger_page(folders: Sequence[str | Path]) -> dict[str, Any]:
 
 def claim_page(folders: Sequence[str | Path], method: str) -> dict[str, Any]:
     """One claim of the ledger. Raises BadValue for a method without one."""
-    if (result := ledger.read_result(method, folders)) is None:
+    if (result := claim_results.read_result(method, folders)) is None:
         raise BadValue(f"the ledger has no claim of {method!r}")
     return _claim(result)

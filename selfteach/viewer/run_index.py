@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..analysis.ledger import result_folders
+from ..analysis.claim_results import result_folders
 from ..core.errors import BadValue
 from ..loop.log import EVENTS
 from ..loop.run_folder import FIGURES, RunSummary, find_runs, read_config, summary_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from selfteach.analysis import ledger
+from selfteach.analysis import claim_results, ledger
 from selfteach.analysis.findings import FINDINGS, Figure, Finding, findings_section
 
 FINDING = Finding(
@@ -41,7 +41,7 @@ def test_a_finding_is_printed_while_all_its_checks_came_out_so(verdicts: tuple[s
 
 
 def test_the_findings_are_those_of_the_committed_results():
-    results = [r for r in ledger.read_results(ledger.SHIPPED_RESULTS) if ledger.is_decided(r)]
+    results = [r for r in claim_results.read_results(claim_results.SHIPPED_RESULTS) if claim_results.is_decided(r)]
     text = findings_section(results, ledger.formatted_effect)
     fallen = [f.title for f in FINDINGS if f.title not in text]
     assert not fallen, "results have changed; mend what is said of them, or take it out"

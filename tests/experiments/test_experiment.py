@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from selfteach import experiments, run_cache, training
-from selfteach.analysis import comparison, curves, figures, ledger
+from selfteach.analysis import claim_results, comparison, curves, figures, ledger
 from selfteach.analysis.experiments_page import write_experiments
 from selfteach.analysis.regime_evidence import unadmitted_regimes
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
@@ -285,10 +285,12 @@ def test_compare_writes_a_table_and_a_chart(tmp_path, pretended):
 
 
 def test_the_ledger_is_what_the_committed_results_make():
-    results = ledger.read_results(ledger.SHIPPED_RESULTS)
-    drawn = [r["method"] for r in results if ledger.is_decided(r)]
-    further = ledger.experimented([ledger.SHIPPED_RESULTS])
-    text = ledger.page(results, ledger.read_tuning([ledger.SHIPPED_RESULTS]), drawn, further, unadmitted_regimes())
+    results = claim_results.read_results(claim_results.SHIPPED_RESULTS)
+    drawn = [r["method"] for r in results if claim_results.is_decided(r)]
+    further = claim_results.experimented([claim_results.SHIPPED_RESULTS])
+    text = ledger.page(
+        results, claim_results.read_tuning([claim_results.SHIPPED_RESULTS]), drawn, further, unadmitted_regimes()
+    )
     assert (ROOT / "docs" / "ledger.md").read_text() == text
     beside = ROOT / "docs" / "ledger"
     pages = [beside / f"{method}.md" for method in further]
@@ -299,20 +301,20 @@ def test_the_ledger_is_what_the_committed_results_make():
 
 def test_the_page_of_experiments_is_what_the_committed_results_make(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
-    for method in ledger.experimented([ledger.SHIPPED_RESULTS]):
+    for method in claim_results.experimented([claim_results.SHIPPED_RESULTS]):
         order = list(registry.methods.get(method).experiments)
-        page = write_experiments(method, order, [ledger.SHIPPED_RESULTS], tmp_path / f"{method}.md")
+        page = write_experiments(method, order, [claim_results.SHIPPED_RESULTS], tmp_path / f"{method}.md")
         assert page.read_text() == (ROOT / "docs" / "ledger" / page.name).read_text()
 
 
 def test_claims_of_the_first_edition_are_named_and_wait(tmp_path, pretended, claimed):
     experiments.reproduce(claimed(CLAIM), seeds=8, out=tmp_path / "results", store=tmp_path / "store")
-    text = ledger.page(ledger.read_results(tmp_path / "results"))
+    text = ledger.page(claim_results.read_results(tmp_path / "results"))
     assert "No claim has been decided yet" in text and "| `claimed` | first edition |" in text
-    assert ledger.verdicts([tmp_path / "none", tmp_path / "results"]) == {"claimed": ledger.NOT_YET}
+    assert claim_results.verdicts([tmp_path / "none", tmp_path / "results"]) == {"claimed": claim_results.NOT_YET}
     (tmp_path / "results" / "bad.json").write_text("{}")
     with pytest.raises(SelfteachError, match=r"bad\.json"):
-        ledger.read_results(tmp_path / "results")
+        claim_results.read_results(tmp_path / "results")
 
 
 def test_compare_without_matplotlib_has_no_chart(tmp_path, pretended, monkeypatch):

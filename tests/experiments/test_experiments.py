@@ -16,7 +16,7 @@ import pytest
 from support.runs import BANDIT
 
 from selfteach import experiments, run_cache
-from selfteach.analysis import claim_curves, ledger
+from selfteach.analysis import claim_curves, claim_results, ledger
 from selfteach.analysis.verdict import FAILS, HOLDS, NOT_TESTED, UNDECIDED
 from selfteach.commands import reproduce as reproduce_command
 from selfteach.core import BadValue, Claim, SelfteachError, mechanism, outcome, premise, registry
@@ -256,21 +256,23 @@ def test_no_run_is_begun_after_the_time_is_spent(claimed, pretended, tmp_path, m
 def test_what_was_corrected_since_it_was_measured_is_no_verdict(claimed, pretended, tmp_path):
     name = claimed(claim_of())
     experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")
-    assert ledger.verdicts([tmp_path / "out"])[name] != ledger.NOT_YET
+    assert claim_results.verdicts([tmp_path / "out"])[name] != claim_results.NOT_YET
     claimed(replace(claim_of(), first_seed=300, corrected="it was upside down: holds"))
-    results = ledger.read_results(tmp_path / "out")
-    assert ledger.verdicts([tmp_path / "out"])[name] == ledger.NOT_YET and not ledger.is_decided(results[0])
+    results = claim_results.read_results(tmp_path / "out")
+    assert claim_results.verdicts([tmp_path / "out"])[name] == claim_results.NOT_YET and not claim_results.is_decided(
+        results[0]
+    )
     assert "| `claimed` | it was upside down: holds |" in ledger.page(results)
     experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")  # and on fresh seeds it is one
-    assert ledger.is_decided(ledger.read_results(tmp_path / "out")[0])
+    assert claim_results.is_decided(claim_results.read_results(tmp_path / "out")[0])
 
 
 def test_what_was_measured_in_another_regime_is_no_verdict(claimed, pretended, tmp_path):
     name = claimed(claim_of())
     experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")
     claimed(replace(claim_of(), regime="steep"))
-    results = ledger.read_results(tmp_path / "out")
-    assert not ledger.is_decided(results[0])
+    results = claim_results.read_results(tmp_path / "out")
+    assert not claim_results.is_decided(results[0])
     was = results[0]["regime"]
     assert f"| `claimed` | measured in `{was}`, and not yet in `steep` |" in ledger.page(results)
 
@@ -278,10 +280,10 @@ def test_what_was_measured_in_another_regime_is_no_verdict(claimed, pretended, t
 def test_what_was_measured_of_other_checks_is_no_verdict(claimed, pretended, tmp_path):
     name = claimed(claim_of())
     experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")
-    (result,) = ledger.read_results(tmp_path / "out")
-    assert ledger.is_decided(result)
+    (result,) = claim_results.read_results(tmp_path / "out")
+    assert claim_results.is_decided(result)
     claimed(replace(claim_of(), checks=tuple(replace(c, by=c.by + 0.01) for c in claim_of().checks)))
-    assert not ledger.is_decided(result)
+    assert not claim_results.is_decided(result)
     assert "| `claimed` | its checks are others now |" in ledger.page([result])
 
 
@@ -290,10 +292,10 @@ def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pr
     acts = mechanism("accuracy", "self", "start", by=0.1, fails_at=0.95)
     name = claimed(claim_of(acts, CHECK, outcome("accuracy", "self", "other", by=0.2, relation="~", fails_at=0.5)))
     experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")
-    text = ledger.page(ledger.read_results(tmp_path / "out"))
+    text = ledger.page(claim_results.read_results(tmp_path / "out"))
     head = "| `claimed` | test | none | - | holds | 1 of 2 hold | **mechanism shown** | `bandit_small`, 4 steps,"
     assert head in text and "1 claim decided: 1 mechanism shown." in text
-    noted = ledger.page(ledger.read_results(tmp_path / "out"), unadmitted={"bandit_small": "not measured"})
+    noted = ledger.page(claim_results.read_results(tmp_path / "out"), unadmitted={"bandit_small": "not measured"})
     assert "| `bandit_small` (regime not measured), 4 steps," in noted
     # 0.2 +- 0.01 in eight seeds: error 0.01 sqrt(8 / 7) / sqrt(8) = 0.00378; t at the first look's level 2.92, at 80 %
     # 0.90: intervals reach 0.0110, and 0.0144 could have been found
@@ -305,7 +307,7 @@ def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pr
     assert "| family | mechanism shown |\n| --- | --- |\n| test | 1 |" in text and ".png" not in text
     assert ledger.write_page([tmp_path / "out"], tmp_path / "page" / "ledger.md").read_text().count(".png") == 1
     assert (tmp_path / "page" / "ledger" / "claimed.png").stat().st_size > 5000
-    assert ledger.verdicts([tmp_path / "out"]) == {"claimed": "mechanism shown"}
+    assert claim_results.verdicts([tmp_path / "out"]) == {"claimed": "mechanism shown"}
 
 
 def test_several_claims_go_one_after_another_and_those_with_a_result_are_left_out(

@@ -1,0 +1,110 @@
+"""Results of `selfteach reproduce` in folders of JSON files: read, and whether they are of the claims as they stand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core import registry
+from ..core.errors import BadCheckpoint
+
+NOT_YET = "not yet decided again"
+ASKED = ("kind", "measure", "left", "right", "by", "relation", "scale")  # of a check; the same in a result's
+SHIPPED_RESULTS = Path(__file__).parents[1] / "results"  # results that come with the library
+
+
+def result_folders() -> list[Path]:
+    """The default folders of results: ./results goes before the library's own."""
+    return [Path("results"), SHIPPED_RESULTS]
+
+
+def read_results(*folders: str | Path) -> list[dict[str, Any]]:
+    """The results in some folders, ordered by family and name; of a method that in the first folder which has it.
+
+    Raises BadCheckpoint for a file that is not a result.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    for data in map(_read, _files(folders)):
+        out.setdefault(data["method"], data)
+    return sorted(out.values(), key=lambda r: (r["family"], r["method"]))
+
+
+def read_result(method: str, folders: Sequence[str | Path]) -> dict[str, Any] | None:
+    """The result of one method, of the first folder that has it; None where none has.
+
+    Raises BadCheckpoint for a file that is not a result.
+    """
+    named = (data for data in map(_read, (f for f in _files(folders) if f.stem == method)) if data["method"] == method)
+    found = next(named, None)
+    return found or next((r for r in read_results(*folders) if r["method"] == method), None)
+
+
+def read_experiments(name: str, folders: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
+    """Experiment -> its result, of one method, from the first folder that has it."""
+    out: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        for file in sorted((Path(folder) / "experiments").glob(f"{name}.*.json")):
+            out.setdefault(file.stem.removeprefix(f"{name}."), json.loads(file.read_text(encoding="utf-8")))
+    return out
+
+
+def _files(folders: Iterable[str | Path]) -> list[Path]:
+    return [f for folder in folders for f in sorted(Path(folder).glob("*.json"))]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        for key in ("method", "family", "paper", "claim", "verdict", "checks", "steps", "seeds", "task"):
+            _ = data[key]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadCheckpoint(
+            f"{file}: not a result of selfteach reproduce ({error}); remove it or run the claim again"
+        ) from None
+    return data
+
+
+def is_decided(result: Mapping[str, Any]) -> bool:
+    """Whether a result is of a claim in a regime, as the method has it; else it is to be measured again."""
+    return result.get("format", 1) >= 2 and bool(result.get("regime")) and not corrected_since(result)
+
+
+def corrected_since(result: Mapping[str, Any]) -> str:
+    """Why a result is not of its method's claim as it stands: a fault found since, another regime, other checks.
+
+    "" where it is.
+    """
+    entry = registry.methods.get(result["method"]) if result["method"] in registry.methods else None
+    claim = entry and (entry.experiments[e] if (e := result.get("experiment")) in entry.experiments else entry.claim)
+    if claim is None:
+        return ""
+    if claim.corrected != result["claim"].get("corrected", ""):
+        return claim.corrected
+    was = result.get("regime")
+    if was and was != claim.regime:
+        return f"measured in `{was}`, and not yet in `{claim.regime}`"
+    asked = [tuple(c.get(k) for k in ASKED) for c in result["checks"]]
+    now = [tuple(getattr(c, k) for k in ASKED) for c in claim.checks]
+    return "" if asked == now else "its checks are others now"
+
+
+def verdicts(folders: Iterable[str | Path]) -> dict[str, str]:
+    """Method -> verdict, from the first folder that has it."""
+    return {r["method"]: r["verdict"] if is_decided(r) else NOT_YET for r in read_results(*folders)}
+
+
+def read_tuning(folders: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
+    """Method -> what tuning its claim found (`tuning/METHOD.json`), from the first folder that has it."""
+    out: dict[str, dict[str, Any]] = {}
+    for file in (f for folder in folders for f in sorted((Path(folder) / "tuning").glob("*.json"))):
+        out.setdefault(file.stem, json.loads(file.read_text(encoding="utf-8")))
+    return out
+
+
+def experimented(folders: Iterable[str | Path]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Method -> experiment -> its result, of the methods of which experiments beside their claims were run."""
+    folders = list(folders)
+    files = (f for folder in folders for f in (Path(folder) / "experiments").glob("*.json"))
+    return {name: read_experiments(name, folders) for name in sorted({f.name.partition(".")[0] for f in files})}
