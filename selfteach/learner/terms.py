@@ -178,7 +178,7 @@ def weighted_loss(
             result = term.fn(**given)
             loss = float(term.coef) * _sum(term, result, w, part.size(term.fn.unit), accumulator)  # type: ignore[arg-type]
         accumulator.sum(name, loss)
-        _add_ratio_metrics(accumulator, given)
+        _add_common_metrics(accumulator, given)
         with torch.no_grad():
             for metric, values in measures(term.fn, given).items():
                 accumulator.add(metric, values)
@@ -248,7 +248,7 @@ def _sum(term: Term, result: Any, w: Tensor, size: int, accumulator: MetricAccum
     return (left * loss.masked_fill(left == 0, 0)).sum()  # a row not kept may be infinite
 
 
-def _add_ratio_metrics(accumulator: MetricAccumulator, given: Mapping[str, Tensor]) -> None:
+def _add_common_metrics(accumulator: MetricAccumulator, given: Mapping[str, Tensor]) -> None:
     """Add approx_kl and ratio_max of logp and old_logp, advantage_abs, and entropy, of the terms that read them."""
     with torch.no_grad():
         if "adv" in given:

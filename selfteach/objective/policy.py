@@ -39,12 +39,9 @@ def clipped_tokens(
 RARE = 0.2  # a probability: DAPO's figure 3a has the tokens that its upper clip stops below it
 
 
-def clipped_prob(
-    logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, high: float, low: float = 1.0
-) -> torch.Tensor:
+def clipped_prob(logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor, high: float) -> torch.Tensor:
     """The probability at which tokens were sampled that the upper clip stops (DAPO, 2503.14476, figure 3a)."""
-    above, _, _ = clipped_bounds(logp - old_logp, adv, low, high, None)
-    return torch.exp(old_logp[above & (adv > 0)])
+    return torch.exp(old_logp[(logp - old_logp > _log(1.0 + high)) & (adv > 0)])
 
 
 def rare_growth(logp: torch.Tensor, old_logp: torch.Tensor, adv: torch.Tensor) -> torch.Tensor:
