@@ -259,9 +259,8 @@ def test_what_was_corrected_since_it_was_measured_is_no_verdict(claimed, pretend
     assert claim_results.verdicts([tmp_path / "out"])[name] != claim_results.NOT_YET
     claimed(replace(claim_of(), first_seed=300, corrected="it was upside down: holds"))
     results = claim_results.read_results(tmp_path / "out")
-    assert claim_results.verdicts([tmp_path / "out"])[name] == claim_results.NOT_YET and not claim_results.is_decided(
-        results[0]
-    )
+    assert claim_results.verdicts([tmp_path / "out"])[name] == claim_results.NOT_YET
+    assert not claim_results.is_decided(results[0])
     assert "| `claimed` | it was upside down: holds |" in ledger.page(results)
     experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")  # and on fresh seeds it is one
     assert claim_results.is_decided(claim_results.read_results(tmp_path / "out")[0])
