@@ -181,6 +181,7 @@ class RunPool:
         if not self.tolerant:
             raise error
         self.failed[request.arm, request.seed] = str(error)
+        self.observer({"event": "note", "text": f"{request.arm}, seed {request.seed} failed: {error}"})
 
     def _keep(self, request: RunRequest, key: str) -> None:
         folder = self.store / key

@@ -139,8 +139,12 @@ async def simulated(
 
 def simulator_prompt(kind: str, task: Task, query: str) -> str:
     """What the simulator is asked: what kind of document, the question, its answer, and the query."""
-    question = task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
-    return f"{kind}: {question.strip()} {reference_answer(task)}\n{query}\n{kind}:"
+    return f"{kind}: {_question(task).strip()} {reference_answer(task)}\n{query}\n{kind}:"
+
+
+def _question(task: Task) -> str:
+    """A task's question: its prompt, or of a conversation the last message, since examples may go before it."""
+    return task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
 
 
 def noise_at(step: int, start: float, end: float, steps: int, base: float) -> float:
@@ -228,7 +232,7 @@ def simulator_lessons(
 
 def useful_searches(demo: Task) -> list[tuple[str, str, str, str]]:
     """(question, answer, query, document) of the searches of a demonstration that were of use."""
-    text = demo.prompt + str(demo.data[0]) if isinstance(demo.prompt, str) else ""
+    text = _question(demo) + str(demo.data[0])
     given, searches = last_between(text, "answer", ""), SEARCHED.findall(text)
     if not (given and searches):
         return []

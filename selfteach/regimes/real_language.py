@@ -66,7 +66,7 @@ def real_search() -> Regime:
         model="smollm2-135m",
         # of answers that search, two a question: each takes as long as several that do not
         settings={**SMOLLM2, "steps": 40, "context": 512, "eval_every": 10, "final_eval_decoder_samples": 2},
-        args={**FEW, "beta": 0.0, "simulator_steps": 24},
+        args={**FEW, "beta": 0.0, "simulator_steps": 24, "simulator_lr": 1e-4},
         baseline="search_r1",
         warm_seeds=1,
         search={"lr": (3e-6, 1e-5, 3e-5)},

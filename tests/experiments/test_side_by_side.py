@@ -77,11 +77,13 @@ def test_names_that_are_none_are_refused(given):
 def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     def measure(seeds, **more):
         more = {"store": tmp_path / "runs", "task_options": SMALL, **more}
-        return experiments.side_by_side("search", TWO, seeds, 900, tmp_path, 200, **more)
+        return experiments.side_by_side("search", TWO, seeds, 900, tmp_path, 200, said.append, **more)
 
+    said = list[dict[str, Any]]()
     pretended.append("ssrl")
     first = measure(1)
     assert list(first["methods"]) == ["search_r1"] and first["apart"] == {"ssrl": "seed 200 failed: it broke"}
+    assert [e["text"] for e in said if e["event"] == "note"] == ["ssrl, seed 200 failed: it broke"]  # when it fails
     assert [t.title for t in page.tables(first)] == [
         "search: mean (lowest to highest of its seeds)",
         "not in the table",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.agents import ANN, ULM, played
 from support.battery import of
@@ -104,6 +106,10 @@ def test_every_search_that_led_on_is_a_lesson_of_its_own_query():
     demo = Task("d", "question: who?\n", ("Bob",), (f"{hop}{vain}{then}<answer> Bob</answer>",))
     both = [("home of Ann", "the home of Ann is Ulm."), ("mayor of Ulm", "the mayor of Ulm is Bob.")]
     assert useful_searches(demo) == [("question: who?\n", "Bob", *lesson) for lesson in both]
+    example = ("What?", f"{then}<answer> Bob</answer>")  # a chat model's examples are no searches of its own
+    shown = [{"role": "assistant", "content": text} for text in example]
+    chat = replace(demo, prompt=[*shown, {"role": "user", "content": "Who?"}])
+    assert useful_searches(chat) == [("Who?", "Bob", *lesson) for lesson in both]
     source = TaskSource("t", lambda i: ANN, (), demos=lambda i: demo, corpus=lambda: [Document("Po", "a river.")])
     begun = {"next": 0, "waiting": []}
     requests, state = simulator_lessons(n=3, finished_rounds=[], source=source, seed=0, state=begun)
