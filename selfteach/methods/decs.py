@@ -280,9 +280,10 @@ decs.claim = Claim(
     },
     regime="overlong",
     args={"limit": 81},  # tokens of an answer, at most
-    first_seed=300,
-    corrected="on seeds 200 to 223 a right answer whose thinking never states it counted as all necessary, kappa was a "
-    "share of what was sampled, not of what is learned, and prompts without a right answer stayed: does not hold here",
+    first_seed=400,
+    corrected="on seeds 200 to 223 a right answer whose thinking never states it counted as all necessary, and kappa"
+    " was a share of what was sampled; on 300 to 323 the easy prompts that stayed were those with most to cut,"
+    " of which the answers are all alike and nothing is learned: does not hold here",
     idea=("main.credit",),
     because="only the tokens after the first statement of the right answer have a lower reward, so that answers get "
     "shorter and what reasoning they need is kept; fewer easy prompts keep this from ruling the gradient",

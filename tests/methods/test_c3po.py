@@ -70,8 +70,8 @@ def test_the_loss_is_divided_by_the_budget():
     cut = token_gradient(of("c3po", budget=2), [group], [-1.0] * 2)
     assert cut in (pytest.approx([-a / 2, -a / 2], rel=1e-5), pytest.approx([-a / 2, a / 2], rel=1e-5))
     answers = token_gradient(of("c3po", budget=8, by="answers"), [group], [-1.0] * 3)
-    assert answers == pytest.approx([-a / 3, -a / 3, a / 3], rel=1e-5)  # by their own tokens
+    assert answers == pytest.approx([-a / 4, -a / 4, a / 2], rel=1e-5)  # an answer's tokens share its half
 
 
-def test_a_budget_that_holds_all_answers_is_grpo_with_a_token_mean():
-    same(of("c3po", budget=10_000, by="answers"), of("lite_ppo", std="group", minibatches=1))
+def test_a_number_of_answers_that_holds_all_is_grpo():
+    same(of("c3po", budget=10_000, by="answers"), of("grpo", beta=0.0))
