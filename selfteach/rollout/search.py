@@ -41,8 +41,9 @@ async def search_agent(
 ) -> str | None:
     """Alternate sampled turns and search results, up to `turns` turns, then one last turn for the answer.
 
-    Jin et al. 2025, Search-R1, algorithm 1. What else an agent says (a goal, a verdict on what was found, where it will
-    look) is part of its turns, and read from them by rewards (reward/agent_record.py).
+    Jin et al. 2025, Search-R1, algorithm 1; a query in the last turn ends it, unanswered, as in the released code.
+    What else an agent says (a goal, a verdict on what was found, where it will look) is part of its turns, and read
+    from them by rewards (reward/agent_record.py).
 
     answerer  what answers a query: a tool's name (a real engine), "own memory" (the policy continues and writes the
               results itself), another model role, or a block of query, request and rollout (a simulated engine)
@@ -77,7 +78,7 @@ async def search_turns(
     answer_query: Callable[[ModelContext, Turn], Awaitable[None]],
     prefix: str = "",
 ) -> str | None:
-    """Sampled turns, each a query, an answer, or neither; after `turns` of them a last one that only an answer ends.
+    """Sampled turns, each a query, an answer, or neither; after `turns` of them a last one, for the answer alone.
 
     answer_query  appends the information for the query of a turn
     invalid       the reply to a turn that is neither; empty: the episode ends there
@@ -111,7 +112,7 @@ async def search_on(
         else:
             break
     else:
-        turn = await context.sample(stop=("</answer>",))
+        turn = await context.sample(stop=("</search>", "</answer>"))
         answer = turn.between("answer")
     return answer
 

@@ -91,7 +91,10 @@ def test_turns_without_an_end_have_one_last_turn_to_answer_in(tags):
     context = scripted_context(search_agent(turns=2), replies, tags, tools={"search": lambda q: "-"})
     e = episode(context)
     assert e.answer == "end" and e.cost["calls"] == 2
-    assert [c[2].stop for c in context.engine.calls] == [("</search>", "</answer>")] * 2 + [("</answer>",)]
+    assert [c[2].stop for c in context.engine.calls] == [("</search>", "</answer>")] * 3
+    replies[2] = "<search>3</search>"  # nothing is found for it, and the policy finds nothing by itself
+    unanswered = episode(scripted_context(search_agent(turns=2), replies, tags, tools={"search": lambda q: "-"}))
+    assert unanswered.answer is None and unanswered.cost == {**e.cost, "tokens": unanswered.cost["tokens"]}
 
 
 def test_a_turn_that_neither_asks_nor_answers(tags):
