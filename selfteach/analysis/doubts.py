@@ -58,7 +58,6 @@ DOUBTS: Mapping[str, str] = {
     "tinyv": "a true judge is one point above the rule there",
     "soft_rlvr": "a true judge is no better than the rule there",
     "ttrl": "nearly all votes are right from the start, and it is compared with a vote of 8, not of 16",
-    "zerosearch": "its simulator sampled at temperature 1, the released one at 0.8",
 }
 
 

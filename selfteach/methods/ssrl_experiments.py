@@ -178,6 +178,7 @@ def format_with_found(*, path: TokenPath, context: RewardContext) -> Score:
     return format_score("".join(pieces))
 
 
+SIMULATOR_HOT = "on seeds 200 to 207 ZeroSearch's simulator wrote at temperature 1, where its release has 0.8: "
 # Noise in a quarter of the documents, as its authors begin, ends all searching here: a policy of this size soon knows
 # by heart what it is asked in training. 60 steps of the policy are too few for their share to grow in.
 EASIER_AT_FIRST = ("zerosearch", {"noise_start": 0.0, "noise_steps": 120})
@@ -196,6 +197,8 @@ EXPERIMENTS = {
         idea=("main.*", "simulator.*", "weights.*", "models.*", "decode.*"),
         because="what was trained in its own memory searches as well with a real engine as what was trained with one, "
         "or with a model in its place, at as many sampled tokens",
+        first_seed=300,
+        corrected=f"{SIMULATOR_HOT}mechanism shown",
     ),
     "seconds": Claim(
         (
@@ -209,6 +212,8 @@ EXPERIMENTS = {
         equal="seconds",
         idea=("main.*", "simulator.*", "weights.*", "models.*", "decode.*"),
         because="without an engine or a simulator to wait for, the same time trains further",
+        first_seed=300,
+        corrected=f"{SIMULATOR_HOT}holds",
     ),
     "sampling": Claim(
         (

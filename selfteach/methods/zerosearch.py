@@ -292,6 +292,11 @@ zerosearch.claim = Claim(
         "without_noise": ("zerosearch", {"noise_start": 0.0, "noise_end": 0.0}),
     },
     regime="search_noisy",
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 the simulator wrote at temperature 1, where the released configuration has 0.8: does not"
+        " hold here"
+    ),
     settings={"steps": 210, "eval_every": 0},  # 150 of the simulator, 60 of the policy
     idea=("main.select", "main.program", "main.reward", "simulator", "simulator.*", "decode", "models", "weights"),
     differs={"settings.steps": "the policy has 60 steps in every arm; where there is a simulator, that has 150 before"},
