@@ -239,13 +239,13 @@ def test_a_guided_episode_ends_at_an_answer_and_an_invalid_turn_is_answered(tags
     assert (e.cost["turns"], e.answer) == (1, None)
 
 
-def test_guided_search_has_a_last_turn_that_only_an_answer_ends(tags):
+def test_guided_search_has_a_last_turn_for_the_answer(tags):
     stops: list[tuple[str, ...]] = []
 
     def reply(text: str, rng_key: int) -> str:
         if text.endswith("</search>"):
             return "<information>own</information>"
-        return "<search>q</search><answer>z</answer>" if len(stops) > 3 else "<search>q</search>"
+        return "<answer>z</answer>" if len(stops) > 3 else "<search>q</search>"
 
     context = scripted_context(entropy_guided(), reply, tags, tools={"search": lambda q: "tool"})
     generate = context.engine.generate
@@ -257,7 +257,7 @@ def test_guided_search_has_a_last_turn_that_only_an_answer_ends(tags):
 
     context.engine.generate = noted
     assert episode(context).answer == "z"
-    assert stops == [("</search>", "</answer>")] * 3 + [("</answer>",)]
+    assert stops == [("</search>", "</answer>")] * 4
 
 
 @pytest.mark.parametrize("name", ["ssrl", "search_r1"])
