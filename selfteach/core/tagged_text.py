@@ -67,6 +67,15 @@ def messages_as_text(messages: Sequence[Mapping[str, Any]]) -> str:
     return "".join(f"{m['role']}: {turns_as_text([m])}\n" for m in messages) + "assistant: " + calls
 
 
+def last_message(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    """The text of a prompt, or of a conversation its last message, where the question is: examples may go before it.
+
+    >>> last_message("who?"), last_message([{"role": "user", "content": "as in"}, {"role": "user", "content": "who?"}])
+    ('who?', 'who?')
+    """
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+
+
 def turns_as_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Replies and what tools answered, end to end: calls as <tool_call>{...}</tool_call>, answers of tools as
     <tool_response>...</tool_response>.

@@ -36,7 +36,7 @@ from ..core import (
     stateful,
 )
 from ..core.answers import gold_answers, normalise
-from ..core.tagged_text import SPLIT
+from ..core.tagged_text import SPLIT, last_message
 from ..reward.agent_record import Search, documents_of, fault, own_text, pieces_of, searches_of, sub_question
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, search_agent, self_search
@@ -217,8 +217,7 @@ def gated(planned: float, weight: float, right: float, mean: float | None) -> tu
 
 def _question(task: Task) -> str:
     """The text of a task's question."""
-    text = task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
-    return text.strip().removeprefix("question:")
+    return last_message(task.prompt).strip().removeprefix("question:")
 
 
 def _thoughtless(said: str) -> str:

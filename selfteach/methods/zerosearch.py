@@ -37,7 +37,7 @@ from ..core import (
     stateful,
 )
 from ..core.answers import reference_answer
-from ..core.tagged_text import last_between
+from ..core.tagged_text import last_between, last_message
 from ..core.tool_calls import SEARCH
 from ..credit.composers import per_trajectory
 from ..curriculum.select import next_tasks
@@ -139,12 +139,7 @@ async def simulated(
 
 def simulator_prompt(kind: str, task: Task, query: str) -> str:
     """What the simulator is asked: what kind of document, the question, its answer, and the query."""
-    return f"{kind}: {_question(task).strip()} {reference_answer(task)}\n{query}\n{kind}:"
-
-
-def _question(task: Task) -> str:
-    """A task's question: its prompt, or of a conversation the last message, since examples may go before it."""
-    return task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
+    return f"{kind}: {last_message(task.prompt).strip()} {reference_answer(task)}\n{query}\n{kind}:"
 
 
 def noise_at(step: int, start: float, end: float, steps: int, base: float) -> float:
@@ -232,7 +227,7 @@ def simulator_lessons(
 
 def useful_searches(demo: Task) -> list[tuple[str, str, str, str]]:
     """(question, answer, query, document) of the searches of a demonstration that were of use."""
-    text = _question(demo) + str(demo.data[0])
+    text = last_message(demo.prompt) + str(demo.data[0])
     given, searches = last_between(text, "answer", ""), SEARCHED.findall(text)
     if not (given and searches):
         return []

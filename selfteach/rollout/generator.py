@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..core import Block, RolloutContext, RolloutRequest, block
-from ..core.tagged_text import last_between, without_tags
+from ..core.tagged_text import last_between, last_message, without_tags
 from .search import append_information
 
 READS = "<think>so it is"  # what a tiny generator's answer begins with: it was shown answers after thoughts alone
@@ -147,5 +147,4 @@ def asked(prompt: Any) -> str:
     >>> asked("question: what is the home of Ann?")
     'what is the home of Ann?'
     """
-    text = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
-    return " ".join(text.split()).removeprefix("question: ")
+    return " ".join(last_message(prompt).split()).removeprefix("question: ")
