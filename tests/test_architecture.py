@@ -90,6 +90,7 @@ TEXTBOOK = {
     "every": "a schedule",
     "gate": "arithmetic of rewards",
     "clip": "arithmetic of rewards",
+    "over_episode": "any reward of an episode in several contexts",
     "isolated": "any reward in a process of its own",
     "same_text": "the verifier of tasks with text answers",
     "makes": "the verifier of tasks with expressions",

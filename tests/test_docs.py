@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.agents import played
 from support.servers import serving
 
 from selfteach import api
@@ -20,8 +21,11 @@ from selfteach.api import start
 from selfteach.cli import main
 from selfteach.commands import arguments
 from selfteach.configuration import plan, run_config_of, task_source
-from selfteach.core import registry
+from selfteach.core import RolloutRequest, registry
+from selfteach.core.scoring import score
 from selfteach.loop.log import read_events
+from selfteach.methods import search_r1
+from selfteach.rollout.search import search_agent, search_turns
 from selfteach.serving import loading
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +94,48 @@ def test_the_programs_of_the_page_on_programs_play(code, tmp_path):
     assert run.done and step["tokens/sampled"] > 0 and step.get("rollout/failed", 0) == 0
 
 
+SEARCH = (ROOT / "docs/search.md").read_text()
+(MY_SEARCH,) = re.findall(r"```python\n(# my_search\.py\n.*?)```", SEARCH, re.DOTALL)
+
+
+def test_a_search_method_of_one_s_own_differs_as_the_page_says_and_plays(tmp_path, tags, monkeypatch):
+    for known in (registry.methods, registry.blocks):  # what it registers is forgotten after it
+        monkeypatch.setattr(known, "_entries", dict(known.items()))
+    (file := tmp_path / "my_search.py").write_text(MY_SEARCH)
+    registry.load_file(file)
+    made = registry.methods.get("mine")(share=0.4)
+    assert [row for row, _, _ in made.diff(search_r1())] == ["program.main", "reward.0"]
+    assert plan("mine", "atlas", model="tiny-s", use=[str(file)]).task == "atlas"
+    source = task_source("atlas", {"hops": (2,)})
+    task = source.train(0)
+    first, second = task.tags["chain"]
+    found = {"one": first, "two": "nothing found."}
+    replies = ["<search>one</search>", " so far.</reflect>", "<search>two</search>", " no more.</reflect>"]
+    answer = f"<answer> {task.answer if isinstance(task.answer, str) else task.answer[0]}</answer>"
+    stage = made.stages[0]
+    request = RolloutRequest(task, key="t")
+    context, group = played(stage.programs["main"], [*replies, answer], tags, found.__getitem__, request)
+    (trajectory,) = group.episodes[0].trajectories
+    told = context.whole_text(trajectory.leaf)
+    assert first in told and second not in told
+    assert f"{first}</information><reflect> so far.</reflect><search>two</search>" in told and told.endswith(answer)
+    scores = asyncio.run(score(stage.reward[0], [group], context))["reward"]
+    assert scores[trajectory.leaf].value == pytest.approx(0.6 * 1 + 0.4 * 0.5)  # right, by one fact of two
+
+
+def test_the_parts_of_a_search_agent_are_used_where_the_page_says():
+    section = SEARCH.partition("## A method of your own")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    parts = {row[0].strip("| `"): re.findall(r"`(\w+)`", row[2]) for row in rows}
+    for part, names in parts.items():
+        assert names, part
+        for name in names:
+            source = inspect.getsource(inspect.getmodule(registry.methods.get(name).build))
+            assert re.search(rf"\b{part}\b", source), f"{name} has no {part}"
+    taken = {*search_agent().hyper_parameters, *inspect.signature(search_turns).parameters}
+    assert taken - {"request", "rollout"} <= {*parts}
+
+
 def plan_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `train` plan what it is given with few questions, short answers and a short warm start."""
     plan_ = start.plan
@@ -107,6 +153,7 @@ OWN_DATA = {
     f"{page}-{n}": code
     for page in ("data", "from_trl", "from_verl", "tools", "search")
     for n, code in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL))
+    if code != MY_SEARCH
 }
 
 
@@ -186,7 +233,7 @@ def test_a_documented_command_can_be_parsed(line, tmp_path, monkeypatch, capsys)
     code = re.search(r"```python\n# mine\.py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert code is not None
     (tmp_path / "mine.py").write_text(code[1])
-    for program in PROGRAMS:
+    for program in (*PROGRAMS, MY_SEARCH):
         (tmp_path / program.split()[1]).write_text(program)
     monkeypatch.chdir(tmp_path)
     read = arguments.Parser.read
@@ -197,7 +244,7 @@ def test_a_documented_command_can_be_parsed(line, tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr(arguments.Parser, "read", only_read)
     for known in (registry.methods, registry.tasks, registry.blocks):  # the README's own may be there already
-        own = ("brief_grpo", "parity", "brief", *re.findall(r"def (\w+)\(", "".join(PROGRAMS)))
+        own = ("brief_grpo", "parity", "brief", *re.findall(r"def (\w+)\(", "".join(PROGRAMS) + MY_SEARCH))
         monkeypatch.setattr(known, "_entries", {k: v for k, v in known.items() if k not in own})
     for words in line.split(" / "):  # `methods / tasks / models`
         with pytest.raises(StopIteration):

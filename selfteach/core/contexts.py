@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -41,6 +41,29 @@ class TokenPath(Protocol):
     def prompt(self) -> int:
         """How many of the tokens belong to the prompt."""
         ...
+
+
+class PathView(NamedTuple):
+    """A TokenPath of given arrays."""
+
+    ids: np.ndarray
+    action_mask: np.ndarray
+    spans: list[str]
+    prompt: int
+    logp: np.ndarray
+
+
+def end_to_end(paths: Sequence[TokenPath]) -> PathView:
+    """Paths as one: the first, and of each of the others what comes after its prompt."""
+    first, *others = paths
+    kept = [(first, 0), *((path, path.prompt) for path in others)]
+    return PathView(
+        np.concatenate([path.ids[begin:] for path, begin in kept]),
+        np.concatenate([path.action_mask[begin:] for path, begin in kept]),
+        [span for path, begin in kept for span in path.spans[begin:]],
+        first.prompt,
+        np.concatenate([path.logp[begin:] for path, begin in kept]),
+    )
 
 
 def own_tokens(path: TokenPath) -> np.ndarray:

@@ -25,7 +25,7 @@ NAMES = {
         language least least_range length level length_penalty lenience levels likelihood longer low low_max
         meta mix_from mu neg_weight offset outcome penalty plateau power process redundancy reflection
         repetition replayed resets retrieval retrieved revisions scale search_reward smooth solved split
-        std_share step steps structure success target target_kl tau temperature tolerance top tried unformed
+        std_share step steps structure success summarise target target_kl tau temperature tolerance top tried unformed
         usage verifications verify_from""",
     POSITIVE: "base cutoff far_high far_low lr rho weight_cap",
     Range(above=0, most=1): "top_p",

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..core import random_keys
 from ..core.blocks import shared_key
+from ..core.contexts import PathView
 from ..core.env import EnvStep
 from ..core.errors import BadValue, SelfteachError, describe, unknown
 from ..core.functions import FunctionSpec
@@ -23,7 +24,7 @@ from ..core.tool_calls import ToolText
 from ..core.tree import CallRecord, Episode, Trajectory, Tree, Turn
 from ..core.user_code import end_fork
 from .conversation import RE_RENDERED, Conversation, common_prefix, conversation_at, with_tools
-from .step_context import PathView, StepContext
+from .step_context import StepContext
 from .text_limit import cut, refuse_beyond
 
 EMPTY_TURNS = 64  # after a limit of the episode: as many as a program may sample at once, and end

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..core.blocks import Block
-from ..core.contexts import own_tokens
+from ..core.contexts import PathView, own_tokens
 from ..core.errors import unknown
 from ..core.protocols import Engine
 from ..core.scoring import Processes
@@ -34,16 +32,6 @@ class EpisodeLimits:
     seconds: float = 600.0
     tool_seconds: float = 30.0
     characters: int = 1 << 20
-
-
-class PathView(NamedTuple):
-    """The tokens from a root to a place (core.contexts.TokenPath)."""
-
-    ids: np.ndarray
-    action_mask: np.ndarray
-    spans: list[str]
-    prompt: int
-    logp: np.ndarray
 
 
 @dataclass

@@ -4,18 +4,24 @@ Episodes may have dozens of turns, since nobody waits for the longest: rollouts 
 questions are made by an agent that edits simple ones: a name gives way to a fact that leads to it (inject), or to a
 vaguer description (fuzz), until the model without tools fails.
 
+Where a context grows too long the agent can sum it up and go on from that (`summarise`).
+
     R = F1 where every turn is well formed, else 0
     A = (R - mean of the group), whitened over the batch; groups of equal rewards are left out
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..core import (
     Claim,
+    Column,
     Home,
     Method,
     RolloutGroup,
     RolloutRequest,
+    Seq,
     TaskSource,
     block,
     mechanism,
@@ -25,11 +31,13 @@ from ..core import (
     stateful,
 )
 from ..core.random_keys import generator
+from ..credit import segments as seg
 from ..credit.advantages import center, whiten
 from ..credit.composers import per_trajectory
 from ..credit.keep import drop_zero_variance_groups
 from ..curriculum.select import first_task_index, is_answered
 from ..reward.answer import exact_match
+from ..reward.combine import over_episode
 from ..reward.overlap import formed_f1
 from ..rollout.search import closed_book, search_agent, self_search
 from .areal import areal
@@ -48,6 +56,7 @@ def asearcher(
     weight_cap: float = 5.0,
     minibatches: int = 1,
     decoupled: bool = True,
+    summarise: int = 0,
 ) -> Method:
     """AReaL's asynchronous GRPO of a search agent with a long limit of turns, on questions that were made harder.
 
@@ -60,11 +69,16 @@ def asearcher(
     (`fact_graph`, option `edits`), where theirs are a language model's; who fails without tools is there a stronger
     model, here the policy as it is. A task without edits gives its questions as they are.
 
-    Rollouts run 4 versions ahead unless the run's `--staleness` says otherwise. Their agent also has long pages
-    summarised by itself, each summary an example of its own; a result here is a sentence. The share of prompts that
-    let it call a question invalid is left out, as is the reward of -0.5 where it does so otherwise.
+    summarise: a context of more tokens is summed up by the policy, which goes on from the question and that; each
+    context, with the summary that ends it, is an example of its own, has the episode's reward, and is compared with the
+    mean over the group's episodes, however many contexts they have. 0: one context, whole. In theirs a page of 25,000
+    characters is cut to 100 once the agent has written what it takes from it, which makes a new example likewise; a
+    result here is a sentence, so what grows is the history.
+
+    Rollouts run 4 versions ahead unless the run's `--staleness` says otherwise. The share of prompts that let it call a
+    question invalid is left out, as is the reward of -0.5 where it does so otherwise.
     """
-    engine = search_agent(turns=turns)
+    engine = search_agent(turns=turns, summarise=summarise)
     versions = edited_questions(synthesis=synthesis, checks=checks)
     made = areal(
         groups=groups,
@@ -77,9 +91,32 @@ def asearcher(
     return made.replace(
         select=versions,
         programs={"main": engine, **({"closed": closed_book()} if synthesis and checks else {})},
-        reward=(formed_f1(),),
-        credit=(per_trajectory(), drop_zero_variance_groups(), center(), whiten()),
+        reward=(over_episode(reward=formed_f1()) if summarise else formed_f1(),),
+        credit=(
+            per_trajectory(),
+            drop_zero_variance_groups(),
+            center_episodes() if summarise else center(),
+            whiten(),
+        ),
     ).override(decode={"self": self_search()})
+
+
+@block
+def center_episodes(*, reward: Seq, episode: Seq, group: Seq) -> dict[str, Column]:
+    """Advantage as the reward less the mean over the episodes of the group, of which each may be several sequences.
+
+        A_i = R_i - sum_j (R_j / n_j) / sum_j (1 / n_j)        n_j: the sequences of j's episode
+
+    Args: reward f64[S]; episode, group i64[S]. Returns: adv f64[S]; exactly 0 where all of a group are equal.
+    Equals: `center` where every episode is one sequence. Scope: group.
+
+    >>> center_episodes(reward=[1.0, 1.0, 0.0], episode=[0, 0, 1], group=[0, 0, 0])["adv"].values
+    array([ 0.5,  0.5, -0.5])
+    """
+    reward, n = np.asarray(reward, np.float64), seg.count(group)
+    share = 1.0 / np.bincount(episode)[episode]
+    mean = seg.total(reward * share, group, n) / seg.total(share, group, n)
+    return {"adv": Column("seq", np.where(seg.same(reward, group, n)[group], 0.0, reward - mean[group]))}
 
 
 @block

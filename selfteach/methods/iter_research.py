@@ -40,7 +40,7 @@ from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..reward.answer import exact_match
 from ..rollout.attempts import prompt_with
-from ..rollout.search import workspace
+from ..rollout.search import close_rounds, workspace
 from .gspo import gspo
 
 ROUNDS = {"ways": (0.1, 0.0, 0.3, 0.3, 0.1, 0.2), "hops": (2, 3), "says": "report"}
@@ -152,9 +152,7 @@ async def research_rounds(
             break
         report = last_between(text, "report", report)
         seen = workspace(report, query, without_tags(str(await rollout.tool(tool)(query))))
-    for n, context in enumerate(rounds, 1):
-        context.note(round=n, rounds=len(rounds))
-        context.close()
+    close_rounds(rounds)
     return answer
 
 

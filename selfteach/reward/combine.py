@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..core import BadValue, Block, Ref, RewardContext, RolloutGroup, Score, Scores, block
-from ..core.scoring import score
+from ..core.contexts import PathView, end_to_end, own_tokens
+from ..core.protocols import Engine, Tokenizer
+from ..core.scoring import Processes, score
 
 
 @block
@@ -70,6 +73,60 @@ async def by_program(
             f"by_program: no reward for program {group.request.program!r}; add it to {', '.join(n for n, _ in parts)}"
         )
     return await score(part, [group], context, deadline)
+
+
+@block
+async def over_episode(
+    *, group: RolloutGroup, context: RewardContext, deadline: float, reward: Block | None = None
+) -> Scores:
+    """A reward of all that an episode said, in however many contexts, at the end of each of its learned trajectories.
+
+    For programs that go on in a new context (`search_agent(summarise=)`): `text` and `path` of `reward` are those of
+    the learned trajectories end to end, without the prompts of the later ones. Its parts and reason stand once, at the
+    last. Raises BadValue without a reward, and for one that scores places before the end.
+    """
+    if reward is None:
+        raise BadValue("over_episode: it has no reward; give one, as in over_episode(reward=formed_f1())")
+    ends = {e.id: [t.leaf for t in e.learned] for e in group.episodes}
+    last = group.for_user()._replace(episodes=[replace(e, trajectories=e.learned[-1:]) for e in group.episodes])
+    whole = _Whole(context, {at: leaves for leaves in ends.values() for at in leaves[-1:]})
+    found = (await score(reward, [last], whole, deadline))["reward"]
+    if not found.keys() <= whole.ends.keys():
+        raise BadValue(f"over_episode: {reward.name} scores places before the end; give a reward of the outcome alone")
+    return {
+        "reward": {
+            leaf: one if leaf == at else Score(one.value, error=one.error)
+            for at, one in found.items()
+            for leaf in ends[at.episode]
+        }
+    }
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A RewardContext in which the path to an episode's last end is all of its learned paths, end to end."""
+
+    inner: RewardContext
+    ends: Mapping[Ref, Sequence[Ref]]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.inner.tokenizer
+
+    @property
+    def engine(self) -> Engine | None:
+        return self.inner.engine
+
+    @property
+    def processes(self) -> Processes | None:
+        return getattr(self.inner, "processes", None)
+
+    def path(self, at: Ref) -> PathView:
+        return end_to_end([self.inner.path(leaf) for leaf in self.ends.get(at, (at,))])
+
+    def text(self, at: Ref) -> str:
+        path = self.path(at)
+        return self.tokenizer.decode(path.ids[own_tokens(path)])
 
 
 def join_scores(

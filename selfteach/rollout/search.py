@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from ..core import Block, ModelContext, RolloutContext, RolloutRequest, Turn, block
 from ..core.tagged_text import last_between, without_tags
+from .attempts import prompt_with
 
 OWN_MEMORY = "own memory"
 RETRY = (
     "\nThat was neither a query nor an answer. A query stands between <search> and </search>, the final answer between"
     " <answer> and </answer>. I try again.\n"
+)
+SUMMARISE = (
+    "\nThis has become long. I go on from the question and a report alone: what I found so far that the question needs,"
+    " between <report> and </report>.\n"
 )
 
 
@@ -38,6 +43,7 @@ async def search_agent(
     invalid: str = "",
     teach: bool = False,
     prefix: str = "",
+    summarise: int = 0,
 ) -> str | None:
     """Alternate sampled turns and search results, up to `turns` turns, then one last turn for the answer.
 
@@ -50,12 +56,13 @@ async def search_agent(
     invalid   the reply to a turn with neither a query nor an answer, such as RETRY; empty: the episode ends there
     teach     add the results as tokens to be learned too (with unknown log-probability), as ablations do
     prefix    what the first turn begins with, not sampled: a mode, a way
+    summarise tokens of a context beyond which the policy sums it up and goes on from that (`summarised`); 0: never
     """
 
     async def answer_query(context: ModelContext, turn: Turn) -> None:
         await append_information(rollout, context, turn, answerer, teach, request)
 
-    return await search_turns(request, rollout, turns, invalid, answer_query, prefix)
+    return await search_turns(request, rollout, turns, invalid, answer_query, prefix, summarise)
 
 
 @block
@@ -77,18 +84,58 @@ async def search_turns(
     invalid: str,
     answer_query: Callable[[ModelContext, Turn], Awaitable[None]],
     prefix: str = "",
+    summarise: int = 0,
 ) -> str | None:
     """Sampled turns, each a query, an answer, or neither; after `turns` of them a last one, for the answer alone.
 
     answer_query  appends the information for the query of a turn
     invalid       the reply to a turn that is neither; empty: the episode ends there
     prefix        what the first turn begins with
+    summarise     tokens, the question's too: a context that has more after a reply is summed up (`summarised`), which
+                  is none of the `turns`; each context is a trajectory, with the notes of `close_rounds`. 0: never
     """
     context = rollout.policy.begin(request.task.prompt)
     context.append(prefix)
-    answer = await search_on(context, turns, invalid, answer_query, prefix)
-    context.close()
+    if not summarise:
+        answer = await search_on(context, turns, invalid, answer_query, prefix)
+        context.close()
+        return answer
+    contexts = [context]
+
+    async def renew(context: ModelContext) -> ModelContext | None:
+        if len(context.ids) <= summarise:
+            return context
+        renewed = await summarised(request, rollout, context)
+        contexts.extend([renewed] if renewed is not None else [])
+        return renewed
+
+    answer = await search_on(context, turns, invalid, answer_query, prefix, renew)
+    if len(contexts) > 1 and contexts[-1].tree.parent[contexts[-1].at.node] < 0:  # the limits left it nothing
+        contexts.pop()
+    close_rounds(contexts)
     return answer
+
+
+async def summarised(request: RolloutRequest, rollout: RolloutContext, context: ModelContext) -> ModelContext | None:
+    """A context that begins anew, from the question and what the policy, asked for it, reports of this one.
+
+    The report is sampled, and so learned, at the end of the context that it sums up; in the new one it is part of the
+    prompt, without tags. Where no <report> is closed it is all that was said. None where a limit of the episode leaves
+    nothing for it.
+    """
+    context.append(SUMMARISE)
+    turn = await context.sample(stop=("</report>",))
+    if turn.status == "limit":
+        return None
+    report = without_tags(last_between(turn.text, "report", turn.text)).strip()
+    return rollout.policy.begin(prompt_with(request.task.prompt, told_report(report)))
+
+
+def close_rounds(contexts: Sequence[ModelContext]) -> None:
+    """Close the contexts of one episode, each a trajectory, with the notes `round` (from 1) and `rounds` (how many)."""
+    for n, context in enumerate(contexts, 1):
+        context.note(round=n, rounds=len(contexts))
+        context.close()
 
 
 async def search_on(
@@ -97,8 +144,13 @@ async def search_on(
     invalid: str,
     answer_query: Callable[[ModelContext, Turn], Awaitable[None]],
     begun: str = "",
+    renew: Callable[[ModelContext], Awaitable[ModelContext | None]] | None = None,
 ) -> str | None:
-    """The turns of `search_turns` in a context that stays open; begun: what the first turn begins with."""
+    """The turns of `search_turns` in a context that stays open.
+
+    begun  what the first turn begins with
+    renew  after each reply the context in which to go on; None ends the episode. Without it: the same one
+    """
     for n in range(turns):
         turn = await context.sample(stop=("</search>", "</answer>"))
         turn = turn if n else turn._replace(text=begun + turn.text)
@@ -111,6 +163,11 @@ async def search_on(
             context.append(invalid)
         else:
             break
+        if renew is not None:
+            renewed = await renew(context)
+            if renewed is None:
+                break
+            context = renewed
     else:
         turn = await context.sample(stop=("</search>", "</answer>"))
         answer = turn.between("answer")
@@ -123,7 +180,12 @@ def workspace(report: str, query: str, found: str) -> str:
     >>> workspace("", "home of Ann", "the home of Ann is Ulm.")
     '<report> </report><search>home of Ann</search><information>the home of Ann is Ulm.</information>'
     """
-    return f"<report> {report}</report><search>{query}</search><information>{found}</information>"
+    return f"{told_report(report)}<search>{query}</search><information>{found}</information>"
+
+
+def told_report(report: str) -> str:
+    """The report that a context begins from, after the question."""
+    return f"<report> {report}</report>"
 
 
 async def append_information(

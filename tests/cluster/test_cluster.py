@@ -29,13 +29,13 @@ from selfteach.cluster.ray_cluster import Cluster
 from selfteach.cluster.resources import Resources, Share, read_settings
 from selfteach.configuration import RunConfig, plan
 from selfteach.core import BadValue, registry
+from selfteach.core.contexts import PathView
 from selfteach.core.errors import EngineLost, UserCodeFailed
 from selfteach.core.task import Sampling
 from selfteach.engine import vllm_server
 from selfteach.learner import ranks as ranks_module
 from selfteach.loop.log import read_events
 from selfteach.loop.settings import RunSettings, group_settings
-from selfteach.loop.step_context import PathView
 from selfteach.tools.functions import function_tools
 
 FILE = Path(__file__).parents[1] / "support" / "cluster.py"

@@ -29,7 +29,7 @@ from selfteach.methods.grpo import grpo
 from selfteach.methods.ssrl import search_format
 from selfteach.model.catalog import StartModel
 from selfteach.reward.answer import exact_match, same_text
-from selfteach.reward.combine import clip, gate, weighted
+from selfteach.reward.combine import clip, gate, over_episode, weighted
 from selfteach.rollout.single import single
 
 # ---- the format score of SSRL: F = min(T/2, 1) * min(T, S+1) / max(T, S+1), T thoughts, S searches
@@ -133,6 +133,52 @@ def test_a_part_that_hangs_costs_its_sample_not_its_group():
 
     got = ask(weighted(parts=((1.0, by_sample(1, 1, 1, 1)), (1.0, clip(reward=Block(hangs))))), deadline=0.2)
     assert [s.value for s in got] == [2.0, None, 2.0, 2.0] and "no score within 0.2 s" in got[1].error
+
+
+@pytest.mark.parametrize("name", ["text", "path"])
+def test_what_an_episode_said_in_several_contexts_is_scored_as_one(tags, name):
+    async def contexts(*, request: RolloutRequest, rollout: Any) -> str:
+        for learn, asked in (("main", "A: "), (None, "B: "), ("main", "C: ")):
+            context = rollout.policy.begin(asked)
+            await context.sample()
+            context.append(f"told {asked}", span="told")
+            context.close(learn=learn)
+        return "c"
+
+    def reads(text: str) -> Score:
+        return Score(float(len(text)), {"length": float(len(text))}, text)
+
+    def of_text(*, text: str) -> Score:
+        return reads(text)
+
+    def of_path(*, path: Any, context: Any) -> Score:
+        assert len(path.ids) == len(path.action_mask) == len(path.spans) == len(path.logp) and path.prompt == 3
+        assert context.tokenizer is tags and path.spans.count("told") == 2 * len("told A: ")
+        assert tags.decode(path.ids) == "A: onetold A: threetold C: "  # no prompt but the first
+        return reads(context.tokenizer.decode(path.ids[path.action_mask]))
+
+    played = scripted_context(Block(contexts), ["one", "unseen", "three"], tags)
+    (group,) = asyncio.run(play(played, [RolloutRequest(Task("t", "Q"), key="t")]))
+    reward = over_episode(reward=Block(of_text if name == "text" else of_path))
+    found = asyncio.run(score(reward, [group], played))["reward"]
+    first, _, last = (t.leaf for t in group.episodes[0].trajectories)
+    assert {*found} == {first, last}  # of what is not learned there is no score
+    assert found[first] == Score(8.0) and found[last] == Score(
+        8.0, {"length": 8.0}, "onethree"
+    )  # parts and reason once
+
+
+def test_a_failure_in_a_whole_episode_is_one_at_each_of_its_ends():
+    def odd(*, text: str) -> str:
+        return "odd"
+
+    assert all(s.value is None and "odd" in (s.error or "") for s in ask(over_episode(reward=Block(odd))))
+    assert all("BadValue: over_episode: it has no reward" in (s.error or "") for s in ask(over_episode()))
+
+    def early(*, group: Any) -> Any:
+        return {"reward": {Ref(e.id, 0): Score(1.0) for e in group.episodes}}
+
+    assert all("places before the end" in (s.error or "") for s in ask(over_episode(reward=Block(early))))
 
 
 def test_a_gate_is_open_above_zero_unless_told_otherwise():
