@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .configuration import RunConfig, run_config_of
+from .configuration import RunConfig, run_config_of, task_source
 from .core.blocks import Block
 from .core.errors import BadValue, quoted, unknown
 from .core.loops import run_to_end
-from .core.serial import write_json
-from .given_parts import judge_of, search_options, with_search
+from .core.serial import plain, write_json
+from .given_parts import OF_WHAT, judge_of, search_options, with_search
 from .loop import checkpoint, method_on_task
 from .loop.made_by import load_kernels
 from .loop.session import Observer, Session, ignore_events
@@ -22,6 +22,7 @@ from .loop.settings import EvalConfig
 from .model import lora, peft_files
 from .model.catalog import StartModel, build
 from .preparation import (
+    KNOWN,
     make_session,
     prepare_search,
     set_threads,
@@ -77,12 +78,16 @@ def evaluate(
     """
     folder = None if isinstance(run, RunConfig) else Path(run)
     run_config = (run if isinstance(run, RunConfig) else run_config_of(Path(run), trust)).override(**(settings or {}))
+    own = run_config.task, plain(run_config.task_options)
     if task is not None:
         run_config = replace(run_config, task=task, task_options=dict(task_options or {}))
     if reward is not None:
         run_config = replace(run_config, reward=as_block(reward)[0])
     if search:
-        run_config = replace(run_config, method=with_search(run_config.method, search_options(search)))
+        options, source = search_options(search), None
+        if not options.keys() & OF_WHAT:  # the engine of the task
+            source = task_source(run_config.task, run_config.task_options, folder)
+        run_config = replace(run_config, method=with_search(run_config.method, options, source))
     if decoder is not None and decoder not in run_config.method.decode:
         if not run_config.method.decode:
             raise BadValue(
@@ -92,6 +97,8 @@ def evaluate(
         raise unknown(f"decoder of {run_config.method.name}", decoder, run_config.method.decode)
     set_threads(run_config.settings.threads)
     source = source_of(run_config, folder)
+    if (run_config.task, plain(run_config.task_options)) != own:  # its warm start was on other demonstrations
+        source = source.without_tag(KNOWN)
     run_config = replace(run_config, method=method_on_task.for_task(run_config.method, source, judge_of(source)))
     method_on_task.check(run_config.method, source)
     if run_config.reward is not None:
@@ -142,7 +149,8 @@ async def final_eval(
 ) -> dict[str, float]:
     """Measure the current policy, with its own program and with each decoder of the method (or those in `decoders`).
 
-    Names of figures: accuracy (mean over samples), greedy, reward and reward_greedy (of a user's own), pass@k, maj and
+    Names of figures: accuracy (mean over samples), greedy, f1 and f1_greedy (of answers in words), reward and
+    reward_greedy (of a user's own), pass@k, maj and
     distinct right answers (of `config.decoder_samples` samples; distinct@k of k, maj@2, maj@4 ... of so many), length,
     calls, accuracy/hops=2; those of a decoder end in its name: accuracy+search ... `failed` and `unscored` count
     episodes that raised and other answers without a score, in all that was sampled. by_calls: accuracy/calls=2 ... and
@@ -201,7 +209,7 @@ async def _measured(
             drawn |= {f"{figure}@{config.k}": many.get(figure, float("nan")) for figure in ("maj", "distinct")}
         drawn |= {n: greedy[n] + found.get(n, 0.0) + many.get(n, 0.0) for n in ("failed", "unscored")}
         tail = f"+{name}" if name else ""
-        for figure, own in (("accuracy", "greedy"), ("reward", "reward_greedy")):
+        for figure, own in (("accuracy", "greedy"), ("reward", "reward_greedy"), ("f1", "f1_greedy")):
             out |= {f"{k.replace(figure, own, 1)}{tail}": v for k, v in greedy.items() if k.startswith(figure)}
         out |= {f"{k}{tail}": v for k, v in drawn.items()}
     questions = list(session.test_order or range(len(tasks)))[: config.tasks]

@@ -20,7 +20,7 @@ from .reward import outside_forms
 from .reward.answer import exact_match
 from .rollout.functions import call_functions
 from .tasks import row_files, rows
-from .tools.retrieve import SEARCH_OPTIONS, check_engine, search_tools
+from .tools.retrieve import SEARCH_OPTIONS, check_engine, check_options, search_tools
 
 
 def judge_of(source: TaskSource) -> Block | None:
@@ -90,9 +90,13 @@ def with_tools(method: Method, tools: Mapping[str, Block], source: TaskSource | 
     return replace(method, stages=tuple(stages)).override(tools=tools)
 
 
+OF_WHAT = ("corpus", "url")
+IS_OF_WHAT = "search: is of what? give a corpus (--corpus FILE), or a server (--search-url URL)"
+
+
 def search_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the search tools that were given: checked, the corpus as its full path and the hash of its
-    content. Empty where none were.
+    content. Empty where none were; without corpus and url they are for the engine that is there (`with_search`).
 
     Raises BadValue or UnknownName for a corpus that is not there, a retriever that cannot be had, an unknown option.
     """
@@ -107,11 +111,11 @@ def search_options(given: Mapping[str, Any]) -> dict[str, Any]:
     options = {**more, **named}
     if not options:
         return {}
+    if not options.keys() & {*OF_WHAT, "retriever"}:
+        check_options(options)
+        return options
     if ("corpus" in options) == ("url" in options):
-        raise BadValue(
-            "search: is of what? give a corpus (--corpus FILE), or a server (--search-url URL)"
-            f"{', not both' if 'url' in options else ''}"
-        )
+        raise BadValue(f"{IS_OF_WHAT}{', not both' if 'url' in options else ''}")
     options.setdefault("retriever", "http" if "url" in options else "bm25")
     check_engine({n: v for n, v in options.items() if n != "corpus"})
     if "corpus" in options:
@@ -128,13 +132,32 @@ def with_search(method: Method, options: Mapping[str, Any], source: TaskSource |
     """The method with the tools `search` and `open` of these options, which replace a task's own search.
 
     A method whose programs search by name is given them as they are; one that answers in single turns calls them as
-    typed functions. Raises BadValue for any other.
+    typed functions. Options without corpus and url change the engine that the method or its task (`source`) has: noise,
+    failures, latency, perturbed queries. Raises BadValue for any other method, and where there is no engine.
     """
     if not options:
         return method
+    if not options.keys() & OF_WHAT:
+        return _with_changed_engine(method, options, source)
     if _searches(method):
         return method.override(tools=search_tools(options, as_function=False))
     return with_tools(method, search_tools(options, as_function=True), source)
+
+
+def _with_changed_engine(method: Method, options: Mapping[str, Any], source: TaskSource | None) -> Method:
+    engine = {**(source.tools if source else {}), **method.tools}.get("search")
+    if engine is None:
+        raise BadValue(IS_OF_WHAT)
+    if not _searches(method):
+        raise BadValue(f"search: method {method.name} asks no engine; leave {', '.join(options)} out, or give a corpus")
+    own = [n for n in SEARCH_OPTIONS if n in engine.hyper_parameters]
+    for name in options:
+        if name not in own:
+            raise BadValue(
+                f"search: {name} is no option of the task's own engine, which has {', '.join(own)}; leave it out, or"
+                " give a corpus"
+            )
+    return method.override(tools={"search": engine.replace(**options)})
 
 
 def asked_as(method: Method) -> str:
@@ -144,9 +167,9 @@ def asked_as(method: Method) -> str:
 
 
 def _searches(method: Method) -> bool:
-    """Whether a program of a method names the tool `search`."""
+    """Whether a program of a method, or a block that answers its queries, names the tool `search`."""
     programs = [p for stage in method.stages for p in stage.programs.values()] + list(method.decode.values())
-    values = [v for p in programs for v in p.hyper_parameters.values()]
+    values = [v for p in with_nested(programs) for v in p.hyper_parameters.values()]
     return any("search" in v if isinstance(v, tuple | list) else v == "search" for v in values)
 
 

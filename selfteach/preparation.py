@@ -31,6 +31,7 @@ from .loop.session import Observer, Session, StopRequest
 from .loop.warmstart import warm_folder, warm_start
 from .model import files, lora
 from .model.catalog import StartModel, build
+from .model.names import SIZES
 from .tools.functions import functions_of
 from .tools.retrieve import prepare
 
@@ -56,9 +57,18 @@ def shared_cores(run_config: RunConfig) -> Generator[None]:
         torch.set_num_threads(before)
 
 
+KNOWN = "known"  # the tag of tasks that say what the policy holds: what the warm start shows
+
+
 def source_of(run_config: RunConfig, folder: Path | None) -> TaskSource:
-    """The task of a run; the tokenizer of a fresh model is made of its words, and of what prompts say of tools."""
+    """The task of a run; the tokenizer of a fresh model is made of its words, and of what prompts say of tools.
+
+    Its tasks say what the policy holds (tag `known`) only where a warm start on its demonstrations shows that: of what
+    pre-trained models hold nothing is known.
+    """
     source, said = task_source(run_config.task, run_config.task_options, folder), said_tools(run_config.method)
+    if not (run_config.model in SIZES and run_config.warm.steps and source.demos is not None):
+        source = source.without_tag(KNOWN)
     if not said or (words := source.words) is None:
         return source
     return replace(source, words=lambda: (said + text for text in words()))

@@ -105,6 +105,8 @@ def tables(before: Figures, after: Figures) -> list[ReportTable]:
         "reward": "reward, sampled",
         "greedy": "greedy %",
         "accuracy": "sampled %",
+        "f1_greedy": "F1, greedy",
+        "f1": "F1, sampled",
         "maj": "majority %",
         "length": "tokens",
         "calls": "calls",

@@ -23,6 +23,7 @@ COLUMNS = {
     "search/needless": "needless",
     "search/missed": "missed",
 }
+OF_MEMORY = ("search/needless", "search/missed")  # which rest on what a warm start has shown
 ENOUGH = 3  # seeds for an interval
 
 
@@ -87,7 +88,8 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
     those apart, with the reason.
     """
     over = {"over": f"over {result['against']}, points"} if result.get("against") else {}
-    heads = {"start": "EM at the start, %", "accuracy": COLUMNS["accuracy"], **over, **COLUMNS}
+    shown = {m: head for m, head in COLUMNS.items() if is_warm_started(result["model"]) or m not in OF_MEMORY}
+    heads = {"start": "EM at the start, %", "accuracy": COLUMNS["accuracy"], **over, **shown}
     body = list[list[str]]()
     for row in rows_of(result):
         runs = result["methods"][row.method]["seeds"].values()
@@ -142,13 +144,17 @@ def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any]
     if result is not None and result["methods"]:
         options = " ".join(f"{k}={v}" for k, v in result["task_options"].items())
         picture = draw(result, file.with_suffix(".png"))
+        of_memory = (
+            "; needless are searches for what memory answers, missed are answers without a search where memory does not"
+            " have them, both per answer"
+        )
         parts += [
             f"\nEach is trained on {result['tokens']:,} sampled tokens with its defaults, and batch and rate of the"
             f" regime `{result['regime']}`, from {_start(result['model'])}; then all"
             f" answer the same {result['questions']} held-out questions, {result['samples']} times each. A seed decides"
             f" warm start, run and questions; brackets hold the 95 % interval over {ENOUGH} or more of them,"
-            " parentheses the lowest and the highest of fewer. EM is exact match; needless are searches for what memory"
-            " answers, missed are answers without a search where memory does not have them, both per answer."
+            f" parentheses the lowest and the highest of fewer. EM is exact match"
+            f"{of_memory if is_warm_started(result['model']) else ''}."
             " Differences are of runs with the same seed, and their intervals are not corrected for being many."
             " Rates were not tuned for each method.\n\n"
             f"The task is `{result['task']}` with `{options}`, the model `{result['model']}`.\n\n"
@@ -170,9 +176,16 @@ def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any]
     return file
 
 
+def is_warm_started(model: str) -> bool:
+    """Whether the runs of a model begin with a warm start on the task's demonstrations, so that what it holds is known:
+    one that is pre-trained holds other facts than the task withholds.
+    """
+    return model in SIZES
+
+
 def _start(model: str) -> str:
     """What the runs of a model begin with."""
-    if model in SIZES:
+    if is_warm_started(model):
         return "a warm start of its own demonstrations of the same questions"
     return "the model as it is, which two examples in its prompt show the form of an answer"
 

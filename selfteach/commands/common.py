@@ -205,7 +205,10 @@ def add_task(parser: Any) -> None:
     parser.add_argument("--search-url", metavar="URL", help=url)
     retriever = "of a corpus bm25 (default), dense or fused; of a server http (default) or searxng"
     parser.add_argument("--retriever", metavar="NAME", help=retriever)
-    search = "further options of the search: top, chars, noise, failures, latency, timeout, retries, in_flight, cached"
+    search = (
+        "further options of the search: top, chars, timeout, retries, in_flight, cached; to make it worse, a task's own"
+        " engine too: noise, failures, latency, perturbed"
+    )
     parser.add_argument("--search", metavar="KEY=VALUE", nargs="+", action="extend", help=search)
 
 

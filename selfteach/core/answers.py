@@ -15,6 +15,9 @@ from .task import Task
 MINUS = "\N{MINUS SIGN}"
 # The punctuation that belongs to a number: the minus before it (and before its currency sign), the point within it.
 NUMERAL = re.compile(r"(?<!\w)-(?=[^\w\s]*\d)|(?<=\d)\.(?=\d)")
+# What a name or a phrase has, and what formulas and programs have.
+LETTERS = re.compile(r"[^\W\d_]{2}")
+CODE = re.compile(r"[\\={}<>_^;\n]")
 
 
 def gold_answers(task: Task) -> list[str]:
@@ -58,6 +61,15 @@ def f1(answer: str, gold: str) -> float:
     said, wanted = Counter(normalise(answer).split()), Counter(normalise(gold).split())
     shared = sum((said & wanted).values())
     return 2.0 * shared / (sum(said.values()) + sum(wanted.values())) if shared else 0.0
+
+
+def in_words(text: str) -> bool:
+    """Whether an answer is words, a name or a phrase: no number, no option's letter, no formula or program.
+
+    >>> [in_words(t) for t in ("Ulm", "the 1990s", "-1,200", "B", "x + y = 2", "{1, 2}", "a = 1; print(a)")]
+    [True, True, False, False, False, False, False]
+    """
+    return number(text) is None and bool(LETTERS.search(text)) and not CODE.search(text)
 
 
 def number(text: str) -> Decimal | None:

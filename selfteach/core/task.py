@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -183,7 +184,8 @@ class TaskSource:
     decode    programs by which what plays `program` is measured, `main` in place of it
     files     the user's own files that it was made from
     defaults  settings that this task suggests: max_tokens, model, warm_steps ...; `judge`: the block that judges its
-              answers, None where they cannot be judged; `by`: the tag (or tags) by which figures are shown apart
+              answers, None where they cannot be judged; `by`: the tag (or tags) by which figures are shown apart;
+              `words`: whether answers are names or phrases, of which an evaluation gives F1 beside exact match
     columns   names that the tags of every task have, for rewards that read them
     content   a hash of the data that tasks come from, where that is not code
     within    (longest, count) -> the source without tasks whose prompt has more than `longest` tokens by `count`; None:
@@ -212,3 +214,20 @@ class TaskSource:
     program: Block | None = None
     decode: Mapping[str, Block] = field(default_factory=dict[str, Any])
     files: tuple[str, ...] = ()
+
+    def without_tag(self, name: str) -> TaskSource:
+        """The source whose training and test tasks do not have a tag; itself where that is none of theirs, or a column
+        of the rows that it is made of.
+        """
+        if name in self.columns or not self.test or name not in self.test[0].tags:
+            return self
+        test = tuple(_untagged(name, task) for task in self.test)
+        return replace(self, train=partial(_train_untagged, self.train, name), test=test)
+
+
+def _untagged(name: str, task: Task) -> Task:
+    return replace(task, tags={n: v for n, v in task.tags.items() if n != name})
+
+
+def _train_untagged(train: Callable[[int], Task], name: str, i: int) -> Task:
+    return _untagged(name, train(i))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,15 @@ from ..core.answers import canonical, f1, gold_answers, majority
 from ..core.blocks import Block
 from ..core.errors import ScoringFailed
 from ..core.scoring import score
+from ..core.search_record import (
+    citation_precision,
+    cited_by,
+    documents_found,
+    facts_of,
+    pieces_of,
+    searches_of,
+    told_by_tools,
+)
 from ..core.task import Ref, RolloutRequest, Task
 from ..core.tool_calls import SEARCH
 from ..core.tree import Episode, RolloutGroup, Score
@@ -49,11 +57,14 @@ class Result:
     length_right: float = float("nan")  # of the samples that are right, and of those that are wrong
     length_wrong: float = float("nan")
     calls: float = 0.0
-    f1: float = float("nan")  # of the words, on questions that say what the model holds (tag `known`)
+    f1: float = float("nan")  # of the words of answers and gold answers, where it is asked for
     by_calls: dict[int, list[int]] = field(default_factory=dict[int, list[int]])  # calls -> right and scored answers
     wrong_calls: float = 0.0  # of typed functions, that did not fit
     re_rendered: float = 0.0  # times that a chat template re-rendered a conversation, per episode
     searches: Mapping[str, float] = field(default_factory=dict[str, float])  # per answer, by what became of them
+    # (whether the model holds the answer, whether it asked for it) -> answers
+    decisions: Counter[tuple[bool, bool]] = field(default_factory=Counter[tuple[bool, bool]])
+    citations: list[float] = field(default_factory=list[float])  # the precision of each answer that cites
     cut_text: float = 0.0  # characters of tools' text that were left out (loop/text_limit.py)
     failed: int = 0  # episodes whose program raised
     unscored: int = 0  # other answers without a score: the judge raised, was too late or gave none
@@ -92,6 +103,21 @@ class Result:
             if tag in task.tags and value is not None:
                 found[str(task.tags[tag])].append(value)
         return {k: float(np.mean(v)) for k, v in sorted(found.items())}
+
+    def decided(self) -> dict[str, float]:
+        """How well searches go with what the model holds (F1_aware of AdaSearch, 2512.16883): positive is that memory
+        suffices, and an answer without a search says so.
+
+            precision = held / answers without a search
+            recall    = held / answers to what the model holds
+            F1        = 2 held / (answers without a search + answers to what the model holds)
+
+        where held counts answers without a search to what the model holds. A share of none is left out.
+        """
+        held = self.decisions[True, False]
+        said, true = held + self.decisions[False, False], held + self.decisions[True, True]
+        of = {"precision": (held, said), "recall": (held, true), "f1": (2 * held, said + true)}
+        return {f"{SEARCH}decision_{name}": part / whole for name, (part, whole) in of.items() if whole}
 
     def figures(
         self, ks: Sequence[int] = (), tags: Sequence[str] = ("hops",), by_calls: bool = False
@@ -160,11 +186,13 @@ async def evaluate(
     max_unscored: float = 1.0,
     reward_seconds: float = 60.0,
     reward: Block | None = None,
+    words: bool = False,
 ) -> Result:
     """Run the program `main` of a context `k` times on every task, `wave` tasks at a time, and score the answers.
 
     judge: a reward; a score of 1 or more is right, or where it has the part `success`, one with that; None: nothing is
-    right or wrong. reward: measured besides. on_progress: called with the tasks done and their number.
+    right or wrong. reward: measured besides. words: whether answers are names or phrases, of whose words F1 is taken
+    too. on_progress: called with the tasks done and their number.
     max_unscored: the share of all samples that may fail or have no score; reward_seconds: the deadline of judge and
     reward.
 
@@ -205,8 +233,12 @@ async def evaluate(
                 cost.update(episode.cost)
                 cost.update(_searched(episode, group.request.task, context))
                 played += 1
-                if "known" in group.request.task.tags and episode.status != "error":
-                    overlaps.append(_overlap(episode.answer, group.request.task))
+                if words and episode.status != "error" and (gold := gold_answers(group.request.task)):
+                    overlaps.append(_overlap(episode.answer, gold))
+                result.citations += _citations(episode, group.request.task, context)
+                if "known" in group.request.task.tags:
+                    known_to_it = bool(group.request.task.tags["known"])
+                    result.decisions[known_to_it, episode.cost.get("calls", 0.0) > 0] += 1
                 if value is not None:
                     of_calls = result.by_calls.setdefault(int(episode.cost.get("calls", 0)), [0, 0])
                     of_calls[0], of_calls[1] = of_calls[0] + value.right, of_calls[1] + 1
@@ -218,6 +250,9 @@ async def evaluate(
     result.length, result.calls = (cost[c] / max(1, played) for c in ("tokens", "calls"))
     result.length_right, result.length_wrong = (float(np.mean(t or [np.nan])) for t in (tokens[True], tokens[False]))
     shown = {w: n / max(1, played) for w, n in sorted(cost.items()) if w.startswith(SEARCH)}
+    shown |= result.decided()
+    if result.citations:
+        shown[f"{SEARCH}citation_precision"] = float(np.mean(result.citations))
     result.searches = shown if cost["calls"] else {}  # of a program that never asks there is nothing to say
     result.wrong_calls = cost["wrong_tool_calls"] / max(1, played)
     result.re_rendered = sum(re_render_counts([cost]).values()) / max(1, played)
@@ -230,27 +265,38 @@ async def evaluate(
 
 
 def _searched(episode: Episode, task: Task, context: StepContext) -> dict[str, float]:
-    """What an episode's searches were worth, where its task says what the model holds (tag `known`) and which sentences
-    support the answer (tag `chain`).
+    """What an episode's searches were worth, where its task says what the policy holds (tag `known`, which is left out
+    where nobody knows: preparation.source_of) and which sentences support the answer (tag `chain`).
 
     search/needless  calls for a question that memory answers
     search/missed    1 where nothing was asked although memory does not
-    search/recall    the share of the supporting sentences that were found
+    search/recall    the share of the supporting sentences that were found, not what the policy wrote itself
     """
     calls, out = episode.cost.get("calls", 0.0), dict[str, float]()
     if "known" in task.tags:
         known = bool(task.tags["known"])
         out |= {f"{SEARCH}needless": calls * known, f"{SEARCH}missed": float(not known and not calls)}
-    if task.tags.get("chain"):
-        told = " ".join(context.whole_text(t.leaf) for t in episode.trajectories) if calls else ""
-        found = " ".join(re.findall(r"<information>(.*?)</information>", told, re.DOTALL))
-        out[f"{SEARCH}recall"] = sum(s in found for s in task.tags["chain"]) / len(task.tags["chain"])
+    if facts := facts_of(task):
+        found = [told for t in episode.trajectories for told in told_by_tools(t, context)] if calls else []
+        out[f"{SEARCH}recall"] = sum(any(fact in told for told in found) for fact in facts) / len(facts)
     return out
 
 
-def _overlap(answer: Any, task: Task) -> float:
+def _citations(episode: Episode, task: Task, context: StepContext) -> list[float]:
+    """The precision of what an episode's answer cites, as CaRR and SearchLLM learn it; none where it cites nothing, or
+    its task does not say what supports the answer.
+    """
+    out = list[float]()
+    for t in episode.learned if facts_of(task) else ():
+        cited = cited_by(pieces_of(context.path(t.leaf), context))
+        found = documents_found(searches_of(episode, t, context)) if cited else []
+        out += citation_precision(cited, found, facts_of(task)).values()
+    return out
+
+
+def _overlap(answer: Any, gold: Sequence[str]) -> float:
     """The F1 of an answer's words against the gold answer that fits best."""
-    return max((f1("" if answer is None else str(answer), gold) for gold in gold_answers(task)), default=0.0)
+    return max(f1("" if answer is None else str(answer), one) for one in gold)
 
 
 def _majority_is_right(known: Sequence[tuple[Any, Verdict]]) -> bool:

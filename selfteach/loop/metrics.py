@@ -47,7 +47,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "rollout/search/<what>_mean": Metric(
         "searches of your own corpus or server per episode that were: failed (no answer), retried (tries), cached,"
-        " empty (nothing found), cut (queries too long), noisy (results replaced)",
+        " empty (nothing found), cut (queries too long), noisy (results replaced), perturbed (queries without a word);"
+        " of a task's own engine failed and perturbed alone",
         "searches",
         "failed absent, or near 0; absent where there are none",
     ),
@@ -193,6 +194,13 @@ FIGURES: Mapping[str, Metric] = {
     "sampled": Metric("share of right sampled answers, on the way", "0 to 1", "rises, often more than greedy"),
     "stderr": Metric("standard error of `accuracy` over questions", "0 to 1", "small beside the gain that is claimed"),
     "score": Metric("mean score of the judge, for answers that are not just right or wrong", "", "rises"),
+    "f1": Metric(
+        "F1 of the words of sampled answers against the gold answer that fits best (on the way of greedy ones), where"
+        " answers are names or phrases: tasks of facts, question-answering sets",
+        "0 to 1",
+        "rises with `accuracy`",
+    ),
+    "f1_greedy": Metric("the same of greedy answers", "0 to 1", "rises"),
     "reward": Metric("mean of your own reward, sampled; on the way greedy", "", "rises"),
     "reward_greedy": Metric("the same of greedy answers", "", "rises"),
     "reward_sampled": Metric("the same of sampled answers, on the way", "", "rises"),
@@ -206,10 +214,30 @@ FIGURES: Mapping[str, Metric] = {
     "length_wrong": Metric("the same of wrong answers", "tokens", "not far above those of right ones"),
     "calls": Metric("calls of tools per answer", "calls"),
     "wrong_calls": Metric("calls of typed functions per answer that did not fit", "calls", "absent, or near 0"),
-    "search/<what>": Metric(
-        "searches per answer that were failed, cached ... (rollout/search/...); where the task says what a model holds"
-        " and what supports an answer, also needless ones, answers that missed one, and the recall of that support",
+    "search/<what>": Metric("searches per answer that were failed, cached ... (rollout/search/...)", "searches"),
+    "search/needless": Metric(
+        "searches per answer for what memory answers; this and the next three after a warm start on a task that says"
+        " what it shows (`factworld`, `atlas`), as of other models nobody knows what they hold",
         "searches",
+        "falls",
+    ),
+    "search/missed": Metric("answers without a search where memory does not have them", "0 to 1", "near 0"),
+    "search/decision_<part>": Metric(
+        "precision, recall and f1 of answers without a search as the answers that memory has: F1_aware of AdaSearch;"
+        " precision is absent where all answers search",
+        "0 to 1",
+        "f1 rises; 0 where all answers search",
+    ),
+    "search/recall": Metric(
+        "share of the sentences that support an answer that engines and tools gave; not what the policy wrote itself",
+        "0 to 1",
+        "rises",
+    ),
+    "search/citation_precision": Metric(
+        "of the pages that an answer cites in <cite>, the share on which a fact was found that the answer needs; of"
+        " answers that cite",
+        "0 to 1",
+        "rises",
     ),
     "failed": Metric("episodes that raised", "episodes", "0"),
     "unscored": Metric("other answers without a score", "answers", "0"),

@@ -306,6 +306,7 @@ class Session:
                 loop.safety_limits.unscored,
                 loop.safety_limits.reward_seconds,
                 self.reward,
+                bool(loop.source.defaults.get("words")),
             )
         if text := failure_lines(result, len(result.tasks) * k):
             self.emit("notice", step=loop.state.step, text=f"evaluation: {text}")

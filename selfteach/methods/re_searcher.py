@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..core import (
     Claim,
     Home,
@@ -33,7 +31,7 @@ from ..core import (
 from ..core.answers import gold_answers
 from ..reward.agent_record import Verdict, count_searches, fault, pieces_of, verdicts_of
 from ..reward.answer import exact_match
-from ..rollout.search import RETRY, append_information, search_turns
+from ..rollout.search import RETRY, append_information, search_turns, with_a_word_less
 from .search_r1 import search_r1
 
 
@@ -133,15 +131,6 @@ async def first_query_perturbed(
         await append_information(rollout, context, turn, answerer)
 
     return await search_turns(request, rollout, turns, invalid, answer_query)
-
-
-def with_a_word_less(query: str, draw: np.random.Generator) -> str:
-    """A query without one of its words; of one word as it is."""
-    words = query.split()
-    if len(words) < 2:
-        return query
-    left_out = int(draw.integers(len(words)))
-    return " ".join(w for n, w in enumerate(words) if n != left_out)
 
 
 re_searcher.claim = Claim(

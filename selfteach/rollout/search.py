@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import numpy as np
+
 from ..core import Block, ModelContext, RolloutContext, RolloutRequest, Turn, block
 from ..core.tagged_text import last_between, without_tags
 from .attempts import prompt_with
@@ -186,6 +188,15 @@ def workspace(report: str, query: str, found: str) -> str:
 def told_report(report: str) -> str:
     """The report that a context begins from, after the question."""
     return f"<report> {report}</report>"
+
+
+def with_a_word_less(query: str, draw: np.random.Generator) -> str:
+    """A query without one of its words; of one word as it is."""
+    words = query.split()
+    if len(words) < 2:
+        return query
+    left_out = int(draw.integers(len(words)))
+    return " ".join(w for n, w in enumerate(words) if n != left_out)
 
 
 async def append_information(

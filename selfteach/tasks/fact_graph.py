@@ -113,6 +113,7 @@ def fact_graph(
         defaults={
             "max_tokens": 40 * (max(hops) + edits) * parts + 32,
             "by": "hops",
+            "words": True,
             "lr": 2e-4,
             "warm_steps": 1500,
             "warm_batch": 16,

@@ -187,8 +187,9 @@ class Quiz:
 
         tags  hops, category, difficulty, kind, entities, chain (sentences), sub_questions (the phrase of each hop),
               keywords (of each hop, the ways of asking an engine), rubrics (the sentence of each hop, with <E0> for the
-              answer and <E1>, <E2> ... for the entities before it), known, multiple, held_out, conflict, hint (the
-              first step), answerable (False for an entity that does not exist), stranger
+              answer and <E1>, <E2> ... for the entities before it), known (not withheld from the warm start; a policy
+              without one is shown none, preparation.source_of), multiple, held_out, conflict, hint (the first step),
+              answerable (False for an entity that does not exist), stranger
         """
         tags = {
             "hops": len(chain.hops),

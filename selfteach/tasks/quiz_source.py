@@ -46,6 +46,7 @@ def source_of(quiz: Quiz, name: str, task_options: Mapping[str, Any], top: int =
         defaults={
             "max_tokens": (64 if quiz.irrelevant else 32) * longest + 32,
             "by": "hops",
+            "words": True,
             "lr": 2e-4,
             "warm_steps": demos.warm_steps,
             "warm_batch": WARM_BATCH,

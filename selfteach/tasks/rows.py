@@ -13,6 +13,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ..core.answers import gold_answers, in_words
 from ..core.errors import BadValue, unknown
 from ..core.random_keys import generator, key
 from ..core.registry import task
@@ -84,7 +85,7 @@ class RowSet:
 
     def __init__(self, file: Path, name: str, reader: RowReader) -> None:
         self.reader, self.columns = reader, dict[str, None]()
-        self.answers = self.completions = self.ties = 0
+        self.answers = self.completions = self.ties = self.worded = self.several = 0
         prompts, whole, sizes = array("Q"), array("Q"), array("q")  # 24 bytes a row, however large the file
         self.values: dict[str, set[str]] = {name: set() for name in BY}
         self._demonstrated, self._paired = array("q"), array("q")
@@ -93,6 +94,8 @@ class RowSet:
             item = reader.read(index, row)
             self.columns.update(dict.fromkeys(row))
             self.answers += item.answer is not None
+            self.several += isinstance(item.answer, list)
+            self.worded += any(map(in_words, gold_answers(Task("", "", item.answer))))
             self.completions += item.completion is not None
             if item.rejected is not None and item.rejected == item.completion:
                 self.ties += 1
@@ -120,6 +123,13 @@ class RowSet:
         """Whether prompts are the questions of a question-answering set."""
         named = self.reader.prompt or next((n for n in PROMPTS if n in self.columns), "")
         return named == QUESTION
+
+    @property
+    def in_words(self) -> bool:
+        """Whether most answers are names or phrases, of a question-answering set: rows of questions, or of several
+        answers that are accepted.
+        """
+        return (self.asks or 2 * self.several > len(self)) and 2 * self.worded > len(self)
 
     @cached_property
     def demonstrated(self) -> np.ndarray:
@@ -176,6 +186,7 @@ class RowSource:
     about: Mapping[str, Any]
     by: str
     ask: str = ""
+    words: bool = False
 
     def source(self) -> TaskSource:
         """The task source."""
@@ -194,7 +205,8 @@ class RowSource:
             pairs=None if pairs is None else lambda i: pairs.shuffled(i, self.seed),
             words=self._words,
             tags=tuple(t for t in THINKING if any(t in c for c in completions)),
-            defaults={"lr": 1e-4, "by": self.by, **limit} | ({} if self.answered else {"judge": None}),
+            defaults={"lr": 1e-4, "by": self.by, "words": self.words, **limit}
+            | ({} if self.answered else {"judge": None}),
             about=self.about,
             columns=self.columns,
             content=self.content,
@@ -329,6 +341,7 @@ def rows(
         about,
         by,
         ask if first.asks else "",
+        tested.in_words,
     ).source()
 
 

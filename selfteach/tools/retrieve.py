@@ -6,7 +6,6 @@ import inspect
 import math
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 from ..core.blocks import Block, block
 from ..core.errors import BadValue, unknown
 from ..core.functions import function_spec
-from ..core.random_keys import key, uniform_at
 from ..core.settings import Range, fits, kind_in_words
 from ..core.tool_calls import SEARCH, ToolText
 from ..retrieval.bm25 import LONGEST
@@ -32,9 +30,8 @@ from ..retrieval.engine import (
 )
 from ..retrieval.http import PROTOCOLS, HttpEngine, check_url
 from ..retrieval.page_store import Progress, described
-from .search import NO_RESULT, one_line, replaced_by
+from .search import NO_ANSWER, NO_RESULT, be_late, fails, one_line, perturbed_query, replaced_by
 
-NO_ANSWER = "the search engine did not answer."
 MOST_ENGINES = 8  # that a process holds
 NEAR = 3  # titles that are said where a page is not found
 PIECE_NUMBER = re.compile(r"(.+?)[\s,;:#|]+(?:piece\s+)?(\d{1,9})", re.DOTALL)
@@ -73,6 +70,7 @@ def retrieve(
     noise: float = 0.0,
     failures: float = 0.0,
     latency: float = 0.0,
+    perturbed: float = 0.0,
     timeout: float = 6.0,
     retries: int = 2,
     in_flight: int = 16,
@@ -92,13 +90,15 @@ def retrieve(
     noise      share of the results replaced by other passages of the corpus, the same ones for the same query always
     failures   share of the queries that get no answer, the same ones always
     latency    seconds that answers are late in the mean, drawn per query (exponential)
+    perturbed  share of the queries of which the engine gets all words but one, the same ones always
     timeout    seconds of one try of a server, of which there are 1 + retries
     in_flight  calls of a server at once
     cached     whether a server's answers are kept on disk
     as_function  the tool is called as a typed function `search(query)`, by call_functions
     """
     ranges = {"top": top, "chars": chars, "in_flight": in_flight, "retries": retries, "noise": noise}
-    check_options({**ranges, "failures": failures, "latency": latency, "timeout": timeout, "url": url})
+    ranges |= {"failures": failures, "latency": latency, "perturbed": perturbed, "timeout": timeout}
+    check_options({**ranges, "url": url})
     if retriever not in (*RETRIEVERS, *PROTOCOLS):
         raise unknown("retriever", retriever, (*RETRIEVERS, *PROTOCOLS))
     engine = engine_of(corpus, content, retriever, url, timeout, retries, in_flight, cached)
@@ -109,12 +109,13 @@ def retrieve(
         if len(query) > LONGEST:
             query, counts = query[:LONGEST], {"cut": 1.0}
         query = valid_text(query)
-        if latency:
-            time.sleep(min(-math.log1p(-uniform_at(key("search latency", query), 0)), 10.0) * latency)
-        if failures and uniform_at(key("search failure", query), 0) < failures:
+        be_late(query, latency)
+        if fails(query, failures):
             return _said(NO_ANSWER, counts | {"failed": 1})
+        asked = perturbed_query(query, perturbed)
+        counts |= {} if asked == query else {"perturbed": 1}
         try:
-            answer = engine.search(query, top)
+            answer = engine.search(asked, top)
         except NoAnswer as error:
             return _said(NO_ANSWER, counts | error.counts | {"failed": 1})
         hits, n_noisy = _with_noise(engine, answer, query, noise)
@@ -200,7 +201,7 @@ SEARCH_OPTIONS = {
 RANGES = {
     **dict.fromkeys(("top", "chars", "in_flight", "piece"), Range(least=1, most=1_000_000)),
     "retries": Range(least=0, most=100),
-    **dict.fromkeys(("noise", "failures"), Range(least=0, most=1)),
+    **dict.fromkeys(("noise", "failures", "perturbed"), Range(least=0, most=1)),
     "latency": Range(least=0, most=3600),
     "timeout": Range(above=0, most=3600),
 }

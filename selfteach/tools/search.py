@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -10,10 +12,13 @@ from ..core.errors import BadValue
 from ..core.random_keys import generator, key, uniform_at
 from ..core.tagged_text import without_tags
 from ..core.task import TaskSource
+from ..core.tool_calls import SEARCH, ToolText
 from ..retrieval.bm25 import LONGEST, load_or_build, rank
 from ..retrieval.corpus_files import valid_text
+from ..rollout.search import with_a_word_less
 
 NO_RESULT = "nothing found."
+NO_ANSWER = "the search engine did not answer."
 REMEMBERED = 1 << 14  # queries whose results are kept: the episodes of a group mostly ask the same
 
 
@@ -26,6 +31,9 @@ def search(
     title: float = 0.25,
     noise: float = 0.0,
     some: bool = False,
+    failures: float = 0.0,
+    latency: float = 0.0,
+    perturbed: float = 0.0,
 ) -> Callable[[str], str]:
     """The best documents for a query by BM25, their texts joined by a space; "nothing found." where there is none.
 
@@ -37,6 +45,9 @@ def search(
     title  weight of a match in a document's title against one in its text
     noise  share of the results replaced by other documents, the same ones whenever the query is the same
     some   only the first 1 to `top` of the results, as many for the same query always
+    failures   share of the queries that get no answer, the same ones always
+    latency    seconds that answers are late in the mean, drawn per query (exponential)
+    perturbed  share of the queries of which the engine gets all words but one, the same ones always
     """
     if source.corpus is None:
         raise BadValue(f"tool search: task {source.name} has no corpus; use a task with documents, such as atlas")
@@ -44,6 +55,11 @@ def search(
         raise BadValue(f"tool search: top and chars must be at least 1, not {top} and {chars}")
     if not 0 <= noise <= 1 or title < 0:
         raise BadValue(f"tool search: noise must be from 0 to 1 and title at least 0, not {noise} and {title}")
+    for name, share in (("failures", failures), ("perturbed", perturbed)):
+        if not 0 <= share <= 1:
+            raise BadValue(f"tool search: {name} must be from 0 to 1, not {share}")
+    if latency < 0:
+        raise BadValue(f"tool search: latency must be at least 0 seconds, not {latency}")
     documents = source.corpus()
     searcher = load_or_build(documents).searcher()
 
@@ -56,7 +72,13 @@ def search(
         return " ".join(one_line(documents[n].text, chars) for n in numbers) or NO_RESULT
 
     def answer(query: str) -> str:
-        return results(valid_text(str(query)[:LONGEST]))
+        query = valid_text(str(query)[:LONGEST])
+        be_late(query, latency)
+        if fails(query, failures):
+            return ToolText(NO_ANSWER, {f"{SEARCH}failed": 1})
+        asked = perturbed_query(query, perturbed)
+        found = results(asked)
+        return found if asked == query else ToolText(found, {f"{SEARCH}perturbed": 1})
 
     return answer
 
@@ -66,6 +88,24 @@ def _with_noise(number: int, query: str, rank: int, noise: float, count: int) ->
     if count < 2 or uniform_at(key("search noise", query, rank), 0) >= noise:
         return number
     return (number + 1 + int(generator("search noise", query, rank).integers(count - 1))) % count
+
+
+def be_late(query: str, latency: float) -> None:
+    """Wait as long as the answer to a query is late: exponential, `latency` seconds in the mean, at most ten times."""
+    if latency:
+        time.sleep(min(-math.log1p(-uniform_at(key("search latency", query), 0)), 10.0) * latency)
+
+
+def fails(query: str, share: float) -> bool:
+    """Whether a query is one of the share that gets no answer."""
+    return share > 0 and uniform_at(key("search failure", query), 0) < share
+
+
+def perturbed_query(query: str, share: float) -> str:
+    """What the engine gets of a query: of this share of them all words but one (`with_a_word_less`)."""
+    if not share or uniform_at(key("search perturbed", query), 0) >= share:
+        return query
+    return with_a_word_less(query, generator("search perturbed", query))
 
 
 def replaced_by(query: str, rank: int, noise: float, count: int) -> int | None:

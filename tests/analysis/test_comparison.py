@@ -34,6 +34,12 @@ def test_a_table_has_reward_first_and_accuracy_where_it_was_measured() -> None:
     assert by.title == "sampled reward by category" and by.rows[0][1:] == ["0.50", "1.00"]
 
 
+def test_the_f1_of_words_stands_beside_exact_match() -> None:
+    (table,) = tables({}, {"greedy": 0.5, "accuracy": 0.4, "f1": 0.625, "f1_greedy": 0.75, "maj": 0.5, "length": 2.0})
+    assert table.columns == ["", "greedy %", "sampled %", "F1, greedy", "F1, sampled", "majority %", "tokens"]
+    assert table.rows[0][3:5] == ["0.75", "0.62"]
+
+
 def test_what_searches_were_worth_is_a_table_of_its_own_and_no_tag() -> None:
     before = {"accuracy": 0.1, "accuracy+search": 0.2, "search/recall+search": 0.5}
     after = {"accuracy": 0.3, "accuracy+search": 0.9, "search/recall+search": 0.75, "search/needless+search": 0.0}

@@ -129,8 +129,12 @@ def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
     assert "from a warm start of its own demonstrations of the same questions; then" in text
     assert (tmp_path / "docs" / "search_methods.png").stat().st_size > 10_000
     found = page.read_result(tmp_path, "search")
+    assert "| needless | missed |" in text and "needless are searches for what memory answers" in text
     page.write_page("search", {}, {**found, "model": "smollm2-135m"}, file)
-    assert "from the model as it is, which two examples" in file.read_text(encoding="utf-8")
+    real = file.read_text(encoding="utf-8")
+    assert "from the model as it is, which two examples" in real
+    assert found["methods"]["search_r1"]["seeds"]["200"]["after"]["search/needless"] == 0.5
+    assert "needless" not in real and "missed" not in real and "EM is exact match. Differences" in real
 
 
 @pytest.mark.parametrize(

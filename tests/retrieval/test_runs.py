@@ -12,8 +12,9 @@ from support.episodes import full_text, scripted_context
 
 from selfteach import api, methods, preparation
 from selfteach.cli import main
-from selfteach.configuration import plan, run_config_of, task_source
+from selfteach.configuration import RunConfig, plan, run_config_of, task_source
 from selfteach.core import BadValue, RolloutRequest, Task, UnknownName
+from selfteach.given_parts import search_options, with_search
 from selfteach.loop.assemble import tools_for
 from selfteach.loop.episode import play
 from selfteach.loop.evaluate import evaluate
@@ -131,6 +132,47 @@ def test_the_tools_of_a_run_are_over_the_corpus_that_was_given(corpus: str, ques
         assert built["open"]("Town 7") == "Town 7 (piece 1 of 1): The mayor of Town 7 is person 7."
     own = plan("search_r1", "atlas").method  # without one a task's own engine stays
     assert own.tools == {}
+
+
+WORSE = {"noise": 0.3, "failures": 0.1, "latency": 0.5, "perturbed": 0.2}
+
+
+@pytest.mark.parametrize("method", ["search_r1", "ssrl", "subsearch"])
+def test_a_task_s_own_engine_can_be_made_worse(method: str) -> None:
+    """Of ssrl it is what its decoder asks, of subsearch what its program's block asks."""
+    made = plan(method, search=WORSE)
+    source = task_source(made.task, made.task_options)
+    tool = made.method.tools["search"]
+    assert tool.name == "search" and {n: tool.hyper_parameters[n] for n in WORSE} == WORSE
+    assert tool.hyper_parameters["top"] == source.tools["search"].hyper_parameters["top"]
+    assert RunConfig.from_json(json.loads(json.dumps(made.to_json()))).method.tools == made.method.tools
+    failing = plan(method, search={"failures": 1.0}).method
+    assert tools_for(failing, source)["search"]("Lyon") == "the search engine did not answer."
+
+
+def test_a_run_s_corpus_keeps_its_options_where_an_evaluation_makes_it_worse(corpus: str, questions: str) -> None:
+    made = plan("search_r1", train=questions, corpus=corpus, search={"top": 1})
+    worse = with_search(made.method, search_options({"search": {"perturbed": 0.2}}))
+    assert worse.tools["search"] == made.method.tools["search"].replace(perturbed=0.2)
+
+
+@pytest.mark.parametrize(
+    ("method", "task", "search", "line"),
+    [
+        (
+            "search_r1",
+            "atlas",
+            {"timeout": 2.0},
+            "timeout is no option of the task's own engine, which has .*perturbed",
+        ),
+        ("search_r1", "atlas", {"perturbed": 2.0}, "perturbed must be at most 1, not 2.0"),
+        ("grpo", "atlas", {"noise": 0.1}, "method grpo asks no engine; leave noise out"),
+        ("search_r1", "chain_sum", {"noise": 0.1}, "is of what"),
+    ],
+)
+def test_what_no_engine_of_a_task_can_do_is_refused(method: str, task: str, search: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadValue, match=line):
+        plan(method, task, search=search)
 
 
 def test_single_turn_methods_call_them_as_typed_functions(corpus: str, questions: str) -> None:

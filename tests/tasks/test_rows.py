@@ -178,6 +178,24 @@ def test_pairs_of_one_answer_are_left_out_and_said() -> None:
     assert source.about["preference pairs"] == len({source.pairs(i).id for i in range(60)}) <= 20
 
 
+@pytest.mark.parametrize(
+    "column,answers,words",
+    [
+        ("golden_answers", [["Lyon", "city of Lyon"], ["the Po"], ["1998"]], True),
+        ("answer", ["Lyon", "yes", "the 1990s"], True),
+        ("answer", ["7", "1,200", "Lyon"], False),  # most are numbers
+        ("answer", ["so 2 + 2 = 4\n#### 4"] * 3, False),
+        ("answer", ["print(x); y = 2"] * 3, False),
+        ("answer", ["A", "B", "C"], False),  # letters of options
+    ],
+)
+def test_answers_in_words_are_those_of_question_answering_sets(column: str, answers: list[Any], words: bool) -> None:
+    rows = [{"question": f"q{n}?", column: answer} for n, answer in enumerate(answers)]
+    assert source_of(test=rows).defaults["words"] is words
+    others = [{"prompt": row["question"], column: row[column]} for row in rows]  # no set of questions, unless it lists
+    assert source_of(test=others).defaults["words"] is (words and column == "golden_answers")
+
+
 def test_columns_are_named_by_options() -> None:
     rows = [{"asked": f"q{i}", "result": i, "worked": f"w{i}"} for i in range(9)]
     source = source_of(rows, prompt="asked", answer="result", completion="worked")

@@ -14,7 +14,7 @@ from selfteach.core import BadValue, UnknownName
 from selfteach.core.tool_calls import ToolText
 from selfteach.tools import retrieve as tools
 from selfteach.tools.retrieve import NO_ANSWER, open_page, retrieve
-from selfteach.tools.search import NO_RESULT
+from selfteach.tools.search import NO_RESULT, perturbed_query
 
 pytest.importorskip("tantivy")
 
@@ -108,6 +108,14 @@ def test_failures_and_latency_are_injected_the_same_for_a_query_always(corpus: s
     assert 0.4 < time.monotonic() - began < 4  # 50 exponential draws with mean 0.02 s
 
 
+def test_the_engine_gets_perturbed_queries_without_a_word(corpus: str) -> None:
+    clean, worse = retrieve(corpus=corpus, top=1)(), retrieve(corpus=corpus, top=1, perturbed=0.5)()
+    queries = [f"mayor of Town {i}" for i in range(100)]
+    assert [worse(q) for q in queries] == [clean(perturbed_query(q, 0.5)) for q in queries]
+    counted = [counts(worse(q)).get("search/perturbed", 0) for q in queries]
+    assert counted == [q != perturbed_query(q, 0.5) for q in queries] and 30 < sum(counted) < 70
+
+
 def test_noise_replaces_its_share_and_is_counted(corpus: str) -> None:
     clean, noisy = retrieve(corpus=corpus, top=1)(), retrieve(corpus=corpus, top=1, noise=0.4)()
     queries = [f"mayor of Town {i}" for i in range(200)]
@@ -134,6 +142,7 @@ def test_a_server_that_does_not_answer_is_counted(tmp_path: Path) -> None:
         ({"corpus": "C", "top": 0}, "top must be at least 1, not 0"),
         ({"corpus": "C", "noise": 2.0}, "noise must be at most 1, not 2.0"),
         ({"url": "http://x/r", "retriever": "http", "noise": 0.5}, "a server has none"),
+        ({"corpus": "C", "perturbed": 1.5}, "perturbed must be at most 1, not 1.5"),
         ({"corpus": "C", "latency": -1.0}, "latency must be at least 0"),
         ({"url": "x", "retriever": "http"}, "is no address"),
     ],

@@ -5,6 +5,7 @@ broken.
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +19,7 @@ from selfteach.tasks.atlas import atlas
 from selfteach.tasks.chain_sum import chain_sum
 from selfteach.tasks.factworld import factworld
 from selfteach.tasks.world import Hop
-from selfteach.tools.search import NO_RESULT, search
+from selfteach.tools.search import NO_ANSWER, NO_RESULT, perturbed_query, search
 
 DOCUMENTS = [
     Document("France", "the capital of France is Paris."),
@@ -139,8 +140,41 @@ def test_noise_replaces_its_share_and_repeats_itself():
     assert [noisy(q) for q in queries[:50]] == [over(source.corpus(), top=1, noise=0.3)(q) for q in queries[:50]]
 
 
+PERU = [Document("", f"the {what} of Peru is {n}.") for n, what in enumerate(("capital", "river"))]
+
+
+def test_failures_and_perturbed_queries_are_the_same_for_a_query_always_and_counted():
+    queries = [f"capital of Peru {i}" for i in range(300)]
+    for options, what in (({"failures": 0.3}, "failed"), ({"perturbed": 0.3}, "perturbed")):
+        said = [over(PERU, top=1, **options)(q) for q in queries]
+        counted = [getattr(s, "counts", {}) for s in said]
+        assert all(c in ({}, {f"search/{what}": 1}) for c in counted)
+        assert sum(map(bool, counted)) / 300 == pytest.approx(0.3, abs=0.08)
+        again = over(PERU, top=1, **options)
+        assert [again(q) for q in queries] == said
+        if what == "failed":
+            assert all((s == NO_ANSWER) == bool(c) for s, c in zip(said, counted, strict=True))
+
+
+def test_a_perturbed_query_lacks_one_word_and_the_engine_is_asked_the_rest():
+    asks = {q: perturbed_query(q, 1.0) for q in ("capital Peru", "river Peru", "Peru", "capital of Lima")}
+    assert asks["Peru"] == "Peru"  # of one word as it is
+    assert asks["capital Peru"] in ("capital", "Peru") and asks["capital of Lima"].count(" ") == 1
+    clean, worse = over(PERU, top=2), over(PERU, top=2, perturbed=1.0)
+    assert [worse(q) for q in asks] == [clean(less) for less in asks.values()]
+    assert perturbed_query("capital Peru", 0.0) == "capital Peru"
+
+
+def test_answers_are_late_by_what_is_asked_for():
+    late, began = over(PERU, latency=0.02), time.monotonic()
+    for i in range(50):
+        late(f"capital {i}")
+    assert 0.4 < time.monotonic() - began < 4  # 50 exponential draws with mean 0.02 s
+
+
 def test_options_that_cannot_be():
-    for bad in ({"top": 0}, {"chars": 0}, {"noise": 2.0}, {"title": -1.0}):
+    bads = {"top": 0, "chars": 0, "noise": 2.0, "title": -1.0, "failures": 2.0, "latency": -1.0, "perturbed": -0.1}
+    for bad in ({name: value} for name, value in bads.items()):
         with pytest.raises(BadValue, match=next(iter(bad))):
             over(DOCUMENTS, **bad)
     with pytest.raises(UnknownName):
