@@ -19,6 +19,7 @@ from .retrieval.corpus_files import corpus_hash
 from .reward import outside_forms
 from .reward.answer import exact_match
 from .rollout.functions import call_functions
+from .rollout.search import OWN_MEMORY
 from .tasks import row_files, rows
 from .tools.retrieve import SEARCH_OPTIONS, check_engine, check_options, search_tools
 
@@ -131,16 +132,25 @@ def search_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def with_search(method: Method, options: Mapping[str, Any], source: TaskSource | None = None) -> Method:
     """The method with the tools `search` and `open` of these options, which replace a task's own search.
 
-    A method whose programs search by name is given them as they are; one that answers in single turns calls them as
-    typed functions. Options without corpus and url change the engine that the method or its task (`source`) has: noise,
-    failures, latency, perturbed queries. Raises BadValue for any other method, and where there is no engine.
+    A method whose programs search by name is given them as they are, and so are its own tools that stand on an engine
+    (a hyper-parameter `engine`); one that answers in single turns calls them as typed functions. Options without corpus
+    and url change the engine that the method or its task (`source`) has: noise, failures, latency, perturbed queries.
+    Raises BadValue for any other method, and where there is no engine.
     """
     if not options:
         return method
     if not options.keys() & OF_WHAT:
         return _with_changed_engine(method, options, source)
+    if asked := _asked_besides(method):
+        raise BadValue(
+            f"method {method.name} with a search engine: it asks the tool {asked}, which finds no passages and has no"
+            " engine in its place; take a method that searches, such as search_r1 or ssrl, or that answers in a single"
+            " turn, such as grpo"
+        )
     if _searches(method):
-        return method.override(tools=search_tools(options, as_function=False))
+        tools = search_tools(options, as_function=False)
+        on_it = {name: tool.replace(engine=tools["search"]) for name, tool in _on_engine(method).items()}
+        return method.override(tools={**tools, **on_it})
     return with_tools(method, search_tools(options, as_function=True), source)
 
 
@@ -150,6 +160,11 @@ def _with_changed_engine(method: Method, options: Mapping[str, Any], source: Tas
         raise BadValue(IS_OF_WHAT)
     if not _searches(method):
         raise BadValue(f"search: method {method.name} asks no engine; leave {', '.join(options)} out, or give a corpus")
+    if standing := _on_engine(method):
+        raise BadValue(
+            f"search: method {method.name} asks its own {' and '.join(standing)}, which the task's engine stands"
+            f" behind; leave {', '.join(options)} out for what these take, or give a corpus"
+        )
     own = [n for n in SEARCH_OPTIONS if n in engine.hyper_parameters]
     for name in options:
         if name not in own:
@@ -167,10 +182,26 @@ def asked_as(method: Method) -> str:
 
 
 def _searches(method: Method) -> bool:
-    """Whether a program of a method, or a block that answers its queries, names the tool `search`."""
-    programs = [p for stage in method.stages for p in stage.programs.values()] + list(method.decode.values())
-    values = [v for p in with_nested(programs) for v in p.hyper_parameters.values()]
-    return any("search" in v if isinstance(v, tuple | list) else v == "search" for v in values)
+    """Whether a program of a method names the tool `search`, also inside another, or one that stands on an engine."""
+    programs = with_nested([*_programs(method), *method.decode.values()])
+    values = [v for p in programs for v in p.hyper_parameters.values()]
+    named = {"search", *_on_engine(method)}
+    return any(n in v if isinstance(v, tuple | list) else n == v for n in named for v in values)
+
+
+def _on_engine(method: Method) -> dict[str, Block]:
+    """The tools of a method that stand on a search engine, the task's unless they are given one."""
+    return {name: tool for name, tool in method.tools.items() if "engine" in tool.hyper_parameters}
+
+
+def _asked_besides(method: Method) -> str:
+    """A tool that a program of a method asks and that is neither `search` nor the method's own; "": there is none."""
+    known = {"search", OWN_MEMORY, *method.tools, *method.models}
+    return next((name for p in _programs(method) for name in method_on_task.asked_names(p) if name not in known), "")
+
+
+def _programs(method: Method) -> list[Block]:
+    return [p for stage in method.stages for p in stage.programs.values()]
 
 
 def _reads(program: Block) -> bool:

@@ -108,6 +108,7 @@ TEXTBOOK = {
 }
 LONG = {  # files of methods above the bound, and why
     "cooper": "two papers' worth of blocks: a policy and a reward model that learn side by side",
+    "deep_researcher": "a web of a task's documents or of a user's engine, and who reads it",
     "laser": "a probe, its regression, its share of the advantage and a vote by it",
     "q_sharp": "decoding by two models, roll-outs of one from states of both, and the value that is learned of them",
     "qwen_math": "four stages: a reward model, imitation by it, questions within reach, and RL on it and the rule",

@@ -283,14 +283,15 @@ def provided(bound: Block) -> tuple[str, ...]:
     return getattr(bound.fn, "provides", ())
 
 
-def reads_items(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def reads_items(name: str, why: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare which items of a TaskSource a select reads: `pairs`, say; without it those of a data stage are `demos`.
 
-    A source that has none is refused before a run begins. Put it under `@block`.
+    A source that has none is refused before a run begins; why: what they are for and how to do without them, in words,
+    for the refusal. Put it under `@block`.
     """
 
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
-        fn.items_read = name  # type: ignore[attr-defined]
+        fn.items_read, fn.why_items = name, why  # type: ignore[attr-defined]
         return fn
 
     return mark
@@ -299,6 +300,11 @@ def reads_items(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 def items_read(bound: Block) -> str | None:
     """The items of a source that a select declares to read, by `reads_items`."""
     return getattr(bound.fn, "items_read", None)
+
+
+def why_items_read(bound: Block) -> str:
+    """What a select needs these items for, and how to do without them; "" where it does not say."""
+    return getattr(bound.fn, "why_items", "")
 
 
 def reads_last_step(why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

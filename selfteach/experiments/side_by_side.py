@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..analysis import statistics
@@ -40,6 +41,7 @@ class Family(NamedTuple):
     shown   decoders that are shown beside a method's own program
     against the method to which the others are compared, seed by seed; "": none
     tokens  that each run samples, unless said otherwise
+    apart   method -> why it cannot be compared there, for readers; for any other it is the error that says so
     """
 
     regime: str
@@ -49,8 +51,17 @@ class Family(NamedTuple):
     shown: tuple[str, ...] = ()
     against: str = ""
     tokens: int = 250_000
+    apart: Mapping[str, str] = MappingProxyType({})
 
 
+NO_PLACE = {
+    "cts_llm": "It leads a conversation through a graph of questions and answers that experts wrote. These are single"
+    " questions about facts, and behind them is no such graph.",
+    "hier_search": "Its planner divides a question between two agents, each with a source that has half of the facts."
+    " Here one engine finds all facts, so there is nothing to divide.",
+    "router_r1": "It chooses among experts of other knowledge and price, whom it asks by name, and is paid for what it"
+    " saves. Here one engine answers, and costs nothing, so there is nothing to choose.",
+}
 FAMILIES = {
     "search": Family(
         "search_side_by_side",
@@ -58,6 +69,7 @@ FAMILIES = {
         also=("ssp", "asearcher", "behavior_priming"),
         shown=("search",),
         against="search_r1",
+        apart=NO_PLACE,
     ),
     # four methods and few tokens: on a model of real language a run takes minutes
     "search_smollm2": Family(
@@ -124,10 +136,10 @@ def lineup(
             source = task_source(run_config.task, run_config.task_options)
             method_on_task.check(run_config.method, source)
         except SelfteachError as error:
-            apart[name] = str(error)
+            apart[name] = kind.apart.get(name, str(error))
             continue
         if why := _unlike(source, common):
-            apart[name] = why
+            apart[name] = kind.apart.get(name, why)
         else:
             arms[name] = Arm(name, with_decoders(run_config, kind.shown))
     return Lineup(arms, apart)

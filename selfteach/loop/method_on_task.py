@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ..core.blocks import Block, items_read, last_step_read, shared_state
+from ..core.blocks import Block, items_read, last_step_read, shared_state, why_items_read
 from ..core.errors import BadValue
 from ..core.method import Method, Stage
 from ..core.quantity import parse
@@ -68,7 +68,11 @@ def check(method: Method, source: TaskSource) -> None:
         items = items_read(stage.select) or ("demos" if stage.data else None)
         if items and getattr(source, items) is None:
             kind = {"demos": "demonstrations", "pairs": "preference pairs (columns prompt, chosen, rejected)"}[items]
-            raise BadValue(f"method {method.name} on task {source.name}: it learns from {kind}, and this task has none")
+            more = "; of your own they are rows with a column completion" if items == "demos" else ""
+            more += f"; {why}" if (why := why_items_read(stage.select)) else ""
+            raise BadValue(
+                f"method {method.name} on task {source.name}: it learns from {kind}, and this task has none{more}"
+            )
         for block in stage.reward:
             if "state" in block.needs and "groups" not in block.needs:
                 raise BadValue(
@@ -175,5 +179,10 @@ def played_by(method: Method, own: Block, where: str, why: str, tools: Collectio
 def lacking(program: Block, method: Method, source: TaskSource) -> str | None:
     """The first name that a program needs and that is no tool of task or method and no model; None where it can run."""
     known = {**source.tools, **method.tools, **method.models, "own memory": None}
-    wanted = [program.hyper_parameters.get(name) for name in ("answerer", "tool")]
-    return next((w for w in wanted if isinstance(w, str) and w not in known), None)
+    return next((name for name in asked_names(program) if name not in known), None)
+
+
+def asked_names(program: Block) -> list[str]:
+    """The tools and models that a program asks by name, also inside other blocks."""
+    values = [p.hyper_parameters.get(name) for p in with_nested([program]) for name in ("answerer", "tool")]
+    return [v for v in values if isinstance(v, str)]

@@ -78,7 +78,8 @@ class EpisodeContext:
             deadline = self._step_context.limits.tool_seconds
             node, begun, wrong = len(self._episode.tree.parent) - 1, time.monotonic(), ""
             try:
-                found = await call_user(tool, deadline, query)
+                draw = {"draw": self.random(f"tool {name} {self._calls}")} if getattr(tool, "draws", False) else {}
+                found = await call_user(tool, deadline, query, **draw)
             except TimeoutError as error:
                 wrong = f"no answer within {deadline:g} s"
                 if describe(error) != "TimeoutError":  # one with a message is the tool's own

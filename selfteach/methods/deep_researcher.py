@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..core import (
     BadValue,
+    Block,
     Claim,
     Home,
     Method,
@@ -72,12 +73,12 @@ def deep_researcher(
     start, once; here in each step, as it is then). checks=0: all are asked. Their F1 is of sets of words, with
     articles, their form does not mind a second answer, and they have an entropy bonus of 0.001, which is left out here.
 
-    Their web is the real one; here it is made of the task's documents. A page is what they say of one thing, a sentence
-    to a segment, with `adverts` sentences of other pages before it; of the results the share `irrelevant` is another
-    page, and the share `broken` does not open, the same ones for the same query. Searching and reading are one turn
-    here, two tools there. Their reader is a language model; here it is a rule (`read_page`). reader="pages": what is
-    found is told as it stands. live=False: training is on the passages of an engine that finds what it is asked for,
-    as agents were trained before; both are tested on the web, and by the decoder `passages` on passages.
+    Their web is the real one; here it is made of the task's documents, or of a user's engine (--corpus). A page is what
+    they say of one thing, a sentence to a segment (of a corpus a passage), with `adverts` sentences of other pages
+    before it; of the results the share `irrelevant` is another page, and the share `broken` does not open, the same
+    ones for the same query. Searching and reading are one turn here, two tools there. Their reader is a language model;
+    here it is a rule (`read_page`). reader="pages": what is found is told as it stands. live=False: training is on the
+    passages of an engine that finds what it is asked for; both are tested on the web, and by `passages` on passages.
     """
     on_web = search_agent(answerer=web_research(reader=reader), turns=turns)
     on_passages = search_agent(answerer="passages", turns=turns)
@@ -130,50 +131,62 @@ class Page(NamedTuple):
 
 @block
 def web(
-    *, source: TaskSource, results: int = 3, irrelevant: float = 0.4, broken: float = 0.1, adverts: int = 1
-) -> Callable[[str], list[Page]]:
+    *,
+    source: TaskSource,
+    results: int = 3,
+    irrelevant: float = 0.4,
+    broken: float = 0.1,
+    adverts: int = 1,
+    engine: Block | None = None,
+) -> Callable[[str], list[Page] | str]:
     """The pages that a query finds, best first; the same ones for the same query always.
 
     results     passages among whose pages these are
     irrelevant  share of them in whose place another page is found
     broken      share of them that do not open
-    adverts     sentences of other pages before each sentence of a page
+    adverts     sentences of other pages before each segment of a page
+    engine      a user's search tool in place of the task's; of a server no other pages can be drawn, so both must be 0
     """
-    find, pages = _engine(source, results), dict[str, list[str]]()
-    for document in source.corpus() if source.corpus else ():
-        pages.setdefault(document.title, []).append(document.text)
-    title_of = {text: title for title, texts in pages.items() for text in texts}
-    titles = list(pages)
+    if engine is not None and engine.hyper_parameters["url"] and (irrelevant or adverts):
+        raise BadValue("web: a server has no other pages to draw; set irrelevant and adverts to 0")
+    pages = _engine(source, results, engine).pages
 
-    def page(title: str) -> Page:
-        others = [t for t in titles if t != title]
-        draw, segments = generator("adverts", title), list[str]()
-        for text in pages[title]:
-            shown = [pages[others[int(i)]][0] for i in draw.integers(len(others), size=adverts)] if others else []
+    def page(name: str) -> Page:
+        draw, segments = generator("adverts", name), list[str]()
+        for text in pages.segments(name):
+            shown = [pages.sentence(other) for other in pages.drawn(draw, adverts, but=name)] if adverts else []
             segments.append(" ".join([*shown, text]))
-        return Page(title, tuple(segments))
+        return Page(name, tuple(segments))
 
-    def found(query: str) -> list[Page]:
-        out = list[Page]()
-        for title in dict.fromkeys(title_of[d] for d in documents_of(find(query)) if d in title_of):
-            if uniform_at(key("irrelevant", query, title), 0) < irrelevant:
-                title = titles[int(generator("irrelevant", query, title).integers(len(titles)))]
-            opens = uniform_at(key("broken", query, title), 0) >= broken
-            out.append(page(title) if opens else Page(title, ()))
+    def found(query: str) -> list[Page] | str:
+        out, names = list[Page](), pages.find(query)
+        if isinstance(names, str):
+            return names
+        for name in names:
+            if uniform_at(key("irrelevant", query, name), 0) < irrelevant:
+                (name,) = pages.drawn(generator("irrelevant", query, name), 1)
+            opens = uniform_at(key("broken", query, name), 0) >= broken
+            out.append(page(name) if opens else Page(name, ()))
         return out
 
     return found
 
 
 @block
-def passages(*, source: TaskSource, results: int = 1) -> Callable[[str], str]:
-    """What the task's engine finds where it misunderstands no query."""
-    return _engine(source, results)
+def passages(*, source: TaskSource, results: int = 1, engine: Block | None = None) -> Callable[[str], str]:
+    """What the task's engine, or a user's, finds where it misunderstands no query."""
+    return _engine(source, results, engine)
 
 
-def _engine(source: TaskSource, results: int) -> Callable[[str], str]:
+def _engine(source: TaskSource, results: int, engine: Block | None) -> Any:
+    """A search tool, undisturbed, with its `pages`: a user's, or the task's."""
+    if engine is not None:
+        return engine.replace(top=results)()
     if source.corpus is None or "search" not in source.tools:
-        raise BadValue(f"task {source.name}: has no documents to make a web of; take one that has, such as factworld")
+        raise BadValue(
+            f"task {source.name}: has no documents to make a web of; give a corpus (--corpus FILE), or take a task"
+            " that has some, such as factworld"
+        )
     return source.tools["search"].replace(top=results, noise=0.0)(source=source)
 
 
@@ -183,7 +196,9 @@ async def web_research(
 ) -> str:
     """What a query's pages say of it, as a reader notes it (see `read_page`), or as they stand (reader="pages")."""
     del request
-    pages: list[Page] = await rollout.tool(tool)(query)
+    pages: list[Page] | str = await rollout.tool(tool)(query)
+    if isinstance(pages, str):  # the engine did not answer, and says so
+        return pages
     if reader == "pages":
         return " ".join(text for page in pages for text in page.segments) or NOTHING
     note = ""

@@ -53,14 +53,10 @@ from .search_r1 import search_r1
 AGENTS = {"scribe": ("local",), "herald": ("web",), "sage": ("local", "web")}  # who a planner's name for them calls
 STORES = {"local": "scribe", "web": "herald"}  # whose facts an agent's own store has
 NOTHING = "nothing found."
+ROUTES = {"ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "hops": (1,), "says": "route"}
 
 
-@method(
-    family="search",
-    paper="2508.08088",
-    catalogue=41,
-    home=Home("factworld", 40, {"ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "hops": (1,), "says": "route"}),
-)
+@method(family="search", paper="2508.08088", catalogue=41, home=Home("factworld", 40, ROUTES))
 def hier_search(
     groups: int = 16,
     rollouts: int = 8,
@@ -128,14 +124,16 @@ class Evidence(NamedTuple):
     conclusion: str
 
 
-async def ask_source(rollout: RolloutContext, role: str, prompt: str, turns: int, learn: str | None) -> Evidence:
+async def ask_source(
+    rollout: RolloutContext, role: str, prompt: str, turns: int, learn: str | None, tool: str
+) -> Evidence:
     """An episode of one source's agent, whose queries only its own store answers, whatever name they have."""
     context, thoughts, found, so_far = rollout.model_role(role).begin(prompt), list[str](), list[list[str]](), 0
 
     async def answer_query(context: ModelContext, turn: Turn) -> None:
         nonlocal so_far
         query = (turn.between("search") or "").rpartition(":")[2].strip()
-        reply = without_tags(str(await rollout.tool("experts")(f"{STORES[role]}: {query}")))
+        reply = without_tags(str(await rollout.tool(tool)(f"{STORES[role]}: {query}")))
         context.append(f"<information>{reply}</information>", span="information")
         thoughts.append(turn.between("think") or "")
         found.append(documents_of(reply))
@@ -149,10 +147,10 @@ async def ask_source(rollout: RolloutContext, role: str, prompt: str, turns: int
 
 @block
 async def source_agent(
-    *, request: RolloutRequest, rollout: RolloutContext, role: str = "local", turns: int = 4
+    *, request: RolloutRequest, rollout: RolloutContext, role: str = "local", turns: int = 4, tool: str = "experts"
 ) -> str | None:
     """An episode of one source's agent on the question itself. role: local or web."""
-    return (await ask_source(rollout, role, request.task.prompt, turns, "main")).conclusion or None
+    return (await ask_source(rollout, role, request.task.prompt, turns, "main", tool)).conclusion or None
 
 
 @block
@@ -165,6 +163,7 @@ async def agents(
     refine: bool = True,
     share: float = 0.3,
     both: bool = True,
+    tool: str = "experts",
 ) -> str:
     """What the agents that a planner's query names found, with its source; without a name that there is an error."""
     name, _, asked = query.partition(":")
@@ -173,7 +172,7 @@ async def agents(
         return asked_nobody("agent", there)
     prompt = f"question: what is the {asked}?\n"
     roles = AGENTS[name.strip()]
-    every = [await ask_source(rollout, role, prompt, turns, None) for role in roles]
+    every = [await ask_source(rollout, role, prompt, turns, None, tool) for role in roles]
     told = [refined_evidence(one, every, share) if refine else whole_episode(one, asked) for one in every]
     return " ".join(f"{STORES[role]}: {p}" for role, ps in zip(roles, told, strict=True) for p in ps) or NOTHING
 

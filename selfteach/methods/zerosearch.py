@@ -16,6 +16,7 @@ import numpy as np
 from ..core import (
     BadValue,
     Claim,
+    Document,
     Home,
     Method,
     ModelRole,
@@ -34,6 +35,7 @@ from ..core import (
     outcome,
     premise,
     random_keys,
+    reads_items,
     stateful,
 )
 from ..core.answers import reference_answer
@@ -50,6 +52,7 @@ from ..rollout.single import read
 from .search_r1 import search_r1
 
 USEFUL, NOISY = "useful", "noisy"
+SHOWN = 200  # demonstrations whose documents are those of a task without a corpus
 WORD = re.compile(r"\w+")
 SEARCHED = re.compile(r"<search>([^<]*)</search>\s*<information>([^<]*)</information>")  # (query, what was found)
 
@@ -187,6 +190,9 @@ def contains_gold(*, answer: Any, task: Task) -> float:
 
 @block
 @stateful(lambda: {"next": 0, "waiting": []})
+@reads_items(
+    "demos", "their searches teach the model that writes the documents, which simulator_steps=0 leaves untaught"
+)
 def simulator_lessons(
     *, n: int, finished_rounds: list[list[RolloutGroup]], source: TaskSource, seed: int, state: dict[str, Any]
 ) -> tuple[list[RolloutRequest], dict[str, Any]]:
@@ -196,13 +202,15 @@ def simulator_lessons(
     is what is to be learned, so that the simulator need not know it. Noisy is another document, of a thing that the
     query names where there is one, and none that answers the query in its own way: the corpus may know better than the
     demonstration, and an engine's noise contradicts nothing. State: which demonstration is next, and what is left of
-    the last. Raises BadValue for a task without a corpus or without searches.
+    the last. Of a task without a corpus (rows, whatever engine there is) the documents are those of demonstrations.
+    Raises BadValue for a task without demonstrations or without searches in them.
     """
     if finished_rounds:
         return [], state
-    if source.corpus is None or source.demos is None:
-        raise BadValue(f"task {source.name}: has no documents to learn to write; take one that has, such as factworld")
-    documents = source.corpus()
+    if source.demos is None:
+        raise BadValue(f"task {source.name}: has no demonstrations whose documents could be learned; take factworld")
+    shown = [] if source.corpus is not None else [d for i in range(SHOWN) for d in searches_shown(source.demos(i))]
+    documents = [Document("", found) for _, found in shown] if source.corpus is None else source.corpus()
     by_title: dict[str, list[str]] = {}
     for document in documents:
         by_title.setdefault(document.title, []).append(document.text)
@@ -228,7 +236,7 @@ def simulator_lessons(
 def useful_searches(demo: Task) -> list[tuple[str, str, str, str]]:
     """(question, answer, query, document) of the searches of a demonstration that were of use."""
     text = last_message(demo.prompt) + str(demo.data[0])
-    given, searches = last_between(text, "answer", ""), SEARCHED.findall(text)
+    given, searches = last_between(text, "answer", ""), searches_shown(demo)
     if not (given and searches):
         return []
     after = [*(query for query, _ in searches[1:]), given]
@@ -238,6 +246,11 @@ def useful_searches(demo: Task) -> list[tuple[str, str, str, str]]:
         for (query, found), then in zip(searches, after, strict=True)
         if is_useful(found, query, then)
     ]
+
+
+def searches_shown(demo: Task) -> list[tuple[str, str]]:
+    """(query, what was found) of the searches of a demonstration."""
+    return SEARCHED.findall(last_message(demo.prompt) + str(demo.data[0]))
 
 
 def is_useful(document: str, query: str, then: str) -> bool:

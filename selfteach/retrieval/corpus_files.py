@@ -1,6 +1,7 @@
 """The pages of a corpus: a file, or a folder, of JSONL, Parquet, text and Markdown, in whatever state these are.
 
-What cannot be read is left out and counted, never guessed at and never fatal: only a corpus without a single page is.
+What cannot be read, of a file or as a whole, is left out and counted, never guessed at and never fatal: only a corpus
+without a single page is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -27,6 +28,8 @@ BATCH = 1024  # rows of a Parquet file that are in memory at once
 IDS = ("id", "_id", "docid", "doc_id", "pid")
 BODIES = ("text", "content", "body", "passage")
 TITLE = 300  # characters of a first line that is a title
+# what reading a broken file raises: the disk, gzip (three kinds), and pyarrow, of which all errors are of these kinds
+BROKEN = (OSError, EOFError, zlib.error, ValueError, NotImplementedError, MemoryError, KeyError, TypeError, IndexError)
 BOMS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -80,37 +83,64 @@ def _files(path: str | Path, given: Path) -> list[Path]:
 
 
 def corpus_hash(path: str | Path) -> str:
-    """A hash of a corpus's content: the bytes of its files, and the names of those in a folder, which are ids."""
-    files, root = corpus_files(path), Path(path).expanduser()
-    try:
-        named = [("" if f == root else f.relative_to(root).as_posix(), content_hash(f)) for f in files]
-    except OSError as error:
-        raise BadValue(f"corpus {error.filename or path}: cannot be read ({error.strerror or error})") from None
+    """A hash of a corpus's content: the bytes of its files, and the names of those in a folder, which are ids.
+
+    A file that cannot be read has none of its own. Raises BadValue where that is so of all.
+    """
+    files, root, wrong = corpus_files(path), Path(path).expanduser(), list[OSError]()
+
+    def of_file(file: Path) -> str:
+        try:
+            return content_hash(file)
+        except OSError as error:
+            wrong.append(error)
+            return ""
+
+    named = [("" if f == root else f.relative_to(root).as_posix(), of_file(f)) for f in files]
+    if len(wrong) == len(files):
+        raise BadValue(
+            f"corpus {wrong[0].filename or path}: cannot be read ({wrong[0].strerror or wrong[0]})"
+        ) from None
     kind = "".join(f.suffix for f in files[:1])  # the same bytes under another suffix are read otherwise
     return hashlib.blake2b(json.dumps([kind, named]).encode(), digest_size=12).hexdigest()
 
 
 def corpus_bytes(path: str | Path) -> int:
     """The size of a corpus's files."""
-    return sum(f.stat().st_size for f in corpus_files(path))
+    return sum(map(_size, corpus_files(path)))
+
+
+def _size(file: Path) -> int:
+    with suppress(OSError):
+        return file.stat().st_size
+    return 0
 
 
 def records(path: str | Path) -> Iterator[Found]:
-    """Every record of a corpus in order, readable or not. Raises BadValue for a file that cannot be opened."""
+    """Every record of a corpus in order, readable or not; of a file that is broken those before the place, and that."""
     root, read = Path(path).expanduser(), 0
     for file in corpus_files(path):
         name = file.name if file == root else file.relative_to(root).as_posix()
-        prefix = "" if file == root else f"{name}:"
+        prefix, last = "" if file == root else f"{name}:", name
         try:
-            if name.lower().endswith(TEXTS):
-                yield _text_file(file, name, read)
-            elif name.lower().endswith(".parquet"):
-                yield from _parquet(file, name, prefix, read)
-            else:
-                yield from _lines(file, name, prefix, read)
-        except (OSError, EOFError, zlib.error) as error:  # gzip's own errors, too
-            raise BadValue(f"corpus {file}: cannot be read ({describe(error, 120)})") from None
-        read += file.stat().st_size
+            for found in _of_file(file, name, prefix, read):
+                last = f"{name} after {found.where.removeprefix(f'{name}, ')}"
+                yield found
+        except BadValue:  # a package that is missing
+            raise
+        except BROKEN as error:
+            yield Found(None, "broken file", f"{last}: {describe(error, 120)}", read + _size(file))
+        read += _size(file)
+
+
+def _of_file(file: Path, name: str, prefix: str, read: int) -> Iterator[Found]:
+    """The records of a file. Raises one of BROKEN, whatever came before."""
+    if name.lower().endswith(TEXTS):
+        yield _text_file(file, name, read)
+    elif name.lower().endswith(".parquet"):
+        yield from _parquet(file, name, prefix, read)
+    else:
+        yield from _lines(file, name, prefix, read)
 
 
 def _text_file(file: Path, name: str, read: int) -> Found:
@@ -166,15 +196,12 @@ def _wide(stream: IO[bytes], encoding: str) -> Iterator[str]:
 def _parquet(file: Path, name: str, prefix: str, read: int) -> Iterator[Found]:
     parquet = optional("pyarrow.parquet", "data", f"corpus {name}")
     size, number = file.stat().st_size, 0
-    try:
-        with parquet.ParquetFile(file) as opened:
-            total = max(1, opened.metadata.num_rows)
-            for batch in opened.iter_batches(batch_size=BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield _record(row, f"{prefix}{number}", f"{name}, row {number}", read + size * number // total, "")
-    except (OSError, ValueError) as error:  # pyarrow's own errors are these
-        raise BadValue(f"corpus {file}: not a Parquet file that can be read ({describe(error, 120)})") from None
+    with parquet.ParquetFile(file) as opened:
+        total = max(1, opened.metadata.num_rows)
+        for batch in opened.iter_batches(batch_size=BATCH):
+            for row in batch.to_pylist():
+                number += 1
+                yield _record(row, f"{prefix}{number}", f"{name}, row {number}", read + size * number // total, "")
 
 
 def _record(row: Any, number: str, where: str, read: int, note: str) -> Found:

@@ -35,15 +35,19 @@ async def read_body(request: Any) -> bytes:
     return body
 
 
-def read_json(body: bytes) -> dict[str, Any]:
-    """The object that a body is. Raises RequestError."""
+def read_json(body: bytes, halves: bool = False) -> dict[str, Any]:
+    r"""The object that a body is. Raises RequestError.
+
+    halves: half a character ("\ud800", which is no text) becomes a question mark; without it, it is refused.
+    """
 
     def refuse(word: str) -> Any:
         raise ValueError(f"{word} is not JSON")
 
     try:
         data = json.loads(body, parse_constant=refuse)
-        json.dumps(data, ensure_ascii=False).encode()  # half a character ("\\ud800") is no text
+        text = json.dumps(data, ensure_ascii=False).encode(errors="replace" if halves else "strict")
+        data = json.loads(text) if halves else data
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(data, dict):

@@ -6,7 +6,8 @@ r"""A search engine over a corpus behind HTTP, for many runs at once: Search-R1'
     GET  /search?q=...&format=json -> {"query": ..., "results": [{"title", "url", "content", "score"}, ...]}
     GET  /health
 
-An ASGI application (starlette). Queries of a request are answered in threads; what a client sends is bounded.
+An ASGI application (starlette). Queries of a request are answered in threads; what a client sends is bounded. A
+query of half a character, as byte-level models write them, is answered as with a question mark in its place.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class SearchServer:
         return self._json(about)
 
     async def _retrieve(self, request: Any) -> Any:
-        data = read_json(await read_body(request))
+        data = read_json(await read_body(request), halves=True)
         queries, top = data.get("queries"), data.get("topk")
         if not isinstance(queries, list) or not all(isinstance(q, str) for q in queries):
             raise RequestError("'queries' must be a list of texts.", "queries")
@@ -87,7 +88,7 @@ class SearchServer:
         return self._json({"query": query, "number_of_results": len(results), "results": results})
 
     async def _open(self, request: Any) -> Any:
-        data = read_json(await read_body(request))
+        data = read_json(await read_body(request), halves=True)
         if not isinstance(name := data.get("page"), str):
             raise RequestError("'page' must be the title or the id of a page.", "page")
         start, chars = _whole(data, "start", 0, 0, 1 << 40), _whole(data, "chars", 2000, 1, MOST_CHARS)

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..core.blocks import Block, block
 from ..core.errors import BadValue, unknown
 from ..core.functions import function_spec
+from ..core.random_keys import generator
 from ..core.settings import Range, fits, kind_in_words
 from ..core.tool_calls import SEARCH, ToolText
 from ..retrieval.bm25 import LONGEST
@@ -30,7 +33,8 @@ from ..retrieval.engine import (
 )
 from ..retrieval.http import PROTOCOLS, HttpEngine, check_url
 from ..retrieval.page_store import Progress, described
-from .search import NO_ANSWER, NO_RESULT, be_late, fails, one_line, perturbed_query, replaced_by
+from .pages import NO_ANSWER, EnginePages
+from .search import NO_RESULT, be_late, fails, one_line, perturbed_query, replaced_by, some_of
 
 MOST_ENGINES = 8  # that a process holds
 NEAR = 3  # titles that are said where a page is not found
@@ -67,6 +71,7 @@ def retrieve(
     url: str = "",
     top: int = 3,
     chars: int = 1000,
+    some: bool = False,
     noise: float = 0.0,
     failures: float = 0.0,
     latency: float = 0.0,
@@ -87,6 +92,7 @@ def retrieve(
     url        of a server, in place of a corpus
     top        passages in an answer
     chars      longest text taken from each, cut at a word
+    some       only the first 1 to `top` of the results, as many as each call of an episode draws for itself (`draw`)
     noise      share of the results replaced by other passages of the corpus, the same ones for the same query always
     failures   share of the queries that get no answer, the same ones always
     latency    seconds that answers are late in the mean, drawn per query (exponential)
@@ -103,7 +109,7 @@ def retrieve(
         raise unknown("retriever", retriever, (*RETRIEVERS, *PROTOCOLS))
     engine = engine_of(corpus, content, retriever, url, timeout, retries, in_flight, cached)
 
-    def results(given: Any) -> ToolText:
+    def results(given: Any, draw: np.random.Generator | None = None) -> ToolText:
         query = str(given["query"] if isinstance(given, Mapping) else given)
         counts: dict[str, float] = {}
         if len(query) > LONGEST:
@@ -118,11 +124,14 @@ def retrieve(
             answer = engine.search(asked, top)
         except NoAnswer as error:
             return _said(NO_ANSWER, counts | error.counts | {"failed": 1})
+        if some:
+            answer = answer._replace(hits=answer.hits[: some_of(top, draw or generator("search results", query))])
         hits, n_noisy = _with_noise(engine, answer, query, noise)
         counts |= answer.counts | ({"noisy": n_noisy} if n_noisy else {}) | ({} if hits else {"empty": 1})
         return _said("\n".join(_line(n, hit, chars) for n, hit in enumerate(hits, 1)) or NO_RESULT, counts)
 
     made: Any = results
+    made.pages, made.draws = EnginePages(engine, top), some
     if as_function:
         made.spec = replace(function_spec(search_function), name="search")
     return made
@@ -232,10 +241,14 @@ def prepare(tools: Mapping[str, Block], progress: Progress, note: Callable[[str]
     """Open the engines that tools search, building their indices where these are not in the cache."""
     for tool in tools.values():
         if tool.name == "retrieve":
-            options = tool.hyper_parameters
-            engine = engine_of(*(options[n] for n in OF_ENGINE), progress=progress)
+            engine = engine_behind(tool, progress)
             if isinstance(engine, LocalEngine):
-                note(f"corpus {options['corpus']}: {described(engine.store.about)}")
+                note(f"corpus {tool.hyper_parameters['corpus']}: {described(engine.store.about)}")
+
+
+def engine_behind(tool: Block, progress: Progress = no_progress) -> Engine:
+    """The engine of a tool that searches one, opened once."""
+    return engine_of(*(tool.hyper_parameters[n] for n in OF_ENGINE), progress=progress)
 
 
 def engine_of(

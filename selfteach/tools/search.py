@@ -6,6 +6,9 @@ import math
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ..core.blocks import block
 from ..core.errors import BadValue
@@ -16,9 +19,9 @@ from ..core.tool_calls import SEARCH, ToolText
 from ..retrieval.bm25 import LONGEST, load_or_build, rank
 from ..retrieval.corpus_files import valid_text
 from ..rollout.search import with_a_word_less
+from .pages import NO_ANSWER, TaskPages
 
 NO_RESULT = "nothing found."
-NO_ANSWER = "the search engine did not answer."
 REMEMBERED = 1 << 14  # queries whose results are kept: the episodes of a group mostly ask the same
 
 
@@ -65,7 +68,7 @@ def search(
 
     @lru_cache(REMEMBERED)
     def results(query: str) -> str:
-        wanted = 1 + int(generator("search results", query).integers(top)) if some else top
+        wanted = some_of(top, generator("search results", query)) if some else top
         numbers = rank(searcher, query, wanted, title, len(documents))
         if noise:
             numbers = [_with_noise(n, query, place, noise, len(documents)) for place, n in enumerate(numbers)]
@@ -80,7 +83,14 @@ def search(
         found = results(asked)
         return found if asked == query else ToolText(found, {f"{SEARCH}perturbed": 1})
 
-    return answer
+    made: Any = answer
+    made.pages = TaskPages(documents, answer)
+    return made
+
+
+def some_of(top: int, draw: np.random.Generator) -> int:
+    """How many results are given where those are the first 1 to `top`, each number as likely (SSRL's tests: 1 to 3)."""
+    return 1 + int(draw.integers(top))
 
 
 def _with_noise(number: int, query: str, rank: int, noise: float, count: int) -> int:

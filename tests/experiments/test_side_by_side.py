@@ -12,7 +12,7 @@ from selfteach.analysis import side_by_side as page
 from selfteach.cli import main
 from selfteach.core import BadValue, UnknownName
 from selfteach.experiments import runs as runs_module
-from selfteach.experiments.side_by_side import lineup, members
+from selfteach.experiments.side_by_side import FAMILIES, lineup, members
 
 TWO = ("ssrl", "search_r1")
 SMALL = {"entities": 60, "n_test": 8, "hops": (1,)}
@@ -53,8 +53,8 @@ def test_published_methods_of_the_family_are_compared_and_others_have_their_reas
     assert not {"ssrl_variant", "answer_only", "grpo"} & {*names}
     found = lineup("search", ("ssrl", "reseek", "router_r1", "cts_llm"), tokens=5000)
     assert list(found.arms) == ["ssrl", "reseek"]
-    assert found.apart["router_r1"] == "its agent asks experts, a tool that this task has not"
-    assert "'environment'" in found.apart["cts_llm"]
+    assert found.apart["router_r1"].startswith("It chooses among experts of other knowledge and price")
+    assert found.apart["cts_llm"].startswith("It leads a conversation through a graph")
     ssrl, reseek = (arm.run_config for arm in found.arms.values())
     assert reseek.task_options["says"] == "judge" and ssrl.task_options["says"] == ""
     assert {**reseek.task_options, "says": ""} == ssrl.task_options
@@ -113,6 +113,18 @@ def test_what_is_kept_and_shown_and_what_goes_on(tmp_path, pretended):
     assert measure(3, hours=0.0, store=tmp_path / "elsewhere") == result  # where nothing is cached, the result knows
 
 
+def test_a_reason_in_words_is_given_for_what_is_found_to_be_apart_alone(monkeypatch):
+    """The words stand in for what is found; without them that is said, and a method that has a place keeps it."""
+    kind = FAMILIES["search"]
+    assert lineup("search", tuple(kind.apart), tokens=5000).apart == kind.apart
+    monkeypatch.setitem(FAMILIES, "search", kind._replace(apart={"search_r1": "no place"}))
+    found = lineup("search", ("search_r1", *kind.apart), tokens=5000)
+    assert [*found.arms] == ["search_r1"] and found.apart["hier_search"] == (
+        "its agent asks experts, a tool that this task has not"
+    )
+    assert "'environment'" in found.apart["cts_llm"]
+
+
 def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
     pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
     run = {"store": tmp_path / "runs", "task_options": SMALL}
@@ -124,7 +136,7 @@ def test_the_page_is_made_of_the_result(tmp_path, pretended, capsys):
         "| [ssrl](https://arxiv.org/abs/2508.10874) with search |" in text
         and "![accuracy and searches of each method](search_methods.png)" in text
     )
-    assert "| hier_search | its agent asks experts, a tool that this task has not |" in text
+    assert "| hier_search | Its planner divides a question between two agents, each with a source that" in text
     assert "Not measured yet: [adasearch](https://arxiv.org/abs/" in text and "[hier_search]" not in text
     assert "from a warm start of its own demonstrations of the same questions; then" in text
     assert (tmp_path / "docs" / "search_methods.png").stat().st_size > 10_000

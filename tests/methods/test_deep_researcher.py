@@ -10,9 +10,11 @@ from support.battery import of
 
 from selfteach.core import BadValue, Document, RolloutGroup, RolloutRequest, Task, TaskSource
 from selfteach.core.scoring import score
+from selfteach.core.tool_calls import ToolText
 from selfteach.methods.deep_researcher import NOTHING, Page, not_by_heart, passages, read_page, web, web_research
 from selfteach.rollout.search import closed_book
 from selfteach.tasks.factworld import factworld
+from selfteach.tools.pages import NO_ANSWER
 from selfteach.tools.search import search
 
 GUILD, RIVER, BONN = "the guild of Ann is Smiths.", "the river of Ulm is Po.", "the home of Ann is Bonn."
@@ -89,6 +91,15 @@ def test_the_agent_is_told_a_note_or_all_that_the_pages_say(tags, reader, pages,
     context, group = played(program, [ASK, RIGHT], tags, engine=lambda query: pages, tool="web")
     assert f"<information>{told}</information>" in context.whole_text(group.episodes[0].trajectories[0].leaf)
     assert program.args["answerer"] == web_research(reader=reader)
+
+
+def test_an_engine_that_did_not_answer_is_said_and_counted(tags):
+    silent = ToolText(NO_ANSWER, {"search/failed": 1.0})
+    program = of("deep_researcher").stage.programs["main"]
+    context, group = played(program, [ASK, RIGHT], tags, engine=lambda query: silent, tool="web")
+    (episode,) = group.episodes
+    assert f"<information>{NO_ANSWER}</information>" in context.whole_text(episode.trajectories[0].leaf)
+    assert episode.answer == "Ulm" and episode.cost["search/failed"] == 1
 
 
 def episode(tags, replies, engine=lambda query: [Page("Ann", (ULM,))], **args):

@@ -95,8 +95,23 @@ def test_lessons_have_what_was_found_and_what_is_related_and_useless():
     useful, noisy = (simulator_prompt(kind, given, "home of Ann") for kind in ("useful", "noisy"))
     want = [(useful, " the home of Ann is Rome."), (noisy, " the guild of Ann is Smiths.")] * 2
     assert [(r.task.prompt, r.task.data[0]) for r in requests] == want and state == {"next": 7, "waiting": []}
-    with pytest.raises(BadValue, match="has no documents to learn to write"):
+    with pytest.raises(BadValue, match="has no demonstrations whose documents"):
         simulator_lessons(n=1, finished_rounds=[], source=TaskSource("t", lambda i: ANN, ()), seed=0, state=begun)
+
+
+def test_a_task_without_a_corpus_has_the_documents_of_its_demonstrations():
+    """Rows with completions: the noisy document is what another demonstration found."""
+
+    def demo(i: int) -> Task:
+        found = ULM if i % 2 else "the guild of Bob is Smiths."
+        query, answer = ("home of Ann", "Ulm") if i % 2 else ("guild of Bob", "Smiths")
+        said = f"<search>{query}</search> <information>{found}</information><answer>{answer}</answer>"
+        return Task(f"d{i}", "question: who?\n", (answer,), (said,))
+
+    source, begun = TaskSource("rows", lambda i: ANN, (), demos=demo), {"next": 0, "waiting": []}
+    requests, _ = simulator_lessons(n=2, finished_rounds=[], source=source, seed=0, state=begun)
+    # the first lesson is useful, of Bob; the second noisy, in place of what was found of Ann
+    assert [r.task.data[0] for r in requests] == [" the guild of Bob is Smiths."] * 2
 
 
 def test_every_search_that_led_on_is_a_lesson_of_its_own_query():

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from selfteach.core import BadValue
-from selfteach.retrieval import page_store
+from selfteach.core.disk import content_hash
+from selfteach.retrieval import corpus_files, page_store
 from selfteach.retrieval.corpus_files import corpus_hash, records
 from selfteach.retrieval.engine import corpus_folder, no_progress, open_engine
 from selfteach.retrieval.page_store import PASSAGE, build_pages, described, split
@@ -72,8 +75,65 @@ def test_parquet(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "w.parquet")
     assert pages(tmp_path / "w.parquet") == [(str(i), f"T{i}", f"text {i}") for i in range(3000)]
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(BadValue, match="not a Parquet file that can be read"):
-        pages(tmp_path / "bad.parquet")
+    with pytest.raises(BadValue, match=r"no page that can be read; left out: 1 broken file \(first bad.parquet: Arrow"):
+        open_engine(tmp_path / "bad.parquet")
+
+
+def test_a_broken_file_ends_itself_and_not_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (folder := tmp_path / "mixed").mkdir()
+    rows = [{"id": f"p{i}", "text": f"parquet {i}"} for i in range(9)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "a.parquet")
+    (folder / "a.parquet").write_bytes((folder / "a.parquet").read_bytes()[:-20])
+    draw = np.random.default_rng(0)  # text that zips badly, so that a cut file has whole lines before the cut
+    many = [{"id": f"z{i}", "text": draw.bytes(4000).hex()} for i in range(100)]
+    data = gzip.compress("".join(json.dumps(r) + "\n" for r in many).encode())
+    (folder / "b.jsonl.gz").write_bytes(data[: len(data) // 2])
+    (folder / "c.jsonl.gz").write_bytes(b"no gzip")
+    write(folder / "d.jsonl", [{"id": "d", "text": "whole"}])
+    (folder / "e.txt").write_text("locked")
+    hashed = corpus_hash(folder)
+
+    opened = Path.read_bytes
+
+    def locked(file: Path) -> bytes:
+        if file.suffix == ".txt":
+            raise PermissionError(13, "Permission denied", str(file))
+        return opened(file)
+
+    monkeypatch.setattr(Path, "read_bytes", locked)
+    found = list(records(folder))
+    kept = [f.page.id for f in found if f.page]
+    assert kept[-1] == "d" and kept[:-1] == [f"z{i}" for i in range(len(kept) - 1)] and 30 < len(kept) < 60
+    cut = len(kept) - 1
+    broken = [f.where for f in found if not f.page]
+    assert {f.problem for f in found if not f.page} == {"broken file"}
+    assert [where.partition(": ")[0] for where in broken] == [
+        "a.parquet", f"b.jsonl.gz after line {cut}", "c.jsonl.gz", "e.txt",
+    ]  # fmt: skip
+    assert "EOFError: Compressed file ended" in broken[1] and "BadGzipFile" in broken[2]
+    line = described(open_engine(folder).store.about)
+    assert line.startswith(f"{cut + 1} pages in ") and "left out: 4 broken file (first a.parquet: Arrow" in line
+
+    def unread(file: Path) -> str:
+        if file.name in names:
+            raise PermissionError(13, "Permission denied", str(file))
+        return content_hash(file)
+
+    names = ["e.txt"]
+    monkeypatch.setattr(corpus_files, "content_hash", unread)
+    assert corpus_hash(folder) not in (hashed, "")
+    names = ["a.parquet", "b.jsonl.gz", "c.jsonl.gz", "d.jsonl", "e.txt"]
+    with pytest.raises(BadValue, match=r"corpus .*a.parquet: cannot be read \(Permission denied\)"):
+        corpus_hash(folder)
+
+
+def test_a_package_that_is_missing_is_no_broken_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "d.jsonl", [{"text": "whole"}])
+    (tmp_path / "e.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(BadValue, match=r"the package pyarrow.* is not installed"):
+        list(records(tmp_path))
 
 
 @pytest.mark.parametrize(

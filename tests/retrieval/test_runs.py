@@ -18,7 +18,9 @@ from selfteach.given_parts import search_options, with_search
 from selfteach.loop.assemble import tools_for
 from selfteach.loop.episode import play
 from selfteach.loop.evaluate import evaluate
+from selfteach.loop.method_on_task import check
 from selfteach.loop.metrics_history import summary
+from selfteach.methods.deep_researcher import Page
 from selfteach.reward.answer import exact_match
 from selfteach.run_cache import run_key
 from selfteach.tasks.rows import rows as rows_task
@@ -167,12 +169,69 @@ def test_a_run_s_corpus_keeps_its_options_where_an_evaluation_makes_it_worse(cor
         ),
         ("search_r1", "atlas", {"perturbed": 2.0}, "perturbed must be at most 1, not 2.0"),
         ("grpo", "atlas", {"noise": 0.1}, "method grpo asks no engine; leave noise out"),
+        (
+            "deep_researcher",
+            "factworld",
+            {"noise": 0.1},
+            "asks its own web and passages, which the task's engine stands",
+        ),
         ("search_r1", "chain_sum", {"noise": 0.1}, "is of what"),
     ],
 )
 def test_what_no_engine_of_a_task_can_do_is_refused(method: str, task: str, search: dict[str, Any], line: str) -> None:
     with pytest.raises(BadValue, match=line):
         plan(method, task, search=search)
+
+
+def tools_over(corpus: str, questions: str, method: str, **more: Any) -> dict[str, Any]:
+    made = plan(method, train=questions, corpus=corpus, **more)
+    source = task_source("rows", made.task_options)
+    check(made.method, source)
+    assert made.task_options["ask"] == "engine"
+    return dict(tools_for(made.method, source))
+
+
+def test_a_search_inside_another_block_is_found(corpus: str, questions: str) -> None:
+    """SubSearch's program asks `search` in the block that answers its queries."""
+    built = tools_over(corpus, questions, "subsearch", search={"top": 1})
+    assert built["search"]("mayor of Town 7") == 'Doc 1(Title: "Town 7") The mayor of Town 7 is person 7.'
+
+
+def test_a_tool_of_the_method_s_own_stands_on_the_engine(corpus: str, questions: str) -> None:
+    """DeepResearcher's web is of the corpus's pages, a passage to a segment; its passages are the engine's."""
+    exact = {"irrelevant": 0.0, "broken": 0.0, "adverts": 0}
+    built = tools_over(corpus, questions, "deep_researcher", args=exact)
+    assert built["web"]("mayor of Town 7")[0] == Page("7", ("The mayor of Town 7 is person 7.",))
+    assert built["passages"]("mayor of Town 7") == 'Doc 1(Title: "Town 7") The mayor of Town 7 is person 7.'
+    noisy = tools_over(corpus, questions, "deep_researcher", args={"irrelevant": 1.0, "broken": 0.0, "adverts": 2})
+    pages = [noisy["web"](f"mayor of Town {n}")[0] for n in range(20)]
+    assert sum(page.title != str(n) for n, page in enumerate(pages)) >= 18  # of 50 pages one in fifty is itself
+    assert all(page.segments[0].endswith(f"person {page.title}.") for page in pages)
+    assert {page.segments[0].count("The mayor of") for page in pages} <= {2, 3}  # its own, and two of others
+    assert pages == [noisy["web"](f"mayor of Town {n}")[0] for n in range(20)]
+    closed = tools_over(corpus, questions, "deep_researcher", args={"irrelevant": 0.0, "broken": 1.0})
+    assert closed["web"]("mayor of Town 7")[0] == Page("7", ())
+    server = plan("deep_researcher", train=questions, search_url="http://127.0.0.1:9/retrieve")
+    with pytest.raises(BadValue, match="a server has no other pages to draw; set irrelevant and adverts to 0"):
+        tools_for(server.method, task_source("rows", server.task_options))
+
+
+@pytest.mark.parametrize(
+    ("method", "asked"), [("router_r1", "experts"), ("hier_search", "experts"), ("cts_llm", "environment")]
+)
+def test_a_method_that_asks_another_tool_says_so(corpus: str, questions: str, method: str, asked: str) -> None:
+    with pytest.raises(BadValue, match=f"asks the tool {asked}, which finds no passages and has no engine in its plac"):
+        plan(method, train=questions, corpus=corpus)
+
+
+def test_what_zerosearch_would_need_is_said(corpus: str, questions: str, tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare.jsonl", [{"question": f"who is {i}?", "golden_answers": ["x"]} for i in range(20)])
+    made = plan("zerosearch", train=bare, corpus=corpus)
+    needs = "this task has none; of your own they are rows with a column completion; their searches .*simulator_steps=0"
+    with pytest.raises(BadValue, match=needs):
+        check(made.method, task_source("rows", made.task_options))
+    for given, args in ((questions, {}), (bare, {"simulator_steps": 0})):  # rows with completions, or nobody taught
+        assert "search" in tools_over(corpus, given, "zerosearch", args=args)
 
 
 def test_single_turn_methods_call_them_as_typed_functions(corpus: str, questions: str) -> None:

@@ -60,6 +60,14 @@ def test_search_r1_s_request_is_answered(served: tuple[Any, str]) -> None:
     assert len(plain["result"][0]) == 3 and plain["result"][0][0] == first["document"]
 
 
+def test_half_a_character_costs_neither_its_query_nor_the_others(served: tuple[Any, str]) -> None:
+    for half in (b"\\ud800", "\ud800".encode("utf-8", "surrogatepass")):
+        body = b'{"queries": ["mayor of Town 5", "mayor %s of Town 77"], "topk": 1}' % half
+        status, said = asked(served[1], "/retrieve", body)
+        assert status == 200 and [[d["id"] for d in found] for found in said["result"]] == [["t5"], ["t77"]]
+    assert asked(served[1], "/open", b'{"page": "\\ud800"}') == (200, {"page": None})
+
+
 @pytest.mark.parametrize("protocol", ["http", "searxng"])
 def test_our_own_client_gives_what_the_engine_gives(served: tuple[Any, str], protocol: str) -> None:
     engine, address = served

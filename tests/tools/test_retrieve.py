@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.episodes import scripted_context
 
-from selfteach.core import BadValue, UnknownName
+from selfteach.core import BadValue, Block, RolloutRequest, Task, UnknownName
 from selfteach.core.tool_calls import ToolText
+from selfteach.loop.episode import play
 from selfteach.tools import retrieve as tools
 from selfteach.tools.retrieve import NO_ANSWER, open_page, retrieve
 from selfteach.tools.search import NO_RESULT, perturbed_query
@@ -123,6 +126,28 @@ def test_noise_replaces_its_share_and_is_counted(corpus: str) -> None:
     assert sum(changed) / 200 == pytest.approx(0.4, abs=0.1)
     assert sum(counts(noisy(q)).get("search/noisy", 0) for q in queries) >= sum(changed)
     assert [noisy(q) for q in queries] == [noisy(q) for q in queries]
+
+
+def test_some_of_the_results_as_each_call_of_an_episode_draws(corpus: str, tags: Any) -> None:
+    """SSRL's tests: the first 1 to 3 of three results. 300 calls: each number a third of the time, sd 2.7 points."""
+    tool, whole = retrieve(corpus=corpus, some=True)(), retrieve(corpus=corpus)()("mayor of Town 7").split("\n")
+    assert len(whole) == 3
+
+    async def asks(*, request: RolloutRequest, rollout: Any) -> list[str]:
+        return [await rollout.tool("search")("mayor of Town 7") for _ in range(10)]
+
+    def lines(n: int, seed: int) -> list[list[int]]:
+        context = scripted_context(Block(asks), [], tags, tools={"search": tool}, seed=seed)
+        (group,) = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: "), n, key="t")]))
+        said = [[text.split("\n") for text in episode.answer] for episode in group.episodes]
+        assert all(found == whole[: len(found)] for texts in said for found in texts)
+        return [[len(found) for found in texts] for texts in said]
+
+    drawn = lines(30, 0)
+    assert all(0.22 < sum(n == k for one in drawn for n in one) / 300 < 0.45 for k in (1, 2, 3))
+    assert len({tuple(one) for one in drawn}) > 25  # each episode draws for itself
+    assert lines(30, 0) == drawn != lines(30, 1)  # at its own key, so that a resumed step draws the same
+    assert tool("mayor of Town 7") == tool("mayor of Town 7")  # outside of an episode by the query, as tasks' search
 
 
 def test_a_server_that_does_not_answer_is_counted(tmp_path: Path) -> None:
