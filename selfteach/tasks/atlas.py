@@ -1,7 +1,12 @@
-"""The real world's geography: countries, capitals, currencies, languages, neighbours and cities (geonames and CLDR)."""
+"""The real world's geography: countries, capitals, currencies, languages, neighbours and cities (geonames and CLDR).
+
+Or the same graph under invented names, as ReSeek's FictionalHot asks real questions about invented entities (Li et al.
+2025, arXiv 2510.00568).
+"""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,9 +15,11 @@ from typing import Any
 
 from ..core.errors import BadValue, unknown
 from ..core.extras import optional
+from ..core.random_keys import generator
 from ..core.registry import task
 from ..core.task import TaskSource
-from .chat_prompts import STYLES, messages
+from .chat_prompts import NAMED, STYLES, messages
+from .fictional_names import fictional_names
 from .options import check_names, check_number
 from .quiz import Quiz
 from .quiz_source import check, source_of
@@ -123,9 +130,10 @@ def atlas(
     some: bool = False,
     n_test: int = 400,
     ask: str = "search",
+    fictional: bool = False,
     seed: int = 0,
 ) -> TaskSource:
-    """Multi-hop questions about real countries, answered by recall or with a search engine.
+    """Multi-hop questions about real countries, or the same about invented ones, by recall or with a search engine.
 
     countries  how many of the most populous countries
     cities     how many of the largest cities other than capitals, at most a few per country, to start questions from
@@ -148,6 +156,10 @@ def atlas(
     ask        few-shot examples in the prompt of a model with a chat template: search (in SSRL's tags), answer (in
                <answer> tags), abstain (as answer, and two that say: I don't know), plain (none); or SSRL's
                instruction: instruct, and with the examples instruct_search
+    fictional  every country, city, currency, language, continent and internet domain has an invented name, in
+               questions, documents, demonstrations, few-shot examples and answers, so that no pre-trained model knows
+               the answer and whoever answers must search. Calling codes stay, so that what leads from one of them to
+               another (at least three hops; 1 in 100 questions by default) may be known: leave them out of `relations`
     seed       of every random draw
     """
     task_options = dict(locals())
@@ -158,10 +170,38 @@ def atlas(
     if check_number("atlas", "cities", cities) < 0:
         raise BadValue(f"task atlas: cities must be 0 or more, not {cities!r}")
     world = geography(countries, cities, relations)
+    names = invented_names(world, seed) if fictional else {}
+    if fictional:
+        world = world.renamed(names, _real_names().union(names.values()))
     quiz = Quiz(world, seed, hops, held_out, withheld, mix, noise, n_test, conflicts, noisy, abstain, nobody)
     if ask not in STYLES:
         raise unknown("prompt style (option ask of atlas)", ask, STYLES)
-    return replace(source_of(quiz, "atlas", task_options, top, some), chat=partial(messages, style=ask))
+    shown = {name: names[name] for name in NAMED if name in names}
+    return replace(source_of(quiz, "atlas", task_options, top, some), chat=partial(messages, style=ask, names=shown))
+
+
+def invented_names(world: World, seed: int) -> dict[str, str]:
+    """Real name -> invented name, of every entity but calling codes, and of what few-shot examples are about.
+
+    A name has three syllables (of an internet domain after its dot), is no word of a real place's, language's or
+    currency's name, and is nobody else's.
+    """
+    real, codes = _real_names(), set(world.types.get("code", ()))
+    free = (name for name in fictional_names(generator(seed, "fictional"), 3) if name not in real)
+    entities = dict.fromkeys((*world.entities, *NAMED))
+    names = {e: next(free) for e in entities if e not in codes}
+    return names | {d: f".{names[d].lower()}" for d in world.types.get("domain", ())}
+
+
+@cache
+def _real_names() -> frozenset[str]:
+    """The words of all names that geonames and CLDR have, capitalised and in ASCII."""
+    english, geonames = _babel().Locale("en"), _geonames()
+    texts = [n for c in geonames.get_cities().values() for n in (c["name"], *c["alternatenames"])]
+    texts += [n for c in geonames.get_countries().values() for n in (c["name"], c["capital"])]
+    texts += [c["name"] for c in geonames.get_continents().values()]
+    texts += [str(n) for names in (english.territories, english.languages, english.currencies) for n in names.values()]
+    return frozenset(word.capitalize() for text in texts for word in re.split(r"[^A-Za-z]+", fold(text)) if word)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.errors import unknown
@@ -34,6 +34,7 @@ ENGINE = (
     " query</search>, and wait: what it finds is given to you between <information> and </information>. Search as often"
     " as you need. Once nothing is lacking, give the answer alone, without explanation: <answer>your answer</answer>."
 )
+NAMED = ("Monaco", "Euro", "Tuvalu", "Oceania", "Zubrowka", "Ruritania")  # every proper name of these examples
 STYLES: dict[str, Callable[[str, str, str], str] | None] = {
     "search": lambda query, result, gold: (
         f"<think>I need the {query}.</think> {search(query)} {information(result)} {answer(gold)}"
@@ -48,7 +49,7 @@ STYLES["abstain"] = STYLES["answer"]
 EXAMPLES = {"abstain": (*FEW_SHOT, *UNKNOWN)}  # of styles that show others than FEW_SHOT
 
 
-def messages(task: Task, style: str) -> list[dict[str, Any]]:
+def messages(task: Task, style: str, names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The messages of a task's prompt, few-shot examples first. Raises UnknownName for a style that is not in STYLES.
 
     search  examples that think, search, write the result and answer, in the tags of SSRL with a space between them:
@@ -59,14 +60,17 @@ def messages(task: Task, style: str) -> list[dict[str, Any]]:
             the paper's models get, which follow instructions; `instruct_search` has the examples of `search` too
     engine  an instruction in words to think, to ask a search engine that answers, and to answer: Search-R1's
     plain   the question alone (the program `plain` reads the answer): what a small model answers best
+
+    names   name of NAMED -> what the examples say in its place; None: they say that name
     """
     if style not in STYLES:
         raise unknown("prompt style (option ask)", style, STYLES)
     out: list[dict[str, Any]] = []
     write = STYLES[style]
-    for question, query, result, gold in EXAMPLES.get(style, FEW_SHOT):
+    for example in EXAMPLES.get(style, FEW_SHOT):
         if write is None:
             break
+        question, query, result, gold = (_with_names(text, names or {}) for text in example)
         out += [{"role": "user", "content": question}, {"role": "assistant", "content": write(query, result, gold)}]
     question = sentence(task.prompt)
     if style == "engine":
@@ -75,6 +79,12 @@ def messages(task: Task, style: str) -> list[dict[str, Any]]:
         out[:1] = [{**m, "content": f"{INSTRUCTION} Question: {m['content']}"} for m in out[:1]]
         question = question if out else f"{INSTRUCTION} Question: {question}"
     return [*out, {"role": "user", "content": question}]
+
+
+def _with_names(text: str, names: Mapping[str, str]) -> str:
+    for name, other in names.items():
+        text = text.replace(name, other)
+    return text
 
 
 def sentence(prompt: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..core.task import TaskSource
 from ..tools.experts import experts_named
 from .agent_demos import SAYINGS
 from .demo_ways import WAYS, WayShares
+from .fictional_names import fictional_names
 from .options import check_number, check_share
 from .quiz import Quiz
 from .quiz_source import check, source_of
@@ -41,33 +41,6 @@ RELATIONS = {
 }
 SHARES = {"person": 0.5, "town": 0.2, "guild": 0.1, "craft": 0.1, "river": 0.06, "realm": 0.02, "sea": 0.02}
 ONE_TO_ONE = ("mayor", "seat", "craft")  # no object twice, so that their inverses are unique
-ONSETS = [
-    "b",
-    "br",
-    "d",
-    "dr",
-    "f",
-    "g",
-    "gr",
-    "h",
-    "j",
-    "k",
-    "kl",
-    "l",
-    "m",
-    "n",
-    "p",
-    "pr",
-    "r",
-    "s",
-    "st",
-    "t",
-    "tr",
-    "v",
-    "z",
-]
-NUCLEI = ["a", "e", "i", "o", "u"]
-CODAS = ["", "", "", "n", "l", "r", "s", "m"]
 
 
 @task
@@ -233,7 +206,8 @@ def way_shares(shares: tuple[float, ...], **chances: float) -> WayShares | None:
 def fiction(entities: int, relations: int, seed: int) -> World:
     """The world of a seed; a larger one is a different world, not an extension."""
     kinds = dict(list(RELATIONS.items())[:relations])
-    names = _names(seed, entities)
+    # Two syllables while there are plenty, three in large worlds.
+    names = fictional_names(generator(seed, "names", entities), 2 if entities <= 2000 else 3)
     by_type: dict[str, list[str]] = {
         k: [next(names) for _ in range(max(2, round(share * entities)))] for k, share in SHARES.items()
     }
@@ -259,15 +233,3 @@ def _sample_objects(
     picked = draw.choice(len(objects), size=min(count[1] + 1, len(objects)), replace=False)
     others = [objects[i] for i in picked if objects[i] != subject]
     return tuple(others[: int(draw.integers(count[0], count[1] + 1))])
-
-
-def _names(seed: int, entities: int) -> Iterator[str]:
-    """Pronounceable names, all different, of two syllables while there are plenty and three in large worlds."""
-    draw, seen = generator(seed, "names", entities), set[str]()
-    length = 2 if entities <= 2000 else 3
-    while True:
-        parts = [ONSETS[int(draw.integers(len(ONSETS)))] + NUCLEI[int(draw.integers(5))] for _ in range(length)]
-        name = ("".join(parts) + CODAS[int(draw.integers(len(CODAS)))]).capitalize()
-        if name not in seen:
-            seen.add(name)
-            yield name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -258,7 +258,7 @@ class Quiz:
 
     def invented(self, chain: Chain, name: str) -> Chain:
         """The same question about an entity that does not exist; test and training use different names."""
-        start = unknown_name(self.seed, name, not name.startswith("test"), self.world.entities)
+        start = unknown_name(self.seed, name, not name.startswith("test"), self.world.taken)
         return chain._replace(start=start, path=(start, *chain.path[1:]))
 
     def is_chosen(self, purpose: str, name: str | int, share: float) -> bool:
@@ -327,7 +327,7 @@ def _distractor(world: World, fact: Fact, draw: np.random.Generator) -> str:
     return forms[int(draw.integers(len(forms)))].format(about)
 
 
-def unknown_name(seed: int, rng_key: str, training: bool, taken: Sequence[str]) -> str:
+def unknown_name(seed: int, rng_key: str, training: bool, taken: Collection[str]) -> str:
     """A name that is not in `taken`, by RNG key; whether it is for training or the test is a function of the name."""
     draw = generator(seed, "nobody", rng_key)
     while True:

@@ -68,11 +68,13 @@ class World:
     """Facts and their relations; entities have unique names.
 
     aliases  name -> other accepted spellings
+    reserved  names, besides those of its entities, that something which does not exist in it may not have either
     """
 
     relations: Mapping[str, Relation]
     facts: tuple[Fact, ...]
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reserved: frozenset[str] = frozenset()
 
     @cached_property
     def fact_of_subject(self) -> dict[tuple[str, str], int]:
@@ -121,6 +123,11 @@ class World:
         return list(dict.fromkeys(e for f in self.facts for e in (f.subject, *f.objects)))
 
     @cached_property
+    def taken(self) -> frozenset[str]:
+        """Names that something which does not exist may not have: those of entities, and the reserved ones."""
+        return self.reserved.union(self.entities)
+
+    @cached_property
     def types(self) -> dict[str, list[str]]:
         """Type -> its entities, in order of first appearance.
 
@@ -138,6 +145,19 @@ class World:
     def type_of(self) -> dict[str, str]:
         """Subject -> its type."""
         return {f.subject: self.relations[f.relation].subject for f in self.facts}
+
+    def renamed(self, names: Mapping[str, str], reserved: frozenset[str] = frozenset()) -> World:
+        """The same graph under other names: facts keep their numbers and order, so that draws by number are the same.
+
+        names  entity -> its name, a different one for each; who has a new name has no other spelling; who is not in it
+               keeps its own, and its spellings
+        """
+        facts = tuple(
+            Fact(names.get(f.subject, f.subject), f.relation, tuple(names.get(o, o) for o in f.objects))
+            for f in self.facts
+        )
+        kept = {e: self.aliases[e] for e in self.entities if e not in names and e in self.aliases}
+        return World(self.relations, facts, kept, reserved)
 
     def sentence(self, fact: Fact | int) -> str:
         """The one sentence that states a fact."""

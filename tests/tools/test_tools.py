@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -49,7 +50,7 @@ def items(source):
     return world, forward + [(i, Hop(relation, False), e) for (e, relation), i in world.fact_of_object.items()]
 
 
-@pytest.mark.parametrize("build", [atlas, factworld])
+@pytest.mark.parametrize("build", [atlas, partial(atlas, fictional=True), factworld], ids=["real", "fictional", "made"])
 def test_the_gold_sentence_is_first_for_nearly_every_gold_query(build):
     source = build()
     ask = source.tools["search"](source=source)
