@@ -37,7 +37,8 @@ def call_groups(figures: Mapping[str, float], decoder: str = "") -> list[CallGro
 
 
 def draw_calls(figures: Mapping[str, float], title: str, file: Path) -> Path:
-    """Write accuracy by the number of calls (a dot's area: the share of the answers), and each program as a point.
+    """Write accuracy by the number of calls (a dot's area: the share of the answers), and each program as a point: in a
+    panel of their own where there are several, else beside its dots.
 
     Raises BadValue where no program calls anything, and where matplotlib is not installed.
     """
@@ -45,22 +46,30 @@ def draw_calls(figures: Mapping[str, float], title: str, file: Path) -> Path:
     if not any(figures.get(figure_name("calls", decoder=d)) for d in programs):
         raise BadValue(f"{title}: nothing was called, so there is no accuracy against calls; leave --picture out")
     with plot_style() as plt:
-        figure, (left, right) = plt.subplots(1, 2, figsize=(12.0, 4.4), sharey=True, layout="constrained")
+        alone = len(programs) == 1
+        size = (7.0 if alone else 12.0, 4.4)
+        figure, axes = plt.subplots(1, 2 - alone, figsize=size, sharey=True, squeeze=False, layout="constrained")
+        left, right = axes[0, 0], axes[0, -1]
         for n, decoder in enumerate(programs):
             colour, label = COLOURS[n % len(COLOURS)], decoder.replace("_", " ") or "own program"
             groups = call_groups(figures, decoder)
             calls, hits = [g.calls for g in groups], [100 * g.accuracy for g in groups]
             left.plot(calls, hits, color=colour, linewidth=1, alpha=0.6)
             left.scatter(calls, hits, s=[DOT * g.share for g in groups], color=colour, alpha=0.7)
-            _point(right, figures, decoder, colour, label)
+            if alone:
+                _point(right, figures, decoder, COLOURS[1], "all answers, with one standard error", "D")
+            else:
+                _point(right, figures, decoder, colour, label)
         left.set(title="by the number of calls (area: share of answers)", xlabel="calls", ylabel="held-out accuracy, %")
         left.xaxis.get_major_locator().set_params(integer=True)
-        right.set(title="programs, with one standard error", xlabel="calls of an answer, mean")
+        if not alone:
+            right.set(title="programs, with one standard error", xlabel="calls of an answer, mean")
+            right.set_xlim(-0.05 * right.dataLim.x1, 1.1 * right.dataLim.x1)  # programs that lie close look so
         right.legend()
         figure.suptitle(title, x=0.005, ha="left", fontsize=13, fontweight="bold")
         return save_figure(figure, file)
 
 
-def _point(axis: Any, figures: Mapping[str, float], decoder: str, colour: str, label: str) -> None:
+def _point(axis: Any, figures: Mapping[str, float], decoder: str, colour: str, label: str, marker: str = "o") -> None:
     mean, accuracy, error = (figures[figure_name(m, decoder=decoder)] for m in ("calls", "accuracy", "stderr"))
-    axis.errorbar([mean], [100 * accuracy], yerr=[100 * error], fmt="o", color=colour, capsize=3, label=label)
+    axis.errorbar([mean], [100 * accuracy], yerr=[100 * error], fmt=marker, color=colour, capsize=3, label=label)
