@@ -113,7 +113,6 @@ LONG = {  # files of methods above the bound, and why
     "q_sharp": "decoding by two models, roll-outs of one from states of both, and the value that is learned of them",
     "qwen_math": "four stages: a reward model, imitation by it, questions within reach, and RL on it and the rule",
     "rest_mcts": "a tree search, a value model and what both learn from",
-    "ssrl_experiments": "seven experiments of one paper, and the pieces that they exchange",
     "ssp": "a proposer's, a checker's and a solver's programs",
     "zerosearch": "what a simulator of documents learns from, what it writes, and how noise grows",
     "tango": "a generator and a verifier, each with programs and credit of its own",

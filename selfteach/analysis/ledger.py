@@ -244,10 +244,12 @@ def claim_section(
     picture: str = "",
     sharing: Sequence[str] = (),
     tuned: Mapping[str, Any] | None = None,
+    arms: str = "",
 ) -> str:
     """One result: why, its curves and checks, its arms with what they cost and differ in, and how it was tuned.
 
-    picture: of its curves, as the page links to it. sharing: methods whose results are of some of the same runs.
+    picture: of its curves, as the page links to it. sharing: methods whose results are of some of the same runs. arms:
+    what is said of its arms, in place of `arms_table`.
     """
     out = [f"\n## {title}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n"]
     if picture:
@@ -256,11 +258,7 @@ def claim_section(
         [c["kind"], c["text"], formatted_effect(c), formatted_detectable(c), formatted_verdict(c)] for c in r["checks"]
     ]
     out.append(markdown(["", "check", "difference", "could have found", "verdict"], checks))
-    arms = [
-        [f"`{name}`", *(formatted_cost(arm["cost"][c]) for c in COSTS), formatted_differences(arm["differs"])]
-        for name, arm in r["arms"].items()
-    ]
-    out += ["\n", markdown(["arm", *COSTS.values(), "differs from self in"], arms)]
+    out += ["\n", arms or arms_table(r)]
     if warned := formatted_warnings(r):
         out.append(f"\nWarned of while they ran: {warned}.\n")
     if tuned:
@@ -274,6 +272,15 @@ def claim_section(
     if sharing:
         out.append(f"\nShares runs, and so their luck, with {', '.join(f'`{o}`' for o in sharing)}.\n")
     return "".join(out)
+
+
+def arms_table(r: Mapping[str, Any]) -> str:
+    """The arms of a result with what they cost and differ in."""
+    rows = [
+        [f"`{name}`", *(formatted_cost(arm["cost"][c]) for c in COSTS), formatted_differences(arm["differs"])]
+        for name, arm in r["arms"].items()
+    ]
+    return markdown(["arm", *COSTS.values(), "differs from self in"], rows)
 
 
 def formatted_warnings(result: Mapping[str, Any]) -> str:

@@ -216,10 +216,10 @@ def _asked(entry: MethodEntry[...], given: Mapping[str, Any]) -> list[str | None
     return [None, *entry.experiments] if "full" in given else [None]
 
 
-def _write_experiments(entry: MethodEntry[...], folders: Sequence[str | Path], out: Path) -> Path:
+def _write_experiments(entry: MethodEntry[...], folders: Sequence[str | Path], out: Path, docs: str = "") -> Path:
     from ..analysis.experiments_page import write_experiments
 
-    return write_experiments(entry.name, list(entry.experiments), folders, out / f"{entry.name}.md")
+    return write_experiments(entry.name, entry.experiments, folders, out / f"{entry.name}.md", docs)
 
 
 def _tune(entry: MethodEntry[...], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
@@ -341,7 +341,7 @@ def _ledger(words: Sequence[str]) -> int:
     try:
         file = ledger.write_page(folders, out, unadmitted_regimes())
         for name in claim_results.experimented(folders):
-            _write_experiments(registry.methods.get(name), folders, file.parent / "ledger")
+            _write_experiments(registry.methods.get(name), folders, file.parent / "ledger", "../")
     except OSError as error:
         raise SelfteachError(f"{out}: cannot be written ({error.strerror}); give another --out") from None
     verdicts = claim_results.verdicts(folders)

@@ -160,7 +160,7 @@ class Claim:
     arms      name -> a method's name, (name, hyper-parameters) or (name, hyper-parameters, run settings); "self" is
               the method itself
     regime    where it is measured: a name in `registry.regimes`, which says task, model, warm start and budget
-    settings  of the runs of all arms, over the regime's
+    settings  of the runs of all arms, over the regime's; task.KEY: an option of the task (an arm's own settings too)
     args      hyper-parameters of "self", over the regime's
     idea      patterns of the rows by which arms may differ from "self" because that is the idea: rows of the method's
               table with stage and update named (main.credit, main.update.0.term.*), task.KEY, settings.NAME

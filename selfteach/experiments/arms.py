@@ -25,6 +25,7 @@ REGIME_DEFAULTS: Mapping[str, Any] = {
     "final_eval_decoder_samples": 8,
     "final_eval_k": 0,
 }
+TASK_OPTION = "task."  # so begin the options of the task among the settings of a claim or an arm
 EVALUATIONS = 5  # at least as many on the way, where a check is about the curve
 
 
@@ -105,21 +106,36 @@ def arm_config(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> RunConfig:
-    """The configuration of one arm of a method's claim, with `args` and `settings` in place of the arm's own."""
+    """The configuration of one arm of a method's claim, with `args` and `settings` in place of the arm's own.
+
+    Among the settings of a claim, or of an arm, `task.KEY` is an option of the task, over the regime's.
+    """
     claim = entry.claim
     assert claim is not None
     method, own_args, own_settings = arm_parts(spec)
     common: dict[str, Any] = {"final_eval_k": samples_per_task(measures_of(claim))}
     if not claim.regime:
         common |= {"steps": claim.steps, "eval_every": 0, "threads": 1}
-    given = {**common, **claim.settings, **own_settings, **(settings or {})}
+    given, options = _settings_and_options({**common, **claim.settings, **own_settings, **(settings or {})})
     of = entry if name == "self" else registry.methods.get(method)
     own_args = {**own_args, **(args or {})}
     if claim.regime:
-        made = regime_config(claim.regime, of, own_args, given, **more)
+        home: Regime = registry.regimes.get(claim.regime)
+        home = replace(home, task_options={**home.task_options, **options})
+        made = regime_config(home, of, own_args, given, **more)
     else:
-        made = plan(of, claim.task, claim.task_options, args=own_args, settings=given, **more)
+        made = plan(of, claim.task, {**claim.task_options, **options}, args=own_args, settings=given, **more)
     return with_decoders(made, decoders_read(measures_of(claim)))
+
+
+def _settings_and_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings of runs, options of the task) of what a claim and an arm set.
+
+    >>> _settings_and_options({"steps": 20, "task.held_out": 0.3})
+    ({'steps': 20}, {'held_out': 0.3})
+    """
+    options = {k.removeprefix(TASK_OPTION): v for k, v in given.items() if k.startswith(TASK_OPTION)}
+    return {k: v for k, v in given.items() if not k.startswith(TASK_OPTION)}, options
 
 
 def with_decoders(run_config: RunConfig, names: Collection[str]) -> RunConfig:
@@ -230,7 +246,7 @@ class ArmDifference:
 def config_rows(run_config: RunConfig) -> dict[str, str]:
     """A configuration as rows of text: the method's table with every stage and update named, task, model, settings."""
     rows = dict(run_config.method.table(full=True)) | {"task": run_config.task, "model": run_config.model}
-    rows |= {f"task.{k}": str(v) for k, v in run_config.task_options.items()}
+    rows |= {f"{TASK_OPTION}{k}": str(v) for k, v in run_config.task_options.items()}
     for group, (prefix, _) in SETTING_GROUPS.items():
         rows |= {f"settings.{prefix}{k}": str(v) for k, v in asdict(getattr(run_config, group)).items()}
     return rows

@@ -137,7 +137,7 @@ from .ssr_zero import ssr_zero as ssr_zero
 from .ssrl import answer_only as answer_only
 from .ssrl import ssrl as ssrl
 from .ssrl import think_then_answer as think_then_answer
-from .ssrl_experiments import ssrl_variant as ssrl_variant
+from .ssrl_variant import ssrl_variant as ssrl_variant
 from .step_search import step_search as step_search
 from .subsearch import subsearch as subsearch
 from .sweet_rl import sweet_rl as sweet_rl

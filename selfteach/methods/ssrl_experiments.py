@@ -1,187 +1,18 @@
 """What SSRL's paper (Fan et al. 2025, arXiv 2508.10874) shows beside its main claim, each as an experiment of `ssrl`.
 
-Its pieces are exchanged one at a time: the algorithm, the labels, who writes the information, and how one answer is
-reached (at once; in turns, each result in a context of its own; with a reflection after the answer; with thoughts that
-are made longer). `selfteach reproduce ssrl --full` measures them all, and writes them on one page.
+Its pieces are exchanged one at a time (`ssrl_variant`). `selfteach reproduce ssrl --full` measures them all, and writes
+them on one page.
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
-from typing import Literal
-
-from ..core import (
-    Block,
-    Claim,
-    Home,
-    Method,
-    ModelContext,
-    ModelRole,
-    Ref,
-    RewardContext,
-    RolloutContext,
-    RolloutRequest,
-    Score,
-    Term,
-    TokenPath,
-    Turn,
-    Update,
-    WeightSpec,
-    block,
-    mechanism,
-    method,
-    outcome,
-    own_tokens,
-    premise,
-)
-from ..core.tagged_text import last_between, split_points
-from ..credit.advantages import norm, whiten
-from ..credit.composers import per_trajectory
-from ..credit.keep import drop_zero_variance_groups
-from ..credit.returns import gae
-from ..curriculum.select import pool, refill
-from ..objective.loss_weights import token_mean
-from ..objective.policy import clipped_ratio
-from ..reward.answer import exact_match
-from ..reward.vote import majority_vote
-from ..rollout.search import RETRY, append_found, search_agent, search_turns, self_search
-from .ppo import ppo
-from .ssrl import format_score, policy_update, ssrl
-
-Algorithm = Literal["grpo", "dapo", "ppo", "reinforce_pp"]
-Protocol = Literal["once", "turns", "reflect", "longer"]
-
-
-@method(family="search", paper="2508.10874", home=Home("atlas", steps=40))
-def ssrl_variant(
-    groups: int = 48,
-    rollouts: int = 5,
-    algorithm: Algorithm = "grpo",
-    labels: bool = True,
-    labelled_steps: int = 0,
-    questions: int = 400,
-    provider: Literal["self", "frozen"] = "self",
-    protocol: Protocol = "once",
-    beta: float = 0.001,
-    critic_lr: float = 1e-3,
-) -> Method:
-    """SSRL with one of its pieces exchanged; as it stands, SSRL.
-
-    algorithm  dapo: clip-higher, dynamic sampling, no KL; ppo: a critic and GAE, one answer a prompt and as many
-               answers a step; reinforce_pp: REINFORCE++ (2501.03262), advantages over all answers of the batch (verl's:
-               over its tokens), one answer a prompt. Reward, mask and loss are SSRL's
-    labels     False: TTRL's reward in the place of exact match. The majority of a group is the label, on `questions`
-               test questions; all who vote are learned. Before it are `labelled_steps` steps of SSRL
-    provider   frozen: what the model was at the start writes the information, from all that the policy would write it
-               from (section 4, on-policy self-search); it counts in the format score like the policy's own
-    protocol   how an answer is reached, in training and in the test. once: a single generation. turns: every result is
-               written by the policy in a context of its own, of the query alone (which a small start has never seen by
-               itself). reflect: when it has answered, it begins another thought, and answers again. longer: where it
-               would answer, another thought is begun
-    """
-    base = _with_algorithm(algorithm, groups, rollouts, beta, critic_lr)
-    programs: dict[Protocol, Block] = {
-        "once": self_search(),
-        "turns": search_agent(answerer="policy", invalid=RETRY),
-        "reflect": search_again(),
-        "longer": search_again(unanswered=True),
-    }
-    main = programs[protocol] if provider == "self" else search_written_by()
-    base = base.replace(programs={"main": main})
-    if provider == "frozen":
-        base = base.override(weights={"provider": WeightSpec()}, models={"provider": ModelRole(("provider",))})
-        base = base.with_reward(format_with_found(), instead_of="search_format")
-    if labels:
-        return base
-    votes = majority_vote(metric_judge=exact_match())
-    voted = base.replace(select=pool(size=questions, held_out=True)).with_reward(votes)
-    if not labelled_steps:
-        return voted
-    return voted.override(stages=(replace(base.stage, name="labelled", until=labelled_steps), *voted.stages))
-
-
-def _with_algorithm(algorithm: Algorithm, groups: int, rollouts: int, beta: float, critic_lr: float) -> Method:
-    """SSRL with the credit and the updates of another algorithm, and as many answers a step."""
-    own = ssrl(groups=groups, rollouts=rollouts, beta=beta)
-    masked = per_trajectory(mask=("information",))
-    if algorithm == "dapo":
-        higher = Update(("policy",), (Term(clipped_ratio(high=0.28), loss_weights=token_mean()),))
-        return own.replace(
-            select=refill(rounds=4), credit=(masked, drop_zero_variance_groups(), norm()), updates=(higher,)
-        )
-    alone = {"groups": groups * rollouts, "rollouts": 1}
-    if algorithm == "reinforce_pp":
-        return own.replace(credit=(masked, norm(by="batch")), **alone)
-    if algorithm == "ppo":
-        base = ppo(**alone, critic_lr=critic_lr)
-        critic = base.stage.updates[0]
-        return own.replace(
-            credit=(masked, gae(lam=1.0), whiten()), updates=(critic, policy_update(beta)), **alone
-        ).override(weights=dict(base.weights), models=dict(base.models))
-    return own
-
-
-@block
-async def search_again(*, request: RolloutRequest, rollout: RolloutContext, unanswered: bool = False) -> str | None:
-    """Self-search that thinks once more, after its answer, which it may then change; or, `unanswered`, in its place."""
-    context = rollout.policy.begin(request.task.prompt)
-    beginning = context.at
-    turn = await context.sample(stop=("</answer>",))
-    context.mark(turn, "information")
-    text = turn.text
-    if ("<answer>" if unanswered else "</answer>") in text:
-        if unanswered:
-            text = text.partition("<answer>")[0]
-            places = split_points(context.pieces(turn), "<answer>", before=True)
-            context = context.fork(Ref(turn.at.episode, turn.at.node, places[0]) if text else beginning)
-        context.append("<think>")
-        again = await context.sample(stop=("</answer>",))
-        context.mark(again, "information")
-        text += f"<think>{again.text}"
-    context.close()
-    return last_between(text, "answer", None)
-
-
-@block
-async def search_written_by(
-    *,
-    request: RolloutRequest,
-    rollout: RolloutContext,
-    turns: int = 4,
-    invalid: str = RETRY,
-    provider: str = "provider",
-) -> str | None:
-    """Self-search in which another model writes the information, from all that was read and written before it."""
-
-    async def write(context: ModelContext, turn: Turn) -> None:
-        before = rollout.text(context.at).rpartition("</search>")[0]  # the last token may extend past the tag
-        other = rollout.model_role(provider).begin(request.task.prompt)
-        other.append(f"{before}</search><information>")
-        found = (await other.sample(stop=("</information>",))).text.removesuffix("</information>")
-        append_found(context, turn, found)
-
-    return await search_turns(request, rollout, turns, invalid, write)
-
-
-@block
-def format_with_found(*, path: TokenPath, context: RewardContext) -> Score:
-    """`search_format` of a response in which another model wrote the information.
-
-    What stands there is not read, so that nobody but the policy earns anything: each piece counts as found, and closed.
-    """
-    own, spans, pieces = own_tokens(path), path.spans, list[str]()
-    rows = range(path.prompt, len(path.ids))
-    for source, run in itertools.groupby(rows, lambda i: "own" if own[i] else spans[i]):
-        text = context.tokenizer.decode(path.ids[list(run)])
-        pieces.append(text if source == "own" else f"<{source}>found</{source}>" if source == "information" else "")
-    return format_score("".join(pieces))
-
+from ..core import Claim, mechanism, outcome, premise
 
 SIMULATOR_HOT = "on seeds 200 to 207 ZeroSearch's simulator wrote at temperature 1, where its release has 0.8: "
 # Noise in a quarter of the documents, as its authors begin, ends all searching here: a policy of this size soon knows
 # by heart what it is asked in training. 60 steps of the policy are too few for their share to grow in.
 EASIER_AT_FIRST = ("zerosearch", {"noise_start": 0.0, "noise_steps": 120})
+LESSONS = 150  # steps in which another provider is taught
 EXPERIMENTS = {
     "engines": Claim(
         (
@@ -278,6 +109,57 @@ EXPERIMENTS = {
             " itself; there and on seeds 300 to 307 the format score did not see what it wrote, so that who never"
             " searched was paid more: not tested here"
         ),
+    ),
+    "other_provider": Claim(
+        (
+            premise("accuracy", "other", "start", by=0.03, fails_at=0.98),  # it can be learned from
+            mechanism("late:dropped/masked:information", "self", 128.0, fails_at=0.0),
+            outcome("accuracy", "self", "other", by=0.03, fails_at=0.98),
+            # what is left to one that never wrote its information is its own memory, or an engine
+            outcome("accuracy", "self", "accuracy+self of other", by=0.03, fails_at=0.98),
+            outcome("accuracy+search", "self", "accuracy+search of other", relation=">=", by=0.03, fails_at=1.0),
+        ),
+        arms={"other": ("ssrl_variant", {"provider": "other", "provider_steps": LESSONS}, {"steps": 60 + LESSONS})},
+        regime="search",
+        idea=("main.program.main", "main.reward*", "weights.provider", "models.provider", "provider", "provider.*"),
+        differs={"settings.steps": "the policy has 60 steps in both; the other model is taught before"},
+        because="what a policy writes for itself teaches it more than what another model writes for it",
+        first_seed=500,
+    ),
+    "smollm2": Claim(
+        (
+            premise("accuracy", "self", "start", by=0.1, fails_at=0.95),  # there is a way to be found
+            premise("accuracy", "answer_only", 0.15, fails_at=0.1),  # direct answers are no straw man
+            # of each answer, a token at least of what it wrote to itself is left out: it searches, and the mask acts
+            mechanism("late:dropped/masked:information", "self", 64.0, fails_at=0.0),
+            outcome("accuracy", "self", "answer_only", by=0.05, fails_at=0.97),
+            outcome("pass@16", "self", "start", relation=">=", by=0.05, fails_at=1.0),  # nothing is lost that it knew
+            outcome("accuracy+search", "self", "accuracy of self", by=0.05, fails_at=0.97),
+            outcome("accuracy+search", "self", "accuracy of search_r1", relation=">=", by=0.05, fails_at=1.0),
+        ),
+        # No arm thinks without a search: this model goes on to a query, which ends the answer; of 48 none was right, so
+        # that there is nothing to reinforce. The direct answer without training is where `answer_only` begins.
+        arms={
+            "search_r1": ("search_r1", {}, {"final_eval_k": 0}),
+            "answer_only": ("answer_only", {}, {"final_eval_k": 0, "task.ask": "answer"}),
+        },
+        # Of the regime's held-out places there are 250 questions, of these 370; 300 are asked.
+        settings={
+            "task.held_out": 0.3,
+            "steps": 20,
+            "eval_every": 5,
+            "final_eval_k": 16,
+            "final_eval_pass_at_k_tasks": 64,
+        },
+        regime="real_search",
+        equal="tokens",
+        idea=("main.program.main", "main.reward.0", "main.credit.0", "main.update.0.term.0", "decode.*"),
+        differs={
+            "task.ask": "who is to answer at once is shown answers; after searches it gives none that is right",
+            "settings.final_eval_k": "what more samples find is asked of SSRL alone",
+        },
+        because="what a model learned in pre-training it can search for, and then use a real engine without training",
+        first_seed=300,
     ),
     "algorithms": Claim(
         (

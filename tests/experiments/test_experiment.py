@@ -18,7 +18,7 @@ from selfteach.analysis.experiments_page import write_experiments
 from selfteach.analysis.regime_evidence import unadmitted_regimes
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
 from selfteach.configuration import RunConfig, plan
-from selfteach.core import Claim, Sampling, SelfteachError, registry, unsorted
+from selfteach.core import Claim, Sampling, SelfteachError, outcome, registry, unsorted
 from selfteach.core.method import MethodEntry
 from selfteach.experiments import arms
 from selfteach.loop.log import read_events
@@ -27,7 +27,7 @@ from selfteach.loop.session import ignore_events
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("module", [figures, ledger])
+@pytest.mark.parametrize("module", [figures, ledger, arms])
 def test_the_examples_in_the_docstrings_are_true(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
@@ -264,6 +264,22 @@ def test_a_claim_that_cannot_be_run_is_refused_at_once(claim, said, claimed, tmp
     assert not pretended
 
 
+def test_a_claim_and_an_arm_of_it_may_set_options_of_the_task(claimed):
+    more = {"low": ("grpo", {"clip": 0.1}, {"task.n_test": 5})}
+    name = claimed(replace(CLAIM, settings={"task.n_test": 7, "task.style": "terse"}, arms=more))
+    own, low = arms.claim_arms(registry.methods.get(name)).values()
+    assert own.run_config.task_options == {"n_test": 7, "style": "terse"} and own.run_config.settings.steps == 3
+    assert low.run_config.task_options == {"n_test": 5, "style": "terse"}
+    rows = arms.arm_differences(registry.methods.get(name).claim, {"self": own, "low": low})["low"]
+    assert "task.n_test" in {d.row for d in rows}
+    # over those of a regime, of which no other run hears
+    home = registry.regimes.get("real_search")
+    checks = (outcome("accuracy", "self", "low", by=0.05, fails_at=0.97),)
+    name = claimed(replace(CLAIM, checks=checks, regime="real_search", settings={"task.held_out": 0.3}))
+    made = arms.claim_arms(registry.methods.get(name))["self"].run_config
+    assert made.task_options == {**home.task_options, "held_out": 0.3} and "held_out" not in home.task_options
+
+
 def test_samples_are_drawn_deep_only_where_a_check_asks():
     assert arms.samples_per_task(arms.measures_of(Claim((unsorted("accuracy"),)))) == 0
     assert arms.samples_per_task(arms.measures_of(Claim((unsorted("accuracy", right="pass@8 of self"),)))) == 64
@@ -302,8 +318,8 @@ def test_the_ledger_is_what_the_committed_results_make():
 def test_the_page_of_experiments_is_what_the_committed_results_make(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra selfteach[plot]")
     for method in claim_results.experimented([claim_results.SHIPPED_RESULTS]):
-        order = list(registry.methods.get(method).experiments)
-        page = write_experiments(method, order, [claim_results.SHIPPED_RESULTS], tmp_path / f"{method}.md")
+        own = registry.methods.get(method).experiments
+        page = write_experiments(method, own, [claim_results.SHIPPED_RESULTS], tmp_path / f"{method}.md", "../")
         assert page.read_text() == (ROOT / "docs" / "ledger" / page.name).read_text()
 
 

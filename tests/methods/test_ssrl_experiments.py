@@ -1,107 +1,23 @@
-"""SSRL's experiments: one piece exchanged at a time, and the page on which they stand."""
+"""SSRL's experiments: what runs of them are, and the page on which they stand."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.episodes import full_text, scripted_context, spans
 
 from selfteach import experiments
-from selfteach.analysis.experiments_page import fit_power, write_experiments
-from selfteach.core import RolloutRequest, Task, registry
+from selfteach.analysis import claim_results
+from selfteach.analysis.experiments_page import arms_of, fit_power, main_claim, write_experiments
+from selfteach.configuration import task_source
+from selfteach.core import registry
 from selfteach.core.claim import Claim
 from selfteach.core.errors import UnknownName
-from selfteach.loop.episode import play
-from selfteach.methods import ssrl, ssrl_variant
-from selfteach.methods.ssrl import search_format
-from selfteach.methods.ssrl_experiments import format_with_found, search_again, search_written_by
-
-SMALL: dict[str, Any] = {"groups": 4, "rollouts": 3}
-
-
-def changed(**change: Any) -> dict[str, str | None]:
-    """What a variant has in the place of what SSRL has."""
-    return {place: there for place, _, there in ssrl(**SMALL).diff(ssrl_variant(**SMALL, **change))}
-
-
-def test_as_it_stands_the_variant_is_ssrl() -> None:
-    assert changed() == {}
-
-
-def test_an_algorithm_brings_its_credit_and_update_and_as_many_answers() -> None:
-    assert changed(algorithm="reinforce_pp") == {"credit.1": "norm(by='batch')", "groups": "12", "rollouts": "1"}
-    dapo = changed(algorithm="dapo")
-    assert dapo["select"] == "refill(rounds=4)" and dapo["credit.1"] == "drop_zero_variance_groups()"
-    ppo = changed(algorithm="ppo")
-    assert (ppo["groups"], ppo["rollouts"]) == ("12", "1") and ppo["credit.1"] == "gae(lam=1.0)"
-    made = ssrl_variant(**SMALL, algorithm="ppo")
-    assert [u.params for u in made.stage.updates] == [("critic",), ("policy",)]
-    assert made.stage.updates[1] == ssrl(**SMALL).stage.updates[0]
-    for algorithm in ("grpo", "dapo", "ppo", "reinforce_pp"):  # what it writes to itself is learned by none
-        assert "mask=('information',)" in str(ssrl_variant(algorithm=algorithm).stage.credit[0])
-
-
-def test_without_labels_the_vote_on_the_tests_questions_is_the_reward() -> None:
-    found = changed(labels=False)
-    assert found["select"] == "pool(size=400, held_out=True)" and "majority_vote" in str(found["reward.0"])
-    assert "search_format" in str(found["reward.0"]) and found.keys() == {"select", "reward.0"}
-
-
-def answer_and_text(block: Any, tokenizer: Any, *texts: str) -> tuple[str | None, str]:
-    """(answer, the whole text) of an episode whose turns are these."""
-    context = scripted_context(block, list(texts), tokenizer)
-    found = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: "))]))[0].episodes[0]
-    return found.answer, full_text(found, tokenizer)
-
-
-def test_what_thinks_again_may_change_its_answer(tags: Any) -> None:
-    first, then = "<think>a</think><answer>Ulm</answer>", "or not</think><answer>Bonn</answer>"
-    assert answer_and_text(search_again(), tags, first, then) == ("Bonn", f"Q: {first}<think>{then}")
-    assert answer_and_text(search_again(), tags, first, "or not")[0] == "Ulm"  # it did not come to another
-    assert answer_and_text(search_again(), tags, "no tags")[0] is None
-
-
-def test_in_the_place_of_an_answer_it_thinks_once_more(tags: Any) -> None:
-    longer = search_again(unanswered=True)
-    first, then = "<think>a</think>", "b</think><search>q</search><answer>Bonn</answer>"
-    for before in (first, ""):
-        answer, text = answer_and_text(longer, tags, f"{before}<answer>Ulm</answer>", then)
-        assert answer == "Bonn" and text == f"Q: {before}<think>{then}"  # nothing is left of the other answer
-    assert answer_and_text(longer, tags, first)[0] is None
-
-
-def test_a_frozen_copy_writes_the_information_from_all_that_is_said_before(tags: Any) -> None:
-    def reply(text: str, rng_key: int) -> str:
-        written = "the sea</information>" if text.endswith("<information>") else "<search>q</search>"
-        return "<answer>a</answer>" if "</information>" in text else written
-
-    context: Any = scripted_context(search_written_by(), reply, tags, model_roles=("policy", "provider"))
-    found = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: "))]))[0].episodes[0]
-    assert found.answer == "a"
-    information = "<information>the sea</information>"
-    assert full_text(found, tags) == f"Q: <search>q</search>{information}<answer>a</answer>"
-    assert spans(found, tags, "information") == information
-    assert ("provider", "Q: <search>q</search><information>") in [(c[0], c[1]) for c in context.engine.calls]
-
-
-def test_what_a_frozen_copy_writes_counts_in_the_format(tags: Any) -> None:
-    def reply(text: str, rng_key: int) -> str:
-        if "</information>" in text:
-            return "<think>u</think><answer>a</answer>"
-        return "the sea</information>" if text.endswith("<information>") else "<think>t</think><search>q</search>"
-
-    context: Any = scripted_context(search_written_by(), reply, tags, model_roles=("policy", "provider"))
-    group = asyncio.run(play(context, [RolloutRequest(Task("t", "Q: "))]))[0]
-    leaf = group.episodes[0].trajectories[0].leaf
-    # two thoughts and a search: 1; of the policy's own words alone it is a search without its information: 0
-    assert format_with_found(path=context.path(leaf), context=context).value == 1.0
-    assert search_format(text=context.text(leaf)).value == 0.0
-    assert "format_with_found" in changed(provider="frozen")["reward.0"]
+from selfteach.experiments.arms import reasons_without_a_difference
+from selfteach.methods import ssrl
 
 
 def test_the_power_law_of_samples() -> None:
@@ -125,6 +41,32 @@ def test_every_experiment_can_be_run() -> None:
         ssrl.with_experiment("scalin")
 
 
+def test_on_smollm2_arms_are_asked_the_same_three_hundred_questions_and_sample_as_many_tokens() -> None:
+    entry = ssrl.with_experiment("smollm2")
+    arms = experiments.claim_arms(entry)
+    assert [*arms] == ["self", "search_r1", "answer_only"] and entry.claim.equal == "tokens"
+    tests = list[list[tuple[str, object]]]()
+    for arm in arms.values():
+        made = arm.run_config
+        assert made.model == "smollm2-135m" and made.final_eval.tasks == 300 and made.settings.steps == 20
+        tests.append([(t.prompt, t.answer) for t in task_source(made.task, made.task_options).test])
+    assert tests[0] == tests[1] == tests[2] and len(tests[0]) == 370
+    # only who answers at once is shown answers; the regime's own runs are asked as they were
+    assert [arm.run_config.task_options["ask"] for arm in arms.values()] == ["search", "search", "answer"]
+    assert registry.regimes.get("real_search").task_options == {"hops": (1,), "ask": "search"}
+    assert [arm.run_config.final_eval.k for arm in arms.values()] == [16, 0, 0]  # what more samples find, of one alone
+    assert reasons_without_a_difference(entry.claim, experiments.arm_differences(entry.claim, arms)) == []
+
+
+def test_another_provider_is_taught_before_as_many_steps_of_the_policy() -> None:
+    own, other = experiments.claim_arms(ssrl.with_experiment("other_provider")).values()
+    taught = other.run_config.method.stages[0]
+    assert (taught.name, taught.until) == ("provider", 150)
+    assert other.run_config.settings.steps - 150 == own.run_config.settings.steps == 60
+    frozen = experiments.claim_arms(ssrl.with_experiment("provider"))["frozen"].run_config.method
+    assert other.run_config.method.stage == frozen.stage  # its runs differ from a frozen copy's in that alone
+
+
 def test_an_experiment_is_measured_and_stands_on_the_page(tmp_path: Path) -> None:
     small = {"warm_practice_steps": 0, "warm_steps": 2, "final_eval_tasks": 2, "final_eval_pass_at_k_tasks": 2}
     more = {"final_eval_k": 16, "final_eval_decoder_samples": 2, "max_tokens": 8}
@@ -139,6 +81,63 @@ def test_an_experiment_is_measured_and_stands_on_the_page(tmp_path: Path) -> Non
         for run in arm["seeds"].values():
             run["after"] |= {f"pass@{k}": math.exp(-2 * k**-0.5) for k in (1, 2, 4, 8, 16)}
     (tmp_path / "experiments/ssrl.sampling.json").write_text(json.dumps(written))
-    page = write_experiments("ssrl", ["sampling", "labels"], [tmp_path], tmp_path / "page" / "ssrl.md").read_text()
-    assert "Not measured yet: labels." in page and "| `self` | -2.000 | -0.500 | 0.00 |" in page
+    some = {name: ssrl.experiments[name] for name in ("sampling", "labels")}
+    page = write_experiments("ssrl", some, [tmp_path], tmp_path / "page" / "ssrl.md").read_text()
+    assert "| `self` | -2.000 | -0.500 | 0.00 |" in page
+    assert ": labels (`selfteach reproduce ssrl --experiment NAME`).\n" in page
+    assert f"| labels | {some['labels'].because} | not measured yet | `search`, 120 steps |\n" in page
+    assert "\n## labels" not in page and "\nIts main claim is not measured yet: `selfteach reproduce ssrl`.\n" in page
     assert (tmp_path / "page/ssrl.sampling.samples.png").stat().st_size > 10_000
+
+
+def run_of(length: float, accuracy: float, **more: float) -> dict[str, object]:
+    after = {"length": length, "accuracy": accuracy, **more}
+    return {"before": {"length": 8.0, "accuracy": 0.125}, "after": after}
+
+
+def result_of(steps: int) -> dict[str, Any]:
+    """A result of two arms and two seeds, whose answers are of 10 and 30, and of 20 and 25 tokens."""
+    cost = {"tokens": 640.0, "learned": 320.0, "optimiser_steps": 4.0, "seconds": 1.5}
+    searching = {"length+search": 5.0, "accuracy+search": 0.75}
+    other = {"row": "settings.steps", "own": "4", "other": "2", "kind": "explained", "because": "so"}
+    own = {"200": run_of(10.0, 0.25, **searching), "201": run_of(30.0, 0.5, **searching)}
+    arms = {
+        "self": {"method": "ssrl", "args": {"groups": "4"}, "differs": [], "cost": cost, "seeds": own},
+        "loud": {
+            "method": "zerosearch",
+            "args": {"noise_start": "0.0", "base": "2.0"},
+            "differs": [other],
+            "cost": cost,
+            "seeds": {"200": run_of(20.0, 0.5), "201": run_of(25.0, 0.5)},
+        },
+    }
+    of = {"regime": "search", "model": "tiny-s", "task": "atlas", "task_options": {"hops": [1, 2]}, "samples": 8}
+    return {**of, "steps": steps, "starts": [3, 3], "questions": {"200": ["a", "b", "c"]}, "arms": arms}
+
+
+def test_of_each_arm_stands_what_it_was_given_the_tokens_of_an_answer_and_where_it_began() -> None:
+    text = arms_of(result_of(4), "../")
+    assert "| `loud` | `zerosearch(noise_start=0.0, base=2.0)` | settings.steps: 2, self 4 (so) |\n" in text
+    assert "| `self` | 12.5 → 37.5 | 8.00 → 20.0 | 640 | 320 | 4 | 1.5 |\n" in text  # (10 + 30) / 2 tokens
+    assert "| `self` with `search` | 75.0 | 5.00 |  |  |  |  |\n| `loud` | 12.5 → 50.0 | 8.00 → 22.5 | 640 |" in text
+    assert "in [`search`](../regimes.md#search), and begin from the same: `tiny-s` after the warm start of" in text
+    assert "the seed, one of 1. 3 held-out questions, each sampled 8 times, of `atlas` with `hops=[1, 2]`.\n" in text
+    # where nothing was learned there are no costs, and one figure
+    still = arms_of({**result_of(0), "starts": []})
+    assert "| arm | accuracy, % | tokens an answer |\n" in still and "| `self` | 37.5 | 20.0 |\n" in still
+    assert "All arms run in `search`, and begin from the same: `tiny-s`. 3 held-out" in still
+
+
+def test_a_page_of_experiments_begins_with_the_main_claim() -> None:
+    """Of every method that has one; the ledger has the section that is linked to."""
+    shipped = [claim_results.SHIPPED_RESULTS]
+    ledger = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
+    for name in claim_results.experimented(shipped):
+        said = main_claim(name, shipped, "../")
+        result = claim_results.read_result(name, shipped)
+        assert result is not None and result["claim"]["because"] in said
+        place = name if claim_results.is_decided(result) else "to-be-measured-again"
+        assert f"[the ledger](../ledger.md#{place})" in said
+        assert f"\n## {place.replace('-', ' ')}\n" in ledger.lower()
+    assert "**does not hold here** (`search_unclosed`, 60 steps, 8 seeds)" in main_claim("ssrl", shipped, "../")
+    assert "[ssrl.json](../ssrl.json)" in main_claim("ssrl", shipped, "")
