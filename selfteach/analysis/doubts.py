@@ -39,7 +39,6 @@ DOUBTS: Mapping[str, str] = {
     "ppr": "an agent has eight turns, where theirs has two, and every search of a right answer is paid",
     "prioritized_kl": "a smaller penalty everywhere may do the same",
     "prorl": "that a KL is needed is not so there: without it most is right",
-    "qerl": "only tolerances hold; it learns a little slower than without noise or rounding",
     "r1_searcher": "answers are one word, of which F1 and exact match are the same",
     "red_searcher": "the arms that were taught by trajectories end where nothing was learned",
     "scale_rl": "that solved questions are asked less is so by construction, and that it helps is not asked",

@@ -153,8 +153,10 @@ qerl.claim = Claim(
         premise("accuracy", "full", "start", by=0.2, fails_at=0.9),  # adapters learn it at all
         mechanism("early:policy/entropy_estimate", "self", "full", scale="ratio", by=0.05, fails_at=10.0),
         mechanism("mean:policy/entropy_estimate", "self", "no_noise", scale="ratio", by=0.02, fails_at=10.0),
+        # rewards rise sooner than with exact weights, and sooner still with the noise; nothing is lost in the end
+        outcome("auc", "self", "full", by=0.02, fails_at=0.99),
+        outcome("auc", "self", "no_noise", by=0.01, fails_at=0.995),
         outcome("accuracy", "self", "full", relation=">=", by=0.03, fails_at=1.0),
-        outcome("auc", "self", "no_noise", relation=">=", by=0.02, fails_at=1.0),
     ),
     arms={
         "full": ("qerl", {**LOUDER, "weights": "none", "noise_start": 0.0}),
@@ -163,6 +165,9 @@ qerl.claim = Claim(
     args=LOUDER,
     settings={"lora_rank": 16},
     regime="skill",
+    first_seed=300,
+    corrected="on seeds 200 to 207 it was only asked that rounding and noise do no harm, where the paper says that they"
+    " help: holds",
     idea=("quantise", "main.sampler"),
     because="what rounding to four bits does to a policy raises its entropy, which lets it find what is rewarded",
 )
