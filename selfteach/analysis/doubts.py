@@ -37,7 +37,6 @@ DOUBTS: Mapping[str, str] = {
     "pipo": "its measure of what helped is above the bound on noise as well",
     "ppo": "the failing check is GAE's statement, and clipping never acts",
     "ppr": "an agent has eight turns, where theirs has two, and every search of a right answer is paid",
-    "prioritized_kl": "a smaller penalty everywhere may do the same",
     "prorl": "that a KL is needed is not so there: without it most is right",
     "r1_searcher": "answers are one word, of which F1 and exact match are the same",
     "red_searcher": "the arms that were taught by trajectories end where nothing was learned",

@@ -12,6 +12,7 @@ from support.episodes import single_turn_group
 from support.tensors import f64, slope
 
 from selfteach.core import Term, Update, registry
+from selfteach.core.blocks import measures
 from selfteach.methods.prioritized_kl import certainty_weight, weighted_kl
 from selfteach.objective.kl import kl
 from selfteach.objective.loss_weights import sequence_mean
@@ -23,6 +24,8 @@ def test_the_penalty_is_weighted_by_a_power_of_the_references_certainty():
     sure = f64(1, 0.5, 0.25)
     assert weighted_kl(**given, ref_certainty=sure, kappa=2.0).tolist() == pytest.approx([2, 0.5, 0.125])
     assert certainty_weight(sure, 2.0, 1.0).tolist() == pytest.approx([1, -0.5, -0.875])
+    told = measures(weighted_kl(kappa=2.0), {**given, "ref_certainty": sure})
+    assert [told[name].tolist() for name in ("kl", "kl_weighted")] == [[2, 2, 2], pytest.approx([2, 0.5, 0.125])]
     for kind in ("k1", "k2", "k3"):
         plain = weighted_kl(**given, ref_certainty=sure, kappa=0.0, kind=kind)
         assert torch.equal(plain, kl(**given, kind=kind))
