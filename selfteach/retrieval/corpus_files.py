@@ -98,9 +98,7 @@ def corpus_hash(path: str | Path) -> str:
 
     named = [("" if f == root else f.relative_to(root).as_posix(), of_file(f)) for f in files]
     if len(wrong) == len(files):
-        raise BadValue(
-            f"corpus {wrong[0].filename or path}: cannot be read ({wrong[0].strerror or wrong[0]})"
-        ) from None
+        raise BadValue(f"corpus {wrong[0].filename or path}: cannot be read ({wrong[0].strerror or wrong[0]})")
     kind = "".join(f.suffix for f in files[:1])  # the same bytes under another suffix are read otherwise
     return hashlib.blake2b(json.dumps([kind, named]).encode(), digest_size=12).hexdigest()
 

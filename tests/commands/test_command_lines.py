@@ -26,7 +26,7 @@ from selfteach.cli import COMMANDS
 from selfteach.configuration import RunConfig
 
 WHOLE = "TORTURE" in os.environ
-HUNG = 60.0  # seconds; a whole ledger, with its pictures, takes a third of that on a busy machine
+SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_command_line_is_carried_out_or_refused_in_one_line(
         print("slowest", *max(slowest))
         assert counts["planned"] + counts["printed"], "no line was taken: the fuzz saw refusals alone"
     else:
-        assert max(slowest)[0] < HUNG
+        assert max(slowest)[0] < 10 * SECONDS
 
 
 @settings(max_examples=100 if WHOLE else 3, deadline=None, database=None, derandomize=True)

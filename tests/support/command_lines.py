@@ -17,7 +17,7 @@ import pytest
 from hypothesis import strategies as st
 
 from selfteach import training
-from selfteach.analysis import cluster_plan, ledger
+from selfteach.analysis import cluster_plan, experiments_page, ledger
 from selfteach.bench import measure
 from selfteach.cli import main
 from selfteach.commands import (
@@ -220,6 +220,8 @@ def only_planned() -> Iterator[list[RunConfig]]:
         patch.setattr(measure, "measure", stop)
         patch.setattr(cluster_plan, "splits", stop)
         patch.setattr(ledger, "draw_curves", lambda *given: None)  # a second each, ten times a page
+        for draw in ("draw_curves", "draw_samples"):
+            patch.setattr(experiments_page, draw, lambda result, file: file)
         patch.setattr(checkpoint, "check_folder", check_folder)
         yield seen
 
