@@ -51,19 +51,18 @@ class Parser(argparse.ArgumentParser):
         for word in expect:
             if word in extra:
                 extra.remove(word)
+        options = [o.lstrip("-") for o in self._option_string_actions if o.startswith("--")]
         for word in extra:
             if word.startswith("-"):
                 name = word.split("=")[0]
-                close = nearest(
-                    name.lstrip("-"), [o.lstrip("-") for o in self._option_string_actions if o.startswith("--")]
-                )
+                close = nearest(name.lstrip("-"), options)
                 hint = close.replace("did you mean ", "did you mean --").replace(", ", ", --").replace(" or ", " or --")
-                raise BadValue(
-                    f"{self.prog}: no option is called {name};"
-                    f" {hint if hint.startswith('did') else f'see {self.prog} --help'}"
-                )
+                hint = hint if hint.startswith("did") else f"see {self.prog} --help"
+                task = f" (an option of the task: --set {name.lstrip('-').removeprefix('task.')}=...)"
+                raise BadValue(f"{self.prog}: no option is called {name}; {hint}{task if 'set' in options else ''}")
         if extra:
-            raise BadValue(f"{self.prog}: {extra[0]!r} is not expected here; see {self.prog} --help")
+            task = f" (an option of the task: --set {extra[0]})" if "set" in options and "=" in extra[0] else ""
+            raise BadValue(f"{self.prog}: {extra[0]!r} is not expected here; see {self.prog} --help{task}")
         return given
 
 

@@ -29,11 +29,8 @@ WIDTH = 384  # of a vector
 TOKENS = 256  # of a text that are read; the model was trained on as many
 BATCH = 256  # passages that are encoded between two additions to the index
 ROWS = 32  # texts that are encoded at once, of about one length
-CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = (
-    16,
-    128,
-    128,
-)  # HNSW: links of a node; candidates kept while adding, asking
+CONNECTIVITY, EXPANSION_ADD = 16, 128  # HNSW: links of a node; candidates kept while adding
+EXPANSION_SEARCH = 512  # candidates kept while asking: a millisecond more than 128, beside some 15 of encoding a query
 EXACT = 5000  # vectors up to which all are compared; of more the graph finds nearly all of the nearest
 SAVE_SECONDS = 30.0  # between two times at which a long build is made durable, at least
 SAVE_SHARE = 10.0  # of a build's time at most one in so many is spent on saving

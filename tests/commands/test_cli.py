@@ -112,6 +112,8 @@ MISTAKES = [
     ("train grpo --task chain_sum --set digits=two", "digits must be a whole number, not 'two'"),
     ("train grpo --task chain_sum --set digits", "'digits' is not KEY=VALUE"),
     ("train grpo rloo", "'rloo' is not expected here"),
+    ("train grpo --task.hops 2", "(an option of the task: --set hops=...)"),
+    ("train grpo --task atlas hops=2", "(an option of the task: --set hops=2)"),
     ("train --betta 3 grpo", "comes first"),
     ("train grpo:beta=much", "beta must be a number, not 'much'"),
     ("train grpo:bet=1", "no hyper-parameter of grpo is called 'bet'; did you mean beta"),
