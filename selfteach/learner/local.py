@@ -282,9 +282,9 @@ class LocalLearner:
         folder = Path(folder)
         state = self._read_state(folder, skip)
         groups, skipped = set(state["groups"]), set(state["skipped"])
-        moments = files.read_tensors(folder / "optimiser.safetensors")
+        moments = files.read_tensors(folder / "optimiser.safetensors", mapped=True)
         read = {
-            g: files.read_tensors(folder / f"{g}.safetensors")
+            g: files.read_tensors(folder / f"{g}.safetensors", mapped=True)
             for g in sorted(groups)
             if self._checkpoint_tensors(g, skipped)
         }

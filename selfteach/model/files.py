@@ -230,7 +230,7 @@ def read_config(file: Path) -> Config | str:
 
 
 def load_weights(folder: Path, like: Model) -> dict[str, Tensor]:
-    """The weights that `save` wrote for a model like this one, by its parameter names."""
+    """The weights that `save` wrote for a model like this one, by its parameter names, to be copied at once."""
     if isinstance(like, hf_model.HFModel):
         return hf_model.load(folder, like.config.kind, like.lm_head.weight.dtype).named_tensors()
     return read_shards(folder)
@@ -330,14 +330,22 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor], limit: int | None 
 
 
 def read_shards(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's model.safetensors, or of its shards. Raises BadCheckpoint as `shard_files` does."""
-    return {name: t for file in dict.fromkeys(shard_files(folder).values()) for name, t in read_tensors(file).items()}
+    """All tensors of a folder's model.safetensors, or of its shards, mapped (`read_tensors`).
+
+    Raises BadCheckpoint as `shard_files` does.
+    """
+    shards = dict.fromkeys(shard_files(folder).values())
+    return {name: t for file in shards for name, t in read_tensors(file, mapped=True).items()}
 
 
-def read_tensors(file: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file. Raises BadCheckpoint where it is missing or truncated."""
+def read_tensors(file: Path, mapped: bool = False) -> dict[str, Tensor]:
+    """All tensors of a safetensors file. Raises BadCheckpoint where it is missing or truncated.
+
+    mapped  views of the file, for those who copy them at once: a checkpoint is then in memory only once
+    """
     with open_safetensors(file) as shard:
-        return {name: shard.get_tensor(name).clone() for name in shard.keys()}  # noqa: SIM118
+        tensors = ((name, shard.get_tensor(name)) for name in shard.keys())  # noqa: SIM118
+        return {name: t if mapped else t.clone() for name, t in tensors}
 
 
 def fingerprint(tensors: Mapping[str, Any], whole: bool = False, dtype: torch.dtype | None = None) -> str:

@@ -348,12 +348,14 @@ def test_save_and_load_go_on_bit_for_bit(tmp_path):
     two = LocalLearner(WEIGHTS, CAST, model(), 0, one.settings)
     two.put("policy", one.weights("policy"))
     two.load(tmp_path, skip=("policy",))
+    written = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
     for run in (one, two):
         run.backward(batch, update)
         run.step(update, 1e-2)
     for group in ("policy", "value_head", "ref"):
         assert one.fingerprint(group) == two.fingerprint(group)
         assert all(torch.equal(p, two.weights(group)[n]) for n, p in one.weights(group).items())
+    assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == written  # which are mapped while they are read
     with pytest.raises(BadCheckpoint, match=r"learner\.json: missing"):
         two.load(tmp_path / "nowhere")
     (tmp_path / "value_head.safetensors").write_bytes(b"cut")
