@@ -124,7 +124,13 @@ thr.claim = Claim(
     arms={"grpo": "grpo", "exploit": ("thr", {"p": 0.1}), "dominant": ("thr", {"p": 0.0})},
     args={"p": -0.1},
     regime="diverse",
+    settings={"steps": 30},  # half-way: GRPO has lost what it loses, and there is entropy left to compare
     idea=("main.credit",),
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 207 entropies and pass@64 were compared after 60 steps, where the policy had settled on one "
+        "rule in every arm and entropies were a hundredth of a nat: mechanism not shown"
+    ),
     because=(
         "a few tokens decide how likely right answers become; less weight on those that make them likelier explores"
     ),
