@@ -45,7 +45,6 @@ DOUBTS: Mapping[str, str] = {
     "search_llm": "accuracy is at a ceiling, 95 %",
     "self_certainty": "perplexity is compared at eight samples, where the paper's gain begins at sixteen",
     "self_rewarded_efficiency": "nearly all is right from the first step, so that length never waits",
-    "shiq": "its mechanism is the reward that it is trained on",
     "spiral": "a perfect player is won against in half of the games at most, and all arms are near it",
     "spo": "a right answer beats every other there, so that a reward model ranks it first as well",
     "ssrl": "of the calls that waiting may save there are 39 %, and 20 % are asked for",

@@ -20,6 +20,7 @@ from ..core import (
     Term,
     Token,
     block,
+    logged,
     mechanism,
     method,
     outcome,
@@ -85,7 +86,23 @@ def step_rewards(*, reward: Step, step: Token) -> dict[str, Column]:
     return {"token_reward": Column("token", at_last_token(np.nan_to_num(np.asarray(reward, np.float64)), step))}
 
 
+def value_right(
+    *, lse: torch.Tensor, ref_lse: torch.Tensor, token_reward: torch.Tensor, seq: torch.Tensor, beta: float
+) -> torch.Tensor:
+    """Values V in the first half of answers with a reward above 1/2: where it will be had is not known there."""
+    return (beta * (lse - ref_lse))[_first_half(seq) & (_to_go(token_reward, seq) > 0.5)]
+
+
+def value_wrong(
+    *, lse: torch.Tensor, ref_lse: torch.Tensor, token_reward: torch.Tensor, seq: torch.Tensor, beta: float
+) -> torch.Tensor:
+    """The same of all other answers."""
+    return (beta * (lse - ref_lse))[_first_half(seq) & (_to_go(token_reward, seq) <= 0.5)]
+
+
 @block
+@logged("value_right", value_right)
+@logged("value_wrong", value_wrong)
 def soft_bellman(
     *,
     raw_logp: Token,
@@ -119,6 +136,16 @@ def soft_bellman(
     return (reward + next_row(value, seq) - value if steps == "one" else _to_go(reward, seq) - value) ** 2
 
 
+def _first_half(seq: torch.Tensor) -> torch.Tensor:
+    """bool[N]: the rows of a sequence of which more follow than precede.
+
+    >>> _first_half(torch.tensor([0, 0, 0, 1, 1]))
+    tensor([ True, False, False,  True, False])
+    """
+    _, number, lengths = torch.unique_consecutive(seq, return_inverse=True, return_counts=True)
+    return 2 * _to_go(torch.ones_like(seq), seq) > lengths[number] + 1
+
+
 def _to_go(x: torch.Tensor, seq: torch.Tensor) -> torch.Tensor:
     """[N]: the sum of a row and all that follow it in its sequence; summed in double precision.
 
@@ -137,8 +164,8 @@ def _to_go(x: torch.Tensor, seq: torch.Tensor) -> torch.Tensor:
 shiq.claim = Claim(
     (
         premise("auc", "one_step", 0.9, relation="<", fails_at=0.95),  # one-step residuals are slow here
-        # a late reward reaches the first token, which decides the way (after a dip, while values are still 0)
-        mechanism("late:reward/mean", "self", "one_step", by=0.05, fails_at=1.0),
+        # a late reward reaches the first tokens, which decide the way: they are known to be worth something
+        mechanism("mean:policy/value_right", "self", "one_step", by=0.1, fails_at=0.95),
         outcome("accuracy", "self", "one_step", by=0.05, fails_at=0.96),
         outcome("auc", "self", "one_step", by=0.05, fails_at=0.96),
         outcome("accuracy", "self", "unshifted", by=0.05, fails_at=0.96),
@@ -149,6 +176,12 @@ shiq.claim = Claim(
     },
     args={"groups": 128, "rollouts": 1},
     regime="skill",
+    first_seed=400,
+    corrected=(
+        "on seeds 200 to 207 the mechanism was the reward that is trained on, which is an outcome: holds; on 300 to 307"
+        " it was asked whether values in the first half of right answers are a tenth above those of wrong ones, which"
+        " is no statement of the paper's, and they are by 0.044: mechanism not shown"
+    ),
     idea=("main.update",),
     because=(
         "one-step residuals propagate a final reward by one token per update; summed from each token on, it reaches"

@@ -14,6 +14,7 @@ from support.episodes import single_turn_group
 from support.tensors import f64
 
 from selfteach.core import BadValue
+from selfteach.core.blocks import measures
 from selfteach.methods.shiq import soft_bellman, step_rewards, terminal_reward
 
 
@@ -157,3 +158,17 @@ def test_beta_is_a_tenth_unless_told_otherwise():
     assert soft_bellman(**given, steps="one").tolist() == pytest.approx([0.09, 0.49])
     # without the shift V = 0.4, 0.2
     assert soft_bellman(**given, shift=False).tolist() == pytest.approx([0.09, 0.36])
+
+
+def test_values_in_the_first_half_of_right_and_of_wrong_answers_are_told():
+    # three tokens of a right answer, of which the first has more to come than before it; two of a wrong one
+    given = {
+        "lse": f64(3, 9, 9, 1, 9),
+        "ref_lse": f64(1, 0, 0, 2, 0),
+        "token_reward": f64(0, 0, 1, 0, 0),
+        "seq": torch.tensor([0, 0, 0, 1, 1]),
+        "raw_logp": f64(-1, -1, -1, -1, -1),
+        "ref_raw_logp": f64(-1, -1, -1, -1, -1),
+    }
+    told = measures(soft_bellman(beta=0.5), given)
+    assert (told["value_right"].tolist(), told["value_wrong"].tolist()) == ([1.0], [-0.5])
