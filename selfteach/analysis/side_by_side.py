@@ -140,8 +140,7 @@ def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any]
     Raises OSError where it cannot be written, BadValue where matplotlib is not installed.
     """
     file = Path(file)
-    held = result is not None and not is_warm_started(result["model"])  # the start knew much before
-    on = f" on {result['model']}" if held else ""
+    on = "" if result is None or is_warm_started(result["model"]) else f" on {result['model']}"
     parts = [f"# {family.partition('_')[0].capitalize()} methods{on}, side by side\n"]
     if result is not None and result["methods"]:
         options = " ".join(f"{k}={v}" for k, v in result["task_options"].items())

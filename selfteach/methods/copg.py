@@ -140,22 +140,37 @@ def contrastive(
 
 copg.claim = Claim(
     (
-        premise("accuracy", "grpo", 0.9, relation="<", fails_at=0.95),  # stale samples do harm
-        # of the same samples other baselines have another fixed point, further from the reference
-        mechanism("late:policy/log_ratio", "self", "value", by=0.3, relation="<", fails_at=0.0),
+        premise("accuracy", "fresh", "start", by=0.2, fails_at=0.9),  # there is something to learn, with fresh samples
+        premise("accuracy", "grpo", 0.9, relation="<", fails_at=0.95),  # ratios do not make up for fixed ones
+        # at the optimum of E r - beta KL answers are worth as much as their siblings, whoever sampled them
+        mechanism(
+            "late:policy/gap",
+            "self",
+            "late:policy/reward_gap of self",
+            relation="<",
+            by=0.5,
+            scale="ratio",
+            fails_at=0.0,
+        ),
+        outcome("late:policy/gap", "self", "value", relation="<", by=0.2, scale="ratio", fails_at=0.0),
         outcome("accuracy", "self", "grpo", by=0.05, fails_at=0.96),
-        outcome("accuracy", "self", "value", by=0.05, fails_at=0.96),
-        outcome("accuracy", "self", "fresh", relation=">=", by=0.05, fails_at=1.0),
+        outcome("accuracy", "self", "value", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "fresh", relation="~", by=0.05, fails_at=0.5),
     ),
-    arms={"grpo": "grpo", "value": ("copg", {"baseline": "value"}), "fresh": ("copg", {"delay": 0}, {"steps": 60})},
-    regime="stale",
-    settings={"steps": 76},  # the first 16 steps learn nothing: 60 updates, as many as the fresh arm has
-    idea=("main.credit*", "main.update.0.term.0"),
-    differs={
-        "main.credit.0": "the fresh arm is there to be matched",
-        "settings.steps": "so that the fresh arm has as many updates",
+    arms={
+        "grpo": ("grpo", {"sync": 1000}),
+        "value": ("copg", {"beta": 0.3, "sync": 1000, "baseline": "value"}),
+        "fresh": ("copg", {"beta": 0.3, "sync": 1}),
     },
-    first_seed=300,
-    corrected="on seeds 200 to 215 stale arms had 44 updates beside 60 of the fresh one: mechanism not shown",
+    args={"beta": 0.3, "sync": 1000},  # all samples are the reference's
+    regime="skill",
+    idea=("main.sync", "main.update.0.term.0", "main.credit*"),
+    first_seed=400,
+    corrected=(
+        "on seeds 200 to 215 stale arms had 44 updates beside 60 of the fresh one: mechanism not shown; on seeds 300 "
+        "to 307 samples were of a policy that moved, sixteen updates ago, and what was compared was a log-ratio on "
+        "them, which says neither how far the policy is from its reference nor whether it is where it should be: "
+        "mechanism not shown"
+    ),
     because="a sibling's regularised reward is the baseline with which samples of any policy lead to the optimum",
 )
