@@ -49,7 +49,6 @@ DOUBTS: Mapping[str, str] = {
     "ssrl": "of the calls that waiting may save there are 39 %, and 20 % are asked for",
     "tinyv": "a true judge is one point above the rule there",
     "soft_rlvr": "a true judge is no better than the rule there",
-    "ttrl": "nearly all votes are right from the start, and it is compared with a vote of 8, not of 16",
 }
 
 

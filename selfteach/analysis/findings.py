@@ -72,11 +72,12 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "Where most votes are right, labels are not needed.",
-        "TTRL, rewarded by its own majority, ends above the vote that it began with ({a} points) and level with the"
-        " same run on labels ({b}); RLSC, which only follows its own probability, gains {c}.",
+        "Where votes are more often right than answers, labels are not needed.",
+        "TTRL, rewarded by its own majority, on questions of which an answer is seldom right, ends above the vote of"
+        " sixteen that it began with ({a} points) and level with the same run on labels ({b}); RLSC, which only follows"
+        " its own probability, gains {c}.",
         (
-            Figure("ttrl", "accuracy", "self", "maj of start"),
+            Figure("ttrl", "accuracy", "self", "maj@16 of start"),
             Figure("ttrl", "accuracy", "self", "labelled"),
             Figure("rlsc", "accuracy", "self", "start"),
         ),

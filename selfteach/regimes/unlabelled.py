@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..core.claim import premise
 from ..core.regime import Regime, regime
 from .digits import BATCH, RUN, SEARCH, WARM, beginnings, ways
@@ -19,6 +21,19 @@ def unlabelled_right() -> Regime:
         baseline="ttrl",
         ways=beginnings("slowly", "quickly", "guess"),
         search=SEARCH,
+    )
+
+
+@regime
+def unlabelled_half() -> Regime:
+    """Four dozen questions without labels, on half of which the vote of sixteen is wrong, and wrong answers differ.
+
+    One answer in eight is careful, and a guess is one of a hundred: two careful ones have the most votes, and where
+    there is none or one, hardly any answers agree, so that few are paid for being wrong.
+    """
+    return replace(
+        unlabelled_right,
+        task_options={**ways(slowly=0.12, quickly=0.2, guess=0.68), "guesses": 100, "pool": 48},
     )
 
 
