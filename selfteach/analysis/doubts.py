@@ -17,7 +17,6 @@ DOUBTS: Mapping[str, str] = {
     "asearcher": "the model knows most facts by heart, so that few searches suffice, and the last turn answers anyway",
     "barl": "the arm that eliminates writes 12 symbols at most, where all hypotheses take 27",
     "confclip": "the longer right way is the surer one there, not the brief one",
-    "cooper": "its rule misses one right answer in three hundred, the paper's 37 %",
     "cot_length": "lengths leave out the three tokens by which a way is forced",
     "deepseek_r1": "plain RL is fast and readable there, which leaves nothing for a cold start",
     "demystify": "the arm without cosine has no penalty of repetition either, and that may do the shortening",

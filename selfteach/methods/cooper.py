@@ -359,9 +359,12 @@ def corrupted(text: str, task: Task, wrong: Block, rng_key: tuple[object, ...], 
     return None
 
 
+MISSES = {"unread": 0.37}  # of what is right, by the paper
+
 cooper.claim = Claim(
     (
-        # the frozen reward model pays for what is wrong
+        # the rule misses as much as the paper's, and the frozen reward model pays for what is wrong
+        premise("mean:reward/rule_misses", "rule_only", 0.2, fails_at=0.1),
         premise("late:reward/mean", "static", "late:reward/right of static", by=0.2, fails_at=0.9),
         # the one that learns on comes to agree with the truth
         mechanism("late:reward/agreed", "self", "late:reward/agreed of static", by=0.1, fails_at=0.95),
@@ -369,11 +372,12 @@ cooper.claim = Claim(
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "rule_only", by=0.02, fails_at=0.99),
     ),
-    args={"update": True, "rm_lr": 1e-3},
-    arms={"static": ("cooper", {"update": False}), "rule_only": "rule_only"},
+    args={"update": True, "rm_lr": 1e-3, **MISSES},
+    arms={"static": ("cooper", {"update": False, **MISSES}), "rule_only": ("rule_only", MISSES)},
     regime="unforeseen",
-    first_seed=300,
-    corrected="on seeds 200 to 207 the frozen reward model was seldom hacked, for it knew too much: not tested here",
+    first_seed=400,
+    corrected="on seeds 200 to 207 the frozen reward model was seldom hacked, for it knew too much: not tested here; "
+    "on 300 to 315 the rule missed one right answer in 300, where the paper's misses 37 %: does not hold here",
     idea=("grade", "main.select", "main.program", "main.reward", "main.credit", "main.update", "models", "weights"),
     because=(
         "a frozen reward model is exploited; one that continues to learn from answers that a precise rule certifies "
