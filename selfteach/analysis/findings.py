@@ -86,8 +86,8 @@ FINDINGS = (
         "A judge that is frozen is hacked, and one that goes on learning comes to agree with the truth.",
         "Cooper's reward model has seen few labelled answers. Frozen, it comes to pay far more than what is right earns"
         " ({a} of 1), for what its labels lacked. Trained along with the policy, on right answers that a rule certifies"
-        " and their corruptions, it agrees with the truth more often ({b}). The rule alone, though it misses more than a"
-        " third of what is right, teaches more ({c} points from it).",
+        " and their corruptions, it agrees with the truth more often ({b}). The rule alone, though it misses more"
+        " than a third of what is right, teaches more ({c} points from it).",
         (
             Figure("cooper", "late:reward/mean", "static", "late:reward/right of static"),
             Figure("cooper", "late:reward/agreed", "self", "late:reward/agreed of static"),
