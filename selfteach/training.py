@@ -38,7 +38,7 @@ from .loop.run_folder import FIGURES, finished_figures
 from .loop.session import Observer, Session, StopRequest, Watch, ignore_events
 from .loop.settings import EvalConfig, RunSettings
 from .loop.warmstart import warm_start_seconds
-from .model import devices, lora
+from .model import lora
 from .model.catalog import StartModel, build
 from .preparation import (
     check_start,
@@ -254,7 +254,6 @@ async def opened(
         before = await _begin(run_config, config, session, start, memory, out, measured)
         warm_seconds = warm_start_seconds(start.folder)
         del start  # its weights are the session's now
-        devices.give_back_freed_memory()  # of reading, of a warm start
         first = session.loop.state.step
         try:
             yield OpenRun(session, out, before, first, started, warm_seconds, run_config.final_eval)

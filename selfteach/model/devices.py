@@ -53,7 +53,7 @@ def free_memory(device: str) -> int | None:
     """
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
-    give_back_freed_memory()
+    _give_back_freed_memory()
     limits = [n for n in (_available(), _cgroup_available()) if n is not None]
     return min(limits) if limits else None
 
@@ -78,7 +78,7 @@ def keep_freed_memory() -> None:
         mallopt(option, value)
 
 
-def give_back_freed_memory() -> None:
+def _give_back_freed_memory() -> None:
     """Return to the system what malloc keeps for the next allocation (glibc; `keep_freed_memory`)."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
