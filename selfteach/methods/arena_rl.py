@@ -202,12 +202,16 @@ arena_rl.claim = Claim(
         premise("accuracy", "pointwise", 0.9, relation="<", fails_at=0.95),
         premise("late:reward/auc", "pointwise", 0.8, relation="<", fails_at=0.9),
         mechanism("late:reward/auc", "self", "late:reward/auc of pointwise", by=0.05, fails_at=1.0),
-        mechanism("mean:reward/comparisons", "self", "round_robin", by=0.4, relation="<", scale="ratio", fails_at=0.0),
         outcome("accuracy", "self", "pointwise", by=0.05, fails_at=0.96),
+        # half of the comparisons rank answers nearly as well, and teach as much
+        outcome("late:reward/auc", "self", "late:reward/auc of round_robin", by=0.05, relation=">=", fails_at=1.0),
         outcome("accuracy", "self", "round_robin", by=0.05, relation=">=", fails_at=1.0),
     ),
     arms={"pointwise": "pointwise", "round_robin": ("arena_rl", {"topology": "round_robin"})},
     regime="marked",
+    first_seed=300,
+    corrected="on seeds 200 to 211 the mechanism was also that a bracket asks for fewer comparisons, as it does by its"
+    " making, and what it ranks worse for that was not asked: mechanism shown",
     idea=("main.reward",),
     differs={"main.update": "the clip at 0.28 is the released code's; of one update a batch no ratio leaves 1"},
     because=(
