@@ -190,6 +190,8 @@ class BuiltinEngine(EngineWeights):
         self._n_submitted += 1
         if self._pump is None:
             self._pump = loop.create_task(self._run(), name="engine")
+            # What a signal raised within a step has reached all who wait; asyncio need not report it as well.
+            self._pump.add_done_callback(lambda pump: pump.cancelled() or pump.exception())
         try:
             return await request.future
         except asyncio.CancelledError:

@@ -110,6 +110,7 @@ class EqualLengthEngine(EngineWeights):
         self.queue.append(row)
         if self._pump is None:
             self._pump = loop.create_task(self._run(), name="engine")
+            self._pump.add_done_callback(lambda pump: pump.cancelled() or pump.exception())  # as BuiltinEngine's
         return await row.future
 
     async def score(

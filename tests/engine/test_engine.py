@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 from support.engines import TOKENIZER, VOCAB, model
 
 from selfteach.core import random_keys
-from selfteach.core.errors import BadCheckpoint, BadValue, EngineMismatch, NotFinite, UnknownName
+from selfteach.core.errors import BadCheckpoint, BadValue, EngineMismatch, NotFinite, Terminated, UnknownName
+from selfteach.core.loops import run_to_end
 from selfteach.core.protocols import Completion
 from selfteach.core.task import Sampling, Steering
 from selfteach.engine import BuiltinEngine, ReferenceEngine, ScriptedEngine, is_batch_invariant, sampler, scheduler
@@ -251,6 +253,20 @@ def test_a_cancelled_request_leaves_and_its_slot_is_used_again() -> None:
     with pytest.raises(TimeoutError):
         run(asyncio.wait_for(engine.generate("policy", context, Sampling(), 4), 1e-6))
     assert run(engine.generate("policy", context, Sampling(max_tokens=1), 5)).status in ("length", "stop")
+
+
+def test_what_a_signal_raises_within_a_step_is_raised_and_not_reported_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: Any) -> bool:
+        raise Terminated
+
+    engine = builtin()
+    monkeypatch.setattr(engine, "_step", interrupted)
+    with pytest.raises(Terminated):
+        run_to_end(engine.generate("policy", ids(np.random.default_rng(4), 5), Sampling(), 1))
+    gc.collect()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("make_engine", [builtin, reference])
