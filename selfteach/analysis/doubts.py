@@ -13,7 +13,6 @@ DOUBTS: Mapping[str, str] = {
     "ace_rl": "with three levels the coarse mark pays full for an answer that misses one of five points",
     "adactrl": "long answers to what is called hard are in the demonstrations, and also in the arm without its reward",
     "ai_search_planner": "the arm without process rewards is at a ceiling, 98 % greedy",
-    "asearcher": "the model knows most facts by heart, so that few searches suffice, and the last turn answers anyway",
     "barl": "the arm that eliminates writes 12 symbols at most, where all hypotheses take 27",
     "confclip": "the longer right way is the surer one there, not the brief one",
     "cot_length": "lengths leave out the three tokens by which a way is forced",

@@ -22,7 +22,7 @@ from .demos import TAGS, answer, information, think
 from .demos import search as searched
 from .factworld import fiction
 from .options import check_at_least, check_number, check_share
-from .question_graphs import GraphQuestion, Term, grow, question_of, versions
+from .question_graphs import GraphQuestion, Term, grow, query_of, question_of, versions
 from .question_sampler import MAX_DRAWS, QuestionSampler
 from .world import World
 
@@ -43,6 +43,7 @@ def fact_graph(
     practised: float = 0.3,
     misaligned: float = 0.0,
     edits: int = 0,
+    unheld: bool = False,
     top: int = 1,
     n_test: int = 400,
     seed: int = 0,
@@ -67,6 +68,7 @@ def fact_graph(
                 test questions need none of these
     edits       each question is made harder, an edit at a time, up to so often: training tasks come in runs of
                 edits + 1, a question and what became of it; their answers are none of the test's. 0 to 6
+    unheld      whether what demonstrations find is drawn anew each time, so that no fact is learned by heart
     top         documents in an answer of the search tool
     n_test      test questions
     seed        of every random draw; the world is that of factworld's
@@ -80,12 +82,16 @@ def fact_graph(
         raise BadValue("task fact_graph: edits must be 0 to 6, and a question of several parts has none")
     if not 0 <= check_number("fact_graph", "joints", joints) <= 2 or parts > 3:
         raise BadValue("task fact_graph: joints must be 0 to 2, and parts 1 to 3")
+    if unheld and joints:
+        raise BadValue("task fact_graph: unheld is of chains; leave joints at 0")
     if not hops or any(not 1 <= h <= 6 or h < 2 * joints for h in hops):
         raise BadValue(f"task fact_graph: hops must be from {max(1, 2 * joints)} to 6, not {hops!r}")
     if len(ways) != len(WAYS) or abs(sum(check_share("fact_graph", "ways", w) for w in ways) - 1) > 1e-6:
         raise BadValue(f"task fact_graph: ways must be 4 shares that sum to 1 ({', '.join(WAYS)}), not {ways!r}")
     world, seeds = fiction(entities, relations, seed), tuple(hops) if edits else ()
-    quiz = GraphQuiz(world, seed, joints, parts, dispersion, tuple(ways), practised, misaligned, top, edits, seeds)
+    quiz = GraphQuiz(
+        world, seed, joints, parts, dispersion, tuple(ways), practised, misaligned, top, edits, seeds, unheld
+    )
     kinds, unit = (tuple(range(edits + 1)), "edit") if edits else (tuple(hops), "hop")
 
     def identity(question: GraphQuestion) -> str:
@@ -140,6 +146,7 @@ class GraphQuiz:
     top: int = 1
     edits: int = 0
     seeds: tuple[int, ...] = ()  # facts of the questions that are edited
+    unheld: bool = False  # whether demonstrations find what is drawn anew
 
     @cached_property
     def _finds(self) -> Callable[[str], str]:
@@ -206,12 +213,12 @@ class GraphQuiz:
         way = str(draw.choice(PRACTISED)) if given else str(draw.choice(WAYS, p=self.ways))
         rounds = self._rounds(way, question)
         found = sum(len(facts) for facts in rounds)
+        asked, golds = self._imagined(question, draw) if self.unheld else (self._documented(question), question.golds)
         text = ""
         for n, facts in enumerate(rounds):
-            queries = SPLIT.join(question.keywords[k][0] for k in facts)
-            sentences = SPLIT.join(self.world.sentence(question.facts[k]) for k in facts)
+            queries, sentences = (SPLIT.join(asked[k][which] for k in facts) for which in (0, 1))
             text += think(f"{way}." if n == 0 else "then.") + searched(queries) + information(sentences)
-        said = " and ".join(question.golds if found == len(question.facts) else self._guessed(question, draw))
+        said = " and ".join(golds if found == len(question.facts) else self._guessed(question, draw))
         text += (think(f"so it is {said}.") if rounds else "") + answer(said)
         first = beginning(way) if given else ""
         tags = {**task.tags, "kind": "demo", "way": way}
@@ -230,6 +237,25 @@ class GraphQuiz:
             each = count // self.parts
             return [[part * each + n for part in range(self.parts)] for n in range(each)]
         return [[n] for n in range({"carefully": count, "hastily": 1}.get(way, 0))]
+
+    def _documented(self, question: GraphQuestion) -> list[tuple[str, str]]:
+        """(query, what is found) of each fact of a question."""
+        sentences = [self.world.sentence(n) for n in question.facts]
+        return [(ways[0], found) for ways, found in zip(question.keywords, sentences, strict=True)]
+
+    def _imagined(
+        self, question: GraphQuestion, draw: np.random.Generator
+    ) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+        """As `_documented`, and the answers, in a world where each fact leads to another entity of its type."""
+        asked, golds, each = list[tuple[str, str]](), list[str](), len(question.needs) // self.parts
+        for n, (number, hop, start) in enumerate(question.needs):
+            here = golds.pop() if n % each else start
+            options = [e for e in self.world.types[self.world.types_at(hop)[1]] if e != here]
+            golds.append(options[int(draw.integers(len(options)))])
+            s, o = (here, golds[-1]) if hop.forward else (golds[-1], here)
+            relation = self.world.relations[self.world.facts[number].relation]
+            asked.append((query_of(self.world, hop, here), relation.sentence.format(s=s, o=o)))
+        return asked, tuple(golds)
 
     def _guessed(self, question: GraphQuestion, draw: np.random.Generator) -> list[str]:
         """Entities of the answers' types, at random."""

@@ -123,7 +123,7 @@ class GraphQuestion:
     @cached_property
     def keywords(self) -> tuple[tuple[str, ...], ...]:
         """Ways of asking an engine for each of its facts."""
-        return tuple(wordings(_query(self.world, hop, here), hop.relation, here) for _, hop, here in self.needs)
+        return tuple(wordings(query_of(self.world, hop, here), hop.relation, here) for _, hop, here in self.needs)
 
     @cached_property
     def rubrics(self) -> tuple[str, ...]:
@@ -179,7 +179,8 @@ def _sub_question(world: World, hop: Hop, here: str) -> str:
     return asked or f"the {r.subject} whose {hop.relation} is {here}"
 
 
-def _query(world: World, hop: Hop, here: str) -> str:
+def query_of(world: World, hop: Hop, here: str) -> str:
+    """How an engine is asked for what a hop leads to."""
     return _sub_question(world, hop, here).removeprefix("the ").removeprefix("a ")
 
 

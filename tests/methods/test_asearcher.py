@@ -89,6 +89,21 @@ def test_an_answer_is_worth_its_f1_where_every_turn_is_well_formed(tags, replies
     assert scored(stage.reward[0], stage.programs["main"], replies, tags).value == pytest.approx(value)
 
 
+@pytest.mark.parametrize(
+    "turns,replies,answer",
+    [
+        (2, [ASK, RIGHT], "Ulm"),  # the answer is a turn as well
+        (2, [ASK, ASK], None),  # and none follows the last
+        (3, ["<think>so.</think>"], None),
+    ],
+)
+def test_no_turn_for_the_answer_follows_the_last(tags, turns, replies, answer):
+    stage = of("asearcher", turns=turns).stage
+    _, group = played(stage.programs["main"], replies, tags)
+    assert group.episodes[0].answer == answer
+    assert scored(stage.reward[0], stage.programs["main"], replies, tags).value == (1.0 if answer else 0.0)
+
+
 def test_rewards_are_centred_by_group_and_whitened_over_the_batch():
     _, drop, centred, whitened = of("asearcher").stage.credit
     reward, group = np.array([1.0, 0.0, 0.5, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 1, 2, 2])
@@ -103,7 +118,8 @@ def test_rewards_are_centred_by_group_and_whitened_over_the_batch():
 
 def test_hyper_parameters_reach_selection_program_and_loss():
     stage = of("asearcher", turns=5, checks=3, clip=0.3, weight_cap=4.0, minibatches=2).stage
-    assert stage.programs["main"].args["turns"] == 5 and stage.select.args["checks"] == 3
+    assert of("asearcher", turns=5, tested=9).decode["main"].args["turns"] == 8
+    assert stage.programs["main"].args["turns"] == 4 and stage.select.args["checks"] == 3
     (update,) = stage.updates
     assert update.minibatches == 2 and update.terms[0].fn.args == {"low": 0.3, "high": 0.3, "cap": 4.0}
     assert [stage.reward[0].name, stage.credit[2].name] == [
@@ -239,7 +255,7 @@ def test_a_turn_costs_no_more_however_late_it_is(tags):
 
     def lengths(summarise):
         limits = EpisodeLimits(turns=200, tokens=10**6)
-        stage = of("asearcher", summarise=summarise, turns=50).stage
+        stage = of("asearcher", summarise=summarise, turns=51).stage
         context, group = played(
             stage.programs["main"],
             replies,

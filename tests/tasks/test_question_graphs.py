@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -119,9 +120,35 @@ def test_queries_of_all_parts_can_be_asked_at_once():
     assert f"<search>{asked[1]} ## {asked[3]}</search><information>{found[1]} ## {found[3]}</information>" in text
 
 
+@pytest.mark.parametrize("options", [{"hops": (3,)}, {"hops": (2,), "parts": 2}, {"hops": (1,), "edits": 3}])
+def test_what_demonstrations_find_is_drawn_anew(options):
+    """Each search asks for what the last one found, the last leads to the answer, and the world's facts are none."""
+    chains = {"entities": 120, "relations": 6, "ways": (1.0, 0.0, 0.0, 0.0), "practised": 0.0, "n_test": 5, **options}
+    made, held = fact_graph(**chains, unheld=True), fact_graph(**chains)
+    true, parts = {d.text for d in made.corpus()}, options.get("parts", 1)
+    seen = [
+        (made.demos(i), re.findall(r"<search>(.*?)</search><information>(.*?)<", made.demos(i).data[0]))
+        for i in range(40)
+    ]
+    assert [d.prompt for d, _ in seen] == [held.demos(i).prompt for i in range(40)]
+    for demo, found in seen:
+        each, ends = len(found) // parts, []
+        for part in range(parts):
+            here = ""
+            for query, sentence in found[part * each : (part + 1) * each]:
+                named = {name for name in re.findall(r"[A-Z][a-z]+", sentence) if name not in query.split()}
+                assert not here or here in query.split()
+                (here,) = named
+            ends.append(here)
+        assert demo.data[0].endswith(f"<answer> {' and '.join(ends)}</answer>")
+    stated = [sentence for _, found in seen for _, sentence in found]
+    assert sum(sentence in true for sentence in stated) < 0.1 * len(stated)
+
+
 @pytest.mark.parametrize(
     "options,message",
     [
+        ({"joints": 1, "unheld": True}, "unheld is of chains"),
         ({"hops": (1,), "joints": 1}, "hops must be from 2 to 6"),
         ({"parts": 4}, "parts 1 to 3"),
         ({"ways": (1.0, 0.5, 0.0, 0.0)}, "4 shares that sum to 1"),
