@@ -16,7 +16,7 @@ NAMES = {
     ONE_OR_MORE: """answers attempts batch best branch candidates continuations cycle divisor drafts easiest epochs
         every facts groups hardest iteration k keep limit max_states min_target minibatches most ngram
         noise partial places plenty pool prefix proposals questions references rollouts rounds samples
-        searches seeds sft_groups size solutions stages stride sync target_step tasks tokens turns
+        searches seeds sft_groups size solutions stages stride sync target_step tasks tested tokens turns
         verdicts votes wanted_pages wanted_searches width window""",
     NOT_NEGATIVE: """accuracy adverts ahead alpha alpha_end answerable behaviour beta beta1 beta2 beta_first beta_min
         bonus brevity budget buffer cache calibration capacity checks clip clip_high compensation critic_beta
