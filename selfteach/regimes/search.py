@@ -319,8 +319,7 @@ def search_edited() -> Regime:
 @regime
 def search_edited_unheld() -> Regime:
     """As `search_edited`, for a model that holds no fact: a right answer takes a right search for each."""
-    made = graph_regime({"hops": (1,), "edits": 3, "unheld": True}, (0.15, 0.0, 0.45, 0.4))
-    return replace(made, args={**made.args, "turns": 8})
+    return replace(search_edited, task_options={**search_edited.task_options, "unheld": True})
 
 
 @regime
