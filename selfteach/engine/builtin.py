@@ -21,13 +21,14 @@ from ..model.tokenizer import Tokenizer
 from ..model.transformer import Transformer
 from .batch_invariance import is_batch_invariant
 from .cuda_graphs import slots_that_fit
+from .pump import Pumped
 from .runner import Kernel, make_runner
 from .scheduler import EngineRequest, Scheduler
 from .stop_strings import StopStrings
 from .weights import EngineWeights, align_scores, check_request, reads_after_token, reads_layers
 
 
-class BuiltinEngine(EngineWeights):
+class BuiltinEngine(Pumped, EngineWeights):
     """Continuous batching with a prefix cache.
 
     Where `batch_invariant` is True, a sample's bits do not depend on what else is sampled.
@@ -78,7 +79,6 @@ class BuiltinEngine(EngineWeights):
             )
         self.backend = {group: scheduler.runner.backend for group, scheduler in self.schedulers.items()}
         self.device = torch.device(device)
-        self._pump: asyncio.Task[None] | None = None
         self._n_submitted = self._metered = 0
 
     @cached_property
@@ -183,38 +183,24 @@ class BuiltinEngine(EngineWeights):
 
         Where the waiter is cancelled, its sequence is dropped at the next step.
         """
-        loop = asyncio.get_running_loop()
-        if self._pump is not None and self._pump.get_loop() is not loop:
-            self._fail_all(asyncio.CancelledError())  # its loop was closed under it
+        self._keep_working()
         scheduler.queue.append(request)
         self._n_submitted += 1
-        if self._pump is None:
-            self._pump = loop.create_task(self._run(), name="engine")
-            # What a signal raised within a step has reached all who wait; asyncio need not report it as well.
-            self._pump.add_done_callback(lambda pump: pump.cancelled() or pump.exception())
         try:
             return await request.future
         except asyncio.CancelledError:
             scheduler.cancelled.append(request)
             raise
 
-    async def _run(self) -> None:
+    async def _work(self) -> None:
         """Step while there are requests; rollout programs run between steps and submit their next requests."""
-        try:
-            ended = True
-            while any(scheduler.pending for scheduler in self.schedulers.values()):
-                await self._let_programs_run(3 if ended else 1)
-                ended = False
-                for scheduler in self.schedulers.values():
-                    if scheduler.pending:
-                        ended |= self._step(scheduler)
-            self._pump = None
-        except GeneratorExit:
-            raise  # its event loop was closed; present requests belong to another pump
-        except BaseException as error:
-            self._fail_all(error)
-            if not isinstance(error, Exception):
-                raise
+        ended = True
+        while any(scheduler.pending for scheduler in self.schedulers.values()):
+            await self._let_programs_run(3 if ended else 1)
+            ended = False
+            for scheduler in self.schedulers.values():
+                if scheduler.pending:
+                    ended |= self._step(scheduler)
 
     def _step(self, scheduler: Scheduler) -> bool:
         """Run one step of a scheduler; out of memory, halve its slots. Whether a request ended."""
@@ -257,10 +243,9 @@ class BuiltinEngine(EngineWeights):
             rounds = rounds - 1 if self._n_submitted == before else max(rounds, 2) - 1
 
     def _fail_all(self, error: BaseException) -> None:
-        """End every request with an error, and the pump."""
+        """End every request with an error."""
         for scheduler in self.schedulers.values():
             scheduler.fail(error)
-        self._pump = None
 
 
 def _future() -> asyncio.Future[Any]:

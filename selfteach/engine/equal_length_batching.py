@@ -20,6 +20,7 @@ from ..model.base import Model
 from ..model.residual import changed
 from ..model.tokenizer import Tokenizer
 from . import sampler
+from .pump import Pumped
 from .sampler import pad_rows
 from .stop_strings import StopStrings
 from .weights import EngineWeights, align_scores, check_request, reads_layers
@@ -43,7 +44,7 @@ class PendingTurn:
     on_tokens: Callable[[np.ndarray], object] | None = None
 
 
-class EqualLengthEngine(EngineWeights):
+class EqualLengthEngine(Pumped, EngineWeights):
     """Batches of contexts of equal length, generated together until all have ended.
 
     There is no left padding, so any positional scheme is right. A context that several share (a group's prompt) is
@@ -82,7 +83,6 @@ class EqualLengthEngine(EngineWeights):
             self.stops.setdefault(model.config.vocab, StopStrings(tokenizer.pieces, model.config.vocab))
         self.queue: list[PendingTurn] = []
         self.running: list[PendingTurn] = []
-        self._pump: asyncio.Task[None] | None = None
 
     async def generate(
         self,
@@ -102,15 +102,11 @@ class EqualLengthEngine(EngineWeights):
             return Completion(
                 empty.astype(np.int32), empty, "limit", self.versions[group], dict.fromkeys(sampling.record, empty)
             )
-        loop = asyncio.get_running_loop()
-        if self._pump is not None and self._pump.get_loop() is not loop:
-            self._fail_all(asyncio.CancelledError())  # its loop was closed under it
+        self._keep_working()
         table = self.stops[vocab].index_of(sampling.stop)
-        row = PendingTurn(group, ids, sampling, rng_key, table, loop.create_future(), on_tokens=on_tokens)
+        future = asyncio.get_running_loop().create_future()
+        row = PendingTurn(group, ids, sampling, rng_key, table, future, on_tokens=on_tokens)
         self.queue.append(row)
-        if self._pump is None:
-            self._pump = loop.create_task(self._run(), name="engine")
-            self._pump.add_done_callback(lambda pump: pump.cancelled() or pump.exception())  # as BuiltinEngine's
         return await row.future
 
     async def score(
@@ -162,24 +158,16 @@ class EqualLengthEngine(EngineWeights):
             raise EngineMismatch(f"weights of {group!r} cannot change while {waiting} of its requests run")
         return super().load(group, weights, version)
 
-    async def _run(self) -> None:
+    async def _work(self) -> None:
         """Generate batch after batch while there are requests; rollout programs run between tokens."""
-        try:
-            while self.queue:
-                await self._let_programs_run()
-                first = self.queue[0]
-                like = [r for r in self.queue if r.group == first.group and len(r.ids) == len(first.ids)]
-                self.running = [r for r in like[: self.slots] if not r.future.done()]
-                taken = set(map(id, like[: self.slots]))
-                self.queue = [r for r in self.queue if id(r) not in taken]
-                await self._batch(self.running)
-            self._pump = None
-        except GeneratorExit:
-            raise  # its event loop was closed; present requests belong to another pump
-        except BaseException as error:
-            self._fail_all(error)
-            if not isinstance(error, Exception):
-                raise
+        while self.queue:
+            await self._let_programs_run()
+            first = self.queue[0]
+            like = [r for r in self.queue if r.group == first.group and len(r.ids) == len(first.ids)]
+            self.running = [r for r in like[: self.slots] if not r.future.done()]
+            taken = set(map(id, like[: self.slots]))
+            self.queue = [r for r in self.queue if id(r) not in taken]
+            await self._batch(self.running)
 
     async def _let_programs_run(self) -> None:
         """Let ready coroutines run, longer while requests come; nested gathers take several rounds."""
@@ -293,11 +281,11 @@ class EqualLengthEngine(EngineWeights):
         return True
 
     def _fail_all(self, error: BaseException) -> None:
-        """End every request with an error, and the pump."""
+        """End every request with an error."""
         for row in (*self.running, *self.queue):
             if not row.future.done() and not row.future.get_loop().is_closed():
                 row.future.set_exception(error) if isinstance(error, Exception) else row.future.cancel()
-        self.queue, self.running, self._pump = [], [], None
+        self.queue, self.running = [], []
 
     def _to(self, x: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
