@@ -136,14 +136,14 @@ def mark_wrong(
     return {"where": Column("seq", np.where(np.isnan(best), np.nan, best < right))}
 
 
-TEACHER_STEPS = 60
+TEACHER_STEPS = 100
 # At a tenth of this coefficient, the paper's, a loss over thirty tokens is not seen beside the reward's.
-TEACHER = {"teacher_steps": TEACHER_STEPS, "beta": 0.05, "beta_min": 0.01}
+TEACHER = {"teacher_steps": TEACHER_STEPS, "batch": 128, "beta": 0.05, "beta_min": 0.01}
 
 kdrl.claim = Claim(
     (
-        # the teacher knows more than the student, whose rewards leave something to be learned sooner
-        premise("accuracy+teacher", "self", "accuracy of start", by=0.2, fails_at=0.9),
+        # the teacher knows more than rewards alone come to teach, and they leave something to be learned sooner
+        premise("accuracy+teacher", "self", "accuracy of rl", by=0.02, fails_at=0.99),
         premise("auc", "rl", 0.85, relation="<", fails_at=0.9),
         # the student comes near the teacher: the annealed coefficient alone would be less than by half smaller
         mechanism(
@@ -166,11 +166,14 @@ kdrl.claim = Claim(
         "distilled": ("kdrl", {**TEACHER, "rewarded": False}),
         "k3": ("kdrl", {**TEACHER, "kind": "k3"}),
     },
-    regime="ladder",
+    regime="tutored",
     settings={"steps": 60 + TEACHER_STEPS},
     idea=("main.update*",),
-    first_seed=300,
+    first_seed=500,
     corrected="on seeds 200 to 207 the student was also to be better than its teacher, which the paper's is not: "
-    "does not hold here",
+    "does not hold here; on 300 to 307 the teacher had learned from the demonstrations of `ladder`, of which none of "
+    "eight digits is without an estimate, and was right in 55 % where RL alone is in nine of ten cases, so that it "
+    "could not help: does not hold here; on 400 to 407 it had 60 steps to learn in, which left one of eight at 55 %: "
+    "not tested here",
     because="the teacher gives a signal for every token, and the reward is not bounded by the teacher",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.claim import premise
 from ..core.regime import Regime, regime
-from .digits import BATCH, RUN, SEARCH, WARM, beginnings, ways
+from .digits import BATCH, ESTIMATED, LADDER, RUN, SEARCH, WARM, beginnings, ways
 
 
 @regime
@@ -48,3 +48,13 @@ def taught_long() -> Regime:
         shows="GRPO alone does not find the way that an expert shows",
         failure=premise("accuracy", "baseline", 0.5, relation="<", fails_at=0.6),
     )
+
+
+@regime
+def tutored() -> Regime:
+    """`ladder` with an expert who estimates nothing, at any length: who imitates it knows more than RL alone reaches.
+
+    Of the demonstrations of `ladder` itself none of eight digits is without an estimate, so that nobody can learn from
+    them how to do these.
+    """
+    return Regime(**{**LADDER, "task_options": {**LADDER["task_options"], "expert": "slowly"}}, **ESTIMATED)
