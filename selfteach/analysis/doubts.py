@@ -11,7 +11,6 @@ from .figures import markdown
 DOUBTS: Mapping[str, str] = {
     "a_star_po": "its step times were measured beside other work: six seeds took three times as long as two",
     "ace_rl": "with three levels the coarse mark pays full for an answer that misses one of five points",
-    "adactrl": "long answers to what is called hard are in the demonstrations, and also in the arm without its reward",
     "ai_search_planner": "the arm without process rewards is at a ceiling, 98 % greedy",
     "barl": "the arm that eliminates writes 12 symbols at most, where all hypotheses take 27",
     "confclip": "the longer right way is the surer one there, not the brief one",

@@ -140,7 +140,8 @@ def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any]
     Raises OSError where it cannot be written, BadValue where matplotlib is not installed.
     """
     file = Path(file)
-    on = "" if result is None or is_warm_started(result["model"]) else f" on {result['model']}"
+    warm = result is not None and is_warm_started(result["model"])
+    on = "" if result is None or warm else f" on {result['model']}"
     parts = [f"# {family.partition('_')[0].capitalize()} methods{on}, side by side\n"]
     if result is not None and result["methods"]:
         options = " ".join(f"{k}={v}" for k, v in result["task_options"].items())
@@ -153,10 +154,10 @@ def write_page(family: str, papers: Mapping[str, str], result: Mapping[str, Any]
             f"\nEach is trained on {result['tokens']:,} sampled tokens with its defaults, and batch and rate of the"
             f" regime `{result['regime']}`, from {_start(result['model'])}; then all"
             f" answer the same {result['questions']} held-out questions, {result['samples']} times each. A seed decides"
-            f"{' warm start,' if is_warm_started(result['model']) else ''} run and questions; brackets hold the 95 %"
+            f"{' warm start,' if warm else ''} run and questions; brackets hold the 95 %"
             f" interval over {ENOUGH} or more of them,"
             f" parentheses the lowest and the highest of fewer. EM is exact match"
-            f"{of_memory if is_warm_started(result['model']) else ''}."
+            f"{of_memory if warm else ''}."
             " Differences are of runs with the same seed, and their intervals are not corrected for being many."
             " Rates were not tuned for each method.\n\n"
             f"The task is `{result['task']}` with `{options}`, the model `{result['model']}`.\n\n"

@@ -137,9 +137,9 @@ adactrl.claim = Claim(
     (
         # the baseline's tags say nothing of difficulty, and its right answers are longer than one way needs (28 tokens)
         premise("length_right", "untold", 30.0, by=0.0, fails_at=29.0),
+        # whoever asks can choose, since demonstrations of what is called hard are long
+        premise("length+hard", "self", "length+easy of self", by=0.3, scale="ratio", fails_at=1e6),
         mechanism("late:reward/agrees", "self", "untold", by=0.15, fails_at=1.0),
-        # whoever asks can choose
-        mechanism("length+hard", "self", "length+easy of self", by=0.3, scale="ratio", fails_at=1e6),
         outcome("length", "self", "untold", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "untold", by=0.03, relation=">=", fails_at=1.0),
     ),
