@@ -30,7 +30,6 @@ DOUBTS: Mapping[str, str] = {
     "ppo": "the failing check is GAE's statement, and clipping never acts",
     "ppr": "an agent has eight turns, where theirs has two, and every search of a right answer is paid",
     "prorl": "that a KL is needed is not so there: without it most is right",
-    "r1_searcher": "answers are one word, of which F1 and exact match are the same",
     "red_searcher": "the arms that were taught by trajectories end where nothing was learned",
     "scale_rl": "that solved questions are asked less is so by construction, and that it helps is not asked",
     "score": "all second attempts are at a ceiling, 96 %",

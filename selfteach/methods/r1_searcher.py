@@ -29,9 +29,11 @@ from ..credit.advantages import center, norm, whiten
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import sequence_mean
 from ..reward.agent_record import count_searches, fault, own_text, pieces_of
-from ..reward.answer import exact_match
+from ..reward.answer import exact_match, states_gold
 from ..reward.overlap import word_f1
 from .search_r1 import search_r1
+
+Match = Literal["f1", "exact", "cover"]
 
 
 @method(family="search", paper="2503.05592", catalogue=312, home=Home("factworld", 40))
@@ -43,7 +45,7 @@ def r1_searcher(
     retrieval: float = 0.5,
     format: float = 0.5,
     penalty: float = 2.0,
-    f1: bool = True,
+    match: Match = "f1",
     estimator: Literal["reinforce_baseline", "grpo"] = "reinforce_baseline",
     beta: float = 0.0,
 ) -> Method:
@@ -60,12 +62,13 @@ def r1_searcher(
     for another model (Llama) subtracts 1, and adds 1 or -1 for the answer in the first stage, which the paper does not;
     and its first stage alone has the advantages of GRPO. Theirs asks up to 8 times, does four updates of 256 answers to
     a batch of 64 questions, and has its KL in the reward; here it is one update, and beta weighs Search-R1's KL term.
-    Questions are not sorted by difficulty here, as theirs are. invoke_steps=0: the second stage alone. f1=False: exact
-    match. estimator: the released code's REINFORCE with a group's mean as the baseline, or GRPO.
+    Questions are not sorted by difficulty here, as theirs are. invoke_steps=0: the second stage alone. match: what an
+    answer is worth, its F1, or what theirs compares that with, whether it is the gold answer (exact) or contains it
+    (cover). estimator: the released code's REINFORCE with a group's mean as the baseline, or GRPO.
     """
     credit = (norm(),) if estimator == "grpo" else (center(), whiten())
     second = search_r1(groups=groups, rollouts=rollouts, turns=turns, beta=beta).replace(
-        reward=(right_and_formed(penalty=penalty, f1=f1),), credit=(per_trajectory(), *credit)
+        reward=(right_and_formed(penalty=penalty, match=match),), credit=(per_trajectory(), *credit)
     )
     (update,) = second.stage.updates
     terms = tuple(replace(term, loss_weights=sequence_mean()) for term in update.terms)
@@ -94,21 +97,25 @@ def searched_and_formed(
 
 @block
 def right_and_formed(
-    *, path: TokenPath, answer: Any, task: Task, context: RewardContext, penalty: float = 2.0, f1: bool = True
+    *, path: TokenPath, answer: Any, task: Task, context: RewardContext, penalty: float = 2.0, match: Match = "f1"
 ) -> Score:
-    """The F1 of the answer (or whether it is right), less a penalty for a wrong form.
+    """How well the answer matches a gold answer, less a penalty for a wrong form.
 
+    match  its F1; exact, whether it is the same; cover, whether it contains it
     Parts: answer, searched, format.
     """
     pieces = pieces_of(path, context)
     why = misformed(own_text(pieces)) or fault(pieces)
-    given = word_f1(answer=answer, task=task) if f1 else exact_match(answer=answer, task=task)
+    if match == "cover":
+        worth = float(states_gold(answer, task))
+    else:
+        worth = (word_f1 if match == "f1" else exact_match)(answer=answer, task=task).value or 0.0
     parts = {
-        "answer": given.value or 0.0,
+        "answer": worth,
         "searched": float(count_searches(pieces) > 0),
         "format": float(not why),
     }
-    return Score((given.value or 0.0) - penalty * bool(why), parts, why)
+    return Score(worth - penalty * bool(why), parts, why)
 
 
 def misformed(said: str) -> str:
@@ -134,14 +141,14 @@ r1_searcher.claim = Claim(
         # after the first stage, in which no answer was ever looked at, it searches
         mechanism("mean:reward/searched", "self", "one_stage", by=0.2, fails_at=1.0),
         outcome("accuracy", "self", "one_stage", by=0.1, fails_at=0.95),
-        outcome("accuracy", "self", "exact", by=0.02, relation=">=", fails_at=1.0),
     ),
-    arms={"one_stage": ("r1_searcher", {"invoke_steps": 0}), "exact": ("r1_searcher", {"f1": False})},
+    arms={"one_stage": ("r1_searcher", {"invoke_steps": 0})},
     regime="seldom_searched",
-    first_seed=300,
+    first_seed=400,
     corrected=(
         "on seeds 200 to 207 one demonstration in ten searched, where now one in fifty does, and outcomes alone taught "
-        "it in half of the steps: not tested here"
+        "it in half of the steps: not tested here; on seeds 300 to 307 it was also asked whether exact match does as "
+        "well as F1, which are the same of answers of one word: holds"
     ),
     settings={"eval_every": 12},
     idea=("invoke", "invoke.*", "main.reward"),

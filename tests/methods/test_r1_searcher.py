@@ -41,7 +41,11 @@ def test_what_both_stages_pay_for(tags, replies, first, second):
 def test_an_answer_is_worth_the_words_that_it_shares(tags):
     po, replies = Task("t", "?", ("river Po",)), [THINK + "<answer>Po</answer>"]
     assert value(tags, replies, task=po).value == pytest.approx(2 / 3)  # 2 * 1 / (1 + 2)
-    assert value(tags, replies, task=po, f1=False).value == 0.0
+    assert (
+        value(tags, replies, task=po, match="exact").value == value(tags, replies, task=po, match="cover").value == 0.0
+    )
+    longer = [THINK + "<answer>the river Po it is</answer>"]  # 2 * 2 / (4 + 2), without the article
+    assert [value(tags, longer, task=po, match=how).value for how in ("f1", "exact", "cover")] == [2 / 3, 0.0, 1.0]
 
 
 def test_constants_are_hyper_parameters(tags):
