@@ -151,6 +151,6 @@ r1_searcher.claim = Claim(
         "well as F1, which are the same of answers of one word: holds"
     ),
     settings={"eval_every": 12},
-    idea=("invoke", "invoke.*", "main.reward"),
+    idea=("invoke", "invoke.*"),
     because="an agent that hardly ever searches is not taught to by its answers; paid for searching, it does",
 )
