@@ -19,7 +19,7 @@ DOUBTS: Mapping[str, str] = {
     "dr_grpo": "a mean over tokens favours short right answers, and nearly all answers are right",
     "guide": "groups that fail are opened as often by sampling again",
     "hier_search": "a planner whose agents search once each can only lose against one that searches itself",
-    "iter_research": "its bounds of the ratio are made for long answers, and clip two in five here",
+    "iter_research": "its clip acts on two in five rounds as short as these; with wider bounds none was left to save",
     "kimi_long2short": "right answers are at the least length that the task has",
     "laser_d": "right answers have two lengths, and the target lies between them from the first step",
     "lead": "wrong answers are the short ones there, so that the mean of the right ones is long",

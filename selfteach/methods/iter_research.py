@@ -48,7 +48,13 @@ ROUNDS = {"ways": (0.1, 0.0, 0.3, 0.3, 0.1, 0.2), "hops": (2, 3), "says": "repor
 
 @method(family="search", paper="2511.07327", catalogue=77, home=Home("factworld", 40, ROUNDS))
 def iter_research(
-    groups: int = 16, rollouts: int = 16, turns: int = 8, gamma: float = 0.995, divisor: int = 1
+    groups: int = 16,
+    rollouts: int = 16,
+    turns: int = 8,
+    gamma: float = 0.995,
+    divisor: int = 1,
+    low: float = 3e-4,
+    high: float = 4e-4,
 ) -> Method:
     """GSPO on rounds that each begin from a report, with the outcome discounted by the rounds that were still to come.
 
@@ -58,16 +64,16 @@ def iter_research(
     exact match, there a judge's 0 or 1. Equation 7 averages over the rounds of a question, then over questions; here
     those of an update, of which `gspo` makes four of a batch. Their adaptive downsampling cuts a step's rounds at
     random to a multiple of `divisor`, so that they divide among workers; a learner here takes any number, so it is 1
-    (above that, which are left out depends on their order). gamma=1: every round of an episode has its outcome. Clip
-    bounds are those of `gspo`. A round for which an episode's limits leave nothing is dropped; one that is cut within
-    is its last, and learned.
+    (above that, which are left out depends on their order). gamma=1: every round of an episode has its outcome. A
+    round for which an episode's limits leave nothing is dropped; one that is cut within is its last, and learned.
+    low, high: `gspo`'s clip bounds, made for rounds of thousands of tokens; shorter ones want wider ones.
 
     Theirs begins with fine-tuning on 110,000 trajectories (rejection sampling) and keeps the questions that it then
     answers 20 to 60 % of the time; here neither is done. T_max is 32 there, `turns` here. 0.995 saves them 5.7 % of the
     rounds (18.0 of 19.1) at like accuracy. Over a few rounds it tells them hardly apart; 0.9 does there what 0.995 does
     over a hundred, and the 10 % that the claim asks of it is a bar of our own.
     """
-    base = gspo(groups=groups, rollouts=rollouts)
+    base = gspo(groups=groups, rollouts=rollouts, low=low, high=high)
     (update,) = base.stage.updates
     (term,) = update.terms
     return base.replace(

@@ -115,3 +115,12 @@ def test_a_round_without_a_query_or_an_answer_ends_it(tags, reply):
 def test_rounds_end_where_turns_do(tags):
     _, _, group = episode(tags, REPLIES, turns=2)
     assert group.episodes[0].answer is None and len(group.episodes[0].trajectories) == 2
+
+
+def test_the_clip_bounds_are_those_that_are_given():
+    def bounds(**args):
+        (update,) = of("iter_research", **args).stage.updates
+        return {name: update.terms[0].fn.args[name] for name in ("low", "high")}
+
+    assert bounds() == {"low": 3e-4, "high": 4e-4}  # of GSPO's paper
+    assert bounds(low=0.03, high=0.04) == {"low": 0.03, "high": 0.04}
