@@ -26,7 +26,6 @@ DOUBTS: Mapping[str, str] = {
     "motif": "one round cannot end a sum there, so that the arm of one round has to fail",
     "pcl": "the error of the predictor falls where nothing is predicted, too, once all is mastered",
     "pipo": "its measure of what helped is above the bound on noise as well",
-    "ppo": "the failing check is GAE's statement, and clipping never acts",
     "ppr": "an agent has eight turns, where theirs has two, and every search of a right answer is paid",
     "prorl": "that a KL is needed is not so there: without it most is right",
     "red_searcher": "the arms that were taught by trajectories end where nothing was learned",

@@ -41,9 +41,9 @@ def test_the_critics_loss_is_not_halved():
     # R = 1, 1: d (V - R)^2 / dV = 2 (V - R) = -1, -3/2, over two tokens
     got = token_gradient(of("ppo"), GROUP, VALUE, name="critic_value", update=0, critic_value=VALUE)
     assert got == pytest.approx([-0.5, -0.75])
-    critic, policy = of("ppo", critic_lr=0.5, critic_epochs=3).stage.updates
+    critic, policy = of("ppo", critic_lr=0.5, critic_epochs=3, epochs=2).stage.updates
     assert (critic.params, critic.lr, policy.params, policy.lr) == (("critic",), 0.5, ("policy",), None)
-    assert (critic.epochs, policy.epochs) == (3, 1)
+    assert (critic.epochs, policy.epochs) == (3, 2)
 
 
 def test_a_penalty_on_every_token_is_part_of_its_reward():
