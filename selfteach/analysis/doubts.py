@@ -15,7 +15,6 @@ DOUBTS: Mapping[str, str] = {
     "barl": "the arm that eliminates writes 12 symbols at most, where all hypotheses take 27",
     "cot_length": "lengths leave out the three tokens by which a way is forced",
     "deepseek_r1": "plain RL is fast and readable there, which leaves nothing for a cold start",
-    "demystify": "the arm without cosine has no penalty of repetition either, and that may do the shortening",
     "dr_grpo": "a mean over tokens favours short right answers, and nearly all answers are right",
     "guide": "groups that fail are opened as often by sampling again",
     "hier_search": "a planner whose agents search once each can only lose against one that searches itself",

@@ -139,19 +139,22 @@ def discounted_apart(
 demystify.claim = Claim(
     (
         premise("length_right", "classic", 30.0, by=0.0, fails_at=29.0),  # 28 tokens write every addition once
-        # right answers are shorter than under the classic reward
-        mechanism("length_right", "self", "classic", by=0.1, relation="<", scale="ratio", fails_at=28.0),
-        outcome("length", "self", "classic", by=0.1, relation="<", scale="ratio", fails_at=30.0),
+        # right answers are shorter for the cosine alone than under the classic reward, none paying for repetition
+        mechanism("length_right", "repeating", "classic", by=0.1, relation="<", scale="ratio", fails_at=28.0),
+        outcome("length", "repeating", "classic", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "classic", by=0.03, relation=">=", fails_at=1.0),
         # without the penalty wrong answers repeat themselves, and are longer
         outcome("length_wrong", "self", "repeating", by=0.05, relation="<", scale="ratio", fails_at=4.0),
     ),
     arms={
-        "classic": ("demystify", {"cosine": False, "repetition": 0.0}),
+        "classic": ("demystify", {"cosine": False, "repetition": 0.0, "limit": 81}),
         "repeating": ("demystify", {"repetition": 0.0, "limit": 81}),
     },
     args={"limit": 81},  # tokens of an answer, at most
     regime="verbose",
+    first_seed=300,
+    corrected="on seeds 200 to 207 what has cosine and penalty was compared with what has neither, and the penalty "
+    "alone shortens right answers as much there: holds",
     idea=("main.reward", "main.credit"),
     because="a short right answer and a long wrong one are the better of their kind, so that thinking grows where it "
     "has to; and what grows by repetition costs",
