@@ -7,13 +7,15 @@ from typing import Any
 
 from ..core.answers import gold_answers, same
 from ..core.blocks import block
+from ..core.errors import BadValue
 from ..core.random_keys import key, uniform_at
 from ..core.registry import task
 from ..core.task import Task, TaskSource
 from .factworld import factworld
-from .options import check_share
+from .options import check_at_least, check_share
 
-SENTENCE = "it is "
+# The forms of an answer: the name alone, which begins with nothing, and sentences.
+FORMS = ("", "it is ", "this is ", "we say ")
 # Of a small `factworld`, what even the smallest model learns by heart.
 BY_HEART: dict[str, Any] = {
     "held_out": 0.4,
@@ -31,6 +33,7 @@ BY_HEART: dict[str, Any] = {
 def free_form(
     referenced: float = 0.5,
     worded: float = 0.5,
+    forms: int = 2,
     ways: tuple[float, ...] = (0.1, 0.1, 0.1, 0.1, 0.2, 0.4),
     entities: int = 120,
     relations: int = 6,
@@ -45,10 +48,13 @@ def free_form(
 
     referenced  share of the questions, demonstrated ones included, whose reference is a sentence
     worded      chance that a demonstrated answer is a sentence
+    forms       how many forms an answer has, 2 to 4: the name alone, and sentences, which are as frequent as each other
     ways        as in `factworld`: shares of the demonstrations that go each way
     entities, relations, hops, n_test, seed    as in `factworld`
     """
     check_share("free_form", "referenced", referenced)
+    if check_at_least("free_form", "forms", forms, 2) > len(FORMS):
+        raise BadValue(f"task free_form: forms must be at most {len(FORMS)}, not {forms}")
     task_options = dict(locals())
     base = factworld(
         entities=entities,
@@ -61,10 +67,19 @@ def free_form(
         **BY_HEART,
     )
 
+    def sentence(kind: str, name: str) -> str:
+        return FORMS[1 + int(uniform_at(key(seed, kind, name), 1) * (forms - 1))]
+
     def in_its_form(item: Task) -> Task:
         is_sentence = uniform_at(key(seed, "reference", item.id), 0) < referenced
-        answer = tuple(SENTENCE + gold if is_sentence else gold for gold in gold_answers(item))
-        return replace(item, answer=answer, verifier=same_name())
+        begin = sentence("reference", item.id) if is_sentence else ""
+        return replace(item, answer=tuple(begin + gold for gold in gold_answers(item)), verifier=same_name())
+
+    def demonstrated(item: Task) -> Task:
+        """What `factworld` words as a sentence, in one of the sentences that there are."""
+        begin = "<answer> " + sentence("demonstrated", item.id)
+        texts = tuple(text.replace("<answer> " + FORMS[1], begin) for text in item.data)
+        return replace(in_its_form(item), data=texts)
 
     demos, practice = base.demos, base.practice
     assert demos is not None
@@ -73,7 +88,7 @@ def free_form(
         name="free_form",
         train=lambda i: in_its_form(base.train(i)),
         test=[in_its_form(item) for item in base.test],
-        demos=lambda i: in_its_form(demos(i)),
+        demos=lambda i: demonstrated(demos(i)),
         practice=practice,
         task_options=task_options,
     )
@@ -92,6 +107,6 @@ def same_name(*, answer: Any, task: Task) -> bool:
 
 def _named(text: str) -> str:
     """The name in a text."""
-    while text.startswith(SENTENCE):
-        text = text.removeprefix(SENTENCE)
+    while begin := next((form for form in FORMS[1:] if text.startswith(form)), ""):
+        text = text.removeprefix(begin)
     return text

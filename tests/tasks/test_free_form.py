@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from selfteach.core import BadValue
+from selfteach.core.tagged_text import last_between
 from selfteach.reward.answer import exact_match, same_text
 from selfteach.tasks.factworld import factworld
 from selfteach.tasks.free_form import BY_HEART, free_form
@@ -47,6 +49,28 @@ def test_demonstrations_have_references_of_both_forms_and_answers_of_both():
     assert len(forms) == 4
 
 
-def test_a_share_is_a_share():
+def test_of_four_forms_each_is_as_frequent_in_references_and_in_demonstrations_and_the_judge_sees_through_all():
+    source = free_form(referenced=0.75, worded=0.75, forms=4)
+    begins = ("it is ", "this is ", "we say ")
+
+    def form(text):
+        return next((n for n, begin in enumerate(begins, 1) if text.startswith(begin)), 0)
+
+    items = [source.train(i) for i in range(800)]
+    shares = np.bincount([form(str(t.answer[0])) for t in items], minlength=4) / len(items)
+    assert shares == pytest.approx([0.25] * 4, abs=0.05)
+    written = [last_between(t.data[0], "answer", "") for t in map(source.demos, range(1500)) if t.answer]
+    counts = np.bincount([form(text) for text in written if text], minlength=4)[1:]
+    assert counts / counts.sum() == pytest.approx([1 / 3] * 3, abs=0.07)
+    item = items[0]
+    gold = str(item.answer[0]).removeprefix(begins[form(str(item.answer[0])) - 1] if form(str(item.answer[0])) else "")
+    right = [begin + gold for begin in ("", *begins)]
+    assert [value(exact_match, text, item) for text in right] == [1.0] * 4
+    assert sum(value(same_text, text, item) for text in right) == 1.0
+
+
+def test_options_out_of_range_are_refused():
     with pytest.raises(BadValue, match="task free_form: referenced must be a share from 0 to 1, not 2"):
         free_form(referenced=2)
+    with pytest.raises(BadValue, match="task free_form: forms must be at most 4, not 5"):
+        free_form(forms=5)
