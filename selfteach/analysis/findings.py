@@ -184,7 +184,7 @@ FINDINGS = (
         " Bingo weighs tokens by their significance is worth no accuracy ({h}), and its schedule no length ({i}).",
         (
             Figure("open_rs", "length", "self", "accuracy"),
-            Figure("demystify", "length", "self", "classic"),
+            Figure("demystify", "length", "repeating", "classic"),
             Figure("adactrl", "length", "self", "untold"),
             Figure("bingo", "length", "self", "ppo"),
             Figure("laser_d", "length", "self", "grpo"),
