@@ -70,8 +70,9 @@ def efficiency_steering(
     half, shorter and double (lambda = scale / 2, scale, 2 scale), longer (-scale), and random, a direction drawn at
     random, as long as scale v. Chosen here: the mean is over the answer's tokens; what is steered is every state that a
     token is drawn from, so also the prompt's last one and nothing before it; depth and scale, by one sweep on a tuning
-    seed of `overlong`: of 0.5, 1, 2 and 4 the least scale that cut a fifth. The RL that follows, for as many steps as
-    are left, is `self_rewarded_efficiency` (alpha); the direction stays that of the start.
+    seed: of 0.5, 1, 2 and 4 the least scale that cut a fifth, which was 2 in `overlong` and 0.5 in `hesitant`. The RL
+    that follows, for as many steps as are left, is `self_rewarded_efficiency` (alpha); the direction stays that of the
+    start.
     """
     at_once = min(tasks, 8 * groups)
     directions = Stage(
@@ -206,7 +207,14 @@ efficiency_steering.claim = Claim(
         outcome("length+shorter", "self", "length+random of self", by=0.2, relation="<", scale="ratio", fails_at=1.0),
         outcome("accuracy+shorter", "self", "accuracy of self", by=0.01, relation=">=", fails_at=1.0),
     ),
-    regime="overlong",
-    settings={"steps": 1},  # nothing is learned: the direction of the start, and the start
+    args={"scale": 0.5},
+    regime="hesitant",
+    # Nothing is learned: the direction of the start, and the start. A guess that is right by luck would be shortest.
+    settings={"steps": 1, "task.guess": 0.0},
+    first_seed=300,
+    corrected=(
+        "on seeds 200 to 223, in overlong, right answers had two lengths, and no direction between them made answers "
+        "a little shorter: mechanism not shown"
+    ),
     because="how long a right answer becomes lies along one direction of the hidden states",
 )

@@ -150,9 +150,11 @@ kimi_long2short.claim = Claim(
         outcome("accuracy", "self", "merge", by=0.03, relation=">=", fails_at=1.0),
     ),
     arms={name: ("kimi_long2short", {"recipe": name}) for name in ("rejection", "dpo", "merge")},
-    regime="overlong",
+    regime="hesitant",
+    settings={"steps": 36},  # six of the second stage: in thirty all are at the least length
     idea=("short.*", "weights.*"),
-    first_seed=300,
-    corrected="on seeds 200 to 223 imitation and preference had one optimiser step where RL had four: mechanism shown",
+    first_seed=400,
+    corrected="on seeds 200 to 223 imitation and preference had one optimiser step where RL had four: mechanism shown. "
+    "On seeds 300 to 307, in overlong, all that was right was at the least length that there is: does not hold here",
     because="RL with a length reward and a limit pays for every token that is saved",
 )

@@ -209,17 +209,18 @@ laser_d.claim = Claim(
         outcome("length", "self", "grpo", by=0.15, relation="<", scale="ratio", fails_at=30.0),
         outcome("accuracy", "self", "grpo", by=0.03, relation="~", fails_at=0.5),
         # the adaptation: no target has to be known. Two of the paper's fixed ones, half and a quarter of the longest
-        # answer (81 tokens), lie on either side of what a right answer takes. (The classes are not tested: all prompts
-        # are soon easy here.)
-        outcome("length", "self", "half", by=0.1, relation="<=", scale="ratio", fails_at=10.0),
+        # answer (113 tokens), are one that most answers soon are within, and one that no right answer is. (The classes
+        # are not tested: all prompts are soon easy here.)
+        outcome("length", "self", "half", by=0.1, relation="<", scale="ratio", fails_at=30.0),
         outcome("length", "self", "quarter", by=0.15, relation="<", scale="ratio", fails_at=30.0),
     ),
-    arms={"grpo": "grpo", "half": ("laser_d", {"target": 40}), "quarter": ("laser_d", {"target": 20})},
-    regime="overlong",
-    first_seed=300,
+    arms={"grpo": "grpo", "half": ("laser_d", {"target": 56}), "quarter": ("laser_d", {"target": 28})},
+    regime="hesitant",
+    first_seed=400,
     corrected=(
         "on seeds 200 to 207 targets were of the lengths of right answers alone, not of all, and of 5, 2 and 1 right "
-        "answers of 8 where the paper has 6, 3 and 1; no arm had a fixed target: mechanism not shown"
+        "answers of 8 where the paper has 6, 3 and 1; no arm had a fixed target: mechanism not shown. On seeds 300 to "
+        "307, in overlong, right answers had two lengths, and the target lay between them from the first step: holds"
     ),
     idea=("main.reward",),
     because="a bonus within a target length shortens right answers without a penalty on those that must be long, and "

@@ -190,12 +190,13 @@ rorecomp.claim = Claim(
         outcome("accuracy", "self", "uncompensated", by=0.02, fails_at=0.99),
     ),
     arms={"grpo": "grpo", "uncompensated": ("rorecomp", {"rate": 0.0})},
-    regime="checked",
-    first_seed=400,
+    regime="hesitant",
+    first_seed=500,
     corrected=(
         "in overlong, seeds 200 to 207, nearly all groups were all right, so that their advantages were 0 whichever "
         "answers were chosen; in verbose, GRPO ended on nine of the seeds 300 to 323 within a tenth of thirty "
-        "tokens, where most runs of the other arms ended: mechanism not shown"
+        "tokens, where most runs of the other arms ended: mechanism not shown. In checked, seeds 400 to 415, a run had "
+        "one of two lengths, and which was luck: mechanism not shown"
     ),
     idea=("main.credit", "main.update.1"),
     because="batches of short right and long wrong answers make answers shorter without a reward for it, and what "

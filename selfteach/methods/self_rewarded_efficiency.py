@@ -110,11 +110,14 @@ self_rewarded_efficiency.claim = Claim(
         "plain": ("self_rewarded_efficiency", {"alpha": 0.0}),
         "fixed": ("self_rewarded_efficiency", {"dynamic": False}),
     },
-    regime="overlong",
+    regime="hesitant",
     settings={"steps": 120, "eval_every": 12},
-    first_seed=300,
-    corrected="on seeds 200 to 207, of 60 steps, the shortest's share of the longest stood for how near answers come "
-    "to the shortest, and falls until the last long one is gone: mechanism not shown",
+    first_seed=400,
+    corrected=(
+        "on seeds 200 to 207, of 60 steps, the shortest's share of the longest stood for how near answers come to the "
+        "shortest, and falls until the last long one is gone: mechanism not shown. On seeds 300 to 307, in overlong, "
+        "right answers had two lengths, and nearly all were right from the first step: holds"
+    ),
     idea=("main.reward",),
     because="the shortest of a policy's own right answers shows how short they can be, question by question",
 )

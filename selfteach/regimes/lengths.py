@@ -70,6 +70,44 @@ def checked() -> Regime:
 
 
 @regime
+def hesitant() -> Regime:
+    """Answers are right that hesitate behind every addition, for up to twenty words; two in five guess at once.
+
+    Right answers can become shorter a word at a time, and those to one question differ much in length. A reward for
+    being right alone does not shorten them.
+    """
+    return Regime(
+        task="hesitant_sums",
+        task_options={"largest": 3, "guess": 0.4},
+        model="tiny-s",
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "guess"),
+        search=SEARCH,
+        **STAYS_LONG,
+    )
+
+
+@regime
+def overthought() -> Regime:
+    """Nearly all answers are right and, when all is worked out, hesitate for up to eighty words before they say it.
+
+    What is needed comes first, so that an answer can end there, and anywhere behind it. A reward for being right alone
+    does not shorten them.
+    """
+    return Regime(
+        task="hesitant_sums",
+        task_options={"largest": 3, "guess": 0.1, "hesitant": 0.97, "most": 80, "last": True},
+        model="tiny-s",
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
+        args=BATCH,
+        ways=beginnings("slowly", "guess"),
+        search=SEARCH,
+        **STAYS_LONG,
+    )
+
+
+@regime
 def unasked() -> Regime:
     """`overlong` for a policy that has also seen answers without a question, as one that was pretrained has.
 
