@@ -120,7 +120,9 @@ def test_the_direction_is_in_the_checkpoint_and_a_finished_run_is_evaluated_alon
     tmp_path: Path, small_start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = short_job("efficiency_steering", small_start)
-    anything = replace(short, method=short.method.with_reward(steering_all_right()))
+    # long enough that answers to one question differ in length
+    settings = replace(short.settings, max_tokens=48)
+    anything = replace(short, method=short.method.with_reward(steering_all_right()), settings=settings)
     run = api.train(anything, tmp_path / "run")
     drawn, generate = list[Any](), BuiltinEngine.generate
 

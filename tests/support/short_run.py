@@ -31,6 +31,7 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "household": {"n_test": 8, "max_turns": 4},
     "dialog_graph": {"n_test": 6, "max_turns": 6},
     "mended_sums": {"n_test": 8},
+    "hesitant_sums": {"n_test": 8},
     "two_tongues": {"n_test": 8},
     "overestimated_sums": {"n_test": 8},
     "unasked_sums": {"n_test": 8},
