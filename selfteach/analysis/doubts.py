@@ -26,7 +26,6 @@ DOUBTS: Mapping[str, str] = {
     "ppr": "an agent has eight turns, where theirs has two, and every search of a right answer is paid",
     "prorl": "that a KL is needed is not so there: without it most is right",
     "red_searcher": "the arms that were taught by trajectories end where nothing was learned",
-    "scale_rl": "that solved questions are asked less is so by construction, and that it helps is not asked",
     "score": "all second attempts are at a ceiling, 96 %",
     "search_gym": "long questions are not harder there",
     "search_llm": "accuracy is at a ceiling, 95 %",
