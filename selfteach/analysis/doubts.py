@@ -13,7 +13,6 @@ DOUBTS: Mapping[str, str] = {
     "ace_rl": "with three levels the coarse mark pays full for an answer that misses one of five points",
     "ai_search_planner": "the arm without process rewards is at a ceiling, 98 % greedy",
     "barl": "the arm that eliminates writes 12 symbols at most, where all hypotheses take 27",
-    "cot_length": "lengths leave out the three tokens by which a way is forced",
     "deepseek_r1": "plain RL is fast and readable there, which leaves nothing for a cold start",
     "dr_grpo": "a mean over tokens favours short right answers, and nearly all answers are right",
     "guide": "groups that fail are opened as often by sampling again",

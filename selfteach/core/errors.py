@@ -62,9 +62,19 @@ def quoted(path: str | Path) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean a, b or c?` for a name that is not known, or the list of what there is."""
+    """`did you mean a, b or c?` for a name that is not known, or the list of what there is.
+
+    Names much less like it than the nearest one are left out.
+
+    >>> nearest("chain_sam", ["chain_sum", "chain_sums", "hesitant_sums"])
+    'did you mean chain_sum or chain_sums?'
+    """
     name, names = str(name), sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        likeness = [difflib.SequenceMatcher(None, n, name).ratio() for n in close]
+        close = [n for n, ratio in zip(close, likeness, strict=True) if ratio > likeness[0] - 0.25]
+    close = close or [n for n in names if name and name in n][:3]
     if close:
         return "did you mean " + " or ".join(", ".join(close).rsplit(", ", 1)) + "?"
     return "there are: " + ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")

@@ -160,7 +160,8 @@ cot_length.claim = Claim(
             relation="<",
             fails_at=0.05,
         ),
-        # RL has no reward for length, and moves it to where answers are right
+        # RL has no reward for length, and moves it to where answers are right (lengths of forced answers leave out the
+        # three tokens that force them)
         outcome("length", "trained", "length+forced_2 of self", by=3.0, relation="~", fails_at=1e9),
         outcome("accuracy", "trained", "accuracy+forced_2 of self", by=0.02, relation=">=", fails_at=1.0),
         outcome("accuracy+filtered", "self", "accuracy+vote of self", by=0.02, fails_at=0.99),

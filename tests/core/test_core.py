@@ -236,7 +236,7 @@ def test_a_diff_names_the_places_that_differ():
 
 def test_a_method_changes_by_slots_that_exist():
     assert grpo().replace(groups=3).stage.groups == 3
-    with pytest.raises(UnknownName, match=r"no slot of a stage is called 'rewards'; did you mean reward or reset\?"):
+    with pytest.raises(UnknownName, match=r"no slot of a stage is called 'rewards'; did you mean reward\?"):
         grpo().replace(rewards=())
     with pytest.raises(UnknownName, match=r"no hyper-parameter of grpo is called 'bta'; did you mean beta\?"):
         methods.get("grpo")(bta=1)
