@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..core.claim import premise
@@ -95,16 +96,8 @@ def overthought() -> Regime:
     What is needed comes first, so that an answer can end there, and anywhere behind it. A reward for being right alone
     does not shorten them.
     """
-    return Regime(
-        task="hesitant_sums",
-        task_options={"largest": 3, "guess": 0.1, "hesitant": 0.97, "most": 80, "last": True},
-        model="tiny-s",
-        settings={**WARM, **RUN, "lr": 1e-4, "steps": 60},
-        args=BATCH,
-        ways=beginnings("slowly", "guess"),
-        search=SEARCH,
-        **STAYS_LONG,
-    )
+    options = {"largest": 3, "guess": 0.1, "hesitant": 0.97, "most": 80, "last": True}
+    return replace(hesitant, task_options=options)
 
 
 @regime

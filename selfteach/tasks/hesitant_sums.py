@@ -23,7 +23,7 @@ def hesitant_steps(
 ) -> list[str]:
     """The additions of a sum, behind each a hesitation: a word by a chance, and another, up to `most` of them.
 
-    last: behind the last one alone, when all is said.
+    last: behind the last addition alone.
 
     >>> hesitant_steps((2, 9, 4), 1.0, 2, np.random.default_rng(0))
     [' 2 + 9 = 1.', ' hm', ' hm', ' 1 + 4 = 5.', ' hm', ' hm']
@@ -98,7 +98,7 @@ def hesitant_sums(
     hesitant   chance that a demonstration hesitates behind an addition, by one word, and then by another
     most       words of a hesitation at most
     guess      share of the demonstrations that guess at once
-    last       they hesitate behind the last addition alone, when the answer has been said
+    last       hesitations come after the last addition alone, when the answer is already derived
     n_test     test questions at most; a fifth of all questions are kept for the test
     seed       of every random draw
     """
