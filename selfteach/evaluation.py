@@ -13,6 +13,7 @@ from .configuration import RunConfig, run_config_of, task_source
 from .core.blocks import Block
 from .core.errors import BadValue, quoted, unknown
 from .core.loops import run_to_end
+from .core.method import Method
 from .core.serial import plain, write_json
 from .given_parts import OF_WHAT, judge_of, search_options, with_search
 from .loop import checkpoint, method_on_task
@@ -41,13 +42,27 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events, trust:
     run_config, last = run_config_of(folder, trust), checkpoint.find(Path(folder))
     source = source_of(run_config, Path(folder))
     if last is None:
-        raise BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
+        raise no_checkpoint(folder)
     if (last / "config.json").is_file() or not (last / "adapter").is_dir():
         return build(str(last), source)
     start = run_to_end(start_model(run_config, source, observer))
     peft_files.check_base(last / "learner.json", start.model)
     adapter = peft_files.read(last / "adapter", start.model)
     return replace(start, model=lora.merged_copy(lora.adapt(start.model, adapter.lora, given=adapter.tensors)))
+
+
+def no_checkpoint(folder: str | Path) -> BadValue:
+    """The error where a run was killed before its first checkpoint."""
+    return BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
+
+
+def reads_policy_alone(method: Method) -> bool:
+    """Whether programs read no model but the policy and its reference: no judge, value model or frozen generator.
+
+    Critics, whose heads are read in learning alone, are no such model.
+    """
+    besides = [role for name, role in method.models.items() if name not in ("policy", "ref")]
+    return all(role.heads == ("value",) for role in besides)
 
 
 def evaluate(
@@ -104,15 +119,24 @@ def evaluate(
     if run_config.reward is not None:
         run_to_end(check_call(run_config.reward, source.test[0], run_config.settings.reward_seconds))
     run_to_end(prepare_search(run_config, observer))
+    found = None if folder is None else checkpoint.read(folder, state_alone=True)
+    alone = reads_policy_alone(run_config.method)
     if folder is None:
         start = run_to_end(start_model(run_config, source, observer))
-    else:
+    elif alone:
         start = trained_model(folder, observer, trust)
         run_config = replace(run_config, settings=run_config.settings.full())
+    elif found is None:
+        raise no_checkpoint(folder)
+    else:  # what its other models were at first, and may be still
+        first = run_config_of(folder, trust)
+        start = run_to_end(start_model(first, source_of(first, folder), observer))
     source = within_context(run_config, source, start)
     session = make_session(run_config, source, start, None, observer)
-    if folder is not None and (found := checkpoint.read(folder, state_alone=True)) is not None:
+    if found is not None and alone:
         session.loop.state.blocks = dict(found[2]["blocks"])  # which decode programs may read
+    elif found is not None:
+        session.restore(found[0], found[2])
     observer({"event": "kernels", "kernels": load_kernels(run_config.settings, session.structure, learns=False)})
     return run_to_end(_evaluated(session, config or run_config.final_eval, decoder, by_calls))
 

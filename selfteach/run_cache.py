@@ -130,10 +130,10 @@ def accuracy_curve(folder: Path) -> dict[int, float]:
 def logged_summaries(folder: Path) -> dict[str, float]:
     """Summaries of every metric that a run logged by step, for claims about training itself.
 
-    The mean over the first quarter of the steps (`early:NAME`), over the last quarter (`late:NAME`) and over all
-    (`mean:NAME`), and the sum (`sum:NAME`). The standard deviation over the steps as a share of the mean
-    (`spread:NAME`), of what is nowhere negative, and the median change from a step to the next, |log(b / a)|
-    (`jitter:NAME`), of what is positive.
+    The first value that was logged (`first:NAME`), when all arms still hold the policy that they begin with; the mean
+    over the first quarter of the steps (`early:NAME`), over the last quarter (`late:NAME`) and over all (`mean:NAME`),
+    and the sum (`sum:NAME`). The standard deviation over the steps as a share of the mean (`spread:NAME`), of what is
+    nowhere negative, and the median change from a step to the next, |log(b / a)| (`jitter:NAME`), of what is positive.
     """
     metrics: dict[str, list[float]] = {}
     for e in read_events(folder / "log"):
@@ -148,7 +148,7 @@ def logged_summaries(folder: Path) -> dict[str, float]:
     out: dict[str, float] = {}
     for name, values in metrics.items():
         quarter = max(1, len(values) // 4)
-        parts = {"early": values[:quarter], "late": values[-quarter:], "mean": values}
+        parts = {"first": values[:1], "early": values[:quarter], "late": values[-quarter:], "mean": values}
         out |= {f"{part}:{name}": sum(some) / len(some) for part, some in parts.items()} | {f"sum:{name}": sum(values)}
         if len(values) > 1 and min(values) >= 0 < max(values):
             out[f"spread:{name}"] = pstdev(values) / fmean(values)

@@ -143,7 +143,7 @@ def test_figures_of_the_steps_for_claims(tmp_path: Path):
         log.event("step", step=step, reward=reward, kl=float(step % 2), doubled=2.0 ** (step % 2), less=-reward)
     found = logged_summaries(tmp_path)
     # quarters of two steps: (1 + 2) / 2, (7 + 8) / 2; all: 36 / 8
-    assert [found[f"{cut}:reward"] for cut in ("early", "late", "mean", "sum")] == [1.5, 7.5, 4.5, 36.0]
+    assert [found[f"{cut}:reward"] for cut in ("first", "early", "late", "mean", "sum")] == [1.0, 1.5, 7.5, 4.5, 36.0]
     # half of the steps 0 and half 1: mean and standard deviation 1/2; 1 and 2: mean 3/2, and a factor of 2 each time
     assert found["spread:kl"] == 1.0 and found["spread:doubled"] == pytest.approx(1 / 3)
     assert found["jitter:doubled"] == pytest.approx(math.log(2))

@@ -33,9 +33,9 @@ class Check:
     kind      premise: is the situation there that the paper is about; mechanism: does the idea do what it does
               directly; outcome: does that help. unsorted: of a claim that was made before these were told apart
     measure   a figure of a finished run (accuracy, pass@32, length, accuracy+search ...), read at its end; of its
-              evaluations on the way (auc, auc:greedy, steps_to@0.8, asymptote, forecast@0.5); or of its steps: early:,
-              late:, mean:, sum:, spread: or jitter: and a logged number (late:reward/mean, sum:tokens/sampled,
-              spread:tokens/learned)
+              evaluations on the way (auc, auc:greedy, steps_to@0.8, asymptote, forecast@0.5); or of its steps: first:,
+              early:, late:, mean:, sum:, spread: or jitter: and a logged number (late:reward/mean,
+              sum:tokens/sampled, spread:tokens/learned)
     left      an arm; right: an arm, "start" (the same arm before training), a number, or "other measure of arm"
     by        the smallest effect of interest: above 0 for an outcome, at least 0 for a premise or mechanism
     relation  ">": the difference is above 0 and at least `by`; "<": the same below; "~": it is within `by`;

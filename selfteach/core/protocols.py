@@ -216,6 +216,10 @@ class Learner(Protocol):
         """Read what `save` wrote."""
         ...
 
+    def load_weights(self, folder: Any, skip: Collection[str] = ()) -> None:
+        """Of what `save` wrote the weights alone, to measure them."""
+        ...
+
 
 @runtime_checkable
 class Tokenizer(Protocol):

@@ -281,8 +281,20 @@ class LocalLearner:
         """
         folder = Path(folder)
         state = self._read_state(folder, skip)
-        groups, skipped = set(state["groups"]), set(state["skipped"])
         moments = files.read_tensors(folder / "optimiser.safetensors", mapped=True)
+        self._load_groups(folder, state)
+        self.optimisers.fill(moments, folder / "optimiser.safetensors")
+        self.groups.steps, self.tokens = state["steps"], min(state["tokens"], self.tokens)
+        self._pending, self._finite = [], True
+
+    def load_weights(self, folder: Any, skip: Collection[str] = ()) -> None:
+        """Of what `save` wrote the weights alone, bit for bit, for a learner that only serves to measure them."""
+        folder = Path(folder)
+        self._load_groups(folder, self._read_state(folder, skip))
+
+    def _load_groups(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """Read the groups that a checkpoint holds; nothing is changed where a file is broken."""
+        groups, skipped = set(state["groups"]), set(state["skipped"])
         read = {
             g: files.read_tensors(folder / f"{g}.safetensors", mapped=True)
             for g in sorted(groups)
@@ -291,9 +303,7 @@ class LocalLearner:
         for group, tensors in read.items():
             self.groups.writable(group)
             files.copy_tensors(self._checkpoint_tensors(group, skipped), tensors, folder / f"{group}.safetensors")
-        self.optimisers.fill(moments, folder / "optimiser.safetensors")
-        self.changed, self.groups.steps, self.tokens = groups, state["steps"], min(state["tokens"], self.tokens)
-        self._pending, self._finite = [], True
+        self.changed = groups
 
     def _read_state(self, folder: Path, skip: Collection[str]) -> dict[str, Any]:
         """What learner.json of a checkpoint says. Raises BadCheckpoint where it is not for this learner."""

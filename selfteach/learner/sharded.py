@@ -339,13 +339,7 @@ class ShardedLearner(LocalLearner):
         """As LocalLearner.load, with one tensor in memory at a time."""
         folder = Path(folder)
         state = self._read_state(folder, skip)
-        groups, skipped = set(state["groups"]), set(state["skipped"])
-        for group in sorted(groups):
-            if own := self._checkpoint_tensors(group, skipped):
-                file = folder / f"{group}.safetensors"
-                with files.open_safetensors(file) as shard:
-                    files.check_tensors(own, {n: _Shape(shard, n) for n in shard.keys()}, file)  # noqa: SIM118
-                    self._set_tensors(group, ((n, shard.get_tensor(n)) for n in own))
+        self._load_groups(folder, state)
         file = folder / "optimiser.safetensors"
         with files.open_safetensors(file) as shard:
             given: dict[str, Any] = {n: _Shape(shard, n) for n in shard.keys()}  # noqa: SIM118
@@ -359,7 +353,15 @@ class ShardedLearner(LocalLearner):
                         about = (key, value.dtype, tuple(value.shape))
                         work = partial(self._do_set_state, *about, value)
                         in_step(self.ranks, "set_state", self.number, about, work)
-        self._all("resume", sorted(groups), state["steps"], min(state["tokens"], self.tokens))
+        self._all("resume", sorted(state["groups"]), state["steps"], min(state["tokens"], self.tokens))
+
+    def _load_groups(self, folder: Path, state: Mapping[str, Any]) -> None:
+        for group in sorted(state["groups"]):
+            if own := self._checkpoint_tensors(group, set(state["skipped"])):
+                file = folder / f"{group}.safetensors"
+                with files.open_safetensors(file) as shard:
+                    files.check_tensors(own, {n: _Shape(shard, n) for n in shard.keys()}, file)  # noqa: SIM118
+                    self._set_tensors(group, ((n, shard.get_tensor(n)) for n in own))
 
     def _do_clear(self) -> None:
         self.optimisers.clear()

@@ -127,11 +127,7 @@ class Session:
                     f"{at / 'tokenizer.json'}: not the tokenizer that this run's model started with; its ids "
                     "would mean other tokens"
                 )
-            if self.adapted:
-                adapter = at / "adapter"
-                self.loop.learner.put("policy", peft_files.read_factors(adapter), str(adapter / peft_files.WEIGHTS))
-            else:
-                self.loop.learner.put("policy", files.load_weights(at, self.structure), str(at / "model.safetensors"))
+            self._put_policy(at)
             self.loop.learner.load(at, skip=("policy",))
             self.loop.state = unpack(state, at / "state.json")
             self.loop.restore_ahead(state.get("ahead", ()))
@@ -153,6 +149,21 @@ class Session:
         if found is None:
             self.save()
         return found is not None
+
+    def restore(self, at: Path, state: Mapping[str, Any]) -> None:
+        """Take all weights and the loop's state from a checkpoint in the folder `at`, to measure it."""
+        self._put_policy(at)
+        self.loop.learner.load_weights(at, skip=("policy",))
+        self.loop.state = unpack(state, at / "state.json")
+        self.loop.deliver_all()
+
+    def _put_policy(self, at: Path) -> None:
+        """Set the policy's weights, or its adapters, to those of a checkpoint."""
+        if self.adapted:
+            adapter = at / "adapter"
+            self.loop.learner.put("policy", peft_files.read_factors(adapter), str(adapter / peft_files.WEIGHTS))
+        else:
+            self.loop.learner.put("policy", files.load_weights(at, self.structure), str(at / "model.safetensors"))
 
     def save(self) -> None:
         """Write a checkpoint; with LoRA it holds the adapters, and the merged model where the run is done."""

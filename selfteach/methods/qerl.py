@@ -164,10 +164,11 @@ qerl.claim = Claim(
     },
     args=LOUDER,
     settings={"lora_rank": 16},
-    regime="skill",
-    first_seed=300,
+    regime="ladder",
+    first_seed=500,
     corrected="on seeds 200 to 207 it was only asked that rounding and noise do no harm, where the paper says that they"
-    " help: holds",
+    " help: holds; on seeds 300 to 307, in `skill`, where hardly a token but the way's was uncertain, rounding raised"
+    " entropy by 4 %: mechanism not shown",
     idea=("quantise", "main.sampler"),
     because="what rounding to four bits does to a policy raises its entropy, which lets it find what is rewarded",
 )

@@ -190,6 +190,24 @@ def reused() -> Regime:
     )
 
 
+@regime
+def reused_rare() -> Regime:
+    """The careful way is three in a hundred, and a batch is learned in thirty-two updates: clips act on what is rare.
+
+    Guesses are right once in a hundred, so what is paid is nearly always the careful way, whose first word a bound on
+    its ratio lets grow only so far in a step. GRPO finds it within twenty steps.
+    """
+    return Regime(
+        task="digit_sum",
+        task_options={**ways(slowly=0.03, quickly=0.47, guess=0.5), "guesses": 100},
+        model="tiny-s",
+        settings={**WARM, **RUN, "lr": 5e-5, "steps": 20, "eval_every": 2},
+        args={**BATCH, "epochs": 4, "minibatches": 8},
+        ways=beginnings("slowly", "quickly", "guess"),
+        search={"lr": (2.5e-5, 5e-5, 1e-4)},
+    )
+
+
 STEEP: dict[str, Any] = {"terms": (3, 9), "tiring": 0.35, "rested": 3, "seldom": 0.05, "lettered": True}
 FASTER: dict[str, Any] = {
     **ESTIMATED,

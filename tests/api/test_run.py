@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 from support.runs import STEPS, run_config_of, same_run
+from support.short_run import short_job
 
 import selfteach
-from selfteach import Run, Steering, api
+from selfteach import Run, Steering, api, evaluation
 from selfteach.api import rollouts, tables
 from selfteach.core import BadValue, SelfteachError, UnknownName, registry
 from selfteach.loop.log import read_events
@@ -298,6 +299,28 @@ def test_a_loaded_run_is_the_same_run(finished, copied):
     assert "done after 12 steps" in repr(copied) and "greedy" in repr(copied)
     greedy = [api.evaluate(run) for run in (finished, copied.folder)]
     assert greedy[0]["greedy"] == greedy[1]["greedy"] == finished.figures["after"]["greedy"]
+
+
+@pytest.mark.parametrize(("method", "group"), [("rest_mcts", "vm"), ("s3", "generator")])
+def test_what_a_run_is_measured_with_besides_its_policy_is_as_it_left_it(
+    method, group, small_start, tmp_path, monkeypatch
+):
+    """A value model that it trained, and a generator that stays what the policy was at first."""
+    job, found = short_job(method, small_start), dict[str, Any]()
+
+    async def note(session, *_):
+        found.update({g: session.loop.learner.weights(g) for g in (group, "policy")})
+        return {}
+
+    run = api.train(job, tmp_path / "run", progress=False)
+    monkeypatch.setattr(evaluation, "final_eval", note)
+    api.evaluate(run)
+    kept = run.folder / "last" / f"{group}.safetensors"
+    wanted = files.read_tensors(kept) if kept.exists() else files.load(Path(job.model))[0].named_tensors()
+    assert kept.exists() == (group == "vm") and found[group].keys() == wanted.keys()
+    assert all(torch.equal(torch.as_tensor(found[group][n]), t) for n, t in wanted.items())
+    policy = files.load(run.folder / "last")[0].named_tensors()
+    assert all(torch.equal(torch.as_tensor(found["policy"][n]), t) for n, t in policy.items())
 
 
 @pytest.mark.parametrize("make", [selfteach.load, selfteach.resume])
