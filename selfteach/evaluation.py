@@ -13,10 +13,10 @@ from .configuration import RunConfig, run_config_of, task_source
 from .core.blocks import Block
 from .core.errors import BadValue, quoted, unknown
 from .core.loops import run_to_end
-from .core.method import Method
 from .core.serial import plain, write_json
 from .given_parts import OF_WHAT, judge_of, search_options, with_search
 from .loop import checkpoint, method_on_task
+from .loop.engine_roles import engine_model_roles
 from .loop.made_by import load_kernels
 from .loop.session import Observer, Session, ignore_events
 from .loop.settings import EvalConfig
@@ -54,15 +54,6 @@ def trained_model(folder: str | Path, observer: Observer = ignore_events, trust:
 def no_checkpoint(folder: str | Path) -> BadValue:
     """The error where a run was killed before its first checkpoint."""
     return BadValue(f"{folder}: has no checkpoint yet; continue with selfteach train --resume {quoted(folder)}")
-
-
-def reads_policy_alone(method: Method) -> bool:
-    """Whether programs read no model but the policy and its reference: no judge, value model or frozen generator.
-
-    Critics, whose heads are read in learning alone, are no such model.
-    """
-    besides = [role for name, role in method.models.items() if name not in ("policy", "ref")]
-    return all(role.heads == ("value",) for role in besides)
 
 
 def evaluate(
@@ -120,7 +111,7 @@ def evaluate(
         run_to_end(check_call(run_config.reward, source.test[0], run_config.settings.reward_seconds))
     run_to_end(prepare_search(run_config, observer))
     found = None if folder is None else checkpoint.read(folder, state_alone=True)
-    alone = reads_policy_alone(run_config.method)
+    alone = engine_model_roles(run_config.method) == ["policy"]  # programs can read no other model
     if folder is None:
         start = run_to_end(start_model(run_config, source, observer))
     elif alone:
