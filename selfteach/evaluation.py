@@ -123,7 +123,7 @@ def evaluate(
         first = run_config_of(folder, trust)
         start = run_to_end(start_model(first, source_of(first, folder), observer))
     source = within_context(run_config, source, start)
-    session = make_session(run_config, source, start, None, observer)
+    session = make_session(run_config, source, start, None, observer, restores=folder is not None and not alone)
     if found is not None and alone:
         session.loop.state.blocks = dict(found[2]["blocks"])  # which decode programs may read
     elif found is not None:

@@ -181,10 +181,12 @@ def make_session(
     out: Path | None,
     observer: Observer,
     cluster: Cluster | None = None,
+    restores: bool = False,
 ) -> Session:
     """A session ready to train in the folder `out`, or, where that is None, to measure.
 
-    cluster  that places its processes; None: all is done in this one
+    cluster   that places its processes; None: all is done in this one
+    restores  whether it will measure what a checkpoint holds (`Session.restore`)
     """
     stored_tree = RolloutArchive(out / "log").tree if out else None
     s = run_config.settings
@@ -196,6 +198,7 @@ def make_session(
         stored_tree,
         donate_start=True,
         trains=out is not None,
+        restores=restores,
         folder=out,
         say=lambda text: observer({"event": "note", "text": text}),
         cluster=cluster,

@@ -121,6 +121,7 @@ def loop(
     with_engine: bool = True,
     donate_start: bool = False,
     trains: bool = True,
+    restores: bool = False,
     folder: Path | None = None,
     say: Callable[[str], object] = lambda text: None,
     cluster: Cluster | None = None,
@@ -130,6 +131,7 @@ def loop(
     with_engine   False for methods that only read data
     donate_start  the loop may take over the start's tensors; otherwise they are not changed
     trains        False: no step will be made, so no weight needs to be copied
+    restores      all the same, those of a checkpoint will be put in their place
     folder, say   where a server that is started writes its log, and what is told how that goes
     cluster       that places rollout workers, ranks and reward workers; None: this process does all
     """
@@ -140,7 +142,7 @@ def loop(
     fixed = frozen_groups(method)
     adapter = adapter_for(settings, start.model)
     bare = lambda group: without_weights(learner.structure(group))  # noqa: E731
-    never_written = fixed if trains else method.weights
+    never_written = fixed if trains or restores else method.weights
     donated = donate_start and not start.mapped
     learner = learner_for(method, start, settings, adapter, never_written, donated, trains, cluster)
     engine: Engine | None = None

@@ -8,6 +8,7 @@ import json
 import pickle
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from support.runs import STEPS, run_config_of, same_run
 from support.short_run import short_job
 
 import selfteach
-from selfteach import Run, Steering, api, evaluation
+from selfteach import Run, Steering, api, evaluation, training
 from selfteach.api import rollouts, tables
 from selfteach.core import BadValue, SelfteachError, UnknownName, registry
 from selfteach.loop.log import read_events
@@ -301,26 +302,31 @@ def test_a_loaded_run_is_the_same_run(finished, copied):
     assert greedy[0]["greedy"] == greedy[1]["greedy"] == finished.figures["after"]["greedy"]
 
 
+@pytest.mark.parametrize("lora_rank", [None, 4])
 @pytest.mark.parametrize(("method", "group"), [("rest_mcts", "vm"), ("s3", "generator")])
 def test_what_a_run_is_measured_with_besides_its_policy_is_as_it_left_it(
-    method, group, small_start, tmp_path, monkeypatch
+    method, group, lora_rank, small_start, tmp_path, monkeypatch
 ):
     """A value model that it trained, and a generator that stays what the policy was at first."""
-    job, found = short_job(method, small_start), dict[str, Any]()
+    job, found = short_job(method, small_start), list[dict[str, Any]]()
 
     async def note(session, *_):
-        found.update({g: session.loop.learner.weights(g) for g in (group, "policy")})
+        found.append({g: session.loop.learner.weights(g) for g in ("policy", group)})
         return {}
 
-    run = api.train(job, tmp_path / "run", progress=False)
     monkeypatch.setattr(evaluation, "final_eval", note)
+    monkeypatch.setattr(training, "final_eval", note)
+    run = api.train(replace(job, settings=replace(job.settings, lora_rank=lora_rank)), tmp_path / "run", progress=False)
     api.evaluate(run)
-    kept = run.folder / "last" / f"{group}.safetensors"
-    wanted = files.read_tensors(kept) if kept.exists() else files.load(Path(job.model))[0].named_tensors()
-    assert kept.exists() == (group == "vm") and found[group].keys() == wanted.keys()
-    assert all(torch.equal(torch.as_tensor(found[group][n]), t) for n, t in wanted.items())
-    policy = files.load(run.folder / "last")[0].named_tensors()
-    assert all(torch.equal(torch.as_tensor(found["policy"][n]), t) for n, t in policy.items())
+    left, measured = (groups_as_arrays(weights) for weights in found[-2:])
+    assert left.keys() == measured.keys()
+    assert all(np.array_equal(left[name], measured[name]) for name in left)
+    assert any(not np.array_equal(left[n], left[n.replace("policy", group, 1)]) for n in left if "head" not in n)
+
+
+def groups_as_arrays(weights: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The tensors of several groups, by `group.tensor`."""
+    return {f"{g}.{n}": np.array(t) for g, tensors in weights.items() for n, t in tensors.items()}
 
 
 @pytest.mark.parametrize("make", [selfteach.load, selfteach.resume])
