@@ -210,7 +210,7 @@ FINDINGS = (
         "Bounds of a ratio touch one token in a hundred, and what they spare keeps no policy open.",
         "Where a batch is learned in thirty-two updates, a higher upper bound (DAPO) keeps no entropy up ({a})."
         " Under CISPO, which clips weights and no gradient, what is rare and right grows further in the first batch"
-        " ({b} nats), and the entropy is lower for it ({c} against DAPO): what is found is settled on.",
+        " ({b} nats), and the entropy is lower for it ({c} against DAPO): the policy exploits sooner what it finds.",
         (
             Figure("dapo", "mean:policy/entropy_estimate", "self", "equal_clip", FAILS),
             Figure("cispo", "first:policy/rare_growth", "self", "equal_clip"),
