@@ -115,11 +115,14 @@ def offset() -> Regime:
 
 @regime
 def foreseen() -> Regime:
-    """`ladder` for a policy that can also say how many of eight attempts will be right, and does not know it.
+    """Three to eight digits, from sure to hopeless at the start, for a policy that also says how many attempts succeed.
 
-    A tenth of the demonstrations are forecasts, whose numbers are random. Right is to go by the number of digits.
+    From the fourth addition on estimates are ever more frequent. A tenth of the demonstrations are forecasts: half of
+    them any number of eight, half by the number of digits, as who has seen many problems knows the long ones for hard.
+    How hard they are to this policy, and ever less so, it has to learn.
     """
-    return Regime(**{**LADDER, "task_options": {**LADDER["task_options"], "foreseen": 0.33}}, **ESTIMATED)
+    sums: dict[str, Any] = {**ways(slowly=1.0), "terms": (3, 8), "tiring": 0.25, "rested": 2}
+    return Regime(task="digit_sum", task_options={**sums, "foreseen": 0.33, "sensed": 0.5}, **ESTIMATED)
 
 
 @regime

@@ -165,6 +165,8 @@ class DigitSums:
     reworded: float = 0.0
     misread: bool = False
     foreseen: float = 0.0
+    sensed: float = 0.0
+    terms: tuple[int, int] = (5, 5)
     expert: str = ""
     slips: float = 0.0
     seed: int = 0
@@ -253,9 +255,17 @@ class DigitSums:
             return replace(item, prompt=prompt + first, data=("".join(rest),), tags=tags)
         other = generator(self.seed, "foresee", name)
         if self.foreseen and other.random() < self.foreseen:
-            forecast = f"<answer> {int(other.integers(ATTEMPTS + 1))}</answer>"
+            forecast = f"<answer> {self.forecast(len(digits), other)}</answer>"
             return replace(item, prompt=f"{FORESEE}\n{prompt}", data=(forecast,), tags={**tags, "way": "forecast"})
         return replace(item, prompt=prompt, data=("".join([first, *rest]),), tags=tags)
+
+    def forecast(self, n: int, draw: np.random.Generator) -> int:
+        """How many of the attempts at `n` terms a demonstration foresees to be right: any number, or a rough sense."""
+        if not self.sensed or draw.random() >= self.sensed:
+            return int(draw.integers(ATTEMPTS + 1))
+        fewest, most = self.terms
+        ease = (most - n) / max(most - fewest, 1)
+        return min(max(round(ATTEMPTS * ease) + int(draw.integers(-1, 2)), 0), ATTEMPTS)
 
     def _is_reworded(self, name: str) -> bool:
         return bool(self.reworded) and generator(self.seed, "reword", name).random() < self.reworded
@@ -320,6 +330,7 @@ def digit_sum(
     reworded: float = 0.0,
     misread: bool = False,
     foreseen: float = 0.0,
+    sensed: float = 0.0,
     expert: str = "",
     slips: float = 0.0,
     unseen: int = 0,
@@ -355,6 +366,8 @@ def digit_sum(
     misread    nobody skips in the other wording: that error is one of the first wording alone
     foreseen   share of the demonstrations whose way is not given that say, behind the word `foresee`, how many of
                eight attempts will be right: any number, so that the form is known, and what it is of is not
+    sensed     share of the forecasts that go by the number of digits, give or take one: all for the fewest, none for
+               the most
     expert     the way of an expert, whose demonstrations only methods see that imitate; "": there is none, and
                these methods see the demonstrations
     slips      share of the expert's demonstrations with a wrong addition, with which the sum goes on
@@ -370,7 +383,7 @@ def digit_sum(
     shares = {way: check_share("digit_sum", way, task_options[way]) for way in WAYS}
     if abs(sum(shares.values()) - 1) > 1e-6:
         raise BadValue(f"task digit_sum: {', '.join(WAYS)} must sum to 1, not {sum(shares.values()):g}")
-    given = ("practised", "hinted", "again", "copied", "reworded", "foreseen", "slips")
+    given = ("practised", "hinted", "again", "copied", "reworded", "foreseen", "sensed", "slips")
     for name in (*given, "estimated", "tiring", "seldom"):
         check_share("digit_sum", name, task_options[name])
     check_range("digit_sum", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
