@@ -161,7 +161,7 @@ def test_forecasts_are_any_number_of_attempts_behind_their_word():
 def test_sensed_forecasts_go_by_the_number_of_digits_give_or_take_one():
     built = source(terms=(3, 7), foreseen=1.0, sensed=1.0, practised=0.0)
     said = [(d.tags["terms"], int(re.search(r"\d", d.data[0])[0])) for d in map(built.demos, range(400))]
-    # of five kinds of questions the easiest is always right (8 of 8), the next three times of four, the hardest never
+    # 8, 6, 4, 2 and 0 of eight attempts, from the fewest digits to the most, give or take one
     for terms, numbers in ((3, {7, 8}), (4, {5, 6, 7}), (5, {3, 4, 5}), (6, {1, 2, 3}), (7, {0, 1})):
         assert {n for t, n in said if t == terms} == numbers
 
