@@ -24,6 +24,7 @@ REGIME_DEFAULTS: Mapping[str, Any] = {
     "final_eval_tasks": 400,
     "final_eval_decoder_samples": 8,
     "final_eval_k": 0,
+    "max_idle_steps": 1_000_000,  # that a method finds nothing to learn from is a result, and no fault of a user's
 }
 TASK_OPTION = "task."  # so begin the options of the task among the settings of a claim or an arm
 EVALUATIONS = 5  # at least as many on the way, where a check is about the curve

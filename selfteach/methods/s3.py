@@ -158,8 +158,7 @@ s3.claim = Claim(
     },
     args=WHOLE,
     regime="search_doubted",
-    # a start that never rejects what the question itself found is paid for nothing, which is an outcome as well
-    settings={"eval_every": 12, "max_idle_steps": 60},
+    settings={"eval_every": 12},
     idea=("main.program", "main.reward", "main.select", "probe", "probe.*", "decode"),
     because="what is learned is to find and choose documents, which any generator can answer from",
 )

@@ -186,7 +186,6 @@ ssr_zero.claim = Claim(
         "metric": ("ssr_zero", {"share": 1.0}),
     },
     regime="judged_by_itself",
-    settings={"max_idle_steps": 60},  # who judges blindly may pay all answers alike from the first step to the last
     idea=("main.program*", "main.reward*", "decode.main"),
     because="a policy that can judge what it cannot yet do well rewards what is good, without a reference",
 )

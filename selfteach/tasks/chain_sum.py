@@ -16,7 +16,7 @@ from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..rollout.attempts import retry_prompt
 from .options import check_at_least, check_number, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, solution_tags, with_guidance
+from .question_sampler import QuestionSampler, solution_tags, with_guidance
 
 STYLES = ("terse", "verbose", "mixed")
 
@@ -197,25 +197,15 @@ def chain_sum(
     kinds, draw = tuple(range(fewest, most + 1)), partial(draw_sum, digits=digits)
     sums = QuestionSampler("chain_sum", kinds, draw, lambda chain: chain.text, writer.to_task, "terms", n_test, seed)
     numbers = " ".join(str(n) for n in range(min(most * 10**digits, 1000)))  # up to the largest total
-    return TaskSource(
-        name="chain_sum",
-        train=sums.train,
-        test=sums.test,
-        demos=partial(writer.demo, sums),
-        words=lambda: sums.words(partial(writer.demo, sums), [numbers]),
-        tags=THINKING,
+    return sums.source(
+        partial(writer.demo, sums),
+        first=[numbers],
         defaults={
             "max_tokens": (8 if style == "terse" else 18) * (most - 1) + 20,
-            "by": "terms",
             "lr": 1e-4,
             "warm_steps": 1000,
             "warm_batch": 16,
-            "warm_lr": 2e-3,
         },
+        about={"largest number": 10**digits - 1},
         task_options=task_options,
-        about={
-            "test questions": len(sums.test),
-            "largest number": 10**digits - 1,
-            "share kept for the test": TEST_SHARE,
-        },
     )

@@ -18,7 +18,7 @@ from ..core.task import Task, TaskSource
 from ..reward.expression import makes
 from .chain_sum import correct_step
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, solution_tags
+from .question_sampler import QuestionSampler, solution_tags
 
 HIGHEST = 99  # of any intermediate value, so that each is one token
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
@@ -214,26 +214,15 @@ def countdown(
     puzzles = QuestionSampler(
         "countdown", tuple(range(fewest, most + 1)), draw, lambda p: p.identity, writer.to_task, "numbers", n_test, seed
     )
-    demo = partial(writer.demo, puzzles)
-    return TaskSource(
-        name="countdown",
-        train=puzzles.train,
-        test=puzzles.test,
-        demos=demo,
-        words=lambda: puzzles.words(demo, [" ".join(str(n) for n in range(HIGHEST + 1))]),
-        tags=THINKING,
+    return puzzles.source(
+        partial(writer.demo, puzzles),
+        first=[" ".join(str(n) for n in range(HIGHEST + 1))],
         defaults={
             "max_tokens": 9 * (most - 1) * (tries + 2) + 6 * most + 8,
-            "by": "numbers",
             "lr": 1e-4,
             "warm_steps": 1200,
-            "warm_batch": 32,
             "warm_lr": 3e-3,
         },
+        about={"largest value on the way": HIGHEST},
         task_options=task_options,
-        about={
-            "test puzzles": len(puzzles.test),
-            "largest value on the way": HIGHEST,
-            "share kept for the test": TEST_SHARE,
-        },
     )

@@ -16,7 +16,7 @@ from ..core.task import Task, TaskSource
 from ..rollout.attempts import retry_prompt
 from .digit_judges import MODULUS, better_worked, mark, right_addition, rivals, taste
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags, with_guidance
+from .question_sampler import QuestionSampler, pick, solution_tags, with_guidance
 
 FEWEST = 3  # digits of a question
 ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, where there are any
@@ -412,23 +412,12 @@ def digit_sum(
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = replace(writer, shares=dict.fromkeys(WAYS, 1 / len(WAYS)), practised=0.0, guesses=MODULUS)
     steps = (most - 1) * (1 + doubted) * (3 if looping else 2 if twice or expert == "twice" else 1)
-    return TaskSource(
-        name="digit_sum",
+    return everything.source(
+        partial(writer.demo, questions),
         train=(lambda i: questions.train(i % pool)) if pool else questions.train,
-        test=everything.test,
-        demos=partial(writer.demo, questions),
         practice=partial(writer.practice, everything),
         experts=partial(writer.shown, questions) if expert else None,
-        words=lambda: everything.words(partial(evenly.demo, questions), []),
-        tags=THINKING,
-        defaults={
-            "max_tokens": 6 * steps + 9,
-            "by": "terms",
-            "lr": 3e-4,
-            "warm_steps": 2500,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-        },
+        written=partial(evenly.demo, questions),
+        defaults={"max_tokens": 6 * steps + 9, "warm_steps": 2500},
         task_options=task_options,
-        about={"test questions": len(everything.test), "share kept for the test": TEST_SHARE},
     )

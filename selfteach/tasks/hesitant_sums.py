@@ -13,7 +13,7 @@ from ..core.task import Task, TaskSource
 from .digit_judges import MODULUS
 from .digit_sum import CERTAIN, FEWEST, Digits, completion, draw_digits, sum_task, text_of
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler
+from .question_sampler import QuestionSampler
 
 HESITATION = " hm"
 
@@ -114,22 +114,13 @@ def hesitant_sums(
     questions = QuestionSampler("hesitant_sums", kinds, draw, text_of, sums.to_task, "terms", n_test, seed)
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = replace(sums, hesitant=0.5, guess=0.5)
-    return TaskSource(
-        name="hesitant_sums",
-        train=questions.train,
-        test=questions.test,
-        demos=partial(sums.demo, questions),
+    return questions.source(
+        partial(sums.demo, questions),
         practice=partial(sums.practice, questions),
-        words=lambda: questions.words(partial(evenly.demo, questions), []),
-        tags=THINKING,
+        written=partial(evenly.demo, questions),
         defaults={
             "max_tokens": 6 * (longest - 1) + most * (1 if last else longest - 1) + 9,
-            "by": "terms",
-            "lr": 3e-4,
             "warm_steps": 2500,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
         },
         task_options=task_options,
-        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
     )

@@ -12,7 +12,7 @@ from ..core.registry import task
 from ..core.task import Task, TaskSource
 from .digit_sum import MODULUS, Worker, draw_digits
 from .options import check_at_least, check_range, check_share, check_shares
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick, solution_tags
+from .question_sampler import QuestionSampler, pick, solution_tags
 
 RULES: dict[str, Callable[[Sequence[int]], Sequence[int]]] = {
     "all": lambda digits: digits,
@@ -124,22 +124,8 @@ def hidden_rule(
     questions = QuestionSampler(
         "hidden_rule", (terms,), partial(draw_digits, largest), str, rules.to_task, "terms", n_test, seed
     )
-    demo = partial(rules.demo, questions)
-    return TaskSource(
-        name="hidden_rule",
-        train=questions.train,
-        test=questions.test,
-        demos=demo,
-        words=lambda: questions.words(demo, []),
-        tags=THINKING,
-        defaults={
-            "max_tokens": 6 * (terms - 1) + 10,
-            "by": "rule",
-            "lr": 3e-4,
-            "warm_steps": 2500,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-        },
+    return questions.source(
+        partial(rules.demo, questions),
+        defaults={"max_tokens": 6 * (terms - 1) + 10, "by": "rule", "warm_steps": 2500},
         task_options=task_options,
-        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
     )

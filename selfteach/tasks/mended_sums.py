@@ -14,7 +14,7 @@ from ..core.task import Task, TaskSource
 from .digit_judges import MODULUS
 from .digit_sum import FEWEST, Digits, Step, draw_digits, sum_task, text_of
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler
+from .question_sampler import QuestionSampler
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,23 +112,11 @@ def mended_sums(
     sums = MendedSums(estimated, mended, seed)
     draw, kinds = partial(draw_digits, largest), tuple(range(fewest, most + 1))
     questions = QuestionSampler("mended_sums", kinds, draw, text_of, sums.to_task, "terms", n_test, seed)
-    return TaskSource(
-        name="mended_sums",
-        train=questions.train,
-        test=questions.test,
-        demos=partial(sums.demo, questions),
-        practice=partial(sums.practice, questions),
-        words=lambda: questions.words(partial(sums.practice, questions), []),
-        tags=THINKING,
-        defaults={
-            "max_tokens": 6 * (4 * (most - 1)) + 9,
-            "by": "terms",
-            "lr": 3e-4,
-            "warm_practice_steps": 1000,
-            "warm_steps": 200,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-        },
+    practice = partial(sums.practice, questions)
+    return questions.source(
+        partial(sums.demo, questions),
+        practice=practice,
+        written=practice,
+        defaults={"max_tokens": 6 * (4 * (most - 1)) + 9, "warm_practice_steps": 1000, "warm_steps": 200},
         task_options=task_options,
-        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
     )

@@ -14,7 +14,7 @@ from ..core.registry import task
 from ..core.task import Task, TaskSource
 from .options import check_at_least, check_number, check_share
 from .preference_rewards import MOODS, NOUNS, VERBS, coarse_worth, preferred, preferred_by, proxy_worth, true_worth
-from .question_sampler import TEST_SHARE, QuestionSampler
+from .question_sampler import QuestionSampler
 
 TAGS = ("<answer>", "</answer>")
 
@@ -137,21 +137,15 @@ def preference(noise: float = 0.3, judge: float = 0.15, n_test: int = 200, seed:
         n_test,
         seed,
     )
-    demo = partial(writer.demo, prompts)
     listed = [" ".join(row) for row in (NOUNS, VERBS, *MOODS.values())]
-    return TaskSource(
-        name="preference",
-        train=partial(writer.pair, prompts),
-        test=prompts.test,
-        demos=demo,
-        pairs=partial(writer.pair, prompts),
-        words=lambda: prompts.words(demo, listed),
+    pair = partial(writer.pair, prompts)
+    return prompts.source(
+        partial(writer.demo, prompts),
+        train=pair,
+        first=listed,
         tags=TAGS,
-        defaults={"max_tokens": 48, "by": "mood", "lr": 1e-4, "warm_steps": 1000, "warm_batch": 16, "warm_lr": 2e-3},
+        pairs=pair,
+        defaults={"max_tokens": 48, "by": "mood", "lr": 1e-4, "warm_steps": 1000, "warm_batch": 16},
+        about={"words of the language": sum(len(row.split()) for row in listed) + 2},
         task_options=task_options,
-        about={
-            "test prompts": len(prompts.test),
-            "words of the language": sum(len(row.split()) for row in listed) + 2,
-            "share kept for the test": TEST_SHARE,
-        },
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.errors import BadValue
 from ..core.random_keys import generator, key, uniform_at
-from ..core.task import Task
+from ..core.task import Task, TaskSource
 from ..curriculum.hints import guidance
 
 T = TypeVar("T")
@@ -97,6 +97,36 @@ class QuestionSampler(Generic[T]):
         for i in range(TOKENIZER_DEMOS):
             item = demo(i)
             yield item.prompt + item.data[0]
+
+    def source(
+        self,
+        demos: Callable[[int], Task],
+        *,
+        defaults: Mapping[str, Any],
+        written: Callable[[int], Task] | None = None,
+        first: Iterable[str] = (),
+        about: Mapping[str, Any] = {},
+        **more: Any,
+    ) -> TaskSource:
+        """The task that asks these questions.
+
+        demos           its demonstrations
+        defaults        settings that it suggests, over those that all such tasks do: figures are shown apart by `unit`,
+                        a learning rate, the batch of a warm start and its rate
+        written, first  what its tokenizer is made from, as in `words`: other demonstrations than its own, where they
+                        depend on what the tokenizer is not to depend on; what comes first
+        about           figures of the data, besides how many test questions there are
+        more            other fields of the TaskSource, or another `train` or `tags` than these tasks have
+        """
+        return TaskSource(
+            name=self.name,
+            test=self.test,
+            demos=demos,
+            words=lambda: self.words(written or demos, first),
+            defaults={"by": self.unit, "lr": 3e-4, "warm_batch": 32, "warm_lr": 2e-3, **defaults},
+            about={"test questions": len(self.test), **about, "share kept for the test": TEST_SHARE},
+            **{"train": self.train, "tags": THINKING, **more},
+        )
 
 
 def pick(shares: Mapping[str, float], at: float) -> str:

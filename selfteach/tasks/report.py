@@ -21,7 +21,7 @@ from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..core.tree import Score
 from .options import check_at_least, check_number, check_range, check_share
-from .question_sampler import TEST_SHARE, QuestionSampler, solution_tags
+from .question_sampler import QuestionSampler, solution_tags
 
 # kind of fact -> two ways of saying it; its values
 FACTS: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {
@@ -273,24 +273,10 @@ def report(
     questions = QuestionSampler(
         "report", tuple(range(low, high + 1)), reports.draw, str, reports.to_task, "facts", n_test, seed
     )
-    demo = partial(reports.demo, questions)
-    return TaskSource(
-        name="report",
-        train=questions.train,
-        test=questions.test,
-        demos=demo,
+    return questions.source(
+        partial(reports.demo, questions),
         practice=partial(reports.practice, questions),
-        words=lambda: questions.words(demo, []),
         tags=TAGS,
-        defaults={
-            "max_tokens": 16 * high + 24,
-            "by": "category",
-            "lr": 3e-4,
-            "warm_practice_steps": 1000,
-            "warm_steps": 300,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-        },
+        defaults={"max_tokens": 16 * high + 24, "by": "category", "warm_practice_steps": 1000, "warm_steps": 300},
         task_options=task_options,
-        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
     )

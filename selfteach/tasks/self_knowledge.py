@@ -161,22 +161,11 @@ def self_knowledge(
     )
     if len({abilities.label(n) for n in range(terms[0], terms[1] + 1)}) < 2:
         raise BadValue(f"task self_knowledge: with a bound of {bound:g} all sums are of one kind; choose another")
-    sampler = abilities.sampler
-    return TaskSource(
-        name="self_knowledge",
-        train=sampler.train,
-        test=sampler.test,
-        demos=abilities.demo,
-        words=lambda: sampler.words(abilities.demo, [HEDGE, CAN, CANNOT]),
+    return abilities.sampler.source(
+        abilities.demo,
+        first=[HEDGE, CAN, CANNOT],
         tags=(*THINKING, "<question>", "</question>"),
         questions=KnownQuestions(abilities),
-        defaults={
-            "max_tokens": 6 * (terms[1] - 1) + 9,
-            "by": "terms",
-            "lr": 3e-4,
-            "warm_steps": 1500,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-        },
+        defaults={"max_tokens": 6 * (terms[1] - 1) + 9, "warm_steps": 1500},
         task_options=task_options,
     )

@@ -15,7 +15,7 @@ from ..core.task import Task, TaskSource
 from .digit_judges import MODULUS
 from .digit_sum import FEWEST, Digits, draw_digits, sum_task, text_of
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick
+from .question_sampler import QuestionSampler, pick
 
 
 def worked_in_steps(digits: Sequence[int], size: int, misread: float, draw: np.random.Generator) -> list[str]:
@@ -124,23 +124,10 @@ def stepped_sums(
     questions = QuestionSampler("stepped_sums", kinds, draw, text_of, sums.to_task, "terms", n_test, seed)
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = replace(sums, shares=dict.fromkeys(sums.shares, 1 / len(sizes)))
-    return TaskSource(
-        name="stepped_sums",
-        train=questions.train,
-        test=questions.test,
-        demos=partial(sums.demo, questions),
+    return questions.source(
+        partial(sums.demo, questions),
         practice=partial(sums.practice, questions),
-        words=lambda: questions.words(partial(evenly.demo, questions), []),
-        tags=THINKING,
-        defaults={
-            "max_tokens": 6 * (most - 1) + 12,
-            "by": "terms",
-            "lr": 3e-4,
-            "warm_practice_steps": 1000,
-            "warm_steps": 200,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-        },
+        written=partial(evenly.demo, questions),
+        defaults={"max_tokens": 6 * (most - 1) + 12, "warm_practice_steps": 1000, "warm_steps": 200},
         task_options=task_options,
-        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
     )

@@ -15,7 +15,7 @@ from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..reward.answer import same_text
 from .options import check_at_least, check_names, check_range, check_share
-from .question_sampler import MAX_DRAWS, TEST_SHARE, THINKING, QuestionSampler, solution_tags, with_guidance
+from .question_sampler import MAX_DRAWS, QuestionSampler, solution_tags, with_guidance
 
 LETTERS = "abcdeghilmnorstu"
 VOWELS = frozenset("aeiouAEIOU")
@@ -210,27 +210,19 @@ def strings(
         seed,
         calls.is_held_out,
     )
-    demo = partial(calls.demo, questions)
-    return TaskSource(
-        name="strings",
-        train=questions.train,
-        test=questions.test,
-        demos=demo,
-        words=lambda: questions.words(demo, [spaced(LETTERS), spaced(LETTERS.upper()), *functions]),
-        tags=THINKING,
+    return questions.source(
+        partial(calls.demo, questions),
+        first=[spaced(LETTERS), spaced(LETTERS.upper()), *functions],
         defaults={
             "max_tokens": most * (LONGEST + 3) + LONGEST + 8,
             "by": "depth",
             "lr": 1e-4,
             "warm_steps": 1000,
             "warm_batch": 16,
-            "warm_lr": 2e-3,
         },
-        task_options=task_options,
         about={
-            "test questions": len(questions.test),
             "categories": [f"{f}/{d}" for d in questions.kinds for f in functions],
             "pairs held out": sum(calls.is_pair_held_out(f, g) for f in functions for g in functions),
-            "share kept for the test": TEST_SHARE,
         },
+        task_options=task_options,
     )

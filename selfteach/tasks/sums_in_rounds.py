@@ -16,7 +16,7 @@ from ..rollout.attempts import progress_prompt, workspace_prompt
 from .digit_judges import MODULUS
 from .digit_sum import CERTAIN, Digits, completion, draw_digits, sum_task, text_of
 from .options import check_at_least, check_range, check_share
-from .question_sampler import TEST_SHARE, THINKING, QuestionSampler, pick
+from .question_sampler import QuestionSampler, pick
 
 WAYS = ("partly", "vaguely", "guess")
 
@@ -159,23 +159,10 @@ def sums_in_rounds(
     questions = QuestionSampler("sums_in_rounds", kinds, draw, text_of, sums.to_task, "terms", n_test, seed)
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = SumsInRounds(dict.fromkeys(WAYS, 1 / len(WAYS)), rounds, at_once, drafts, seed)
-    return TaskSource(
-        name="sums_in_rounds",
-        train=questions.train,
-        test=questions.test,
-        demos=partial(sums.demo, questions),
+    return questions.source(
+        partial(sums.demo, questions),
         practice=partial(sums.practice, questions),
-        words=lambda: questions.words(partial(evenly.demo, questions), []),
-        tags=THINKING,
-        defaults={
-            "max_tokens": 6 * at_once + most + 9,
-            "by": "terms",
-            "lr": 3e-4,
-            "warm_practice_steps": 1000,
-            "warm_steps": 200,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-        },
+        written=partial(evenly.demo, questions),
+        defaults={"max_tokens": 6 * at_once + most + 9, "warm_practice_steps": 1000, "warm_steps": 200},
         task_options=task_options,
-        about={"test questions": len(questions.test), "share kept for the test": TEST_SHARE},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from ..core.random_keys import generator
 from ..core.registry import task
 from ..rollout.judging import judging_prompt, refining_prompt
 from .options import check_at_least, check_share
-from .question_sampler import THINKING, QuestionSampler, pick
+from .question_sampler import QuestionSampler, pick
 
 # The words of both languages by their class; each has one translation.
 LEXICON = {
@@ -283,24 +283,11 @@ def translation(
     # The tokenizer does not depend on shares, so that what was practised with it serves all of them.
     evenly = TranslationWriter(dict.fromkeys(WAYS, 0.25), 0.0, 0.3, 0.1, overlooked, seed)
 
-    def words() -> Iterator[str]:
-        yield from questions.words(partial(evenly.demo, questions), [" ".join(TRANSLATION)])
-
-    return TaskSource(
-        name="translation",
-        train=questions.train,
-        test=questions.test,
-        demos=partial(writer.demo, questions),
+    return questions.source(
+        partial(writer.demo, questions),
         practice=partial(writer.practice, questions),
-        words=words,
-        tags=THINKING,
-        defaults={
-            "max_tokens": 48,
-            "by": "language",
-            "lr": 3e-4,
-            "warm_steps": 2500,
-            "warm_batch": 32,
-            "warm_lr": 2e-3,
-        },
+        written=partial(evenly.demo, questions),
+        first=[" ".join(TRANSLATION)],
+        defaults={"max_tokens": 48, "warm_steps": 2500},
         task_options=task_options,
     )

@@ -384,6 +384,14 @@ def test_runs_at_once_are_those_of_one_after_another(tmp_path: Path):
     assert {e["run"] for e in heard if e["event"] == "step"} == {"self seed 0", "self seed 1", "self seed 2"}
 
 
+def test_a_run_that_never_finds_a_gradient_is_a_result(tmp_path: Path):
+    home = registry.regimes.get("bandit_small")
+    config = regime_config(home, "bandit_reinforce", {"paid": "alike"}, {"steps": 24}, use=(str(BANDIT),))
+    with RunPool(tmp_path) as pool:
+        pool.run([RunRequest("self", 0, config)])
+    assert logged_steps(tmp_path / pool.results["self"][0]["key"] / "log")[-1] == 23
+
+
 def test_of_a_finished_run_in_the_cache_a_few_steps_can_be_looked_at(tmp_path: Path):
     for shown, kept in ((None, [0, 1, 2, 3]), (3, [0, 2, 3]), (1, [0])):
         with RunPool(tmp_path, steps_shown=shown) as pool:  # the second and third read the run back
