@@ -63,6 +63,7 @@ from ..reward.answer import exact_match
 from ..reward.answer_verdicts import judge_groups
 from ..reward.vote import majority_vote
 from ..rollout.single import single
+from ..rollout.value_model import values_by
 from ..rollout.vote import sample_answers
 
 Paid = Literal["both", "rule", "model"]
@@ -363,13 +364,8 @@ async def rm_best(
 ) -> str:
     """The answer of `k` sampled ones that the reward model likes most (RM@8)."""
     sampled = await sample_answers(request, rollout, k, "policy", stop)
-
-    async def liked(number: int) -> float:
-        text = rollout.response_ids(sampled.contexts[number].at)
-        read = rollout.model_role(model_role).begin(request.task.prompt)
-        return float((await read.score(text, want=("scalar_after",)))["scalar_after"][-1]) if len(text) else -np.inf
-
-    return sampled.chosen(int(np.argmax(await asyncio.gather(*map(liked, range(k))))))
+    liked = values_by(request, rollout, model_role)
+    return sampled.chosen(int(np.argmax(await asyncio.gather(*map(liked, sampled.contexts)))))
 
 
 qwen_math.claim = Claim(
