@@ -28,13 +28,13 @@ says. The verdict is that of the outcomes; where they are open it is *mechanism 
 
 Each check is a difference between two figures, measured once per seed; a seed decides a run's randomness, its warm
 start and its test questions, and all arms share it. What a run began with decides much of where it ends, so that seeds
-of one warm start count as one; of those measured so far there were eight. Brackets hold the paired t interval of the
-mean over warm starts. A check *holds*
-where the interval lies on the right side of 0 and the mean is at least the smallest effect of interest, *does not hold
-here* where the whole interval is smaller than that effect, and is *undecided* otherwise, with how large the effect may
-be. Seeds are looked at 8, 12, 16 and 24 at a time, each time at a level such that all looks together err in 5 % of
-cases where there is no difference; outcomes of one claim share these 5 % (Holm). "Could have found" is the effect that
-so many seeds, spread as these are, would have found with a probability of 80 %.
+of one warm start count as one: the first claims had eight of them, later ones one for each seed. Brackets hold the
+paired t interval of the mean over warm starts. A check *holds* where the interval lies on the right side of 0 and the
+mean is at least the smallest effect of interest, *does not hold here* where the whole interval is smaller than that
+effect, and is *undecided* otherwise, with how large the effect may be. Seeds are looked at 8, 12, 16 and 24 at a time,
+each time at a level such that all looks together err in 5 % of cases where there is no difference; outcomes of one
+claim share these 5 % (Holm). "Could have found" is the effect that so many seeds, spread as these are, would have
+found with a probability of 80 %.
 
 At eight seeds such an interval holds the truth in 95 % of simulated experiments where seeds differ as a normal
 distribution does, in 92 % where their effects are skewed (exponential), and in 67 % where one run in ten collapses.
