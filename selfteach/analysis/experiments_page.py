@@ -15,9 +15,9 @@ from ..core.claim import Claim
 from ..core.regime import claim_home
 from .claim_curves import draw_curves
 from .claim_results import corrected_since, is_decided, read_experiments, read_result
+from .claim_section import claim_section, formatted_place
 from .curves import COLOURS, plot_style, save_figure
-from .figures import decoders, formatted_change, markdown
-from .ledger import COSTS, claim_section, formatted_cost, formatted_differences, formatted_place
+from .figures import markdown
 
 OF_SAMPLES = re.compile(r"^(pass|maj)@(\d+)$")
 
@@ -90,12 +90,12 @@ def draw_samples(result: Mapping[str, Any], file: Path) -> Path:
 
 
 def write_experiments(
-    name: str, experiments: Mapping[str, Claim], folders: Iterable[str | Path], file: Path, docs: str = ""
+    name: str, experiments: Mapping[str, Claim], folders: Iterable[str | Path], file: Path, docs: str | None = None
 ) -> Path:
     """Write a method's experiments as a page, and their pictures beside it.
 
     experiments  all of its, in their order; those without a result are named as not measured
-    docs         where ledger.md and regimes.md are, from the page, such as `../`; "": they are not linked to
+    docs         where ledger.md and regimes.md are, from the page, such as `../`; None: they are not linked to
 
     Raises OSError where it cannot be written, BadValue where matplotlib is not installed.
     """
@@ -124,7 +124,7 @@ def write_experiments(
             pictures.append(draw_samples(r, file.parent / f"{name}.{experiment}.samples.png").name)
         if r["steps"]:
             pictures.append(draw_curves(r, file.parent / f"{name}.{experiment}.png").name)
-        parts.append(claim_section(r, experiment, arms=arms_of(r, docs)))
+        parts.append(claim_section(r, experiment, docs=docs))
         parts += [f"\n![{experiment}, by arm]({picture})\n" for picture in pictures]
         parts += _fits(r) if has_samples(r) else []
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -132,13 +132,13 @@ def write_experiments(
     return file
 
 
-def main_claim(name: str, folders: Sequence[str | Path], docs: str) -> str:
+def main_claim(name: str, folders: Sequence[str | Path], docs: str | None) -> str:
     """A sentence on the method's own claim: where it stands, what it says and what became of it."""
     result = read_result(name, folders)
     if result is None:
         return f"Its main claim is not measured yet: `selfteach reproduce {name}`."
     decided = is_decided(result)
-    if docs:
+    if docs is not None:
         place = f"[the ledger]({docs}ledger.md#{name if decided else 'to-be-measured-again'})"
     else:
         place = f"[{name}.json](../{name}.json)"
@@ -147,51 +147,6 @@ def main_claim(name: str, folders: Sequence[str | Path], docs: str) -> str:
     else:
         came = f"to be measured again ({corrected_since(result) or 'first edition'})"
     return f"Its main claim is in {place}: {result['claim']['because']}. It came to: {came}."
-
-
-def arms_of(r: Mapping[str, Any], docs: str = "") -> str:
-    """The arms of an experiment: what each was given and differs in, what it comes to and costs, and from where.
-
-    Figures are means over seeds, before training and after where there is any; what its method answers by a decoder
-    stands below it. docs: as in `write_experiments`.
-    """
-    given = [[f"`{n}`", f"`{_call(arm)}`", formatted_differences(arm["differs"])] for n, arm in r["arms"].items()]
-    costs = COSTS if r["steps"] else {}
-    rows = [row for name, arm in r["arms"].items() for row in _measured(name, arm, list(costs), bool(r["steps"]))]
-    home = f"[`{r['regime']}`]({docs}regimes.md#{r['regime']})" if docs else f"`{r['regime']}`"
-    starts = len(set(r["starts"]))
-    start = f"`{r['model']}` after the warm start of the seed, one of {starts}" if starts else f"`{r['model']}`"
-    asked = max((len(q) for q in r["questions"].values()), default=0)
-    options = " ".join(f"{k}={v}" for k, v in r["task_options"].items())
-    return (
-        markdown(["arm", "method, and what it was given", "differs from self in"], given)
-        + "\n"
-        + markdown(["arm", "accuracy, %", "tokens an answer", *costs.values()], rows)
-        + f"\nAll arms run in {home}, and begin from the same: {start}. {asked} held-out questions, each sampled"
-        f" {r['samples']} times, of `{r['task']}`{f' with `{options}`' if options else ''}.\n"
-    )
-
-
-def _call(arm: Mapping[str, Any]) -> str:
-    """An arm's method with what it was given in place of its defaults, by the experiment or the regime."""
-    return f"{arm['method']}({', '.join(f'{k}={v}' for k, v in arm['args'].items())})"
-
-
-def _measured(name: str, arm: Mapping[str, Any], costs: list[str], trained: bool) -> list[list[str]]:
-    """An arm's rows: accuracy, tokens of an answer, costs; and of each of its decoders the first two."""
-    runs = list(arm["seeds"].values())
-
-    def change(measure: str, tail: str) -> str:
-        known = {when: [run[when].get(measure + tail) for run in runs] for when in ("before", "after")}
-        before, after = (fmean(v) if v and None not in v else None for v in known.values())
-        return formatted_change(measure, before if trained else None, after)
-
-    rows: list[list[str]] = []
-    for way in decoders(*(run["after"] for run in runs)):
-        tail = f"+{way}" if way else ""
-        row = [f"`{name}`" + (f" with `{way}`" if way else ""), change("accuracy", tail), change("length", tail)]
-        rows.append(row + [formatted_cost(arm["cost"][c]) if not way else "" for c in costs])
-    return rows
 
 
 def _fits(r: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
@@ -32,28 +32,62 @@ class Finding(NamedTuple):
 
 FINDINGS = (
     Finding(
-        "A KL penalty costs most where a policy has to choose.",
-        "In `skill` a penalty that spares the tokens of which the start is unsure is far ahead of an ordinary one ({a}"
-        " points), and so is one whose reference is moved to where the policy is now and then ({b}). Either is within"
-        " three points of no penalty at all ({c}; {d}).",
-        (
-            Figure("prioritized_kl", "accuracy", "self", "ordinary"),
-            Figure("prorl", "accuracy", "self", "no_reset"),
-            Figure("prioritized_kl", "accuracy", "self", "free"),
-            Figure("prorl", "accuracy", "self", "free"),
-        ),
-    ),
-    Finding(
-        "One update late is as good as fresh, and nothing makes up for sixteen.",
-        "A policy that samples one update behind the newest loses nothing ({a} points). Sixteen updates behind, Echo's"
-        " correction is better than none ({b}), yet stays far below fresh samples ({c}), and so do AReaL's decoupled"
-        " objective ({d}) and M2PO's bound on the second moment ({e}).",
+        "One update late is as good as fresh, and no correction makes up for eight or sixteen.",
+        "A policy that samples one update behind the newest loses nothing ({a} points). Eight updates behind, in"
+        " `ladder`, Echo's correction is better than none ({b}), yet stays far below fresh samples ({c}). Sixteen"
+        " behind, in `stale`, so do AReaL's decoupled objective ({d}) and M2PO's bound on the second moment ({e}),"
+        " which is no better than GRPO as it is ({f}).",
         (
             Figure("asyncflow", "accuracy", "self", "synchronous"),
             Figure("echo", "accuracy", "self", "uncorrected"),
             Figure("echo", "accuracy", "self", "pull", FAILS),
             Figure("areal", "accuracy", "self", "fresh", FAILS),
             Figure("m2po", "accuracy", "self", "fresh", FAILS),
+            Figure("m2po", "accuracy", "self", "grpo", FAILS),
+        ),
+    ),
+    Finding(
+        "A judge that is frozen is hacked, one that goes on learning less often, and a rule that misses much never.",
+        "Cooper's reward model has seen few labelled answers. Frozen, it comes to pay far more than what is right earns"
+        " ({a} of 1), for what its labels lacked. Trained along with the policy, on right answers that a rule certifies"
+        " and their corruptions, it agrees with the truth more often ({b}), and is still hacked in half of the runs."
+        " The rule alone, though it misses more than a third of what is right, teaches more ({c} points from it).",
+        (
+            Figure("cooper", "late:reward/mean", "static", "late:reward/right of static"),
+            Figure("cooper", "late:reward/agreed", "self", "late:reward/agreed of static"),
+            Figure("cooper", "accuracy", "self", "rule_only", FAILS),
+        ),
+    ),
+    Finding(
+        "A reward for steps that has no bound is farmed; a gate prevents it.",
+        "Paid for each step at once, a policy learns to write steps; G-RA, which pays for them only where the outcome"
+        " is right, is ahead by {a} points, and level with the outcome alone ({b}).",
+        (
+            Figure("g_ra", "accuracy", "self", "direct"),
+            Figure("g_ra", "accuracy", "self", "outcome"),
+        ),
+    ),
+    Finding(
+        "A KL penalty that is too heavy costs 20 to 30 points, and many things repair it alike.",
+        "In `skill` a penalty that spares the tokens of which the start is unsure is far ahead of an ordinary one ({a}"
+        " points), and so is one whose reference is moved to where the policy is now and then ({b}). Either is within"
+        " three points of no penalty at all ({c}; {d}), and sparing tokens is no better than a penalty of half the"
+        " weight on all ({e}).",
+        (
+            Figure("prioritized_kl", "accuracy", "self", "ordinary"),
+            Figure("prorl", "accuracy", "self", "no_reset"),
+            Figure("prioritized_kl", "accuracy", "self", "free"),
+            Figure("prorl", "accuracy", "self", "free"),
+            Figure("prioritized_kl", "accuracy", "self", "lighter", FAILS),
+        ),
+    ),
+    Finding(
+        "The mean of a group does what a critic does.",
+        "GRPO is no worse than PPO ({a} points), whose critic takes four updates for each of the policy's; without them"
+        " its learner takes less time ({b}).",
+        (
+            Figure("grpo", "accuracy", "self", "ppo"),
+            Figure("grpo", "sum:time/learn_s", "self", "ppo"),
         ),
     ),
     Finding(
@@ -83,22 +117,10 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "A judge that is frozen is hacked, and one that goes on learning comes to agree with the truth.",
-        "Cooper's reward model has seen few labelled answers. Frozen, it comes to pay far more than what is right earns"
-        " ({a} of 1), for what its labels lacked. Trained along with the policy, on right answers that a rule certifies"
-        " and their corruptions, it agrees with the truth more often ({b}). The rule alone, though it misses more"
-        " than a third of what is right, teaches more ({c} points from it).",
-        (
-            Figure("cooper", "late:reward/mean", "static", "late:reward/right of static"),
-            Figure("cooper", "late:reward/agreed", "self", "late:reward/agreed of static"),
-            Figure("cooper", "accuracy", "self", "rule_only", FAILS),
-        ),
-    ),
-    Finding(
-        "What trajectories are made of is learned from less than trajectories.",
+        "Planning, querying and reading, taught one by one, help where whole trajectories teach nothing.",
         "A model that was taught nothing of searching learns next to nothing from a pool of trajectories, or from twice"
-        " as many, and RL after it finds nothing to pay. REDSearcher, which first learns planning, queries and reading"
-        " one by one, from texts that cost no search, ends above either ({a} and {b} points).",
+        " as many, and RL after it finds nothing to pay. REDSearcher, which takes more updates before that and first"
+        " learns the parts, from texts that cost no search, ends above either ({a} and {b} points), at a fifth right.",
         (
             Figure("red_searcher", "accuracy", "self", "untaught"),
             Figure("red_searcher", "accuracy", "self", "twice"),
@@ -117,7 +139,7 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "Of what a model makes better by its own words, what it also finds right is worth learning.",
+        "Of what a model refines, it is best to learn only what it finds right itself.",
         "SELF translates, judges its translation word by word, translates again, and learns what a second judgement"
         " finds nothing wrong with: {a} points in three rounds without a label. It is ahead of the same without that"
         " second judgement ({b} points), and far ahead of learning what its answers have a majority for ({c}).",
@@ -129,9 +151,10 @@ FINDINGS = (
     ),
     Finding(
         "A model that learned to search itself can search an engine.",
-        "SSRL is above direct answers ({a} points) and above thinking ({b}) at equal tokens, and an engine in the place"
-        " of its memory adds to that without training ({c}). Over an engine's text the mask pays (Search-R1, {d}); over"
-        " what it wrote itself eight seeds cannot tell ({e}), nor what the reward for form adds ({f}).",
+        "SSRL is above direct answers ({a} points) and above thinking ({b}), which got as many tokens and so many more"
+        " updates, and an engine in the place of its memory adds to that without training ({c}). Over an engine's text"
+        " the mask pays (Search-R1, {d}); over what it wrote itself eight seeds cannot tell ({e}), nor what the reward"
+        " for form adds ({f}).",
         (
             Figure("ssrl", "accuracy", "self", "answer_only"),
             Figure("ssrl", "accuracy", "self", "think_then_answer"),
@@ -142,14 +165,16 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "Questions that a model asks itself teach it to search, if a check keeps them true.",
+        "Questions that a model asks itself teach it to search, and far better if a check keeps them true.",
         "In SSP a policy proposes questions from facts that it looked up, and answers them: it ends above the"
         " supervised start from which it plays ({a} points). The check that a question can be answered from what its"
-        " proposer found keeps more of them true, and play with it ends above play without ({b}).",
+        " proposer found keeps more of them true, and play with it ends above play without ({b}), which gains, too."
+        " Whether the proposer has to learn along is open ({d}).",
         (
             Figure("ssp", "accuracy", "self", "taught"),
             Figure("ssp", "accuracy", "self", "no_check"),
             Figure("ssp", "late:reward/true", "self", "no_check"),
+            Figure("ssp", "accuracy", "self", "fixed", UNDECIDED),
         ),
     ),
     Finding(
@@ -177,11 +202,12 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "Answers get shorter at the same accuracy by nearly any reward for it, and the finer parts add little.",
+        "Answers get shorter at the same accuracy by nearly any reward for it.",
         "The cosine rewards of Open-RS ({a}) and Demystifying Long CoT ({b}), AdaCtrl's tags ({c}), Bingo's"
         " significance ({d}), LASER-D's targets ({e}) and the distance from a group's shortest ({f}) all do it. LEAD,"
-        " which aims at the mean length of what is right, leaves answers longer than correctness alone does ({g}). That"
-        " Bingo weighs tokens by their significance is worth no accuracy ({h}), and its schedule no length ({i}).",
+        " which aims at the mean length of what is right, leaves answers longer than correctness alone does ({g}). Of"
+        " the finer parts some add nothing, as Bingo's weights by significance to accuracy ({h}) and its schedule to"
+        " length ({i}), and some do, as the moving targets of LASER-D beside a fixed one ({j}).",
         (
             Figure("open_rs", "length", "self", "accuracy"),
             Figure("demystify", "length", "repeating", "classic"),
@@ -192,6 +218,7 @@ FINDINGS = (
             Figure("lead", "length", "self", "correct", FAILS),
             Figure("bingo", "accuracy", "self", "total", FAILS),
             Figure("bingo", "length", "self", "fixed", FAILS),
+            Figure("laser_d", "length", "self", "half"),
             Figure("laser_d", "accuracy", "self", "grpo"),
             Figure("self_rewarded_efficiency", "accuracy", "self", "plain"),
             Figure("open_rs", "accuracy", "self", "accuracy"),
@@ -201,16 +228,10 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "A reward for steps is farmed unless the outcome gates it.",
-        "Paid for each step at once, a policy learns to write steps; G-RA, which pays for them only where the outcome"
-        " is right, is ahead by {a} points.",
-        (Figure("g_ra", "accuracy", "self", "direct"),),
-    ),
-    Finding(
-        "Bounds of a ratio touch one token in a hundred, and what they spare keeps no policy open.",
-        "Where a batch is learned in thirty-two updates, a higher upper bound (DAPO) keeps no entropy up ({a})."
-        " Under CISPO, which clips weights and no gradient, what is rare and right grows further in the first batch"
-        " ({b} nats), and the entropy is lower for it ({c} against DAPO): the policy exploits sooner what it finds.",
+        "Neither a higher bound of the ratio nor clipped weights keep a policy open.",
+        "Where a batch is learned in thirty-two updates and clips act on about one token in a hundred, a higher upper"
+        " bound (DAPO) keeps no entropy up ({a}). Under CISPO, which clips weights and no gradient, what is rare and"
+        " right grows further in the first batch ({b} nats), and the entropy is lower for it ({c} against DAPO).",
         (
             Figure("dapo", "mean:policy/entropy_estimate", "self", "equal_clip", FAILS),
             Figure("cispo", "first:policy/rare_growth", "self", "equal_clip"),
@@ -218,43 +239,48 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "The mean of a group does what a critic does.",
-        "GRPO is no worse than PPO ({a} points), and its learner takes less time ({b}).",
-        (
-            Figure("grpo", "accuracy", "self", "ppo"),
-            Figure("grpo", "sum:time/learn_s", "self", "ppo"),
-        ),
-    ),
-    Finding(
-        "Where GRPO learns anyway, what repairs its silent groups repairs nothing.",
-        "LENS takes a gradient from more rows ({a}) and AR-Lopti's gradient is smaller ({b}), as they say, and neither"
-        " learns sooner than GRPO ({c}; {d}); nor does NFT by its use of wrong answers ({e}).",
+        "Groups without a gradient cost little where GRPO learns anyway.",
+        "LENS takes a gradient from more rows ({a}), as it says, and learns no sooner than GRPO ({b}); dealing more"
+        " rollouts to prompts whose groups differ (Knapsack RL) learns no sooner than dealing them evenly ({c}). DAPO,"
+        " which samples until every group differs, learns a little sooner ({d}), for more than twice the tokens.",
         (
             Figure("lens", "early:policy/rows", "self", "grpo"),
-            Figure("ar_lopti", "mean:policy/grad_norm", "self", "lopti"),
             Figure("lens", "auc", "self", "grpo", FAILS),
-            Figure("ar_lopti", "auc", "self", "grpo", FAILS),
-            Figure("nft", "auc", "self", "rft", FAILS),
+            Figure("knapsack", "auc", "self", "uniform", FAILS),
+            Figure("dapo", "auc", "self", "static"),
         ),
     ),
 )
+
+
+FIRST = 5  # findings that stand before the others
 
 
 def findings_section(
     results: Sequence[Mapping[str, Any]],
     formatted: Callable[[Mapping[str, Any]], str],
     findings: Sequence[Finding] = FINDINGS,
+    doubted: Collection[str] = (),
+    unadmitted: Collection[str] = (),
 ) -> str:
     """The findings whose every check came out as they say, in Markdown; "" where there are none.
 
-    formatted: how a check's difference and interval are written.
+    formatted: how a check's difference and interval are written. doubted: methods whose verdict is in doubt, and
+    unadmitted: regimes that are not admitted; a finding that stands on one says so.
     """
     known = {(r["method"], c["measure"], c["left"], str(c["right"])): c for r in results for c in r["checks"]}
+    places = {r["method"]: r.get("regime", "") for r in results}
     rows: list[str] = []
     for finding in findings:
         checks = [known.get(f[:4]) for f in finding.figures]
         if all(c and c["verdict"] == f.verdict for c, f in zip(checks, finding.figures, strict=True)):
             texts = {letter: formatted(c) for letter, c in zip(ascii_lowercase, checks, strict=False) if c}
-            methods = ", ".join(f"[`{m}`](#{m})" for m in dict.fromkeys(f.method for f in finding.figures))
+            used = list(dict.fromkeys(f.method for f in finding.figures))
+            notes = [f"of `{m}` a doubt stands" for m in used if m in doubted]
+            notes += [f"`{h}` is not admitted yet" for h in dict.fromkeys(places[m] for m in used) if h in unadmitted]
+            methods = "; ".join([", ".join(f"[`{m}`](#{m})" for m in used), *notes])
             rows.append(f"- **{finding.title}** {finding.text.format(**texts)} ({methods})")
-    return "\n## What was found\n\n" + "\n".join(rows) + "\n" if rows else ""
+    if not rows:
+        return ""
+    more = "\n\nAnd:\n\n" + "\n".join(rows[FIRST:]) if rows[FIRST:] else ""
+    return "\n## What was found\n\n" + "\n".join(rows[:FIRST]) + more + "\n"

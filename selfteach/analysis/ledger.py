@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,103 +9,69 @@ from typing import Any
 
 from .claim_curves import draw_curves
 from .claim_results import corrected_since, experimented, is_decided, read_results, read_tuning
-from .doubts import doubts_section
-from .figures import is_fraction, markdown
-from .findings import findings_section
-from .verdict import NOT_SHOWN, NOT_TESTED
+from .claim_section import claim_section, counted, formatted_effect, formatted_place, paper_link
+from .doubts import DOUBTS, doubts_section
+from .figures import markdown
+from .findings import FINDINGS, findings_section
+from .verdict import FAILS, NOT_SHOWN, NOT_TESTED, SHOWN
 
 HEAD = """# The ledger
 
 What became of each paper's claim here: on small models, in a regime of the proving ground made for what the paper is
 about. This page is made by `selfteach ledger` from `selfteach/results/*.json`, which `selfteach reproduce METHOD`
-writes. A verdict is reported as measured, whichever it is.
+writes. A verdict is reported as measured, whichever it is. The site has the claims as
+<a href="live/ledger.html">a table that sorts</a>, too.
 
 A **premise** asks whether the situation is there that the paper is about; where it does not hold, the claim is *not
 tested here*. A **mechanism** asks whether the idea does directly what it is for; where that does not hold, or is open,
 the mechanism is *not shown* and nothing is said of the outcome. An **outcome** asks whether it helps, as the paper
-says. The verdict is that of the outcomes; where they are open it is *mechanism shown*.
+says. A claim *holds* where all its outcomes do, and *does not hold here* where one of them does not, whatever became of
+the others; where none fails and some are open, its *mechanism* is *shown* and no more.
 
 Each check is a difference between two figures, measured once per seed; a seed decides a run's randomness, its warm
 start and its test questions, and all arms share it. What a run began with decides much of where it ends, so that seeds
-of one warm start count as one: the first claims had eight of them, later ones one for each seed. Brackets hold the
-paired t interval of the mean over warm starts. A check *holds* where the interval lies on the right side of 0 and the
-mean is at least the smallest effect of interest, *does not hold here* where the whole interval is smaller than that
-effect, and is *undecided* otherwise, with how large the effect may be. Seeds are looked at 8, 12, 16 and 24 at a time,
-each time at a level such that all looks together err in 5 % of cases where there is no difference; outcomes of one
-claim share these 5 % (Holm). "Could have found" is the effect that so many seeds, spread as these are, would have
-found with a probability of 80 %.
+of one warm start count as one: the first claims had eight of them, later ones one for each seed. A check *holds* where
+the interval in brackets, the paired t interval of the mean over warm starts, lies on the right side of 0 and the mean
+is at least the smallest effect of interest, *does not hold here* where the whole interval is smaller than that effect,
+and is *undecided* otherwise, with how large the effect may be. Seeds are looked at 8, 12, 16 and 24 at a time, and
+alpha is spent over the looks, so that all of them together err in 5 % of cases where there is no difference: brackets
+are of 97.7, 98.6, 98.6 and 98.1 %. Outcomes of one claim share these 5 % (Holm), for which brackets are not widened:
+beside others an outcome may be undecided though its brackets lie above 0. "Could have found" is the effect that so many
+seeds, spread as these are, would have found with a probability of 80 %.
 
-At eight seeds such an interval holds the truth in 95 % of simulated experiments where seeds differ as a normal
-distribution does, in 92 % where their effects are skewed (exponential), and in 67 % where one run in ten collapses.
-The same arm beside itself, with other random keys, twenty times in `ladder` (`benchmarks/null_trials.py`, 56 runs; its
-figures are beside it): p was below 0.05 in two trials and below the first look's level in none. Such pairs differ by
-1.5 points (standard deviation).
+How far that can be trusted: of experiments simulated with eight seeds a t interval of 95 % holds the truth in 95 %
+where seeds differ as a normal distribution does, in 92 % where their effects are skewed (exponential), and in 67 %
+where one run in ten collapses. The same arm beside itself, with other random keys, was compared twenty times in
+`ladder` (`benchmarks/null_trials.py`; the pairs are of seven runs of each of eight starts, and so are not
+independent): a level of 5 % would have called two of twenty different, the level of the first look called none. Such
+pairs differ by 1.5 points (standard deviation).
+
+Words of the checks: *accuracy* is that of sampled answers, *greedy* that of the likeliest; *auc* is the area under the
+curve of accuracy over a run's steps, as its mean height; *steps_to@0.5* is the step at which that curve reaches a
+half; `accuracy+search` is that of answers by the decoder `search`. What has a slash is [logged at every
+step](metrics.md): *first* is its value at the first, *early* and *late* are means over the first and the last quarter,
+*mean* and *sum* over all, *spread* is the standard deviation over the mean, *jitter* the median change. *self* is the
+method, *start* what it began with, other names are arms, which each section defines.
 """
 
 LIMITS = """
 ## What small models can tell, and what they cannot
 
 They can tell what a mechanism does: whether a clip acts, whether credit finds the step that was wrong, whether a vote
-rises with its policy, what an estimator costs in variance, tokens or seconds; and whether that makes a policy better at
-choosing among things that it can already do. A regime is made so that this is what decides, and every seed has another
-start, other questions and other samples.
+rises with its policy, what an estimator costs in variance or tokens; and whether that makes a policy better at choosing
+among things that it can already do. A regime is made so that this is what decides, and seeds differ in their start,
+their questions and their samples.
 
 They cannot tell how large an effect is on a model a thousand times as large, nor anything about what such a model
 brings from pre-training: its knowledge, its habits of checking and correcting, its use of language. Answers here have
 some thirty tokens, so what is about answers of thousands (length bias, entropy over long chains, cost of rollouts) is
 seen in small. A paper whose claim does not hold here is not refuted: its idea did not help in this regime, at the
-settings and within the budget that are named. Small differences between methods that all learn are below what 8 to 24
-seeds can see; "could have found" says how far below.
+settings and within the budget that are named. Learning rate, batch and budget are those that were searched for the
+regime's GRPO, unless a claim names others; methods were looked at on tuning seeds before they were measured, and none
+was searched by itself. Small differences between methods that all learn are below what 8 to 24 seeds can see; "could
+have found" says how far below. Seconds are of a shared machine's clock, most of them beside a second run: to compare
+costs, read tokens and optimiser steps.
 """
-
-
-def formatted_difference(check: Mapping[str, Any], value: float | None) -> str:
-    """A difference with its sign: fractions in percentage points, ratios in per cent, others to two figures or more."""
-    if value is None:
-        return "-"
-    if check["scale"] == "ratio":
-        return f"{100 * value:+.1f} %"
-    if is_fraction(check["measure"]):
-        return f"{100 * value:+.1f}"
-    largest = max(abs(v) for v in (value, check["effect"], *(check["interval"] or ())) if v is not None)
-    decimals = 2 if largest == 0 else min(6, max(2, 1 - math.floor(math.log10(largest))))
-    return f"{value:+.{decimals}f}"
-
-
-def formatted_effect(check: Mapping[str, Any]) -> str:
-    """A check's difference and interval as text: `+5.2 [+1.0, +9.3]`."""
-    span = f" [{', '.join(formatted_difference(check, v) for v in check['interval'])}]" if check["interval"] else ""
-    return formatted_difference(check, check["effect"]) + span
-
-
-def formatted_verdict(check: Mapping[str, Any]) -> str:
-    """A check's verdict as text; where it is undecided, why or how large the effect may be."""
-    if check["why"]:
-        return f"{check['verdict']} ({check['why']})"
-    if check.get("smaller_than") is not None:
-        return f"{check['verdict']} (smaller than {formatted_difference(check, check['smaller_than']).lstrip('+')})"
-    return check["verdict"]
-
-
-def formatted_detectable(check: Mapping[str, Any]) -> str:
-    """The effect that the seeds of a check would have found with a probability of 80 %, as text."""
-    value = check.get("detectable")
-    return "-" if value is None else formatted_difference(check, value).lstrip("+")
-
-
-COSTS = {
-    "tokens": "sampled tokens",
-    "learned": "learned tokens",
-    "optimiser_steps": "optimiser steps",
-    "seconds": "seconds of training",
-}
-
-
-def formatted_cost(value: float | None) -> str:
-    """A cost as text, with about three digits: 1,230,000 tokens, 0.42 seconds."""
-    if value is None:
-        return "-"
-    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def page(
@@ -127,17 +92,17 @@ def page(
     decided = [r for r in results if is_decided(r)]
     out = [HEAD]
     if decided:
-        counts = Counter(r["verdict"] for r in decided)
-        numbers = ", ".join(f"{n} {v}" for v, n in sorted(counts.items()))
         columns = ["method", "family", "paper", *KINDS, "verdict", "measured on"]
-        out.append(f"\n{len(decided)} claim{'s' if len(decided) != 1 else ''} decided: {numbers}.\n\n")
-        out.append(markdown(columns, [_row(r, (unadmitted or {}).get(r["regime"], "")) for r in decided]))
-        out += [findings_section(decided, formatted_effect), doubts_section(decided), LIMITS]
+        status = {name: f" (regime {what})" for name, what in (unadmitted or {}).items()}
+        out += [_numbers(decided), _standing(status)] if status else [_numbers(decided)]
+        out.append(markdown(columns, [_row(r, status.get(r["regime"], "")) for r in decided]))
+        out += [findings_section(decided, formatted_effect, FINDINGS, DOUBTS, status), doubts_section(decided), LIMITS]
         out += [*_experiments_section(experiments), *_summaries(decided)]
         sharing = shared_runs(decided)
         for r in decided:
             picture = f"ledger/{r['method']}.png" if r["method"] in pictures else ""
-            out.append(claim_section(r, r["method"], picture, sharing.get(r["method"], ()), tuning.get(r["method"])))
+            others, tuned, place = sharing.get(r["method"], ()), tuning.get(r["method"]), status.get(r["regime"], "")
+            out.append(claim_section(r, r["method"], picture, others, tuned, docs="", regime=place))
             if r["method"] in experiments:
                 out.append(f"\nWhat else its paper shows: [its further experiments](ledger/{r['method']}.md).\n")
     else:
@@ -155,18 +120,48 @@ def page(
 
 
 KINDS = ("premise", "mechanism", "outcome")
+SAID = {
+    "holds": "{} hold",
+    FAILS: "{} do not hold here",
+    SHOWN: "of {} the mechanism is shown and the outcome is open",
+    NOT_SHOWN: "of {} the mechanism is not shown",
+    NOT_TESTED: "{} are not tested here",
+}
+
+
+def _numbers(decided: Sequence[Mapping[str, Any]]) -> str:
+    """How many claims came to which verdict, and what that took."""
+    counts = Counter(r["verdict"] for r in decided)
+    came = "; ".join(text.format(counts[v]) for v, text in SAID.items() if counts[v])
+    shown = len(decided) - counts[NOT_SHOWN] - counts[NOT_TESTED]
+    runs = {
+        run["key"]: run["seconds"]["all"]
+        for r in decided
+        for arm in r["arms"].values()
+        for run in arm["seeds"].values()
+        if run.get("key") and run.get("seconds")
+    }
+    return (
+        f"\nOf {counted(len(decided), 'claim')} {came}. Premise and mechanism are shown for {shown}. They rest on"
+        f" {len(runs):,} runs of together {sum(runs.values()) / 3600:.0f} hours on one core."
+        " (A first edition, of three seeds and one warm start, had come to 9 of 51 that held, 23 that did not, and 19"
+        " undecided.)\n\n"
+    )
+
+
+def _standing(status: Mapping[str, str]) -> str:
+    return (
+        "A regime is admitted by measurements of its own ([the regimes](regimes.md)). Where these are not made yet, or"
+        " were made before its options changed, the row says so, and what is measured there rests on the claim's"
+        " premises alone.\n\n"
+    )
 
 
 def _row(r: Mapping[str, Any], status: str) -> list[str]:
     kinds = [kind_verdict([c["verdict"] for c in r["checks"] if c["kind"] == kind]) for kind in KINDS]
-    regime = f"`{r['regime']}`" + (f" (regime {status})" if status else "")
-    place = formatted_place(r, regime)
-    return [f"`{r['method']}`", r["family"], paper_link(r["paper"]), *kinds, f"**{r['verdict']}**", place]
-
-
-def formatted_place(r: Mapping[str, Any], regime: str = "") -> str:
-    """Where a result was measured: the regime (as it is written, if not by its name), steps and seeds."""
-    return f"{regime or '`' + r['regime'] + '`'}, {r['steps']} steps, {len(r['seeds'])} seeds"
+    place = formatted_place(r, f"`{r['regime']}`{status}")
+    name = f"[`{r['method']}`](#{r['method']})"
+    return [name, r["family"], paper_link(r["paper"]), *kinds, f"**{r['verdict']}**", place]
 
 
 def _experiments_section(experiments: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
@@ -198,22 +193,35 @@ def kind_verdict(verdicts: Sequence[str]) -> str:
 
 
 def _summaries(decided: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which ideas helped where, and at what cost: by regime, and how many by family."""
-    out = ["\n## Which ideas helped where\n"]
+    """Which ideas helped where, and at what cost: by family, and by regime."""
+    families = sorted({r["family"] for r in decided})
+    names = sorted({r["verdict"] for r in decided})
+    rows = [
+        [f, *(str(sum(r["family"] == f and r["verdict"] == v for r in decided) or "-") for v in names)]
+        for f in families
+    ]
+    out = ["\n## Which ideas helped where\n\nBy family and verdict:\n\n", markdown(["family", *names], rows)]
+    if helped := [row for r in sorted(decided, key=lambda r: (r["family"], r["method"])) for row in _helped(r)]:
+        out += ["\nWhat held, with the first of its outcomes and what it took:\n\n", markdown(HELPED, helped)]
     for regime in sorted({r["regime"] for r in decided}):
         own = [r for r in decided if r["regime"] == regime]
         rows = [row for r in sorted(own, key=lambda r: r["method"]) for row in _outcome_rows(r)]
         out += [f"\nIn [`{regime}`](regimes.md#{regime}):\n\n", markdown(OUTCOMES, rows)]
-    families = sorted({r["family"] for r in decided})
-    names = sorted({r["verdict"] for r in decided})
-    counted = [
-        [f, *(str(sum(r["family"] == f and r["verdict"] == v for r in decided) or "-") for v in names)]
-        for f in families
-    ]
-    return [*out, "\nClaims by family and verdict:\n\n", markdown(["family", *names], counted)]
+    return out
 
 
-OUTCOMES = ["method", "outcome", "difference", "verdict", "tokens, self / other", "seconds, self / other"]
+HELPED = ["family", "method", "the idea", "in", "outcome", "difference", "tokens", "optimiser steps"]
+
+
+def _helped(r: Mapping[str, Any]) -> list[list[str]]:
+    """The row of a claim that holds; none for another."""
+    if r["verdict"] != "holds":
+        return []
+    name, text, difference, _, *ratios = _outcome_rows(r)[0]
+    return [[r["family"], name, r["claim"]["because"], f"`{r['regime']}`", text, difference, *ratios]]
+
+
+OUTCOMES = ["method", "outcome", "difference", "verdict", "tokens, self / other", "optimiser steps, self / other"]
 
 
 def _outcome_rows(r: Mapping[str, Any]) -> list[list[str]]:
@@ -223,7 +231,7 @@ def _outcome_rows(r: Mapping[str, Any]) -> list[list[str]]:
         if c["kind"] != "outcome":
             continue
         own, other = (r["arms"].get(arm, {}).get("cost", {}) for arm in (c["left"], c["right"]))
-        ratios = [formatted_ratio(own.get(k), other.get(k)) for k in ("tokens", "seconds")]
+        ratios = [formatted_ratio(own.get(k), other.get(k)) for k in ("tokens", "optimiser_steps")]
         verdict = r["verdict"] if r["verdict"] in (NOT_TESTED, NOT_SHOWN) else c["verdict"]
         rows.append([f"[`{r['method']}`](#{r['method']})", c["text"], formatted_effect(c), verdict, *ratios])
     return rows
@@ -238,95 +246,6 @@ def formatted_ratio(value: float | None, other: float | None) -> str:
     return f"{value / other:.2f}" if value is not None and other else "-"
 
 
-def claim_section(
-    r: Mapping[str, Any],
-    title: str,
-    picture: str = "",
-    sharing: Sequence[str] = (),
-    tuned: Mapping[str, Any] | None = None,
-    arms: str = "",
-) -> str:
-    """One result: why, its curves and checks, its arms with what they cost and differ in, and how it was tuned.
-
-    picture: of its curves, as the page links to it. sharing: methods whose results are of some of the same runs. arms:
-    what is said of its arms, in place of `arms_table`.
-    """
-    out = [f"\n## {title}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n"]
-    if picture:
-        out.append(f"![Held-out accuracy over steps, by arm]({picture})\n\n")
-    checks = [
-        [c["kind"], c["text"], formatted_effect(c), formatted_detectable(c), formatted_verdict(c)] for c in r["checks"]
-    ]
-    out.append(markdown(["", "check", "difference", "could have found", "verdict"], checks))
-    out += ["\n", arms or arms_table(r)]
-    if warned := formatted_warnings(r):
-        out.append(f"\nWarned of while they ran: {warned}.\n")
-    if tuned:
-        out.append(f"\n{formatted_tuning(tuned)}\n")
-    if corrected := r["claim"].get("corrected"):
-        out.append(f"\nReported before on other seeds, and corrected since: {corrected}.\n")
-    if r["claim"]["equal"] != "steps":
-        out.append(f"\nArms are equal in {r['claim']['equal']}.\n")
-    if r.get("changed"):
-        out.append("\nNot as claimed: " + ", ".join(f"{k} {v}" for k, v in r["changed"].items()) + ".\n")
-    if sharing:
-        out.append(f"\nShares runs, and so their luck, with {', '.join(f'`{o}`' for o in sharing)}.\n")
-    return "".join(out)
-
-
-def arms_table(r: Mapping[str, Any]) -> str:
-    """The arms of a result with what they cost and differ in."""
-    rows = [
-        [f"`{name}`", *(formatted_cost(arm["cost"][c]) for c in COSTS), formatted_differences(arm["differs"])]
-        for name, arm in r["arms"].items()
-    ]
-    return markdown(["arm", *COSTS.values(), "differs from self in"], rows)
-
-
-def formatted_warnings(result: Mapping[str, Any]) -> str:
-    """In how many runs of each arm the rules of health (`health_rules`) warned of what; "": of nothing, or unknown.
-
-    >>> seeds = {"7": {"warnings": ["reward_fall", "groups_alike"]}, "8": {"warnings": ["groups_alike"]}}
-    >>> formatted_warnings({"arms": {"self": {"seeds": seeds}, "other": {"seeds": {"7": {}}}}})
-    'self groups alike in 2 of 2, reward fall in 1 of 2'
-    """
-    lines = list[str]()
-    for name, arm in result["arms"].items():
-        runs = arm["seeds"].values()
-        counts = Counter(rule for run in runs for rule in run.get("warnings") or ())
-        if found := [f"{rule.replace('_', ' ')} in {n} of {len(runs)}" for rule, n in counts.most_common()]:
-            lines.append(f"{name} {', '.join(found)}")
-    return "; ".join(lines)
-
-
-def formatted_tuning(tuned: Mapping[str, Any]) -> str:
-    """What the arms of a claim were tuned over, and which of it was best for each: a sentence."""
-
-    def listed(values: Mapping[str, Any]) -> str:
-        return " ".join(f"{n} {v}" for n, v in values.items())
-
-    tried = "; ".join(f"{n} {', '.join(map(str, values))}" for n, values in tuned["grid"].items())
-    found = [(arm, best_of(rows)) for arm, rows in tuned["arms"].items()]
-    best = ", ".join(f"{arm} {listed(row['values'])}" for arm, row in found if row)
-    return f"Tuned on seeds {', '.join(map(str, tuned['seeds']))} over {tried}. Best: {best or 'none ran to its end'}."
-
-
-def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Of an arm's combinations that with the highest figure, the first of equals; None where every one failed.
-
-    >>> best_of([{"figure": None}, {"figure": 0.5, "values": {"lr": 1}}, {"figure": 0.5, "values": {}}])["values"]
-    {'lr': 1}
-    """
-    return max((r for r in rows if r["figure"] is not None), key=lambda r: r["figure"], default=None)
-
-
-def formatted_differences(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What an arm differs in, as text: rows of the idea by name, others with the reason."""
-    idea = [d["row"] for d in rows if d["kind"] == "idea"]
-    more = [f"{d['row']}: {d['other']}, self {d['own']} ({d['because']})" for d in rows if d["kind"] == "explained"]
-    return "; ".join([*(["the idea (" + ", ".join(idea) + ")"] if idea else []), *more])
-
-
 def shared_runs(results: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Method -> the other methods whose results are made of some of the same runs."""
     users: dict[str, set[str]] = {}
@@ -336,11 +255,6 @@ def shared_runs(results: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     users.pop("", None)
     names = [r["method"] for r in results]
     return {n: sorted({o for used in users.values() if n in used for o in used} - {n}) for n in names}
-
-
-def paper_link(paper: str) -> str:
-    """An arXiv number as a link; other text unchanged."""
-    return f"[{paper}](https://arxiv.org/abs/{paper})" if paper[:4].isdigit() and paper[4:5] == "." else paper
 
 
 def write_page(

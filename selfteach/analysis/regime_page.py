@@ -8,9 +8,9 @@ from typing import Any
 
 from ..core.regime import Regime
 from .claim_curves import draw_band
+from .claim_section import formatted_cost, formatted_effect
 from .curves import BEFORE_COLOUR, COLOURS, plot_style, save_figure
 from .figures import ReportTable, formatted, formatted_change, markdown
-from .ledger import formatted_cost, formatted_effect
 from .regime_evidence import BETTER, GAIN, RISE, status
 
 HEAD = f"""# Regimes
@@ -20,7 +20,8 @@ name. A regime is admitted with evidence from tuning seeds (0 to 99), and claims
 at least eight seeds the baseline raises greedy and sampled accuracy by {100 * GAIN:g} points (or shows the failure that
 the regime is for); no value that its search tried is better by more than {100 * BETTER:g} points (of the reward, where
 what is rewarded is not what is right, and to learn nothing would be best); and with shuffled rewards sampled accuracy
-rises by {100 * RISE:g} points at most, with a 95 % interval that reaches 0.
+rises by {100 * RISE:g} points at most, with a 95 % interval that reaches 0. (A constant reward needs no
+measuring: where all answers of a group are worth the same, GRPO has no gradient.)
 
 This page is made by `selfteach regimes --page docs/regimes.md`, from what `selfteach regimes NAME --measure` found. The
 site has it as <a href="live/regimes.html">a table that sorts</a>, too, with curves to zoom.

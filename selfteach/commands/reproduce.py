@@ -216,7 +216,9 @@ def _asked(entry: MethodEntry[...], given: Mapping[str, Any]) -> list[str | None
     return [None, *entry.experiments] if "full" in given else [None]
 
 
-def _write_experiments(entry: MethodEntry[...], folders: Sequence[str | Path], out: Path, docs: str = "") -> Path:
+def _write_experiments(
+    entry: MethodEntry[...], folders: Sequence[str | Path], out: Path, docs: str | None = None
+) -> Path:
     from ..analysis.experiments_page import write_experiments
 
     return write_experiments(entry.name, entry.experiments, folders, out / f"{entry.name}.md", docs)
@@ -263,8 +265,8 @@ def _read_grid(words: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _show_tuning(result: Mapping[str, Any]) -> None:
+    from ..analysis.claim_section import best_of
     from ..analysis.figures import ReportTable
-    from ..analysis.ledger import best_of
     from .show import print_tables
 
     def percent(value: float | None) -> str:
@@ -286,8 +288,7 @@ def _show_tuning(result: Mapping[str, Any]) -> None:
 
 def show_result(result: Mapping[str, Any]) -> None:
     """Print the checks of a claim with what was measured, and the verdict."""
-    from ..analysis.figures import ReportTable
-    from ..analysis.ledger import (
+    from ..analysis.claim_section import (
         COSTS,
         formatted_cost,
         formatted_detectable,
@@ -295,6 +296,7 @@ def show_result(result: Mapping[str, Any]) -> None:
         formatted_verdict,
         formatted_warnings,
     )
+    from ..analysis.figures import ReportTable
     from ..progress import format_seconds
     from .show import print_tables
 

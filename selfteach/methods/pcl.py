@@ -62,7 +62,8 @@ def pcl(
         value:  (V(x) - mean(r))^2        V = sigmoid of a head at the prompt's last token
 
     Gao et al. 2025, algorithm 1. The value model has weights of its own, initialised from the same model, and is one
-    step behind the policy. candidates = 1: no selection.
+    step behind the policy. candidates = 1: no selection. The batch (theirs is 512 prompts of 16 answers) and critic_lr
+    are chosen here.
     """
     base = policy_method(
         select=nearest_predicted(candidates=candidates, target=target),

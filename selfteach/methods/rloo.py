@@ -26,7 +26,8 @@ def rloo(groups: int = 32, rollouts: int = 4, beta: float = 0.03) -> Method:
         loss = mean over answers of -A_i sum_t logp
 
     Ahmadian et al. 2024, section 3. One on-policy step per batch: no ratio, no clipping. The paper's beta is 0.03 for
-    summaries and 0.1 for dialogue; its PPO has the same (`ppo(beta=...)`).
+    summaries and 0.1 for dialogue; its PPO has the same (`ppo(beta=...)`). Theirs is paid by reward models of human
+    preferences, here by what the run rewards.
     """
     return policy_method(
         credit=(per_trajectory(), *((kl_in_reward(beta=beta),) if beta else ()), center(by="leave_one_out")),

@@ -42,7 +42,8 @@ def rule_only(
     without words only, `worked` asks that every step written is right by the task's judge of steps, `names` accepts the
     reference's own text alone. unread: the share of questions of whose reference it can read nothing. beta: 0.001 in
     the released script, and in the claim. Metrics: reward/right, by the task's judge; reward/missed, right ones that
-    the rule rejects; reward/rule_misses, their share of right ones.
+    the rule rejects; reward/rule_misses, their share of right ones. The three rules are made here, for tasks without
+    mathematics to parse.
     """
     judged = rule_beside(rule=certifying(rule, unread), judge=exact_match())
     return grpo(groups=groups, rollouts=rollouts, beta=beta).replace(reward=(judged,))

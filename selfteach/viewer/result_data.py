@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..analysis import claim_results, ledger
+from ..analysis import claim_results, claim_section, ledger
 from ..analysis.comparison import MEASURES, main_measure, mean_curve
 from ..analysis.learning_curve import KINDS
 from ..analysis.statistics import probability_of_improvement, summary
@@ -130,7 +130,7 @@ def _claim(data: Mapping[str, Any]) -> dict[str, Any]:
         cost = {k: {"mean": v} for k, v in arm.get("cost", {}).items()}
         improvement = _improvement(first, per_seed[name], name == "self", "self")
         arms.append({"name": name, "curves": curves, "final": final, "cost": cost, **improvement})
-        arms[-1]["differs"] = ledger.formatted_differences(arm.get("differs", []))
+        arms[-1]["differs"] = claim_section.formatted_differences(arm.get("differs", []))
     checks = [
         {
             "kind": c.get("kind", ""),
@@ -138,10 +138,10 @@ def _claim(data: Mapping[str, Any]) -> dict[str, Any]:
             "effect": c["effect"],
             "interval": c["interval"],
             "by": c.get("by"),
-            "shown": ledger.formatted_effect(c),
-            "detectable": ledger.formatted_detectable(c),
+            "shown": claim_section.formatted_effect(c),
+            "detectable": claim_section.formatted_detectable(c),
             "verdict": c["verdict"],
-            "said": ledger.formatted_verdict(c),
+            "said": claim_section.formatted_verdict(c),
             "per_seed": c.get("per_seed", []),
         }
         for c in data["checks"]
@@ -190,7 +190,7 @@ def ledger_page(folders: Sequence[str | Path]) -> dict[str, Any]:
                 "paper": r["paper"],
                 **(kinds if decided else dict.fromkeys(kinds, "")),
                 "verdict": r["verdict"] if decided else claim_results.NOT_YET,
-                "effect": ledger.formatted_effect(outcomes[0]) if decided and outcomes else "",
+                "effect": claim_section.formatted_effect(outcomes[0]) if decided and outcomes else "",
                 "size": outcomes[0]["effect"] if decided and outcomes else None,
                 "regime": r.get("regime") or r["task"],
                 "steps": r["steps"],

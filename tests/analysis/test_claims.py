@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from scipy.special import stdtr
 
-from selfteach.analysis import ledger, statistics, verdict
+from selfteach.analysis import claim_section, statistics, verdict
 from selfteach.analysis.verdict import FAILS, HOLDS, NOT_SHOWN, NOT_TESTED, SHOWN, UNDECIDED, CheckResult
 from selfteach.core import BadValue, Check, Claim, Regime, mechanism, outcome, premise, regime, registry, unsorted
 from selfteach.core.claim import arm_parts, could_hold_at
@@ -410,7 +410,7 @@ def test_checks_read_as_sentences():
 
 def test_a_small_difference_is_not_printed_as_zero() -> None:
     check = {"measure": "mean:policy/clip_fraction", "scale": "abs", "effect": 0.0003, "interval": [-0.0024, 0.0031]}
-    assert ledger.formatted_effect(check) == "+0.0003 [-0.0024, +0.0031]"
-    assert ledger.formatted_effect({**check, "effect": 4.25, "interval": [-0.5, 9.0]}) == "+4.25 [-0.50, +9.00]"
-    assert ledger.formatted_effect({**check, "effect": 0.0, "interval": None}) == "+0.00"
-    assert ledger.formatted_effect({**check, "measure": "accuracy"}) == "+0.0 [-0.2, +0.3]"
+    assert claim_section.formatted_effect(check) == "+0.0003 [-0.0024, +0.0031]"
+    assert claim_section.formatted_effect({**check, "effect": 4.25, "interval": [-0.5, 9.0]}) == "+4.25 [-0.50, +9.00]"
+    assert claim_section.formatted_effect({**check, "effect": 0.0, "interval": None}) == "+0.00"
+    assert claim_section.formatted_effect({**check, "measure": "accuracy"}) == "+0.0 [-0.2, +0.3]"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from selfteach.analysis import claim_results
-from selfteach.analysis.doubts import DOUBTS, doubts_section
+from selfteach.analysis.doubts import DOUBTS, at_a_ceiling, doubts_section
 from selfteach.core import registry
 
 
@@ -12,9 +14,39 @@ def test_every_doubt_is_of_a_claim_and_stands_in_the_committed_ledger():
     assert not [name for name in DOUBTS if name not in registry.methods or not registry.methods.get(name).claim]
     results = claim_results.read_results(claim_results.SHIPPED_RESULTS)
     text = doubts_section(results)
-    assert text.count("\n| [`") == len(DOUBTS)
+    doubted, _, near = text.partition("These outcomes ask for more than was left")
+    assert doubted.count("\n| [`") == len(DOUBTS) and "| [`dapo`](#dapo) |" in near
     assert all(f"| [`{name}`](#{name}) | " in text and f" | {why} |" in text for name, why in DOUBTS.items())
 
 
 def test_where_nothing_is_in_doubt_nothing_is_said():
     assert doubts_section([{"method": "grpo", "verdict": "holds"}]) == ""
+
+
+def test_an_outcome_that_fails_and_asks_for_more_than_is_left_is_at_a_ceiling():
+    def of(value: float, **change: Any) -> dict[str, Any]:
+        check = {
+            "kind": "outcome",
+            "verdict": "does not hold here",
+            "relation": ">",
+            "scale": "abs",
+            "measure": "accuracy",
+            "right": "other",
+            "by": 0.03,
+            "text": "it is above",
+        }
+        run = {"after": {"accuracy": value, "length": value}, "logged": {"auc": value}}
+        return {"checks": [{**check, **change}], "arms": {"other": {"seeds": {"200": run}}}}
+
+    assert at_a_ceiling(of(0.95)) == [["it is above", "95.0 %"]]
+    assert at_a_ceiling(of(0.95, measure="auc")) and at_a_ceiling(of(0.95, right="auc of other"))
+    assert not at_a_ceiling(of(0.93)), "0.96 is below what a few hopeless questions leave"
+    for change in (
+        {"verdict": "holds"},
+        {"kind": "mechanism"},
+        {"relation": ">="},
+        {"measure": "length"},
+        {"right": 0.95},
+        {"right": "start"},
+    ):
+        assert not at_a_ceiling(of(0.95, **change)), change

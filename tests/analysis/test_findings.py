@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from selfteach.analysis import claim_results, ledger
+from selfteach.analysis import claim_results, claim_section
 from selfteach.analysis.findings import FINDINGS, Figure, Finding, findings_section
 
 FINDING = Finding(
@@ -40,8 +40,15 @@ def test_a_finding_is_printed_while_all_its_checks_came_out_so(verdicts: tuple[s
     assert findings_section([], str, [FINDING]) == "", "a claim that was not run says nothing"
 
 
+def test_a_finding_says_where_a_claim_is_in_doubt_or_its_regime_not_admitted_and_five_come_first():
+    made = {**result("holds", "does not hold here"), "regime": "stale"}
+    text = findings_section([made], lambda check: "+1", [FINDING] * 6, doubted=["late"], unadmitted=["stale"])
+    assert text.count("([`late`](#late); of `late` a doubt stands; `stale` is not admitted yet)") == 6
+    assert text.index("And:") > text.index("- **") and text.partition("And:")[0].count("- **") == 5
+
+
 def test_the_findings_are_those_of_the_committed_results():
     results = [r for r in claim_results.read_results(claim_results.SHIPPED_RESULTS) if claim_results.is_decided(r)]
-    text = findings_section(results, ledger.formatted_effect)
+    text = findings_section(results, claim_section.formatted_effect)
     fallen = [f.title for f in FINDINGS if f.title not in text]
     assert not fallen, "results have changed; mend what is said of them, or take it out"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from selfteach import experiments, run_cache, training
-from selfteach.analysis import claim_results, comparison, curves, figures, ledger
+from selfteach.analysis import claim_results, claim_section, comparison, curves, figures, ledger
 from selfteach.analysis.experiments_page import write_experiments
 from selfteach.analysis.regime_evidence import unadmitted_regimes
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
@@ -190,7 +190,7 @@ def test_a_corrected_claim_is_reported_on_seeds_of_its_own(tmp_path, pretended, 
     name = claimed(replace(CLAIM, first_seed=300, corrected="the baseline could not learn"))
     result = experiments.reproduce(name, seeds=2, out=tmp_path / "results", store=tmp_path / "store")
     assert result["seeds"] == [300, 301]
-    assert "corrected since: the baseline could not learn." in ledger.claim_section(result, name)
+    assert "corrected since: the baseline could not learn." in claim_section.claim_section(result, name)
     assert experiments.reproduce(name, seeds=1, first_seed=0, out=None, store=tmp_path / "store")["seeds"] == [0]
 
 

@@ -16,7 +16,7 @@ import pytest
 from support.runs import BANDIT
 
 from selfteach import experiments, run_cache
-from selfteach.analysis import claim_curves, claim_results, ledger
+from selfteach.analysis import claim_curves, claim_results, claim_section, ledger
 from selfteach.analysis.verdict import FAILS, HOLDS, NOT_TESTED, UNDECIDED
 from selfteach.commands import reproduce as reproduce_command
 from selfteach.core import BadValue, Claim, SelfteachError, mechanism, outcome, premise, registry
@@ -292,17 +292,20 @@ def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pr
     name = claimed(claim_of(acts, CHECK, outcome("accuracy", "self", "other", by=0.2, relation="~", fails_at=0.5)))
     experiments.reproduce(name, seeds=8, out=tmp_path / "out", store=tmp_path / "s")
     text = ledger.page(claim_results.read_results(tmp_path / "out"))
-    head = "| `claimed` | test | none | - | holds | 1 of 2 hold | **mechanism shown** | `bandit_small`, 4 steps,"
-    assert head in text and "1 claim decided: 1 mechanism shown." in text
+    row = "| [`claimed`](#claimed) | test | none | - | holds | 1 of 2 hold | **mechanism shown** | `bandit_small`, 4"
+    assert row in text and "Of 1 claim of 1 the mechanism is shown and the outcome is open. Premise and" in text
+    assert "\n**mechanism shown** in [`bandit_small`](regimes.md#bandit_small), 4 steps, 8 seeds; test, none.\n" in text
     noted = ledger.page(claim_results.read_results(tmp_path / "out"), unadmitted={"bandit_small": "not measured"})
     assert "| `bandit_small` (regime not measured), 4 steps," in noted
     # 0.2 +- 0.01 in eight seeds: error 0.01 sqrt(8 / 7) / sqrt(8) = 0.00378; t at the first look's level 2.92, at 80 %
     # 0.90: intervals reach 0.0110, and 0.0144 could have been found
     assert "| outcome | accuracy of self is above that of other by 0.05 | +20.0 [+18.9, +21.1] | 1.4 | holds |" in text
     assert "| undecided (smaller than 20.9) |" in text  # t at twice that level: 2.43
-    assert "| `other` | 304 | - | - | 1 | the idea (main.reward.0) |" in text
+    assert "| `other` | `bandit_reinforce(groups=2, rollouts=3, paid='alike')` | the idea (main.reward.0) |" in text
+    assert "| `other` | 10.0 → 60.0 | - | 304 | - | - | 1 |" in text
     effect = "accuracy of self is above that of other by 0.05 | +20.0 [+18.9, +21.1] | holds |"
     assert "In [`bandit_small`](regimes.md#bandit_small):" in text and f"| [`claimed`](#claimed) | {effect}" in text
+    assert "What held, with" not in text and "Not equal" not in text
     assert "| family | mechanism shown |\n| --- | --- |\n| test | 1 |" in text and ".png" not in text
     assert ledger.write_page([tmp_path / "out"], tmp_path / "page" / "ledger.md").read_text().count(".png") == 1
     assert (tmp_path / "page" / "ledger" / "claimed.png").stat().st_size > 5000
@@ -515,7 +518,7 @@ def test_a_claim_is_run_in_its_regime_from_end_to_end(claimed, tmp_path: Path):
     warned = [[r["warnings"] for r in arm["seeds"].values()] for arm in result["arms"].values()]
     assert warned == [[["truncated"]] * 2, [["constant_reward", "truncated"]] * 2]
     text = "self truncated in 2 of 2; other constant reward in 2 of 2, truncated in 2 of 2"
-    assert ledger.formatted_warnings(result) == text
+    assert claim_section.formatted_warnings(result) == text
 
     def again(seeds: int, out: Path) -> tuple[dict[str, Any], list[bool]]:
         heard: list[Any] = []

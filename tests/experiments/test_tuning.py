@@ -10,7 +10,7 @@ import pytest
 from support.runs import BANDIT
 
 from selfteach import experiments
-from selfteach.analysis.ledger import best_of, formatted_tuning
+from selfteach.analysis.claim_section import best_of, formatted_tuning
 from selfteach.cli import main
 from selfteach.core import BadValue, Claim, outcome, registry
 from selfteach.core.method import MethodEntry
