@@ -243,7 +243,25 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def formatted_differences(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What an arm differs in, as text: rows of the idea by name, others with the reason."""
-    idea = [d["row"] for d in rows if d["kind"] == "idea"]
+    """What an arm differs in, as text: of the idea which parts of the method, others with the reason.
+
+    >>> rows = [{"row": r, "kind": "idea"} for r in ("main.credit.1", "main.credit.2", "decode.search", "probe.select")]
+    >>> formatted_differences(rows)
+    'the idea (credit, decoder search, stage probe)'
+    """
+    idea = dict.fromkeys(_part(d["row"]) for d in rows if d["kind"] == "idea")
     more = [f"{d['row']}: {d['other']}, self {d['own']} ({d['because']})" for d in rows if d["kind"] == "explained"]
     return "; ".join([*(["the idea (" + ", ".join(idea) + ")"] if idea else []), *more])
+
+
+OF_METHOD = {"decode": "decoder", "models": "model", "weights": "weights of", "settings": "setting"}
+
+
+def _part(row: str) -> str:
+    """The part of a method that a row of its configuration is of: a slot of the main stage, another stage, a model."""
+    first, _, rest = row.partition(".")
+    if first == "main":
+        return rest.partition(".")[0]
+    if not rest:
+        return first
+    return f"{OF_METHOD[first]} {rest}" if first in OF_METHOD else f"stage {first}"

@@ -31,6 +31,7 @@ DOUBTS: Mapping[str, str] = {
     "search_gym": "long questions are not harder there",
     "search_llm": "accuracy is at a ceiling, 95 %",
     "self_certainty": "perplexity is compared at eight samples, where the paper's gain begins at sixteen",
+    "spec_rl": "its seconds were measured beside other work, so that only the outcomes of accuracy count",
     "spiral": "a perfect player is won against in half of the games at most, and all arms are near it",
     "spo": "a right answer beats every other there, so that a reward model ranks it first as well",
     "ssrl": "its first query always goes to the engine: 39 % of the calls can be saved at most, and 20 % are asked for",

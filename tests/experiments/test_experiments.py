@@ -301,7 +301,7 @@ def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pr
     # 0.90: intervals reach 0.0110, and 0.0144 could have been found
     assert "| outcome | accuracy of self is above that of other by 0.05 | +20.0 [+18.9, +21.1] | 1.4 | holds |" in text
     assert "| undecided (smaller than 20.9) |" in text  # t at twice that level: 2.43
-    assert "| `other` | `bandit_reinforce(groups=2, rollouts=3, paid='alike')` | the idea (main.reward.0) |" in text
+    assert "| `other` | `bandit_reinforce(groups=2, rollouts=3, paid='alike')` | the idea (reward) |" in text
     assert "| `other` | 10.0 → 60.0 | - | 304 | - | - | 1 |" in text
     effect = "accuracy of self is above that of other by 0.05 | +20.0 [+18.9, +21.1] | holds |"
     assert "In [`bandit_small`](regimes.md#bandit_small):" in text and f"| [`claimed`](#claimed) | {effect}" in text
