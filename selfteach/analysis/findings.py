@@ -59,12 +59,17 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "A reward for steps that has no bound is farmed; a gate prevents it.",
+        "A reward for steps that has no bound is farmed; a gate or a bound prevents it.",
         "Paid for each step at once, a policy learns to write steps; G-RA, which pays for them only where the outcome"
-        " is right, is ahead by {a} points, and level with the outcome alone ({b}).",
+        " is right, is ahead by {a} points, and level with the outcome alone ({b}). Paid for each step beside the"
+        " outcome it is lost in two runs of three; a bound on what steps pay (Clip, {c}) and paying the difference from"
+        " step to step (Delta, {d}) prevent that, and are no better than the outcome alone either ({e}).",
         (
             Figure("g_ra", "accuracy", "self", "direct"),
             Figure("g_ra", "accuracy", "self", "outcome"),
+            Figure("clip_delta", "accuracy", "clip", "summed"),
+            Figure("clip_delta", "accuracy", "difference", "summed"),
+            Figure("clip_delta", "accuracy", "self", "outcome"),
         ),
     ),
     Finding(
