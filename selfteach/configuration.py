@@ -196,7 +196,7 @@ class PlanArguments(TypedDict, total=False, extra_items=Any):
               cache, or (model, tokenizer) of transformers
     download  get a name of the Hub that is not in the cache
     use       files of your own that register what the method or the task is made of
-    tools     typed functions with docstrings that the policy may call in its turns (docs/programs.md): a list of
+    tools     typed functions with docstrings that the policy may call in its turns (docs/tools.md): a list of
               functions, or of words FILE.py:NAME
     corpus    what the tools `search` and `open` search and read: a folder or a file of texts (docs/search.md), or a
               list of dicts or texts

@@ -197,7 +197,7 @@ def add_task(parser: Any) -> None:
     add_typed(parser, "test_share", float, "share of the prompts of --data that is kept for the test (default: 0.1)")
     reward = "a reward of ours, TRL's or verl's form, in place of an exact match with the answer; several are summed"
     parser.add_argument("--reward", metavar="FILE.py:NAME[=WEIGHT]", nargs="+", action="extend", help=reward)
-    tools = "typed functions with docstrings that the policy may call in its turns (docs/programs.md)"
+    tools = "typed functions with docstrings that the policy may call in its turns (docs/tools.md)"
     parser.add_argument("--tools", metavar="FILE.py:NAME", nargs="+", action="extend", help=tools)
     corpus = "what the tool search searches: a folder or file of texts, JSONL or Parquet (docs/search.md)"
     parser.add_argument("--corpus", metavar="PATH", help=corpus)

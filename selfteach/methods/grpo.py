@@ -7,7 +7,7 @@ The mean and standard deviation of a group of answers to one prompt replace PPO'
 
 from __future__ import annotations
 
-from ..core import Claim, Method, Term, Update, mechanism, method, outcome, premise
+from ..core import Block, Claim, Method, Term, Update, mechanism, method, outcome, premise
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.kl import kl
@@ -50,21 +50,38 @@ def grpo(
 
 
 @method(family="objective", paper="2402.03300")
-def grpo_trl(groups: int = 16, rollouts: int = 8) -> Method:
-    """GRPO with TRL's defaults: std over n - 1 plus 1e-4, a token mean over the batch, no KL penalty."""
-    return grpo(groups=groups, rollouts=rollouts).replace(
-        credit=(per_trajectory(), norm(eps=1e-4)),
-        updates=(Update(("policy",), (Term(clipped_ratio(), loss_weights=token_mean()),)),),
-    )
+def grpo_trl(
+    groups: int = 16,
+    rollouts: int = 8,
+    low: float = 0.2,
+    high: float = 0.2,
+    beta: float = 0.0,
+    epochs: int = 1,
+    minibatches: int = 1,
+) -> Method:
+    """GRPO with TRL's defaults: std over n - 1 plus 1e-4, a token mean over the batch, no KL penalty.
+
+    low, high: epsilon and epsilon_high there. beta: of k3 to the start, in the same mean. epochs: num_iterations.
+    """
+    return _of_library(norm(eps=1e-4), groups, rollouts, low, high, None, beta, epochs, minibatches)
 
 
 @method(family="objective", paper="2402.03300")
-def grpo_verl(groups: int = 16, rollouts: int = 8) -> Method:
-    """GRPO with verl's defaults: std + 1e-6, a group of one has its raw reward, token mean, dual clip at 3."""
-    return grpo(groups=groups, rollouts=rollouts).replace(
-        credit=(per_trajectory(), norm(eps=1e-6, singleton="raw")),
-        updates=(Update(("policy",), (Term(clipped_ratio(dual=3.0), loss_weights=token_mean()),)),),
-    )
+def grpo_verl(
+    groups: int = 16,
+    rollouts: int = 8,
+    low: float = 0.2,
+    high: float = 0.2,
+    beta: float = 0.0,
+    epochs: int = 1,
+    minibatches: int = 1,
+) -> Method:
+    """GRPO with verl's defaults: std + 1e-6, a group of one has its raw reward, token mean, dual clip at 3.
+
+    low, high: clip_ratio_low and clip_ratio_high there. beta: kl_loss_coef, of k3 to the start. epochs: ppo_epochs;
+    minibatches: train_batch_size over ppo_mini_batch_size.
+    """
+    return _of_library(norm(eps=1e-6, singleton="raw"), groups, rollouts, low, high, 3.0, beta, epochs, minibatches)
 
 
 @method(family="objective", paper="2402.03300")
@@ -72,6 +89,29 @@ def grpo_sum(groups: int = 16, rollouts: int = 8) -> Method:
     """GRPO with the sum over a sequence's tokens instead of their mean: an answer's weight grows with its length."""
     return grpo(groups=groups, rollouts=rollouts).replace(
         updates=(Update(("policy",), (Term(clipped_ratio(), loss_weights=sequence_sum()),)),)
+    )
+
+
+def _of_library(
+    advantage: Block,
+    groups: int,
+    rollouts: int,
+    low: float,
+    high: float,
+    dual: float | None,
+    beta: float,
+    epochs: int,
+    minibatches: int,
+) -> Method:
+    """GRPO as libraries have it: every term is a mean over the tokens of the batch."""
+    return policy_method(
+        credit=(per_trajectory(), advantage),
+        term=Term(clipped_ratio(low=low, high=high, dual=dual), loss_weights=token_mean()),
+        more=(Term(kl(kind="k3"), loss_weights=token_mean(), coef=beta),) if beta else (),
+        groups=groups,
+        rollouts=rollouts,
+        epochs=epochs,
+        minibatches=minibatches,
     )
 
 

@@ -66,6 +66,25 @@ def test_verl_clips_a_third_time_and_keeps_the_reward_of_a_group_of_one():
     assert token_gradient(of("grpo_verl"), alone, [-1.0]) == [-0.7] and token_gradient(of("grpo"), alone, [-1.0]) == [0]
 
 
+def test_what_trl_and_verl_call_their_options_can_be_given():
+    # one right answer of two tokens, one wrong one: advantages +-0.5 / std, std = 0.7071 (+ 1e-6)
+    pair = [single_turn_group([(5, 6), (7,)], [1.0, 0.0])]
+    adv = 0.5 / (math.sqrt(0.5) + 1e-6)
+    higher = token_gradient(of("grpo_verl", high=0.28), pair, ratios(1.25, 1.3, 1))
+    assert higher == pytest.approx([-1.25 * adv / 3, 0.0, adv / 3], rel=1e-5)
+    assert token_gradient(of("grpo_verl"), pair, ratios(1.25, 1.3, 1))[0] == 0.0
+    lower = token_gradient(of("grpo_trl", low=0.1), pair, ratios(1, 1, 0.85))
+    assert lower[2] == 0.0 and token_gradient(of("grpo_trl"), pair, ratios(1, 1, 0.85))[2] > 0
+    # k3's slope 1 - ref / pi = 1/2, weighed as the rest: a third each
+    ref = [-1.0 - math.log(2)] * 3
+    plain = token_gradient(of("grpo_trl"), pair, [-1.0] * 3)
+    pulled = token_gradient(of("grpo_trl", beta=0.1), pair, [-1.0] * 3, ref_logp=ref)
+    assert [b - a for a, b in zip(plain, pulled, strict=True)] == pytest.approx([0.05 / 3] * 3)
+    for name in ("grpo_trl", "grpo_verl"):
+        (update,) = of(name, epochs=2, minibatches=4).stage.updates
+        assert (update.epochs, update.minibatches) == (2, 4)
+
+
 def test_summed_tokens_are_averaged_over_answers_alone():
     want = [-1.5 / 4, *[0.5 / 4] * 4]
     assert token_gradient(of("grpo_sum"), GROUP, ON_POLICY) == pytest.approx(want, rel=1e-5)
