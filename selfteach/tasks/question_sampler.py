@@ -118,6 +118,7 @@ class QuestionSampler(Generic[T]):
         about           figures of the data, besides how many test questions there are
         more            other fields of the TaskSource, or another `train` or `tags` than these tasks have
         """
+        given: dict[str, Any] = {"train": self.train, "tags": THINKING, **more}
         return TaskSource(
             name=self.name,
             test=self.test,
@@ -125,7 +126,7 @@ class QuestionSampler(Generic[T]):
             words=lambda: self.words(written or demos, first),
             defaults={"by": self.unit, "lr": 3e-4, "warm_batch": 32, "warm_lr": 2e-3, **defaults},
             about={"test questions": len(self.test), **about, "share kept for the test": TEST_SHARE},
-            **{"train": self.train, "tags": THINKING, **more},
+            **given,
         )
 
 
