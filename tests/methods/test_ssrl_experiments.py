@@ -11,7 +11,8 @@ import pytest
 
 from selfteach import experiments
 from selfteach.analysis import claim_results
-from selfteach.analysis.experiments_page import arms_of, fit_power, main_claim, write_experiments
+from selfteach.analysis.claim_section import arms_of
+from selfteach.analysis.experiments_page import fit_power, main_claim, write_experiments
 from selfteach.configuration import task_source
 from selfteach.core import registry
 from selfteach.core.claim import Claim
@@ -140,4 +141,5 @@ def test_a_page_of_experiments_begins_with_the_main_claim() -> None:
         assert f"[the ledger](../ledger.md#{place})" in said
         assert f"\n## {place.replace('-', ' ')}\n" in ledger.lower()
     assert "**does not hold here** (`search_unclosed`, 60 steps, 8 seeds)" in main_claim("ssrl", shipped, "../")
-    assert "[ssrl.json](../ssrl.json)" in main_claim("ssrl", shipped, "")
+    assert "[ssrl.json](../ssrl.json)" in main_claim("ssrl", shipped, None)
+    assert "[the ledger](ledger.md#ssrl)" in main_claim("ssrl", shipped, "")
