@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from ..core import registry
-from .figures import decoders, formatted_change, is_fraction, markdown
+from .figures import counted, decoders, formatted_change, is_fraction, markdown
 
 
 def formatted_difference(check: Mapping[str, Any], value: float | None) -> str:
@@ -72,18 +72,14 @@ def formatted_place(r: Mapping[str, Any], regime: str = "") -> str:
     return f"{regime or '`' + r['regime'] + '`'}, {counted(r['steps'], 'step')}, {counted(seeds, 'seed')}{fewer}"
 
 
-def counted(n: int, what: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "step"), counted(60, "step")
-    ('1 step', '60 steps')
-    """
-    return f"{n} {what}{'s' if n != 1 else ''}"
-
-
 def paper_link(paper: str) -> str:
     """An arXiv number as a link; other text unchanged."""
     return f"[{paper}](https://arxiv.org/abs/{paper})" if paper[:4].isdigit() and paper[4:5] == "." else paper
+
+
+def regime_link(name: str, docs: str | None = "") -> str:
+    """A regime's name as a link to its section. docs: where regimes.md is, from the page; None: it is not linked to."""
+    return f"`{name}`" if docs is None else f"[`{name}`]({docs}regimes.md#{name})"
 
 
 def claim_section(
@@ -98,13 +94,12 @@ def claim_section(
     """One result: why, its curves and checks, its arms with what they come to, cost and differ in, and its source.
 
     picture: of its curves, as the page links to it. sharing: methods whose results are of some of the same runs. docs:
-    as in `arms_of`. regime: what is said of the regime in which it was measured.
+    as in `regime_link`. regime: what is said of the regime in which it was measured.
     """
     out = [f"\n## {title}\n\n{r['claim']['because'][:1].upper()}{r['claim']['because'][1:]}.\n\n"]
     if "experiment" not in r:
-        home = f"[`{r['regime']}`]({docs or ''}regimes.md#{r['regime']}){regime}" if docs is not None else ""
-        source = paper_link(r["paper"])
-        out.append(f"**{r['verdict']}** in {formatted_place(r, home)}; {r['family']}, {source}.\n\n")
+        place = formatted_place(r, regime_link(r["regime"], docs) + regime)
+        out.append(f"**{r['verdict']}** in {place}; {r['family']}, {paper_link(r['paper'])}.\n\n")
     if picture:
         out.append(f"![Held-out accuracy over steps, by arm]({picture})\n\n")
     checks = [
@@ -164,12 +159,12 @@ def arms_of(r: Mapping[str, Any], docs: str | None = None) -> str:
     """The arms of a result: what each was given and differs in, what it comes to and costs, and from where.
 
     Figures are means over seeds, before training and after where there is any; what its method answers by a decoder
-    stands below it. docs: where regimes.md is, from the page, such as "../"; None: it is not linked to.
+    stands below it. docs: as in `regime_link`.
     """
     given = [[f"`{n}`", f"`{_call(arm)}`", formatted_differences(arm["differs"])] for n, arm in r["arms"].items()]
     costs = COSTS if r["steps"] else {}
     rows = [row for name, arm in r["arms"].items() for row in _measured(name, arm, list(costs), bool(r["steps"]))]
-    home = f"[`{r['regime']}`]({docs}regimes.md#{r['regime']})" if docs is not None else f"`{r['regime']}`"
+    home = regime_link(r["regime"], docs)
     starts = len(set(r["starts"]))
     start = f"`{r['model']}` after the warm start of the seed, one of {starts}" if starts else f"`{r['model']}`"
     asked = max((len(q) for q in r["questions"].values()), default=0)

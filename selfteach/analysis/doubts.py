@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from .figures import is_fraction, markdown
+from ..core.claim import figure_of
+from .figures import is_fraction, markdown, section_link
 from .verdict import FAILS, NOT_SHOWN, NOT_TESTED, end_figure
 
 # method -> the doubt. It goes once the claim is mended and measured again, on seeds of which none was seen.
@@ -42,13 +43,9 @@ DOUBTS: Mapping[str, str] = {
 
 def doubts_section(results: Sequence[Mapping[str, Any]]) -> str:
     """The verdicts in doubt and why, and the checks that a ceiling decided; empty where there are none."""
-    rows = [
-        [f"[`{r['method']}`](#{r['method']})", r["verdict"], DOUBTS[r["method"]]]
-        for r in results
-        if r["method"] in DOUBTS
-    ]
+    rows = [[section_link(r["method"]), r["verdict"], DOUBTS[r["method"]]] for r in results if r["method"] in DOUBTS]
     told = [r for r in results if r["verdict"] not in (NOT_TESTED, NOT_SHOWN)]
-    near = [[f"[`{r['method']}`](#{r['method']})", *row] for r in told for row in at_a_ceiling(r)]
+    near = [[section_link(r["method"]), *row] for r in told for row in at_a_ceiling(r)]
     out = ""
     if rows:
         out += (
@@ -75,8 +72,7 @@ def at_a_ceiling(result: Mapping[str, Any]) -> list[list[str]]:
         asked = c["kind"] == "outcome" and c["verdict"] == FAILS and (c["relation"], c["scale"]) == (">", "abs")
         if not asked or not is_fraction(c["measure"]) or not isinstance(c["right"], str):
             continue
-        measure, of, arm = c["right"].partition(" of ")
-        measure, arm = (measure, arm) if of else (c["measure"], c["right"])
+        measure, arm = figure_of(c["measure"], c["right"])
         runs = result["arms"].get(arm, {}).get("seeds", {}).values()
         values = [v for run in runs if (v := end_figure(run, measure)) is not None]
         if values and fmean(values) + c["by"] > CEILING:

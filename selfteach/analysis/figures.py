@@ -180,3 +180,21 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
     return "\n".join([line(columns), "|" + " --- |" * len(columns), *map(line, rows)]) + "\n"
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "step"), counted(60, "step")
+    ('1 step', '60 steps')
+    """
+    return f"{n} {what}{'s' if n != 1 else ''}"
+
+
+def section_link(name: str) -> str:
+    """A name as a link to its section of the same page.
+
+    >>> section_link("grpo")
+    '[`grpo`](#grpo)'
+    """
+    return f"[`{name}`](#{name})"

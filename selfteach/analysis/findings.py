@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
+from .figures import section_link
 from .verdict import FAILS, HOLDS, UNDECIDED
 
 
@@ -283,7 +284,7 @@ def findings_section(
             used = list(dict.fromkeys(f.method for f in finding.figures))
             notes = [f"of `{m}` a doubt stands" for m in used if m in doubted]
             notes += [f"`{h}` is not admitted yet" for h in dict.fromkeys(places[m] for m in used) if h in unadmitted]
-            methods = "; ".join([", ".join(f"[`{m}`](#{m})" for m in used), *notes])
+            methods = "; ".join([", ".join(map(section_link, used)), *notes])
             rows.append(f"- **{finding.title}** {finding.text.format(**texts)} ({methods})")
     if not rows:
         return ""

@@ -9,11 +9,11 @@ from typing import Any
 
 from .claim_curves import draw_curves
 from .claim_results import corrected_since, experimented, is_decided, read_results, read_tuning
-from .claim_section import claim_section, counted, formatted_effect, formatted_place, paper_link
+from .claim_section import claim_section, formatted_effect, formatted_place, paper_link, regime_link
 from .doubts import DOUBTS, doubts_section
-from .figures import markdown
+from .figures import counted, markdown, section_link
 from .findings import FINDINGS, findings_section
-from .verdict import FAILS, NOT_SHOWN, NOT_TESTED, SHOWN
+from .verdict import FAILS, HOLDS, NOT_SHOWN, NOT_TESTED, SHOWN
 
 HEAD = """# The ledger
 
@@ -122,7 +122,7 @@ def page(
 
 KINDS = ("premise", "mechanism", "outcome")
 SAID = {
-    "holds": "{} hold",
+    HOLDS: "{} hold",
     FAILS: "{} do not hold here",
     SHOWN: "of {} the mechanism is shown and the outcome is open",
     NOT_SHOWN: "of {} the mechanism is not shown",
@@ -161,8 +161,7 @@ def _standing(status: Mapping[str, str]) -> str:
 def _row(r: Mapping[str, Any], status: str) -> list[str]:
     kinds = [kind_verdict([c["verdict"] for c in r["checks"] if c["kind"] == kind]) for kind in KINDS]
     place = formatted_place(r, f"`{r['regime']}`{status}")
-    name = f"[`{r['method']}`](#{r['method']})"
-    return [name, r["family"], paper_link(r["paper"]), *kinds, f"**{r['verdict']}**", place]
+    return [section_link(r["method"]), r["family"], paper_link(r["paper"]), *kinds, f"**{r['verdict']}**", place]
 
 
 def _experiments_section(experiments: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
@@ -207,7 +206,7 @@ def _summaries(decided: Sequence[Mapping[str, Any]]) -> list[str]:
     for regime in sorted({r["regime"] for r in decided}):
         own = [r for r in decided if r["regime"] == regime]
         rows = [row for r in sorted(own, key=lambda r: r["method"]) for row in _outcome_rows(r)]
-        out += [f"\nIn [`{regime}`](regimes.md#{regime}):\n\n", markdown(OUTCOMES, rows)]
+        out += [f"\nIn {regime_link(regime)}:\n\n", markdown(OUTCOMES, rows)]
     return out
 
 
@@ -216,7 +215,7 @@ HELPED = ["family", "method", "the idea", "in", "outcome", "difference", "tokens
 
 def _helped(r: Mapping[str, Any]) -> list[list[str]]:
     """The row of a claim that holds; none for another."""
-    if r["verdict"] != "holds":
+    if r["verdict"] != HOLDS:
         return []
     name, text, difference, _, *ratios = _outcome_rows(r)[0]
     return [[r["family"], name, r["claim"]["because"], f"`{r['regime']}`", text, difference, *ratios]]
@@ -234,7 +233,7 @@ def _outcome_rows(r: Mapping[str, Any]) -> list[list[str]]:
         own, other = (r["arms"].get(arm, {}).get("cost", {}) for arm in (c["left"], c["right"]))
         ratios = [formatted_ratio(own.get(k), other.get(k)) for k in ("tokens", "optimiser_steps")]
         verdict = r["verdict"] if r["verdict"] in (NOT_TESTED, NOT_SHOWN) else c["verdict"]
-        rows.append([f"[`{r['method']}`](#{r['method']})", c["text"], formatted_effect(c), verdict, *ratios])
+        rows.append([section_link(r["method"]), c["text"], formatted_effect(c), verdict, *ratios])
     return rows
 
 

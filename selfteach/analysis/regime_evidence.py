@@ -24,6 +24,7 @@ from ..core.errors import BadCheckpoint
 from ..core.regime import Regime
 from ..core.serial import plain
 from .claim_results import result_folders
+from .figures import counted
 from .verdict import HOLDS, MIN_SEEDS, describe
 
 GAIN = 0.2  # of greedy and of sampled accuracy, at least
@@ -64,7 +65,7 @@ def admission(evidence: Mapping[str, Any]) -> tuple[bool, str]:
 
 def _too_few_seeds(baseline: Mapping[str, Any]) -> list[str]:
     n = len(baseline["seeds"])
-    return [f"{n} seed{'s' if n != 1 else ''}, and at least {MIN_SEEDS} are needed"] if n < MIN_SEEDS else []
+    return [f"{counted(n, 'seed')}, and at least {MIN_SEEDS} are needed"] if n < MIN_SEEDS else []
 
 
 def _badly_tuned(search: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ from ..core.regime import Regime
 from .claim_curves import draw_band
 from .claim_section import formatted_cost, formatted_effect
 from .curves import BEFORE_COLOUR, COLOURS, plot_style, save_figure
-from .figures import ReportTable, formatted, formatted_change, markdown
+from .figures import ReportTable, counted, formatted, formatted_change, markdown, section_link
 from .regime_evidence import BETTER, GAIN, RISE, status
 
 HEAD = f"""# Regimes
@@ -37,7 +37,7 @@ def one_line(text: str) -> str:
 def listing(regimes: Sequence[Regime], evidence: Mapping[str, Mapping[str, Any]]) -> ReportTable:
     """All regimes: name, purpose, task, model, accuracy from start to end, seconds of training, status."""
     rows = [_row(home, evidence.get(home.name)) for home in regimes]
-    return ReportTable(f"{len(rows)} regime{'s' if len(rows) != 1 else ''}", LISTED, rows)
+    return ReportTable(counted(len(rows), "regime"), LISTED, rows)
 
 
 def _row(home: Regime, found: Mapping[str, Any] | None) -> list[str]:
@@ -118,7 +118,7 @@ def _searched(search: Sequence[Mapping[str, Any]], tuned_by: str) -> ReportTable
     ]
     seeds = len(search[0]["seeds"])
     columns = ["", "value", "greedy %", "sampled %", *([f"tuned by {tuned_by}"] if tuned_by else []), "stated"]
-    return ReportTable(f"the search, {seeds} seed{'s' if seeds != 1 else ''}, at the end", columns, rows)
+    return ReportTable(f"the search, {counted(seeds, 'seed')}, at the end", columns, rows)
 
 
 COSTS = {
@@ -146,7 +146,7 @@ def page(regimes: Sequence[Regime], evidence: Mapping[str, Mapping[str, Any]]) -
     if not regimes:
         return HEAD + "\nThere is none yet.\n"
     table = listing(regimes, evidence)
-    out += ["\n", markdown(table.columns, [[f"[`{r[0]}`](#{r[0]})", *r[1:]] for r in table.rows])]
+    out += ["\n", markdown(table.columns, [[section_link(r[0]), *r[1:]] for r in table.rows])]
     out += [_section(home, evidence.get(home.name)) for home in regimes]
     return "".join(out)
 

@@ -23,6 +23,7 @@ from typing import Any
 from ..core.claim import MARGINS, Check, Claim, arm_parts, difference
 from ..core.regime import claim_home
 from . import statistics
+from .figures import counted
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold here", "undecided"
 NOT_TESTED, NOT_SHOWN, SHOWN = "not tested here", "mechanism not shown", "mechanism shown"
@@ -141,7 +142,7 @@ def null_p(check: Check, values: Sequence[float]) -> float:
 
 
 def _too_few(known: Sequence[float]) -> str:
-    return f"{len(known)} seed{'s' if len(known) != 1 else ''}, and at least {MIN_SEEDS} are needed"
+    return f"{counted(len(known), 'seed')}, and at least {MIN_SEEDS} are needed"
 
 
 def _decided(found: CheckResult, p: float, alpha: float) -> CheckResult:

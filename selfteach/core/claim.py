@@ -72,15 +72,22 @@ class Check:
     @property
     def right_figure(self) -> tuple[str, str] | None:
         """(measure, arm) of the right side, where "start" is the left arm before training; None: it is a number."""
-        if not isinstance(self.right, str):
-            return None
-        measure, of, arm = self.right.partition(" of ")
-        return (measure, arm) if of else (self.measure, self.right)
+        return figure_of(self.measure, self.right) if isinstance(self.right, str) else None
 
     def __str__(self) -> str:
         rel = {">": "above", "<": "below", "~": "within", ">=": "not below", "<=": "not above"}[self.relation]
         by = f"{self.by:g}" + (" (as a share)" if self.scale == "ratio" else "")
         return f"{self.measure} of {self.left} {rel} that of {self.right} by {by}"
+
+
+def figure_of(measure: str, right: str) -> tuple[str, str]:
+    """(measure, arm) of a check's right side that is no number: an arm, whose measure is the left one's, or another's.
+
+    >>> figure_of("accuracy", "grpo"), figure_of("accuracy", "maj@8 of start")
+    (('accuracy', 'grpo'), ('maj@8', 'start'))
+    """
+    other, of, arm = right.partition(" of ")
+    return (other, arm) if of else (measure, right)
 
 
 def difference(check: Check, left: float, right: float) -> float:

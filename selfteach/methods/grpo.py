@@ -7,6 +7,8 @@ The mean and standard deviation of a group of answers to one prompt replace PPO'
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..core import Block, Claim, Method, Term, Update, mechanism, method, outcome, premise
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
@@ -63,7 +65,8 @@ def grpo_trl(
 
     low, high: epsilon and epsilon_high there. beta: of k3 to the start, in the same mean. epochs: num_iterations.
     """
-    return _of_library(norm(eps=1e-4), groups, rollouts, low, high, None, beta, epochs, minibatches)
+    base = grpo(groups=groups, rollouts=rollouts, beta=beta, epochs=epochs, minibatches=minibatches)
+    return _over_tokens(base, norm(eps=1e-4), clipped_ratio(low=low, high=high))
 
 
 @method(family="objective", paper="2402.03300")
@@ -81,7 +84,8 @@ def grpo_verl(
     low, high: clip_ratio_low and clip_ratio_high there. beta: kl_loss_coef, of k3 to the start. epochs: ppo_epochs;
     minibatches: train_batch_size over ppo_mini_batch_size.
     """
-    return _of_library(norm(eps=1e-6, singleton="raw"), groups, rollouts, low, high, 3.0, beta, epochs, minibatches)
+    base = grpo(groups=groups, rollouts=rollouts, beta=beta, epochs=epochs, minibatches=minibatches)
+    return _over_tokens(base, norm(eps=1e-6, singleton="raw"), clipped_ratio(low=low, high=high, dual=3.0))
 
 
 @method(family="objective", paper="2402.03300")
@@ -92,27 +96,11 @@ def grpo_sum(groups: int = 16, rollouts: int = 8) -> Method:
     )
 
 
-def _of_library(
-    advantage: Block,
-    groups: int,
-    rollouts: int,
-    low: float,
-    high: float,
-    dual: float | None,
-    beta: float,
-    epochs: int,
-    minibatches: int,
-) -> Method:
-    """GRPO as libraries have it: every term is a mean over the tokens of the batch."""
-    return policy_method(
-        credit=(per_trajectory(), advantage),
-        term=Term(clipped_ratio(low=low, high=high, dual=dual), loss_weights=token_mean()),
-        more=(Term(kl(kind="k3"), loss_weights=token_mean(), coef=beta),) if beta else (),
-        groups=groups,
-        rollouts=rollouts,
-        epochs=epochs,
-        minibatches=minibatches,
-    )
+def _over_tokens(base: Method, advantage: Block, ratio: Block) -> Method:
+    """GRPO with this advantage and this ratio, each of its terms a mean over the tokens of the batch."""
+    (update,) = base.stage.updates
+    terms = tuple(replace(t, loss_weights=token_mean()) for t in (Term(ratio), *update.terms[1:]))
+    return base.replace(credit=(per_trajectory(), advantage), updates=(replace(update, terms=terms),))
 
 
 grpo.claim = Claim(
