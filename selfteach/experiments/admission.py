@@ -131,14 +131,17 @@ def searched_configs(home: Regime, base: RunConfig) -> dict[str, list[tuple[Any,
     """Per name in the regime's search: (value, whether it is the stated one, configuration) of every value.
 
     The stated value comes first where the search leaves it out. Other configurations are evaluated at their ends alone.
+    What the regime states as a setting is searched as one, also where its baseline has a hyper-parameter of that name.
 
     Raises UnknownName for what is neither a setting nor a hyper-parameter of the baseline, BadValue for what is both.
     """
     entry = registry.methods.get(home.baseline)
     out: dict[str, list[tuple[Any, bool, RunConfig]]] = {}
     for name, values in home.search.items():
-        own, _ = split_settings(entry, {name: values[0]}, {}, {})
-        stated = stated_value(base, name)
+        if name in home.settings:
+            own, stated = False, home.settings[name]
+        else:
+            own, stated = bool(split_settings(entry, {name: values[0]}, {}, {})[0]), stated_value(base, name)
         out[name] = []
         for value in values if stated in values else (stated, *values):
             change = {"args": {name: value}} if own else {"settings": {name: value}}

@@ -63,7 +63,7 @@ def unforeseen() -> Regime:
         },
         baseline="cooper",
         ways=beginnings("slowly", "skipping", "guess"),
-        search={"lr": (1e-4, 3e-4, 1e-3), "rm_warmup_steps": (40, 80, 160)},
+        search={"lr": (7.5e-5, 1.5e-4, 3e-4)},  # a judge that was taught for longer is led astray less
         admits="failure",
         shows="the frozen judge's reward rises far above the share of right answers",
         failure=premise("late:reward/mean", "baseline", "late:reward/right of baseline", by=0.2, fails_at=0.9),

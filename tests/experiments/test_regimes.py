@@ -23,7 +23,6 @@ from selfteach.experiments import admission as measuring
 from selfteach.experiments import measure_regime
 from selfteach.experiments import runs as runs_module
 from selfteach.experiments.arms import regime_config
-from selfteach.loop.settings import split_settings
 from selfteach.methods import grpo, rlsc, vineppo
 
 # ---- what a regime says
@@ -255,6 +254,16 @@ def test_the_search_takes_every_value_with_the_others_as_stated(home: Callable[.
         measuring.searched_configs(home(search={"lrr": (1,)}), base)
 
 
+def test_what_is_stated_as_a_setting_is_searched_as_one_whatever_the_baseline_has(home: Callable[..., Regime]) -> None:
+    made = home(
+        baseline="co_reward", args={"lr": None}, settings={"lr": 0.01, "steps": 1}, search={"lr": (0.001, 0.01)}
+    )
+    base = measuring.baseline_config(made)
+    (low, stated, other), (high, is_stated, same) = measuring.searched_configs(made, base)["lr"]
+    assert (low, stated, other.settings.lr, other.method) == (0.001, False, 0.001, base.method)
+    assert (high, is_stated) == (0.01, True) and same is base
+
+
 def test_the_start_is_measured_by_forcing_each_way_and_the_control_by_shuffling_every_reward(
     home: Callable[..., Regime],
 ) -> None:
@@ -271,10 +280,11 @@ def test_the_start_is_measured_by_forcing_each_way_and_the_control_by_shuffling_
     assert replace(control, method=base.method) == base
 
 
-def test_every_search_is_of_what_the_baseline_or_a_run_has_and_not_of_what_both_have() -> None:
+def test_every_search_is_of_what_the_regime_states_or_its_baseline_has() -> None:
     for name, _ in registry.regimes.items():
         home = registry.regimes.get(name)
-        split_settings(registry.methods.get(home.baseline), {n: v[0] for n, v in home.search.items()}, {}, {})
+        tried = measuring.searched_configs(home, measuring.baseline_config(home))
+        assert all(sum(stated for _, stated, _ in rows) == 1 for rows in tried.values()), name
 
 
 def test_an_agent_s_ways_are_forced_in_its_own_program() -> None:
