@@ -12,8 +12,14 @@ Names are imported when they are first asked for, so that `import selfteach` cos
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if os.environ.get("SELFTEACH_ISA"):  # before torch is loaded
+    from .core.processor import mask_libraries
+
+    mask_libraries()
 
 if TYPE_CHECKING:
     from .api import Run, Step, Steps, evaluate, load, resume, steps, train, train_async

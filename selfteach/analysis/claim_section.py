@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core import registry
 from .figures import counted, decoders, formatted_change, is_fraction, markdown
+from .measured_before import measured_before
 
 
 def formatted_difference(check: Mapping[str, Any], value: float | None) -> str:
@@ -107,7 +108,7 @@ def claim_section(
     ]
     out.append(markdown(["", "check", "difference", "could have found", "verdict"], checks))
     out += ["\n", arms_of(r, docs)]
-    if unequal := unequal_updates(r):
+    if unequal := unequal_costs(r):
         out.append(f"\nNot equal: {unequal}.\n")
     if "experiment" not in r and (built := as_built(r["method"])):
         out.append(f"\nAs built here: {built}\n")
@@ -117,6 +118,8 @@ def claim_section(
         out.append(f"\n{formatted_tuning(tuned)}\n")
     if corrected := r["claim"].get("corrected"):
         out.append(f"\nReported before on other seeds, and corrected since: {corrected}.\n")
+    if before := measured_before(r):
+        out.append(f"\n{before}\n")
     if r["claim"]["equal"] != "steps":
         out.append(f"\nArms are equal in {r['claim']['equal']}.\n")
     if r.get("changed"):
@@ -137,22 +140,27 @@ def as_built(method: str) -> str:
     return " ".join(" ".join(p.split()) for p in paragraphs if not p.startswith(" "))
 
 
-UNEQUAL = 1.15  # the ratio of optimiser steps from which it is said
+UNEQUAL = {"optimiser_steps": 1.15, "tokens": 1.5}  # cost -> the ratio from which it is said
 
 
-def unequal_updates(r: Mapping[str, Any]) -> str:
-    """The arms that took other numbers of optimiser steps than self by more than a seventh; "": none did.
+def unequal_costs(r: Mapping[str, Any]) -> str:
+    """The arms that took other numbers of optimiser steps than self by more than a seventh, or of sampled tokens by
+    more than a half; "": none did.
 
     >>> arms = {name: {"cost": {"optimiser_steps": n}} for name, n in {"self": 60, "alike": 64, "longer": 1140}.items()}
-    >>> unequal_updates({"arms": arms})
+    >>> unequal_costs({"arms": arms})
     'optimiser steps, of which self took 60 and longer 1,140'
     """
-    taken = {name: arm["cost"].get("optimiser_steps") for name, arm in r["arms"].items()}
-    own = taken.get("self")
-    others = [
-        f"{name} {formatted_cost(n)}" for name, n in taken.items() if own and n and max(own / n, n / own) > UNEQUAL
-    ]
-    return f"optimiser steps, of which self took {formatted_cost(own)} and {', '.join(others)}" if others else ""
+    out: list[str] = []
+    for cost, ratio in UNEQUAL.items():
+        taken = {name: arm["cost"].get(cost) for name, arm in r["arms"].items()}
+        own = taken.get("self")
+        others = [
+            f"{name} {formatted_cost(n)}" for name, n in taken.items() if own and n and max(own / n, n / own) > ratio
+        ]
+        if others:
+            out.append(f"{COSTS[cost]}, of which self took {formatted_cost(own)} and {', '.join(others)}")
+    return "; ".join(out)
 
 
 def arms_of(r: Mapping[str, Any], docs: str | None = None) -> str:

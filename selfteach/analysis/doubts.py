@@ -40,11 +40,17 @@ DOUBTS: Mapping[str, str] = {
     "soft_rlvr": "a true judge is no better than the rule there",
 }
 
+# Methods whose mechanism is a saving or a bound that they have as built: that it holds shows that, and no effect.
+BY_CONSTRUCTION = ("a_star_po", "asyncflow", "c3po", "grpo", "nlpo")
+
 
 def doubts_section(results: Sequence[Mapping[str, Any]]) -> str:
-    """The verdicts in doubt and why, and the checks that a ceiling decided; empty where there are none."""
+    """The verdicts in doubt and why, the mechanisms that could not fail, and the checks that a ceiling decided; empty
+    where there are none.
+    """
     rows = [[section_link(r["method"]), r["verdict"], DOUBTS[r["method"]]] for r in results if r["method"] in DOUBTS]
     told = [r for r in results if r["verdict"] not in (NOT_TESTED, NOT_SHOWN)]
+    built = [section_link(r["method"]) for r in told if r["method"] in BY_CONSTRUCTION]
     near = [[section_link(r["method"]), *row] for r in told for row in at_a_ceiling(r)]
     out = ""
     if rows:
@@ -53,6 +59,11 @@ def doubts_section(results: Sequence[Mapping[str, Any]]) -> str:
             " could be had, and its own result (each section says what was read of its paper). These rest on something"
             " else than the paper's idea, or do not ask what it says; they stand as measured until they are mended and"
             " measured again on other seeds.\n\n" + markdown(["method", "verdict", "doubt"], sorted(rows))
+        )
+    if built:
+        out += (
+            f"\nOf these the mechanism is a saving or a bound by construction: {', '.join(built)}. That it is shown says"
+            " that they were built as their papers have them, and no more.\n"
         )
     if near:
         out += (

@@ -13,6 +13,7 @@ from .claim_section import claim_section, formatted_effect, formatted_place, pap
 from .doubts import DOUBTS, doubts_section
 from .figures import counted, markdown, section_link
 from .findings import FINDINGS, findings_section
+from .measured_before import second_measurements
 from .verdict import FAILS, HOLDS, NOT_SHOWN, NOT_TESTED, SHOWN
 
 HEAD = """# The ledger
@@ -70,8 +71,8 @@ seen in small. A paper whose claim does not hold here is not refuted: its idea d
 settings and within the budget that are named. Learning rate, batch and budget are those that were searched for the
 regime's GRPO, unless a claim names others; methods were looked at on tuning seeds before they were measured, and none
 was searched by itself. Small differences between methods that all learn are below what 8 to 24 seeds can see; "could
-have found" says how far below. Seconds are of a shared machine's clock, most of them beside a second run: to compare
-costs, read tokens and optimiser steps.
+have found" says how far below. Seconds are of a shared machine's clock, most of them beside a second run, so only large
+ratios of them say anything: to compare costs, read tokens and optimiser steps.
 """
 
 
@@ -142,11 +143,12 @@ def _numbers(decided: Sequence[Mapping[str, Any]]) -> str:
         for run in arm["seeds"].values()
         if run.get("key") and run.get("seconds")
     }
+    twice = f"{text}\n\n" if (text := second_measurements(decided)) else ""
     return (
         f"\nOf {counted(len(decided), 'claim')} {came}. Premise and mechanism are shown for {shown}. They rest on"
         f" {len(runs):,} runs of together {sum(runs.values()) / 3600:.0f} hours on one core."
         " (A first edition, of three seeds and one warm start, had come to 9 of 51 that held, 23 that did not, and 19"
-        " undecided.)\n\n"
+        f" undecided.)\n\n{twice}"
     )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from ..core.cache import private_folder
 from ..core.disk import sync
 from ..core.errors import SelfteachError
+from ..core.processor import instruction_set
 
 FLAGS = (
     "-O3",
@@ -109,9 +110,15 @@ def _is_ours(file: Path) -> bool:
 
 
 def compiler_flags(texts: list[str]) -> list[str]:
-    """The flags for a source and its headers; OpenMP, which Apple's compiler lacks, only where it is used."""
+    """The flags for a source and its headers; OpenMP, which Apple's compiler lacks, only where it is used.
+
+    With $SELFTEACH_ISA only the instructions that it allows.
+    """
     arm_mac = platform.system() == "Darwin" and platform.machine() == "arm64"
-    flags = [*FLAGS, "-mcpu=native" if arm_mac else "-march=native"]
+    if allowed := instruction_set():
+        flags = [*FLAGS, f"-march={allowed.march}", "-mtune=native"]
+    else:
+        flags = [*FLAGS, "-mcpu=native" if arm_mac else "-march=native"]
     return [*flags, "-fopenmp"] if any("#pragma omp" in text for text in texts) else flags
 
 
