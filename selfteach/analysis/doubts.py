@@ -62,8 +62,8 @@ def doubts_section(results: Sequence[Mapping[str, Any]]) -> str:
         )
     if built:
         out += (
-            f"\nOf these the mechanism is a saving or a bound by construction: {', '.join(built)}. That it is shown says"
-            " that they were built as their papers have them, and no more.\n"
+            "\nSome mechanisms are savings or bounds by construction, so that they are shown says that the method was"
+            f" built as its paper has it, and no more: those of {', '.join(built)}.\n"
         )
     if near:
         out += (

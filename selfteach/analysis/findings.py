@@ -236,8 +236,8 @@ FINDINGS = (
     Finding(
         "Neither a higher bound of the ratio nor clipped weights keep a policy open.",
         "Where a batch is learned in thirty-two updates and an equal clip acts on one or two tokens in a hundred, a"
-        " higher upper bound (DAPO) keeps no entropy up ({a}). Under CISPO, which clips weights and no gradient, and these"
-        " seldom, what is rare and right grows further in the first batch ({b} nats), and the entropy is lower for it"
+        " higher upper bound (DAPO) keeps no entropy up ({a}). Under CISPO, which clips weights, and seldom, and no"
+        " gradient, what is rare and right grows further in the first batch ({b} nats), and the entropy is lower for it"
         " ({c} against DAPO).",
         (
             Figure("dapo", "mean:policy/entropy_estimate", "self", "equal_clip", FAILS),

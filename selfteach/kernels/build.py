@@ -31,6 +31,10 @@ FLAGS = (
     "-fno-trapping-math",
 )
 
+# Tuned for AMD's processors (and, from version 13 on, for others) gcc leaves products and sums in a chain unfused in
+# some loops and not in others. A sum's bits would then depend on the batch that it is computed in.
+ALWAYS_FUSED = "--param=avoid-fma-max-bits=0"
+
 
 used: dict[str, str] = {}  # source -> what it is computed by in this process: its library's key, or why by torch
 
@@ -78,7 +82,10 @@ def _compiled(source: Path, compiler: list[str]) -> Path:
     """
     texts = source_texts(source)
     flags = compiler_flags(texts)
-    key = "\0".join([*texts, *compiler, *flags, _target(compiler, flags)])
+    target = _target(compiler, flags)
+    if "__x86_64__" in target and "__clang__" not in target:
+        flags.append(ALWAYS_FUSED)
+    key = "\0".join([*texts, *compiler, *flags, target])
     folder, name = private_folder("kernels"), f"{source.stem}-{_digest(key.encode())}"
     for file in sorted(folder.glob(f"{name}-*.so")):
         if _is_ours(file):

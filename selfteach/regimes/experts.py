@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.claim import premise
 from ..core.regime import Regime, regime
-from .digits import BATCH, ESTIMATED, LADDER, RUN, SEARCH, WARM, beginnings, ways
+from .digits import BATCH, ESTIMATED, LADDER, RUN, WARM, beginnings, ways
 
 
 @regime
@@ -38,14 +38,14 @@ def taught_long() -> Regime:
     """`taught` by an expert without slips that works everything out twice: right, and twice as long as it need be."""
     return Regime(
         task="digit_sum",
-        task_options={**ways(slowly=0.004, skipping=0.3, quickly=0.296, guess=0.4), "expert": "twice"},
+        task_options={**ways(slowly=0.0, skipping=0.3, quickly=0.3, guess=0.4), "expert": "twice"},
         model="tiny-s",
-        settings={**WARM, **RUN, "steps": 100, "eval_every": 10},
+        settings={**WARM, **RUN, "lr": 1e-4, "steps": 100, "eval_every": 10},
         args=BATCH,
         ways=beginnings("slowly", "twice", "skipping", "quickly", "guess"),
-        search=SEARCH,
+        search={"lr": (3e-5, 1e-4, 3e-4)},
         admits="failure",
-        shows="GRPO alone does not find the way that an expert shows",
+        shows="at its best learning rate GRPO does not find the way that an expert shows",
         failure=premise("accuracy", "baseline", 0.5, relation="<", fails_at=0.6),
     )
 

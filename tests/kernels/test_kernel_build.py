@@ -197,6 +197,7 @@ def test_what_does_not_compile_is_reported_in_a_line(tmp_path: Path, monkeypatch
 def test_openmp_is_asked_for_by_sources_that_use_it_and_arm_macs_name_their_processor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("SELFTEACH_ISA", raising=False)
     monkeypatch.setattr(build.platform, "system", lambda: "Linux")
     monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
     assert "-fopenmp" not in compiler_flags(["int f();"]) and "-march=native" in compiler_flags(["int f();"])

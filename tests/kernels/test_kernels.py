@@ -5,6 +5,10 @@ each other.
 from __future__ import annotations
 
 import asyncio
+import os
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +93,28 @@ def in_pieces(runner: Any, tokens: np.ndarray) -> torch.Tensor:
             out[i, start[i] : stop[i]] = hidden[z - take[i] + 1 : z + 1].float()
         start = np.array(stop)
     return out
+
+
+MASKED = """
+from selfteach.engine import is_batch_invariant
+import torch
+from selfteach.engine.native_runner import NativeRunner, PackedWeights
+from selfteach.model.transformer import Config, Transformer
+
+torch.set_grad_enabled(False)
+c = Config(331, width=24, layers=1, heads=3, kv_heads=3, head_dim=8, hidden=40, max_length=160, tied=False)
+runner = NativeRunner(PackedWeights(Transformer(c).initialise(0).eval(), torch.float32), 8, 150)
+print(torch.backends.cpu.get_cpu_capability(), is_batch_invariant(runner))
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names of instruction sets are of x86 processors")
+def test_with_half_the_vector_a_sequence_gives_the_same_bits_in_any_batch() -> None:
+    """On an AMD processor gcc, left to itself, fuses products and sums in some loops and not in others."""
+    command, environment = [sys.executable, "-c", MASKED], {**os.environ, "SELFTEACH_ISA": "avx2"}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert said in (["AVX2", "True"], ["DEFAULT", "True"])
 
 
 @needs_compiler
