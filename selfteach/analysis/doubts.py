@@ -12,7 +12,7 @@ from .verdict import FAILS, NOT_SHOWN, NOT_TESTED, end_figure
 
 # method -> the doubt. It goes once the claim is mended and measured again, on seeds of which none was seen.
 DOUBTS: Mapping[str, str] = {
-    "a_star_po": "its step times were measured beside other work: six seeds took three times as long as two",
+    "a_star_po": "its prompts come again, GRPO's are new; its step times were measured beside other work",
     "ace_rl": "with three levels the coarse mark pays full for an answer that misses one of five points",
     "ai_search_planner": "the arm without process rewards is at a ceiling, 98 % greedy",
     "barl": "the arm that knows less has 27 texts to try, and an answer has room for 12 symbols",

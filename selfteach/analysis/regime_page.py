@@ -21,12 +21,14 @@ at least eight seeds the baseline raises greedy and sampled accuracy by {100 * G
 the regime is for); no value that its search tried is better by more than {100 * BETTER:g} points (of the reward, where
 what is rewarded is not what is right, and to learn nothing would be best); and with shuffled rewards sampled accuracy
 rises by {100 * RISE:g} points at most, with a 95 % interval that reaches 0. (A constant reward needs no
-measuring: where all answers of a group are worth the same, GRPO has no gradient.)
+measuring: these baselines learn from how the answers to a question differ in worth, and there is no gradient where they
+do not.) Where the way of an answer can be forced by its first words, the best one is the ceiling of what choosing well
+can reach and the worst is the floor; where it cannot, neither is known.
 
 This page is made by `selfteach regimes --page docs/regimes.md`, from what `selfteach regimes NAME --measure` found. The
 site has it as <a href="live/regimes.html">a table that sorts</a>, too, with curves to zoom.
 """
-LISTED = ["name", "what for", "task", "model", "greedy %", "sampled %", "seconds a run", "status"]
+LISTED = ["name", "what for", "task", "model", "greedy %", "sampled %", "seconds of training", "status"]
 
 
 def one_line(text: str) -> str:
@@ -146,9 +148,21 @@ def page(regimes: Sequence[Regime], evidence: Mapping[str, Mapping[str, Any]]) -
     if not regimes:
         return HEAD + "\nThere is none yet.\n"
     table = listing(regimes, evidence)
-    out += ["\n", markdown(table.columns, [[section_link(r[0]), *r[1:]] for r in table.rows])]
+    out += ["\n", markdown(table.columns, [[section_link(r[0]), *r[1:]] for r in table.rows]), _taken(evidence)]
     out += [_section(home, evidence.get(home.name)) for home in regimes]
     return "".join(out)
+
+
+def _taken(evidence: Mapping[str, Mapping[str, Any]]) -> str:
+    """What the runs of all baselines and controls took together, as a sentence; "": there are none."""
+    parts = [result.get(part) or {} for result in evidence.values() for part in ("baseline", "control")]
+    seconds = [run["seconds"]["all"] for part in parts for run in part.get("runs", {}).values() if run.get("seconds")]
+    if not seconds:
+        return ""
+    return (
+        f"\nBaselines and controls are {len(seconds):,} runs of together {sum(seconds) / 3600:.0f} hours on one core,"
+        " with their warm starts and evaluations; the values of searches come on top.\n"
+    )
 
 
 def _section(home: Regime, found: Mapping[str, Any] | None) -> str:

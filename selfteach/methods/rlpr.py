@@ -257,7 +257,8 @@ def keep_spread(
     return {"keep": Column("seq", keep)}, state
 
 
-WHOLE = {"rounds": 1, "minibatches": 1}  # one update of the policy to a batch, as in all regimes
+# One update of the policy to a batch, as in all regimes; and filtered groups are not replaced, which would sample more.
+WHOLE = {"rounds": 1, "minibatches": 1}
 
 rlpr.claim = Claim(
     (

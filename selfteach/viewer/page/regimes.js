@@ -3,7 +3,7 @@ import { chart, colour } from "./charts.js";
 import { clip, sortableTable } from "./results.js";
 import { ask, fill, go, h, message, number, percent, save, state, visible } from "./util.js";
 
-const REGIME_COLUMNS = [["name", "regime"], ["status", "status"], ["what", "what for"], ["task", "task"], ["model", "model"], ["baseline", "baseline"], ["greedy", "greedy %"], ["sampled", "sampled %"], ["control", "shuffled rewards"], ["seconds", "seconds a run"], ["seeds", "seeds"]];
+const REGIME_COLUMNS = [["name", "regime"], ["status", "status"], ["what", "what for"], ["task", "task"], ["model", "model"], ["baseline", "baseline"], ["greedy", "greedy %"], ["sampled", "sampled %"], ["control", "shuffled rewards"], ["seconds", "seconds of training"], ["seeds", "seeds"]];
 const STATUSES = ["admitted", "not admitted", "changed since measured", "not measured"];
 const statusClass = (status) => "verdict " + (status === "admitted" ? "good" : status === "not admitted" ? "bad" : "");
 const points = (v) => (v === null || v === undefined ? "–" : (v > 0 ? "+" : "") + percent(v) + " points");
