@@ -29,14 +29,11 @@ def unlabelled_half() -> Regime:
     """Four dozen questions without labels, on half of which the vote of sixteen is wrong, and wrong answers differ.
 
     One answer in eight is careful, and a guess is one of a hundred: two careful ones have the most votes, and where
-    there is none or one, hardly any answers agree, so that few are paid for being wrong. At twice the rate in half the
-    steps it comes as far, but a policy that learns nothing wanders further.
+    there is none or one, hardly any answers agree, so that few are paid for being wrong.
     """
     return replace(
         unlabelled_right,
         task_options={**ways(slowly=0.12, quickly=0.2, guess=0.68), "guesses": 100, "pool": 48},
-        settings={**unlabelled_right.settings, "lr": 5e-5, "steps": 120, "eval_every": 12},
-        search={"lr": (2.5e-5, 5e-5, 1e-4)},
     )
 
 
