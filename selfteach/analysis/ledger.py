@@ -73,6 +73,10 @@ regime's GRPO, unless a claim names others; methods were looked at on tuning see
 was searched by itself. Small differences between methods that all learn are below what 8 to 24 seeds can see; "could
 have found" says how far below. Seconds are of a shared machine's clock, most of them beside a second run, so only large
 ratios of them say anything: to compare costs, read tokens and optimiser steps.
+
+Test questions are 400 and more, each sampled eight times, where a task has as many. A small world of facts has 76 to
+342 that no training question names, and all are asked; where an answer is itself made of many samples (votes, best of
+several, search in a tree) one or two of each are drawn. Each section says how many.
 """
 
 
