@@ -40,7 +40,6 @@ EARLIER: Mapping[str, Earlier] = {
     "rlpr": Earlier(300, 24, NOT_SHOWN),
     "sar": Earlier(500, 12, NOT_TESTED),
     "sec": Earlier(300, 24, SHOWN),
-    "sft_then_grpo": Earlier(400, 24, SHOWN),
     "spa": Earlier(200, 12, NOT_SHOWN),
     "ssr_zero": Earlier(200, 12, NOT_SHOWN),
     "tempo": Earlier(200, 12, SHOWN),

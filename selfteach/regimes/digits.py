@@ -232,6 +232,16 @@ def steep() -> Regime:
 
 
 @regime
+def steep_unseen() -> Regime:
+    """`steep` with signs that are the same at every place, whose longest sums, of nine digits, are in the test alone.
+
+    What is learned at one place serves the next, as far as a policy takes it there by itself.
+    """
+    options = {**ways(slowly=1.0), **STEEP, "lettered": False, "unseen": 1}
+    return Regime(task="digit_sum", task_options=options, **FASTER, reward=all_worked())
+
+
+@regime
 def agreed() -> Regime:
     """`steep` with estimates that all come to one too many: wrong answers to a long sum are mostly the same.
 
