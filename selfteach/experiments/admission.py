@@ -15,6 +15,7 @@ from ..analysis.learning_curve import KINDS
 from ..analysis.regime_evidence import admission, definition
 from ..configuration import RunConfig
 from ..core import registry
+from ..core.blocks import Block
 from ..core.cache import cache_folder
 from ..core.errors import BadValue
 from ..core.method import Method
@@ -22,7 +23,7 @@ from ..core.regime import Regime
 from ..core.serial import plain, write_json
 from ..loop.session import Observer, ignore_events
 from ..loop.settings import split_settings
-from ..reward.controls import shuffled
+from ..reward.controls import shuffled, shuffled_stateful
 from ..rollout.single import single
 from .arms import decoders_read, measures_of, regime_config, samples_per_task, seeded, stated_value, with_decoders
 from .reproduce import arm_cost, check_json, run_json, versions
@@ -165,10 +166,14 @@ def control_config(base: RunConfig) -> RunConfig:
     """The baseline with each of its rewards dealt out anew among the trajectories of a step."""
 
     def dealt(method: Method) -> Method:
-        stages = [replace(s, reward=tuple(shuffled(reward=r) for r in s.reward)) for s in method.stages]
+        stages = [replace(s, reward=tuple(_shuffled(r) for r in s.reward)) for s in method.stages]
         return replace(method, stages=tuple(stages))
 
     return replace(base.override(final_eval_k=0), method=dealt(base.method))
+
+
+def _shuffled(reward: Block) -> Block:
+    return (shuffled_stateful if "state" in reward.needs else shuffled)(reward=reward)
 
 
 # ---- parts

@@ -80,7 +80,7 @@ def check(method: Method, source: TaskSource) -> None:
                     " come in any order"
                 )
             for inner in nested(block):
-                if "state" in inner.needs:
+                if "state" in inner.needs and "state" not in block.needs:  # one that is stateful itself keeps it
                     raise BadValue(
                         f"method {method.name}: reward {inner.name} is stateful, so it cannot be inside {block.name}"
                     )

@@ -277,6 +277,8 @@ def test_the_start_is_measured_by_forcing_each_way_and_the_control_by_shuffling_
     }
     control = measuring.control_config(base)
     assert [str(r) for r in control.method.stage.reward] == ["shuffled(reward=evens())"]
+    stateful = measuring.control_config(measuring.baseline_config(registry.regimes.get("search_experts")))
+    assert str(stateful.method.stage.reward[0]).startswith("shuffled_stateful(reward=routed(")
     assert replace(control, method=base.method) == base
 
 
