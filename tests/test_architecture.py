@@ -79,6 +79,7 @@ TEXTBOOK = {
     "replay": "experience replay",
     "delayed": "learning from stale samples, for any method",
     "shuffled": "the control of every regime",
+    "shuffled_stateful": "the same where the reward is stateful",
     "overlong": "DAPO's length penalty, in use everywhere",
     "refill": "dynamic sampling, in use everywhere",
     "right_only": "rejection sampling: imitate what is right",
