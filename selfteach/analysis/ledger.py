@@ -76,7 +76,7 @@ ratios of them say anything: to compare costs, read tokens and optimiser steps.
 
 Test questions are 400 and more, each sampled eight times, where a task has as many. A small world of facts has 76 to
 342 that no training question names, and all are asked; where an answer is itself made of many samples (votes, best of
-several, search in a tree) one or two of each are drawn. Each section says how many.
+several, search in a tree) one or two of each are drawn; what takes long has fewer, too. Each section says how many.
 """
 
 

@@ -46,13 +46,13 @@ def mask_libraries() -> None:
     allowed = instruction_set()
     if allowed is None:
         return
-    told = {
+    variables = {
         "ATEN_CPU_CAPABILITY": allowed.aten,
         "DNNL_MAX_CPU_ISA": allowed.onednn,
         "MKL_ENABLE_INSTRUCTIONS": allowed.mkl,
     }
-    if "torch" in sys.modules and any(os.environ.get(name) != value for name, value in told.items()):
+    if "torch" in sys.modules and any(os.environ.get(name) != value for name, value in variables.items()):
         raise SelfteachError(
             f"{VARIABLE}: torch was loaded before selfteach, and uses all instructions; import it after"
         )
-    os.environ.update(told)
+    os.environ.update(variables)
