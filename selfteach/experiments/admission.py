@@ -74,6 +74,7 @@ def measure_regime(
     statistics.require_scipy()
     base = baseline_config(home, use)
     tried = searched_configs(home, base)
+    start, control = start_config(home, base), control_config(base)
     cores = available_cores() if jobs is None else max(1, jobs)
     measures = sorted(measures_of([home.failure])) if home.failure else []
     result: dict[str, Any] = _about(home, base, range(first_seed, first_seed + seeds), cores)
@@ -82,8 +83,8 @@ def measure_regime(
         parts = {
             "search": lambda: measured.search(tried),
             "baseline": measured.baseline,
-            "start": measured.start,
-            "control": measured.control,
+            "start": lambda: measured.start(start),
+            "control": lambda: measured.control(control),
         }
         for part, measure in parts.items():
             result[part] = plain(measure())
@@ -229,13 +230,13 @@ class Measurement:
             "seeds": list(self.seeds),
         }
 
-    def start(self) -> dict[str, Any]:
+    def start(self, config: RunConfig) -> dict[str, Any]:
         """What it starts from: accuracies, pass@k, each way forced, and of these the best and the worst.
 
         A run of no steps is measured twice, with other samples; both count.
         """
         seeds = self.seeds[:START_SEEDS]
-        runs = self.runs("start", start_config(self.home, self.base), seeds)
+        runs = self.runs("start", config, seeds)
 
         def figure(name: str) -> float | None:
             return _mean([run[when].get(name) for run in runs for when in ("before", "after")])
@@ -261,10 +262,10 @@ class Measurement:
             "keys": {str(s): r["key"] for s, r in zip(seeds, runs, strict=True)},
         }
 
-    def control(self) -> dict[str, Any]:
+    def control(self, config: RunConfig) -> dict[str, Any]:
         """The change of sampled accuracy under shuffled rewards, with its interval; the curve; the runs."""
         seeds = self.seeds[:CONTROL_SEEDS]
-        runs = self.runs("control", control_config(self.base), seeds)
+        runs = self.runs("control", config, seeds)
         found = _learning(runs)
         return {
             **found,

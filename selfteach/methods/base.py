@@ -10,7 +10,7 @@ from ..credit.composers import per_trajectory
 from ..credit.replay import delayed
 from ..curriculum.select import demonstrated_answers, experts, uniform
 from ..objective.likelihood import nll
-from ..objective.loss_weights import prompt_mean, token_mean
+from ..objective.loss_weights import prompt_mean, sequence_mean, token_mean
 from ..reward.answer import exact_match
 from ..rollout.judgement import read_judgement
 from ..rollout.single import read, single
@@ -21,11 +21,12 @@ def delayed_trajectories(delay: int) -> Block:
     return delayed(updates=delay) if delay else per_trajectory()
 
 
-def tokens_over(over: Literal["batch", "group"]) -> Block:
-    """Loss weights of a token-level loss: the mean over the tokens of the batch, or of each group and over groups."""
-    if over not in ("batch", "group"):
-        raise BadValue(f"over must be batch or group, not {over!r}")
-    return token_mean() if over == "batch" else prompt_mean()
+def tokens_over(over: Literal["batch", "group", "sequence"]) -> Block:
+    """Loss weights: the mean over the tokens of the batch, or of each group (or sequence) and over these."""
+    means = {"batch": token_mean, "group": prompt_mean, "sequence": sequence_mean}
+    if over not in means:
+        raise BadValue(f"over must be batch, group or sequence, not {over!r}")
+    return means[over]()
 
 
 def policy_method(

@@ -31,7 +31,7 @@ def dapo(
     dynamic: bool = True,
     epochs: int = 1,
     minibatches: int = 4,
-    over: Literal["batch", "group"] = "batch",
+    over: Literal["batch", "group", "sequence"] = "batch",
 ) -> Method:
     """GRPO with clip-higher, dynamic sampling, a token-level loss and soft overlong punishment.
 
@@ -44,7 +44,7 @@ def dapo(
     Groups of equal rewards are dropped and replaced in up to `rounds` rounds of sampling; dynamic=False keeps them and
     samples once. A batch is learned in `minibatches` updates (16 in the paper): with one, no ratio leaves 1 and no clip
     acts. over: the mean over tokens is that of the batch, as in the released code; "group" is equation 8 as printed,
-    the mean over groups of their token means.
+    the mean over groups of their token means; "sequence" is GRPO's mean over sequences.
     """
     return policy_method(
         select=refill(rounds=rounds) if dynamic else None,

@@ -1,9 +1,12 @@
-"""DAPO's clip-higher where what is right has to grow from a small probability, and where many ways are right.
+"""DAPO's clip-higher where what is right has to grow from a small probability, and where many ways are right; its loss
+and its shaping where answers are long.
 
 In the regime of `dapo`'s claim what is right is sampled often, and a policy that learns it faster has less entropy. In
 `sparse` an upper clip holds back what there is to learn (Yu et al. 2025, section 3.1): of a token whose probability is
 0.002 one batch makes at most 0.0024, or with clip-higher 0.00256. In `diverse` the way that is right most often
-crowds out the others, which is how entropy falls there.
+crowds out the others, which is how entropy falls there. In `verbose` two answers in five repeat themselves, some up to
+the limit of tokens: what a mean over sequences hardly counts against them (section 3.3), and what noise is in rewards
+of answers that were cut (section 3.4).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from ..core import Claim, mechanism, outcome, premise
 
 OFTEN = {"epochs": 4, "minibatches": 8}
+LIMITED = {"limit": 63, "cache": 21}  # no right answer is cut; from 42 tokens on an answer is punished
 
 EXPERIMENTS = {
     "clip_higher": Claim(
@@ -50,5 +54,27 @@ EXPERIMENTS = {
         first_seed=300,
         idea=("main.update",),
         because="an upper clip lets the likely way crowd out the others, so that entropy falls",
+    ),
+    "long_answers": Claim(
+        (
+            premise("first:rollout/truncated_fraction", "sequence", 0.02, fails_at=0.005),  # answers are cut,
+            premise(  # and a mean over sequences leaves wrong ones longer than right ones
+                "length_wrong", "sequence", "length_right of sequence", by=0.1, scale="ratio", fails_at=80.0
+            ),
+            mechanism(
+                "mean:rollout/truncated_fraction", "self", "unshaped", relation="<", by=0.2, scale="ratio", fails_at=0.0
+            ),
+            mechanism("length_wrong", "self", "sequence", relation="<", scale="ratio", by=0.1, fails_at=0.0),
+            outcome("auc", "self", "unshaped", by=0.02, fails_at=0.99),
+            outcome("auc", "self", "sequence", by=0.02, fails_at=0.99),
+            outcome("accuracy", "self", "unshaped", by=0.02, fails_at=0.99),
+            outcome("accuracy", "self", "sequence", by=0.02, fails_at=0.99),
+        ),
+        args=LIMITED,
+        arms={"unshaped": ("dapo", {**LIMITED, "penalty": 0.0}), "sequence": ("dapo", {**LIMITED, "over": "sequence"})},
+        settings={"lr": 1e-4, "max_tokens": 63},
+        regime="verbose",
+        idea=("main.credit", "main.update"),
+        because="a mean over tokens counts what is long in full, and a soft punishment leads away from being cut",
     ),
 }
