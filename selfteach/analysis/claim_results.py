@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core import registry
+from ..core.claim import Claim
 from ..core.errors import BadCheckpoint
+from ..core.serial import plain
+from .verdict import arm_text
 
 NOT_YET = "not yet decided again"
 ASKED = ("kind", "measure", "left", "right", "by", "relation", "scale")  # of a check; the same in a result's
@@ -96,11 +99,25 @@ def verdicts(folders: Iterable[str | Path]) -> dict[str, str]:
 
 
 def read_tuning(folders: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
-    """Method -> what tuning its claim found (`tuning/METHOD.json`), from the first folder that has it."""
+    """Method -> what tuning its claim found (`tuning/METHOD.json`), from the first folder that has it.
+
+    Left out is what was found of a claim whose regime, settings or arms are others now.
+    """
     out: dict[str, dict[str, Any]] = {}
     for file in (f for folder in folders for f in sorted((Path(folder) / "tuning").glob("*.json"))):
-        out.setdefault(file.stem, json.loads(file.read_text(encoding="utf-8")))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        claim = registry.methods.get(file.stem).claim if file.stem in registry.methods else None
+        if claim is None or found["claim"] == tuned_claim(claim, found["arms"]):
+            out.setdefault(file.stem, found)
     return out
+
+
+def tuned_claim(claim: Claim, arms: Collection[str]) -> dict[str, Any]:
+    """What a claim says of arms that are tuned, as plain values: where they run, and with what."""
+    texts = {"self": arm_text(("self", claim.args)), **{n: arm_text(a) for n, a in claim.arms.items()}}
+    return plain(
+        {"regime": claim.regime, "settings": claim.settings, "arms": {n: t for n, t in texts.items() if n in arms}}
+    )
 
 
 def experimented(folders: Iterable[str | Path]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from .claim_curves import draw_curves
 from .claim_results import corrected_since, experimented, is_decided, read_results, read_tuning
-from .claim_section import claim_section, formatted_effect, formatted_place, paper_link, regime_link
+from .claim_section import claim_section, formatted_effect, formatted_place, gain_of_best, paper_link, regime_link
 from .doubts import DOUBTS, doubts_section
 from .figures import counted, markdown, section_link
 from .findings import FINDINGS, findings_section
 from .measured_before import second_measurements
+from .regime_evidence import BETTER
 from .verdict import FAILS, HOLDS, NOT_SHOWN, NOT_TESTED, SHOWN
 
 HEAD = """# The ledger
@@ -69,8 +70,8 @@ brings from pre-training: its knowledge, its habits of checking and correcting, 
 some thirty tokens, so what is about answers of thousands (length bias, entropy over long chains, cost of rollouts) is
 seen in small. A paper whose claim does not hold here is not refuted: its idea did not help in this regime, at the
 settings and within the budget that are named. Learning rate, batch and budget are those that were searched for the
-regime's GRPO, unless a claim names others; methods were looked at on tuning seeds before they were measured, and none
-was searched by itself. Small differences between methods that all learn are below what 8 to 24 seeds can see; "could
+regime's GRPO, unless a claim names others; methods were looked at on tuning seeds before they were measured, {tuned}.
+Small differences between methods that all learn are below what 8 to 24 seeds can see; "could
 have found" says how far below. Seconds are of a shared machine's clock, most of them beside a second run, so only large
 ratios of them say anything: to compare costs, read tokens and optimiser steps.
 
@@ -102,7 +103,8 @@ def page(
         status = {name: f" (regime {what})" for name, what in (unadmitted or {}).items()}
         out += [_numbers(decided), _standing(status)] if status else [_numbers(decided)]
         out.append(markdown(columns, [_row(r, status.get(r["regime"], "")) for r in decided]))
-        out += [findings_section(decided, formatted_effect, FINDINGS, DOUBTS, status), doubts_section(decided), LIMITS]
+        out += [findings_section(decided, formatted_effect, FINDINGS, DOUBTS, status), doubts_section(decided)]
+        out.append(LIMITS.format(tuned=_tuned([tuning[r["method"]] for r in decided if r["method"] in tuning])))
         out += [*_experiments_section(experiments), *_summaries(decided)]
         sharing = shared_runs(decided)
         for r in decided:
@@ -250,6 +252,17 @@ def formatted_ratio(value: float | None, other: float | None) -> str:
     ('1.50', '-')
     """
     return f"{value / other:.2f}" if value is not None and other else "-"
+
+
+def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
+    """How many methods were tuned by themselves, and of how many another value was better, as part of a sentence."""
+    if not tuning:
+        return "and none was searched by itself"
+    better = sum(gain_of_best(t["arms"].get("self", ())) > BETTER for t in tuning)
+    return (
+        f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds: for"
+        f" {better} another value is better by more than {100 * BETTER:g} points, as their sections say"
+    )
 
 
 def shared_runs(results: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

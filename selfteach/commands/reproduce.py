@@ -78,6 +78,7 @@ def parser() -> Parser:
         help="tune the arms alike instead: these values of settings or hyper-parameters (default: those that the"
         " claim's regime searched), with --seeds tuning seeds (default: 2)",
     )
+    made.add_argument("--arms", nargs="+", metavar="ARM", help="with --tune: these arms alone; the method is self")
     add_model(made)
     add_run_options(made)
     return made
@@ -102,6 +103,8 @@ def _reproduce(words: Sequence[str]) -> int:
     use = (*used, *files)
     if "tune" in given:
         return _tune(entries[0], given, use)
+    if "arms" in given:
+        raise BadValue("selfteach reproduce: --arms goes with --tune; a claim is measured with all of its arms")
     if len(entries) == 1 and not {"all", "undecided"} & given.keys():
         found = _measured(entries[0], given, use, given.get("hours"))
         if given.get("json"):
@@ -240,6 +243,7 @@ def _tune(entry: MethodEntry[...], given: Mapping[str, Any], use: tuple[str, ...
             _read_grid(given["tune"]) or None,
             **({"seeds": given["seeds"]} if "seeds" in given else {}),
             first_seed=given.get("first_seed", 0),
+            arms=given.get("arms", ()),
             jobs=given.get("jobs"),
             out=out,
             observer=progress,

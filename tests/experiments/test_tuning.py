@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.runs import BANDIT
 from selfteach import experiments
 from selfteach.analysis.claim_section import best_of, formatted_tuning
 from selfteach.cli import main
-from selfteach.core import BadValue, Claim, outcome, registry
+from selfteach.core import BadValue, Claim, UnknownName, outcome, registry
 from selfteach.core.method import MethodEntry
 
 CLAIM = Claim(
@@ -60,13 +61,35 @@ def test_what_a_claim_states_is_marked(tmp_path: Path) -> None:
     assert rows_of(result, "other") == [({"lr": stated}, True), ({"lr": 7 * stated}, False)]
 
 
+def test_what_a_claim_states_runs_beside_what_its_regime_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = registry.regimes.get("bandit_small")
+    monkeypatch.setitem(registry.regimes._entries, "bandit_small", replace(home, search={"lr": (0.7, 0.9)}))
+    result = experiments.tune("claimed", seeds=1, out=None, store=tmp_path / "runs")
+    stated = home.settings.get("lr", 0.1)
+    assert rows_of(result, "self") == [({"lr": stated}, True), ({"lr": 0.7}, False), ({"lr": 0.9}, False)]
+
+
+def test_the_method_alone_may_be_tuned(tmp_path: Path) -> None:
+    made: dict[str, Any] = {"seeds": 1, "out": None, "store": tmp_path / "runs"}
+    result = experiments.tune("claimed", {"lr": [0.1]}, arms=["self"], **made)
+    assert list(result["arms"]) == ["self"]
+    with pytest.raises(UnknownName, match="no arm of claimed's claim is called 'others'; did you mean other"):
+        experiments.tune("claimed", {"lr": [0.1]}, arms=["others"], **made)
+
+
 def test_a_run_that_fails_is_noted_and_never_the_best(tmp_path: Path) -> None:
     result = experiments.tune("claimed", {"lr": [0.1, 1e30]}, seeds=1, out=None, store=tmp_path / "runs")
     fine, broken = result["arms"]["self"]
     assert (
         broken["figure"] is None and broken["failed"] and best_of([broken, fine]) is fine and best_of([broken]) is None
     )
-    assert formatted_tuning(result).startswith("Tuned on seeds 0 over lr 0.1, 1e+30. Best: self lr 0.1, other lr 0.1")
+    text = formatted_tuning(result)
+    assert text.startswith(
+        "Tuned on seeds 0 over lr 0.1, 1e+30, by the mean of greedy and sampled accuracy. Best: self"
+    )
+    assert [part.split(" (")[0] for part in text.split("Best: ")[1].split("), ")] == ["self lr 0.1", "other lr 0.1"]
 
 
 @pytest.mark.parametrize(
@@ -96,5 +119,8 @@ def test_from_the_command_line(
     assert "lr=0.1" in table and "best" in table and str(tmp_path / "claimed.json") in table
     for bad, why in ((["lr"], "give each name once"), (["lr=1", "lr=2"], "give each name once")):
         assert main(["reproduce", "claimed", "--tune", *bad]) == 2 and why in capsys.readouterr().err
+    alone = str(tmp_path / "alone")
+    assert main([*words[:-1], alone, "--arms", "self"]) == 0 and "other" not in capsys.readouterr().out
+    assert main(["reproduce", "claimed", "--arms", "self"]) == 2 and "goes with --tune" in capsys.readouterr().err
     assert main(["reproduce", "claimed", "--tune", "lr=1", "--hours", "1"]) == 2
     assert "--hours does not go with --tune" in capsys.readouterr().err
