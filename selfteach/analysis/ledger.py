@@ -70,7 +70,8 @@ brings from pre-training: its knowledge, its habits of checking and correcting, 
 some thirty tokens, so what is about answers of thousands (length bias, entropy over long chains, cost of rollouts) is
 seen in small. A paper whose claim does not hold here is not refuted: its idea did not help in this regime, at the
 settings and within the budget that are named. Learning rate, batch and budget are those that were searched for the
-regime's GRPO, unless a claim names others; methods were looked at on tuning seeds before they were measured, {tuned}.
+regime's GRPO, unless a claim names others; methods were looked at on tuning seeds before they were measured,
+{tuned}.
 Small differences between methods that all learn are below what 8 to 24 seeds can see; "could
 have found" says how far below. Seconds are of a shared machine's clock, most of them beside a second run, so only large
 ratios of them say anything: to compare costs, read tokens and optimiser steps.

@@ -63,7 +63,8 @@ def reproduce(
     Without `seeds` it looks at 8, 12, 16 and 24 seeds, at most `max_seeds`, and stops as soon as every check is decided
     or `hours` of wall-clock time are spent; the result is written after each look. A run that an earlier result in OUT
     holds, of the same key, is not done again, so that more seeds are added on any machine. With equal="tokens" or
-    "seconds" the other arms stop at what "self" took with that seed.
+    "seconds" the other arms stop at what "self" took with that seed. Where seconds count, the arms of a seed run one
+    after another, and no run of another claim stands in for one of them: a machine is not always as fast.
 
     seeds                 one look at this many
     first_seed            None: the claim's
@@ -96,6 +97,8 @@ def reproduce(
     result: dict[str, Any] | None = None
     history: list[dict[str, Any]] = []
     store, named = store or cache_folder("reproduce"), measures_of(claim)
+    if is_timed(claim):
+        store = store / "timed" / result_file(name, experiment).stem
     known = {} if out is None else known_runs(Path(out) / result_file(name, experiment), named)
     with RunPool(store, observer, cores, sorted(named), known, deadline) as pool:
         for n in looks:
@@ -146,6 +149,11 @@ def _looks(seeds: int | None, max_seeds: int) -> list[int]:
     return looks
 
 
+def is_timed(claim: Claim) -> bool:
+    """Whether a claim compares seconds: a check reads them, or arms are equal in them."""
+    return claim.equal == "seconds" or any("time/" in name for name in measures_of(claim))
+
+
 def run_look(pool: RunPool, claim: Claim, arms: Mapping[str, Arm], seeds: Sequence[int]) -> None:
     """Carry out every arm's run with every seed; where tokens or seconds are equal, those of "self" first.
 
@@ -160,7 +168,14 @@ def run_look(pool: RunPool, claim: Claim, arms: Mapping[str, Arm], seeds: Sequen
 
     others = [a for a in arms if a != "self"]
     if claim.equal == "steps":
-        pool.run(request(a, s) for a in arms for s in seeds)
+        asked = [request(a, s) for a in arms for s in seeds]
+        if is_timed(claim):
+            asked.sort(key=lambda r: r.seed)
+        pool.run(asked)
+        return
+    if claim.equal == "seconds" and len(seeds) > 1:
+        for s in seeds:
+            run_look(pool, claim, arms, [s])
         return
     pool.run(request("self", s) for s in seeds)
     limits: dict[int, dict[str, Any]] = {}

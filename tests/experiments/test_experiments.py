@@ -235,10 +235,25 @@ def test_without_its_premise_a_claim_is_not_tested(claimed, pretended, tmp_path)
 @pytest.mark.parametrize(("equal", "limit"), [("tokens", {"budget": 300}), ("seconds", {"max_seconds": 1.5})])
 def test_with_equal_tokens_or_seconds_the_others_get_what_self_took(claimed, pretended, tmp_path, equal, limit):
     experiments.reproduce(claimed(claim_of(equal=equal)), seeds=2, out=None, store=tmp_path)
-    assert [(a, s) for a, s, _ in pretended.asked] == [("self", 200), ("self", 201), ("other", 200), ("other", 201)]
-    mine, other = pretended.asked[0][2].settings, pretended.asked[2][2].settings
+    order = [("self", 200), ("self", 201), ("other", 200), ("other", 201)]
+    by_seed = sorted(order, key=lambda run: run[1])  # a machine may be slower later
+    assert [(a, s) for a, s, _ in pretended.asked] == (by_seed if equal == "seconds" else order)
+    mine, other = (next(r.settings for a, s, r in pretended.asked if a == name) for name in ("self", "other"))
     assert {k: getattr(other, k) for k in limit} == limit and all(getattr(mine, k) is None for k in limit)
     assert (mine.steps, other.steps) == (4, 80)
+
+
+def test_where_seconds_are_compared_the_arms_of_a_seed_run_together_and_no_other_claims_runs_are_taken(
+    claimed, pretended, tmp_path
+):
+    timed = outcome("sum:time/step_s", "self", "other", by=0.1, relation="<", scale="ratio", fails_at=0.0)
+    for check, order in (
+        (CHECK, [("self", 200), ("self", 201), ("other", 200), ("other", 201)]),
+        (timed, [("self", 200), ("other", 200), ("self", 201), ("other", 201)]),
+    ):
+        pretended.asked.clear()
+        experiments.reproduce(claimed(claim_of(check)), seeds=2, out=None, store=tmp_path)
+        assert [(a, s) for a, s, _ in pretended.asked] == order
 
 
 def test_no_run_is_begun_after_the_time_is_spent(claimed, pretended, tmp_path, monkeypatch):
