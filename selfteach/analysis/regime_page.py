@@ -23,7 +23,8 @@ what is rewarded is not what is right, and to learn nothing would be best); and 
 rises by {100 * RISE:g} points at most, with a 95 % interval that reaches 0. (A constant reward needs no
 measuring: these baselines learn from how the answers to a question differ in worth, and there is no gradient where they
 do not.) Where the way of an answer can be forced by its first words, the best one is the ceiling of what choosing well
-can reach and the worst is the floor; where it cannot, neither is known.
+can reach and the worst is the floor. What needs no skill is always the same answer: the commonest of the test questions
+stands beside them, where they have one answer each.
 
 This page is made by `selfteach regimes --page docs/regimes.md`, from what `selfteach regimes NAME --measure` found. The
 site has it as <a href="live/regimes.html">a table that sorts</a>, too, with curves to zoom.
@@ -98,6 +99,9 @@ def _starts(start: Mapping[str, Any]) -> list[ReportTable]:
     marks = {start["ceiling"]: ", the ceiling", start["floor"]: ", the floor"} if len(start["ways"]) > 1 else {}
     rows = [["as it is", "", *_start_cells(start)]]
     rows += [[name + marks.get(name, ""), way["prefix"], *_start_cells(way)] for name, way in start["ways"].items()]
+    if constant := start.get("constant"):
+        share = formatted("accuracy", constant["share"])
+        rows.append([f"always `{constant['answer']}`", "", share, share, "-"])
     columns = ["way", "forced by", "greedy %", "sampled %", "tokens"]
     out = [ReportTable("what it starts from", columns, rows)]
     if ks := start["pass_at_k"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +14,16 @@ from ..analysis import statistics, verdict
 from ..analysis.comparison import mean_curve
 from ..analysis.learning_curve import KINDS
 from ..analysis.regime_evidence import admission, definition
-from ..configuration import RunConfig
+from ..configuration import RunConfig, task_source
 from ..core import registry
+from ..core.answers import canonical, gold_answers
 from ..core.blocks import Block
 from ..core.cache import cache_folder
 from ..core.errors import BadValue
 from ..core.method import Method
 from ..core.regime import Regime
 from ..core.serial import plain, write_json
+from ..core.task import TaskSource
 from ..loop.session import Observer, ignore_events
 from ..loop.settings import split_settings
 from ..reward.controls import shuffled, shuffled_stateful
@@ -55,7 +58,8 @@ def measure_regime(
         search    every value of the regime's `search`, the others as stated, with two seeds. A run that fails is noted
         baseline  with all seeds: gains, at least ten evaluations on the way, spread, costs, and the regime's failure
         start     the policy before training, with four seeds: greedy, sampled, pass@k, and each way forced. The best of
-                  these ways is the ceiling, the worst the floor
+                  these ways is the ceiling, the worst the floor. Beside them stands what a policy gets that always
+                  gives the commonest answer
         control   the baseline with its rewards shuffled, with all seeds (a policy that learns nothing wanders)
 
     jobs   how many runs at once; None: as many as there are cores
@@ -259,6 +263,7 @@ class Measurement:
             "ways": ways,
             "ceiling": order[-1] if order else None,
             "floor": order[0] if order else None,
+            "constant": constant_answer(task_source(self.base.task, self.base.task_options)),
             "keys": {str(s): r["key"] for s, r in zip(seeds, runs, strict=True)},
         }
 
@@ -277,6 +282,22 @@ class Measurement:
     def _kept(self, runs: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
         named = measures_of([self.home.failure]) if self.home.failure else set[str]()
         return {str(s): run_json(r, named) for s, r in zip(seeds, runs, strict=True)}
+
+
+def constant_answer(source: TaskSource) -> dict[str, Any] | None:
+    """The answer that is right to most test questions, and to which share of them; None where these are played and not
+    answered, one has no answer, or judges answers by a verifier of its own, or all have the same.
+    """
+    tasks = source.test
+    if (
+        source.program is not None
+        or not tasks
+        or any(task.verifier is not None or not gold_answers(task) for task in tasks)
+    ):
+        return None
+    found = Counter(key for task in tasks for key in {canonical(gold) for gold in gold_answers(task)} - {None})
+    answer, n = found.most_common(1)[0]
+    return {"answer": answer, "share": n / len(tasks)} if n < len(tasks) else None
 
 
 def _figures(runs: Sequence[Mapping[str, Any]], when: str, kind: str) -> list[float | None]:

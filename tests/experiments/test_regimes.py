@@ -19,11 +19,14 @@ from selfteach.analysis.regime_evidence import admission, definition, read_evide
 from selfteach.cli import main
 from selfteach.core import BadCheckpoint, BadValue, Regime, SelfteachError, UnknownName, outcome, premise, registry
 from selfteach.core.serial import write_json
+from selfteach.core.task import Task, TaskSource
 from selfteach.experiments import admission as measuring
 from selfteach.experiments import measure_regime
 from selfteach.experiments import runs as runs_module
 from selfteach.experiments.arms import regime_config
 from selfteach.methods import grpo, rlsc, vineppo
+from selfteach.reward.answer import exact_match
+from selfteach.rollout.single import single
 
 # ---- what a regime says
 
@@ -487,3 +490,14 @@ def test_measuring_from_the_command_line(
     code, text, _ = out("regimes", "changed", "--measure", "--jobs", "1", "--seeds", "2", "--out", "found", "--json")
     assert code == 0 and json.loads(text) == json.loads((tmp_path / "found/changed.json").read_text())
     assert len(pretended) == 2 + 2 + 2 + 2  # nothing is run twice
+
+
+def test_the_commonest_answer_of_the_test_questions_needs_no_skill():
+    tasks = [Task("a", "", "7"), Task("b", "", ("seven", "7.0")), Task("c", "", "8")]
+
+    def found(*tasks: Task, **more: Any) -> Any:
+        return measuring.constant_answer(TaskSource("t", tasks.__getitem__, tasks, **more))
+
+    assert found(*tasks) == {"answer": "7", "share": 2 / 3}
+    assert found(*tasks, Task("d", "")) is found(*tasks[:2]) is found(*tasks, program=single()) is None
+    assert found(*tasks, Task("d", "", "7", verifier=exact_match())) is None
