@@ -34,6 +34,15 @@ def verbose() -> Regime:
 
 
 @regime
+def verbose_unsure() -> Regime:
+    """`verbose` with additions half as well practised: every way errs now and then, so that wrong answers remain.
+
+    How long they are is then a part of what answers cost, up to the end.
+    """
+    return replace(verbose, settings={**verbose.settings, "warm_practice_steps": 500})
+
+
+@regime
 def overlong() -> Regime:
     """Nearly all answers are right from the start, and most are worked out twice: only length can be gained.
 
