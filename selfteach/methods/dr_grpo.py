@@ -37,15 +37,16 @@ dr_grpo.claim = Claim(
     (
         premise("length_wrong", "grpo", "start", scale="ratio", by=0.1, fails_at=0.0),  # wrong answers grow
         mechanism("length_wrong", "self", "grpo", relation="<", scale="ratio", by=0.1, fails_at=0.0),
-        outcome("accuracy", "self", "grpo", relation="~", by=0.03, fails_at=0.5),
+        outcome("accuracy", "self", "grpo", relation=">=", by=0.03, fails_at=1.0),
         outcome("length", "self", "grpo", relation="<", scale="ratio", by=0.05, fails_at=0.0),
         outcome("length_wrong", "self", "std", relation="~", scale="ratio", by=0.1, fails_at=0.0),
     ),
     arms={"grpo": "grpo", "std": ("dr_grpo", {"std": True})},  # std: without the division by length alone
-    regime="verbose",
-    first_seed=300,
+    regime="verbose_unsure",
+    first_seed=400,
     corrected="on seeds 200 to 207 the arm std summed without the constant, so that the bound on a gradient's "
-    "norm acted on gradients 128 times as large: mechanism shown",
+    "norm acted on gradients 128 times as large: mechanism shown; on seeds 300 to 323, in `verbose`, nearly all answers "
+    "were right in the end, so that how long the wrong ones are hardly counted: does not hold here",
     idea=("main.credit", "main.update"),
     because=(
         "dividing by an answer's length favours long wrong answers; without it accuracy stays and these get no longer"
