@@ -12,12 +12,10 @@ from .verdict import FAILS, NOT_SHOWN, NOT_TESTED, end_figure
 
 # method -> the doubt. It goes once the claim is mended and measured again, on seeds of which none was seen.
 DOUBTS: Mapping[str, str] = {
-    "a_star_po": "its prompts come again, GRPO's are new; its step times were measured beside other work",
     "ace_rl": "with three levels the coarse mark pays full for an answer that misses one of five points",
     "ai_search_planner": "the arm without process rewards is at a ceiling, 98 % greedy",
     "barl": "the arm that knows less has 27 texts to try, and an answer has room for 12 symbols",
     "deepseek_r1": "plain RL is fast and readable there, which leaves nothing for a cold start",
-    "dr_grpo": "a mean over tokens favours short right answers, and nearly all answers are right",
     "guide": "groups that fail are opened as often by sampling again",
     "hier_search": "a planner whose agents search once each can only lose against one that searches itself",
     "iter_research": "its clip acts on two in five rounds as short as these; with wider ones no round is left to save",
@@ -32,7 +30,6 @@ DOUBTS: Mapping[str, str] = {
     "search_gym": "long questions are not harder there",
     "search_llm": "accuracy is at a ceiling, 95 %",
     "self_certainty": "perplexity is compared at eight samples, where the paper's gain begins at sixteen",
-    "spec_rl": "its seconds were measured beside other work, so that only the outcomes of accuracy count",
     "spiral": "a perfect player is won against in half of the games at most, and all arms are near it",
     "spo": "a right answer beats every other there, so that a reward model ranks it first as well",
     "ssrl": "its first query always goes to the engine: 39 % of the calls can be saved at most, and 20 % are asked for",

@@ -28,7 +28,6 @@ EARLIER: Mapping[str, Earlier] = {
     "c3po": Earlier(400, 8, SHOWN),
     "chord_mu": Earlier(300, 12, NOT_SHOWN),
     "clip_delta": Earlier(400, 12, SHOWN),
-    "dr_grpo": Earlier(300, 24, SHOWN),
     "gspo": Earlier(300, 24, SHOWN),
     "guide": Earlier(200, 16, NOT_SHOWN),
     "iter_research": Earlier(300, 12, NOT_TESTED),
