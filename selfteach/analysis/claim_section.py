@@ -241,14 +241,9 @@ stated 40.0).'
     best = list[str]()
     for arm, rows in tuned["arms"].items():
         if top := best_of(rows):
-            stated = next((r for r in rows if r["stated"] and r is not top), None)
-            beside = (
-                f"; as stated {formatted('accuracy', stated['figure'])}"
-                if stated
-                else ", as stated"
-                if top["stated"]
-                else ""
-            )
+            stated = next((r for r in rows if r["stated"]), None)
+            other = f"; as stated {formatted('accuracy', stated['figure'])}" if stated else ""
+            beside = ", as stated" if top is stated else other
             best.append(f"{arm} {listed(top['values'])} ({formatted('accuracy', top['figure'])} %{beside})")
     seeds = ", ".join(map(str, tuned["seeds"]))
     return (

@@ -46,7 +46,8 @@ dr_grpo.claim = Claim(
     first_seed=400,
     corrected="on seeds 200 to 207 the arm std summed without the constant, so that the bound on a gradient's "
     "norm acted on gradients 128 times as large: mechanism shown; on seeds 300 to 323, in `verbose`, nearly all "
-    "answers were right in the end, so that how long the wrong ones are hardly counted: does not hold here",
+    "answers were right in the end, so that how long the wrong ones are hardly counted, and to be more "
+    "often right than GRPO would have counted against it: does not hold here",
     idea=("main.credit", "main.update"),
     because=(
         "dividing by an answer's length favours long wrong answers; without it accuracy stays and these get no longer"
