@@ -234,10 +234,10 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "Divided by its length, a wrong answer gets longer; undivided, answers cost less and are as often right.",
+        "Divided by its length, a wrong answer gets longer; undivided, answers cost less, and no fewer are right.",
         "Where additions are half learned and wrong answers remain, those of GRPO end longer than they began ({a}). Dr."
         " GRPO, whose loss divides none by its length, keeps them shorter ({b}) and all answers with them ({c}), and is"
-        " right as often ({d} points). Dividing by a group's deviation has no part in it ({e}).",
+        " right no less often ({d} points). Dividing by a group's deviation has no part in it ({e}).",
         (
             Figure("dr_grpo", "length_wrong", "grpo", "start"),
             Figure("dr_grpo", "length_wrong", "self", "grpo"),
@@ -250,8 +250,8 @@ FINDINGS = (
         "Tokens that are saved are not seconds that are saved.",
         "A*-PO, one answer to a prompt whose value was estimated beforehand, samples less than GRPO on the same prompts"
         " ({a}), and its steps take less time ({b}), though not by as much. SPEC-RL takes over most of what it sampled"
-        " an epoch before ({c} generated), and its rollouts take longer ({d}): on a small model it costs as much to check"
-        " a draft as to write it.",
+        " an epoch before ({c} generated), and its rollouts take longer ({d}): to check a draft costs a small model as"
+        " much as to write it.",
         (
             Figure("a_star_po", "sum:tokens/sampled", "self", "grpo"),
             Figure("a_star_po", "sum:time/step_s", "self", "grpo"),
