@@ -196,16 +196,13 @@ def search_rounds() -> Regime:
     """As `search_hops`, for a model that begins each round anew from a report, and asks twice for most facts.
 
     Half of the demonstrations go the way that is right, so that it is soon what the policy does: a question of two or
-    three hops needs a search for each fact and a round for its answer, and it takes more.
+    three hops needs a search for each fact and a round for its answer, and mostly it takes more.
     """
     made = agent_regime({**HOPS, "says": "report"}, (0.5, 0.0, 0.2, 0.2, 0.05, 0.05), 2400)
     return replace(
         made,
         args={**BATCH, "turns": 8},
         baseline="iter_research",
-        admits="failure",
-        shows="right answers come after more rounds than a search for each fact and an answer take",
-        failure=premise("late:reward/spare", "baseline", 0.3, fails_at=0.0),
     )
 
 
@@ -253,8 +250,8 @@ def search_refined() -> Regime:
     return replace(
         made,
         admits="failure",
-        shows="an agent that goes on from what it finds stays at what three searches in a row find",
-        failure=premise("accuracy", "baseline", 0.5, relation="<", fails_at=0.6),
+        shows="an agent that goes on from what it finds stays at what three searches in a row find, 0.8 ** 3",
+        failure=premise("accuracy", "baseline", 0.55, relation="<", fails_at=0.6),
     )
 
 
