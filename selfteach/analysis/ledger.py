@@ -259,10 +259,17 @@ def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
     """How many methods were tuned by themselves, and of how many another value was better, as part of a sentence."""
     if not tuning:
         return "and none was searched by itself"
-    better = sum(gain_of_best(t["arms"].get("self", ())) > BETTER for t in tuning)
+    better, behind = (
+        sum(
+            any(gain_of_best(rows) > BETTER for arm, rows in t["arms"].items() if (arm == "self") is own)
+            for t in tuning
+        )
+        for own in (True, False)
+    )
     return (
         f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds: for"
-        f" {better} another value is better by more than {100 * BETTER:g} points, as their sections say"
+        f" {better} another value is better by more than {100 * BETTER:g} points, and for {behind} that of an arm beside"
+        " them, as their sections say"
     )
 
 
