@@ -268,7 +268,7 @@ def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
     )
     return (
         f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds: for"
-        f" {better} another value is better by more than {100 * BETTER:g} points, and for {behind} that of an arm beside"
+        f" {better} another value is better by more than {100 * BETTER:g} points, and for {behind} one of an arm beside"
         " them, as their sections say"
     )
 
