@@ -260,17 +260,22 @@ def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
     if not tuning:
         return "and none was searched by itself"
     better, behind = (
-        sum(
-            any(gain_of_best(rows) > BETTER for arm, rows in t["arms"].items() if (arm == "self") is own)
+        [
+            t["method"]
             for t in tuning
-        )
+            if any(gain_of_best(r) > BETTER for a, r in t["arms"].items() if (a == "self") is own)
+        ]
         for own in (True, False)
     )
     return (
-        f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds: for"
-        f" {better} another value is better by more than {100 * BETTER:g} points, and for {behind} one of an arm beside"
-        " them, as their sections say"
+        f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds. Another value"
+        f" is better by more than {100 * BETTER:g} points for {_named(better)}, and for an arm beside {_named(behind)}:"
+        " their sections say which, and until they are measured with it what they came to is of the stated one"
     )
+
+
+def _named(methods: Sequence[str]) -> str:
+    return ", ".join(map(section_link, methods)) or "none"
 
 
 def shared_runs(results: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
