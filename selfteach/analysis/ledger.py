@@ -268,9 +268,10 @@ def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
         for own in (True, False)
     )
     return (
-        f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds. Another value"
-        f" is better by more than {100 * BETTER:g} points for {_named(better)}, and for an arm beside {_named(behind)}:"
-        " their sections say which, and until they are measured with it what they came to is of the stated one"
+        f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds. Another"
+        f" value is better by more than {100 * BETTER:g} points for {_named(better)}, and for an arm beside"
+        f" {_named(behind)}: their sections say which, and until they are measured with it what they came to is of the"
+        " stated one"
     )
 
 

@@ -327,6 +327,34 @@ def test_the_ledger_shows_three_kinds_effects_costs_and_what_differs(claimed, pr
     assert claim_results.verdicts([tmp_path / "out"]) == {"claimed": "mechanism shown"}
 
 
+def test_the_ledger_names_the_methods_that_another_value_serves_better(claimed, pretended, tmp_path):
+    name = claimed(claim_of())
+    experiments.reproduce(name, seeds=8, out=tmp_path, store=tmp_path / "s")
+    results = claim_results.read_results(tmp_path)
+    assert "and none was searched by itself." in " ".join(ledger.page(results).split())
+    stated, other = (
+        {"values": {"lr": v}, "figure": f, "stated": s} for v, f, s in ((0.1, 0.5, True), (0.2, 0.53, False))
+    )
+    found: dict[str, Any] = {"method": name, "grid": {"lr": [0.1, 0.2]}, "seeds": [0, 1]}
+    text = " ".join(
+        ledger.page(results, {name: {**found, "arms": {"self": [stated, other], "other": [stated]}}}).split()
+    )
+    assert "and 1 of them were run with all values" in text
+    assert "points for [`claimed`](#claimed), and for an arm beside none:" in text
+    assert "Best: self lr 0.2 (53.0 %; as stated 50.0), other lr 0.1 (50.0 %, as stated)." in text
+
+
+def test_what_was_tuned_is_read_while_the_claim_is_the_same(claimed, tmp_path):
+    claim = claim_of(settings={"lr": 0.1})
+    (tmp_path / "tuning").mkdir()
+    found = {"arms": {"self": []}, "claim": claim_results.tuned_claim(claim, ["self"])}
+    (tmp_path / "tuning" / "claimed.json").write_text(json.dumps(found))
+    claimed(claim)
+    assert claim_results.read_tuning([tmp_path]) == {"claimed": found}
+    claimed(claim_of(settings={"lr": 0.2}))
+    assert claim_results.read_tuning([tmp_path]) == {}
+
+
 def test_several_claims_go_one_after_another_and_those_with_a_result_are_left_out(
     claimed, pretended, tmp_path, monkeypatch, capsys
 ):
