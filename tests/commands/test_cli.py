@@ -345,7 +345,7 @@ def test_a_verdict_is_found_in_the_results(out, tmp_path, monkeypatch):
 
 def test_one_method_and_a_difference(out):
     text = out("methods", "dr_grpo")[1]
-    assert "constant_length(limit=128)" in text and "accuracy of self is within 0.03 of that of grpo" in text
+    assert "constant_length(limit=128)" in text and "accuracy of self is at most 0.03 below that of grpo" in text
     rows = json.loads(out("methods", "dr_grpo", "--diff", "grpo", "--json")[1])
     assert {r["place"] for r in rows} == {"credit.1", "update.term.0"}
     assert json.loads(out("methods", "grpo", "--json")[1])["value"]["kind"] == "Method"
