@@ -107,7 +107,7 @@ def read_tuning(folders: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
     for file in (f for folder in folders for f in sorted((Path(folder) / "tuning").glob("*.json"))):
         found = json.loads(file.read_text(encoding="utf-8"))
         claim = registry.methods.get(file.stem).claim if file.stem in registry.methods else None
-        if claim is None or found["claim"] == tuned_claim(claim, found["arms"]):
+        if claim is None or found.get("claim") == tuned_claim(claim, found["arms"]):
             out.setdefault(file.stem, found)
     return out
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..core import registry
 from .figures import counted, decoders, formatted, formatted_change, is_fraction, markdown
 from .measured_before import measured_before
+from .regime_evidence import best_of, stated_of
 
 
 def formatted_difference(check: Mapping[str, Any], value: float | None) -> str:
@@ -241,7 +242,7 @@ stated 40.0).'
     best = list[str]()
     for arm, rows in tuned["arms"].items():
         if top := best_of(rows):
-            stated = next((r for r in rows if r["stated"]), None)
+            stated = stated_of(rows)
             other = f"; as stated {formatted('accuracy', stated['figure'])}" if stated else ""
             beside = ", as stated" if top is stated else other
             best.append(f"{arm} {listed(top['values'])} ({formatted('accuracy', top['figure'])} %{beside})")
@@ -250,25 +251,6 @@ stated 40.0).'
         f"Tuned on seeds {seeds} over {tried}, by the mean of greedy and sampled accuracy. Best:"
         f" {', '.join(best) or 'none ran to its end'}."
     )
-
-
-def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Of an arm's combinations that with the highest figure, the first of equals; None where every one failed.
-
-    >>> best_of([{"figure": None}, {"figure": 0.5, "values": {"lr": 1}}, {"figure": 0.5, "values": {}}])["values"]
-    {'lr': 1}
-    """
-    return max((r for r in rows if r["figure"] is not None), key=lambda r: r["figure"], default=None)
-
-
-def gain_of_best(rows: Sequence[Mapping[str, Any]]) -> float:
-    """By how much the best of an arm's combinations is better than what is stated; 0 where that is not among them.
-
-    >>> gain_of_best([{"figure": 0.5, "stated": False}, {"figure": 0.25, "stated": True}])
-    0.25
-    """
-    top, stated = best_of(rows), next((r["figure"] for r in rows if r["stated"]), None)
-    return 0.0 if top is None or stated is None else top["figure"] - stated
 
 
 def formatted_differences(rows: Sequence[Mapping[str, Any]]) -> str:

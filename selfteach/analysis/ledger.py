@@ -9,12 +9,12 @@ from typing import Any
 
 from .claim_curves import draw_curves
 from .claim_results import corrected_since, experimented, is_decided, read_results, read_tuning
-from .claim_section import claim_section, formatted_effect, formatted_place, gain_of_best, paper_link, regime_link
+from .claim_section import claim_section, formatted_effect, formatted_place, paper_link, regime_link
 from .doubts import DOUBTS, doubts_section
 from .figures import counted, markdown, section_link
 from .findings import FINDINGS, findings_section
 from .measured_before import second_measurements
-from .regime_evidence import BETTER
+from .regime_evidence import BETTER, gain_of_best, is_better
 from .verdict import FAILS, HOLDS, NOT_SHOWN, NOT_TESTED, SHOWN
 
 HEAD = """# The ledger
@@ -259,23 +259,18 @@ def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
     """How many methods were tuned by themselves, and of how many another value was better, as part of a sentence."""
     if not tuning:
         return "and none was searched by itself"
-    better, behind = (
-        [
-            t["method"]
-            for t in tuning
-            if any(gain_of_best(r) > BETTER for a, r in t["arms"].items() if (a == "self") is own)
-        ]
-        for own in (True, False)
-    )
+    better = [t["method"] for t in tuning if is_better(gain_of_best(t["arms"].get("self", ())))]
+    others = [(t["method"], rows) for t in tuning for arm, rows in t["arms"].items() if arm != "self"]
+    behind = list(dict.fromkeys(method for method, rows in others if is_better(gain_of_best(rows))))
     return (
         f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds. Another"
-        f" value is better by more than {100 * BETTER:g} points for {_named(better)}, and for an arm beside"
-        f" {_named(behind)}: their sections say which, and until they are measured with it what they came to is of the"
+        f" value is better by more than {100 * BETTER:g} points for {_links(better)}, and for an arm beside"
+        f" {_links(behind)}: their sections say which, and until they are measured with it what they came to is of the"
         " stated one"
     )
 
 
-def _named(methods: Sequence[str]) -> str:
+def _links(methods: Sequence[str]) -> str:
     return ", ".join(map(section_link, methods)) or "none"
 
 

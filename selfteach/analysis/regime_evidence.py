@@ -73,14 +73,41 @@ def _badly_tuned(search: Sequence[Mapping[str, Any]]) -> list[str]:
         return ["no search, so nothing says that the baseline is tuned"]
     out: list[str] = []
     for row in search:
-        stated = next((v["figure"] for v in row["values"] if v["stated"]), None)
-        best = max((v for v in row["values"] if v["figure"] is not None), key=lambda v: v["figure"], default=None)
-        if stated is None or best is None:
+        gain, best = gain_of_best(row["values"]), best_of(row["values"])
+        if gain is None or best is None:
             out.append(f"{row['name']} as stated could not be measured")
-        elif best["figure"] - stated > BETTER + ROUNDING:
-            better = 100 * (best["figure"] - stated)
-            out.append(f"{row['name']}={best['value']} is better by {better:.1f} points than what is stated")
+        elif is_better(gain):
+            out.append(f"{row['name']}={best['value']} is better by {100 * gain:.1f} points than what is stated")
     return out
+
+
+def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Of values that were tried that with the highest figure, the first of equals; None where every one failed.
+
+    >>> best_of([{"figure": None}, {"figure": 0.5, "values": {"lr": 1}}, {"figure": 0.5, "values": {}}])["values"]
+    {'lr': 1}
+    """
+    return max((r for r in rows if r["figure"] is not None), key=lambda r: r["figure"], default=None)
+
+
+def stated_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Of values that were tried the stated one; None where it is not among them."""
+    return next((r for r in rows if r["stated"]), None)
+
+
+def gain_of_best(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """By how much the best of values that were tried is better than the stated one; None where that has no figure.
+
+    >>> gain_of_best([{"figure": 0.5, "stated": False}, {"figure": 0.25, "stated": True}])
+    0.25
+    """
+    best, stated = best_of(rows), stated_of(rows)
+    return None if best is None or stated is None or stated["figure"] is None else best["figure"] - stated["figure"]
+
+
+def is_better(gain: float | None) -> bool:
+    """Whether a gain of another value than the stated one is more than that one's luck."""
+    return gain is not None and gain > BETTER + ROUNDING
 
 
 def _too_small_gain(baseline: Mapping[str, Any]) -> list[str]:

@@ -269,8 +269,8 @@ def _read_grid(words: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _show_tuning(result: Mapping[str, Any]) -> None:
-    from ..analysis.claim_section import best_of
     from ..analysis.figures import ReportTable
+    from ..analysis.regime_evidence import best_of
     from .show import print_tables
 
     def percent(value: float | None) -> str:

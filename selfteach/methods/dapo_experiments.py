@@ -5,8 +5,8 @@ In the regime of `dapo`'s claim what is right is sampled often, and a policy tha
 `sparse` an upper clip holds back what there is to learn (Yu et al. 2025, section 3.1): of a token whose probability is
 0.002 one batch makes at most 0.0024, or with clip-higher 0.00256. In `diverse` the way that is right most often
 crowds out the others, which is how entropy falls there. In `verbose` two answers in five repeat themselves, some up to
-the limit of tokens: what a mean over sequences hardly counts against them (section 3.3), and what noise is in rewards
-of answers that were cut (section 3.4).
+the limit of tokens: a mean over sequences hardly counts that against them (section 3.3), and a soft punishment leads
+away from the limit (section 3.4).
 """
 
 from __future__ import annotations

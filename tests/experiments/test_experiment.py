@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from selfteach import experiments, run_cache, training
-from selfteach.analysis import claim_results, claim_section, comparison, curves, figures, ledger
+from selfteach.analysis import claim_results, claim_section, comparison, curves, figures, ledger, regime_evidence
 from selfteach.analysis.experiments_page import write_experiments
 from selfteach.analysis.regime_evidence import unadmitted_regimes
 from selfteach.analysis.verdict import HOLDS, UNDECIDED
@@ -27,7 +27,7 @@ from selfteach.loop.session import ignore_events
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("module", [figures, ledger, arms])
+@pytest.mark.parametrize("module", [figures, ledger, regime_evidence, arms])
 def test_the_examples_in_the_docstrings_are_true(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

@@ -353,6 +353,8 @@ def test_what_was_tuned_is_read_while_the_claim_is_the_same(claimed, tmp_path):
     assert claim_results.read_tuning([tmp_path]) == {"claimed": found}
     claimed(claim_of(settings={"lr": 0.2}))
     assert claim_results.read_tuning([tmp_path]) == {}
+    (tmp_path / "tuning" / "claimed.json").write_text(json.dumps({"arms": {"self": []}}))  # of an earlier version
+    assert claim_results.read_tuning([tmp_path]) == {}
 
 
 def test_several_claims_go_one_after_another_and_those_with_a_result_are_left_out(

@@ -11,7 +11,8 @@ import pytest
 from support.runs import BANDIT
 
 from selfteach import experiments
-from selfteach.analysis.claim_section import best_of, formatted_tuning
+from selfteach.analysis.claim_section import formatted_tuning
+from selfteach.analysis.regime_evidence import best_of
 from selfteach.cli import main
 from selfteach.core import BadValue, Claim, UnknownName, outcome, registry
 from selfteach.core.method import MethodEntry
