@@ -28,19 +28,20 @@ def real_language() -> Regime:
     """SmolLM2-135M on questions of one fact about the real world's countries and cities, asked in plain English.
 
     What it knows it learned in pre-training; two examples show it the form of an answer. There is no warm start, and no
-    test question is about a place that training names.
+    test question is about a place that training names. At the start samples stray from the form, which greedy decoding
+    keeps, so that pass@16 rises too.
     """
     return Regime(
         task="atlas",
         task_options={"hops": (1,), "ask": "answer"},
         model="smollm2-135m",
-        settings=SMOLLM2,
+        settings={**SMOLLM2, "final_eval_k": 16},
         args=FEW,
         warm_seeds=1,
         search={"lr": (3e-6, 1e-5, 3e-5)},
         admits="failure",
-        shows="sampled accuracy rises and pass@16 does not: RL sharpens what the model knew",
-        failure=premise("pass@16", "baseline", "start", relation="<=", by=0.05, fails_at=0.0),
+        shows="RL sharpens: one sample gets as good as greedy decoding was before, and hardly better",
+        failure=premise("accuracy", "baseline", "greedy of start", relation="<=", by=0.05, fails_at=0.0),
     )
 
 
