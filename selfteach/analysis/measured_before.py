@@ -22,7 +22,6 @@ class Earlier(NamedTuple):
 
 
 EARLIER: Mapping[str, Earlier] = {
-    "adasearch": Earlier(300, 12, NOT_SHOWN),
     "bapo": Earlier(800, 8, SHOWN),
     "barl": Earlier(300, 12, SHOWN),
     "c3po": Earlier(400, 8, SHOWN),
