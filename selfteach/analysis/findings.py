@@ -35,16 +35,17 @@ FINDINGS = (
     Finding(
         "One update late is as good as fresh, and no correction makes up for eight or sixteen.",
         "A policy that samples one update behind the newest loses nothing ({a} points). Eight updates behind, in"
-        " `ladder`, Echo's correction is better than none ({b}), yet stays far below fresh samples ({c}). Sixteen"
-        " behind, in `stale`, so do AReaL's decoupled objective ({d}) and M2PO's bound on the second moment ({e}),"
-        " which is no better than GRPO as it is ({f}).",
+        " `ladder`, with every arm at the rate that is best for it, Echo's correction is no better than none at half of"
+        " its rate ({b}), and stays far below fresh samples ({c}). Sixteen behind, in `stale`, M2PO's bound on the"
+        " second moment is far above GRPO as it is ({d}), and still below fresh samples ({e}), as is AReaL's decoupled"
+        " objective ({f}).",
         (
             Figure("asyncflow", "accuracy", "self", "synchronous"),
-            Figure("echo", "accuracy", "self", "uncorrected"),
+            Figure("echo", "accuracy", "self", "uncorrected", FAILS),
             Figure("echo", "accuracy", "self", "pull", FAILS),
-            Figure("areal", "accuracy", "self", "fresh", FAILS),
+            Figure("m2po", "accuracy", "self", "grpo"),
             Figure("m2po", "accuracy", "self", "fresh", FAILS),
-            Figure("m2po", "accuracy", "self", "grpo", FAILS),
+            Figure("areal", "accuracy", "self", "fresh", FAILS),
         ),
     ),
     Finding(
