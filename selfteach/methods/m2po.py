@@ -134,8 +134,8 @@ m2po.claim = Claim(
     },
     first_seed=400,
     corrected="on seeds 200 to 207 GRPO took the mean over answers, the fresh arm was M2PO's and had 60 updates beside "
-    "44 of the stale ones: does not hold here; on 300 to 323 the rate was the best for fresh GRPO of one update a "
-    "batch, four times that of any arm here: does not hold here",
+    "44 of the stale ones: does not hold here; on 300 to 323 the rate was the best for GRPO of one update a batch, "
+    "four times what is best for four: does not hold here",
     because=(
         "stale samples are as good as fresh ones if only the few tokens that dominate the variance of the importance "
         "weights are masked"
