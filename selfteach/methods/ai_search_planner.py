@@ -27,8 +27,9 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.search_record import Search, searches_of
 from ..core.tagged_text import last_between
-from ..reward.agent_record import Search, searches_of, sub_question
+from ..reward.agent_record import sub_question
 from ..reward.answer import states_gold
 from ..rollout.generator import last_object, naive_rag, search_for_generator
 from .ppo import ppo

@@ -28,7 +28,8 @@ from ..core import (
     premise,
 )
 from ..core.answers import normalise
-from ..reward.agent_record import Search, Verdict, pieces_of, searches_of, verdicts_of
+from ..core.search_record import Search, pieces_of, searches_of
+from ..reward.agent_record import Verdict, verdicts_of
 from ..reward.answer import exact_match
 from .base import imitation_stage
 from .search_r1 import search_r1

@@ -28,15 +28,8 @@ from ..core import (
     premise,
 )
 from ..core.errors import BadValue
-from ..reward.agent_record import (
-    citation_precision,
-    cited_by,
-    documents_found,
-    facts_of,
-    fault,
-    pieces_of,
-    searches_of,
-)
+from ..core.search_record import citation_precision, cited_by, documents_found, facts_of, pieces_of, searches_of
+from ..reward.agent_record import fault
 from ..reward.answer import exact_match
 from .search_r1 import search_r1
 

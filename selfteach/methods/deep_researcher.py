@@ -36,8 +36,9 @@ from ..core import (
 )
 from ..core.answers import normalise
 from ..core.random_keys import generator, key, uniform_at
+from ..core.search_record import INFORMATION, Piece, documents_of, facts_of, pieces_of, searches_of
 from ..curriculum.select import is_answered, next_tasks, uniform
-from ..reward.agent_record import INFORMATION, Piece, documents_of, facts_of, fault, pieces_of, searches_of
+from ..reward.agent_record import fault
 from ..reward.answer import exact_match
 from ..reward.overlap import word_f1
 from ..rollout.search import closed_book, search_agent

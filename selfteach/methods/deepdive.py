@@ -35,10 +35,11 @@ from ..core import (
     premise,
 )
 from ..core.answers import canonical, normalise
+from ..core.search_record import own_text, pieces_of, searches_of
 from ..objective.kl import kl
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..reward.agent_record import fault, own_text, pieces_of, searches_of
+from ..reward.agent_record import fault
 from ..reward.answer import exact_match
 from ..rollout.search import append_information, search_agent, search_on, self_search
 from .grpo import grpo

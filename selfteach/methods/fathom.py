@@ -42,6 +42,7 @@ from ..core import (
     random_keys,
     stateful,
 )
+from ..core.search_record import pieces_of, searches_of
 from ..credit.advantages import norm
 from ..credit.composers import by_key, per_trajectory
 from ..credit.replay import from_stored, to_stored
@@ -49,7 +50,7 @@ from ..curriculum.select import first_task_index, known_rewards
 from ..objective.kl import kl
 from ..objective.loss_weights import sequence_mean
 from ..objective.policy import clipped_ratio
-from ..reward.agent_record import fault, pieces_of, searches_of
+from ..reward.agent_record import fault
 from ..reward.answer import exact_match
 from ..reward.call_labels import Calls, calls_of
 from .search_r1 import search_r1

@@ -39,13 +39,14 @@ from ..core import (
     premise,
 )
 from ..core.answers import f1, normalise
+from ..core.search_record import INFORMATION, Piece, documents_of, own_text, pieces_of, searches_of
 from ..core.tagged_text import last_between, without_tags
 from ..core.tool_calls import asked_nobody
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..reward.agent_record import INFORMATION, Piece, documents_of, fault, own_text, pieces_of, searches_of
+from ..reward.agent_record import fault
 from ..reward.overlap import word_f1
 from ..rollout.search import search_agent, search_on
 from .search_r1 import search_r1

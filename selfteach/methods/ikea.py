@@ -27,9 +27,10 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.search_record import own_text, pieces_of
 from ..curriculum.boundary import along_boundary, remember_solved
 from ..curriculum.select import pool, uniform
-from ..reward.agent_record import count_searches, fault, own_text, pieces_of
+from ..reward.agent_record import count_searches, fault
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, search_agent, self_search
 from ..rollout.single import single

@@ -35,10 +35,11 @@ from ..core import (
     premise,
     provides,
 )
+from ..core.search_record import Search, facts_of, searches_of
 from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
 from ..credit.returns import at_last_token, gae_shaped
-from ..reward.agent_record import Search, facts_of, searches_of, sub_question
+from ..reward.agent_record import sub_question
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, search_agent, self_search
 from .ppo import ppo

@@ -25,10 +25,11 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.search_record import own_text, pieces_of
 from ..credit.advantages import center, norm, whiten
 from ..credit.composers import per_trajectory
 from ..objective.loss_weights import sequence_mean
-from ..reward.agent_record import count_searches, fault, own_text, pieces_of
+from ..reward.agent_record import count_searches, fault
 from ..reward.answer import exact_match, states_gold
 from ..reward.overlap import word_f1
 from .search_r1 import search_r1

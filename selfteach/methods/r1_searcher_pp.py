@@ -40,13 +40,14 @@ from ..core import (
     stateful,
 )
 from ..core.answers import normalise
+from ..core.search_record import own_text, pieces_of
 from ..credit.composers import per_trajectory
 from ..curriculum.select import next_tasks
 from ..objective.kl import kl
 from ..objective.likelihood import nll
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..reward.agent_record import count_searches, fault, own_text, pieces_of
+from ..reward.agent_record import count_searches, fault
 from ..reward.answer import states_gold
 from ..rollout.search import RETRY, search_agent
 from .search_r1 import search_r1

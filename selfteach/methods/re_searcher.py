@@ -29,7 +29,8 @@ from ..core import (
     premise,
 )
 from ..core.answers import gold_answers
-from ..reward.agent_record import Verdict, count_searches, fault, pieces_of, verdicts_of
+from ..core.search_record import pieces_of
+from ..reward.agent_record import Verdict, count_searches, fault, verdicts_of
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, append_information, search_turns, with_a_word_less
 from .search_r1 import search_r1

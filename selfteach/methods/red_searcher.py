@@ -41,10 +41,11 @@ from ..core import (
     stateful,
 )
 from ..core.random_keys import generator, key
+from ..core.search_record import facts_of, pieces_of, searches_of
 from ..curriculum.select import first_task_index, suiting_tasks
 from ..objective.loss_weights import token_mean
 from ..objective.policy import clipped_ratio
-from ..reward.agent_record import facts_of, fault, keywords_of, pieces_of, searches_of
+from ..reward.agent_record import fault, keywords_of
 from ..reward.answer import exact_match
 from .base import imitation_stage
 from .search_r1 import search_r1

@@ -25,7 +25,8 @@ from ..core import (
     premise,
 )
 from ..core.answers import gold_answers
-from ..reward.agent_record import pieces_of, verdicts_of
+from ..core.search_record import pieces_of
+from ..reward.agent_record import verdicts_of
 from ..reward.answer import exact_match
 from .search_r1 import search_r1
 

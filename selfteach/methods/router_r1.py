@@ -29,8 +29,9 @@ from ..core import (
     premise,
     stateful,
 )
+from ..core.search_record import own_text, pieces_of
 from ..core.tool_calls import SEARCH
-from ..reward.agent_record import fault, own_text, pieces_of
+from ..reward.agent_record import fault
 from ..reward.answer import exact_match
 from ..rollout.search import search_agent
 from .ppo import ppo

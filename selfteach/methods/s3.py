@@ -26,10 +26,10 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.search_record import searches_of
 from ..core.tagged_text import last_between
 from ..curriculum.boundary import along_boundary, remember_solved
 from ..curriculum.select import pool
-from ..reward.agent_record import searches_of
 from ..reward.answer import states_gold
 from ..rollout.generator import last_object, naive_rag, search_for_generator
 from ..rollout.search import RETRY, search_agent

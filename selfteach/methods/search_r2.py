@@ -33,8 +33,8 @@ from ..core import (
     outcome,
     premise,
 )
+from ..core.search_record import Search, facts_of, searches_of
 from ..core.tagged_text import last_between
-from ..reward.agent_record import Search, facts_of, searches_of
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, append_information, search_agent, search_on, self_search
 from .search_r1 import search_r1

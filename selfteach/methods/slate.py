@@ -34,10 +34,11 @@ from ..core import (
     premise,
 )
 from ..core.answers import f1, gold_answers
+from ..core.search_record import facts_of, searches_of
 from ..core.tagged_text import last_between
 from ..credit.advantages import norm
 from ..credit.composers import per_trajectory
-from ..reward.agent_record import facts_of, searches_of, sub_question
+from ..reward.agent_record import sub_question
 from ..reward.answer import exact_match
 from ..reward.payoff import payoff_from_notes
 from ..rollout.search import RETRY, append_information, search_agent, self_search

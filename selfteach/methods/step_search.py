@@ -38,10 +38,11 @@ from ..core import (
     provides,
 )
 from ..core.answers import f1, normalise
+from ..core.search_record import documents_of, facts_of, searches_of
 from ..credit.advantages import whiten
 from ..credit.composers import per_trajectory
 from ..credit.returns import at_last_token, gae_shaped, kl_per_token
-from ..reward.agent_record import documents_of, facts_of, keywords_of, searches_of
+from ..reward.agent_record import keywords_of
 from ..reward.answer import exact_match
 from ..reward.overlap import word_f1
 from ..rollout.search import RETRY, search_agent, self_search

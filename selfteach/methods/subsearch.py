@@ -36,8 +36,9 @@ from ..core import (
     stateful,
 )
 from ..core.answers import gold_answers, normalise
+from ..core.search_record import Search, documents_of, own_text, pieces_of, searches_of
 from ..core.tagged_text import SPLIT, last_message
-from ..reward.agent_record import Search, documents_of, fault, own_text, pieces_of, searches_of, sub_question
+from ..reward.agent_record import fault, sub_question
 from ..reward.answer import exact_match
 from ..rollout.search import RETRY, search_agent, self_search
 from .search_r1 import search_r1

@@ -9,17 +9,7 @@ from typing import NamedTuple
 from ..core import Task
 from ..core.answers import normalise
 from ..core.errors import BadValue
-from ..core.search_record import INFORMATION as INFORMATION
-from ..core.search_record import Piece as Piece
-from ..core.search_record import Search as Search
-from ..core.search_record import citation_precision as citation_precision
-from ..core.search_record import cited_by as cited_by
-from ..core.search_record import documents_found as documents_found
-from ..core.search_record import documents_of as documents_of
-from ..core.search_record import facts_of as facts_of
-from ..core.search_record import own_text as own_text
-from ..core.search_record import pieces_of as pieces_of
-from ..core.search_record import searches_of as searches_of
+from ..core.search_record import INFORMATION, Piece, own_text
 from ..core.tagged_text import last_between
 
 

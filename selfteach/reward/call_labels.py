@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core.answers import normalise
-from .agent_record import Search, documents_of
+from ..core.search_record import Search, documents_of
 
 ALIKE = 0.5  # share of the words of two queries that are in both, from which on they are alike
 NOTHING = "nothing found."  # what an engine says that found no page

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..core import RewardContext, Score, Task, TokenPath, block
 from ..core.answers import f1, gold_answers
-from .agent_record import count_searches, fault, pieces_of
+from ..core.search_record import pieces_of
+from .agent_record import count_searches, fault
 
 
 @block

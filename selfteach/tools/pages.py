@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 
 from ..core.errors import BadValue
+from ..core.search_record import documents_of
 from ..core.task import Document
 from ..core.tool_calls import SEARCH, ToolText
 from ..retrieval.engine import Engine, LocalEngine, NoAnswer
 from ..retrieval.page_store import split
-from ..reward.agent_record import documents_of
 
 NO_ANSWER = "the search engine did not answer."
 LONGEST = 100_000  # characters of a page that are read

@@ -11,8 +11,9 @@ from support.battery import of
 
 from selfteach.core import Ref, RolloutRequest, Task
 from selfteach.core.scoring import score
+from selfteach.core.search_record import Search
 from selfteach.methods.behavior_priming import BEHAVIOURS, behaviours
-from selfteach.reward.agent_record import Search, Verdict
+from selfteach.reward.agent_record import Verdict
 from selfteach.tasks.factworld import factworld
 
 NOISE = "the river of Bob is Po."

@@ -12,8 +12,8 @@ from support.episodes import single_turn_group
 
 from selfteach.core import Ref, RolloutRequest, Task
 from selfteach.core.scoring import score
+from selfteach.core.search_record import Search
 from selfteach.methods.fathom import unsolved_questions, with_last_success
-from selfteach.reward.agent_record import Search
 from selfteach.reward.call_labels import NOTHING, calls_of
 
 HOME, MAYOR, LIVES = "the home of Ann is Ulm.", "the mayor of Ulm is Bob.", "Ann lives in Ulm."

@@ -11,8 +11,8 @@ from support.battery import of
 
 from selfteach.core import Ref, RolloutRequest, Task
 from selfteach.core.scoring import score
+from selfteach.core.search_record import Search
 from selfteach.methods.search_r2 import first_wrong, supporting
-from selfteach.reward.agent_record import Search
 
 HOME, MAYOR, NOISE = "the home of Ann is Ulm.", "the mayor of Ulm is Bob.", "the river of Cid is Po."
 FOUND = {"home of Ann": HOME, "mayor of Ulm": MAYOR}

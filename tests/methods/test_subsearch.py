@@ -11,8 +11,8 @@ from support.battery import of
 from selfteach.core import Ref, RolloutRequest, Task
 from selfteach.core.blocks import initial_state
 from selfteach.core.scoring import score
+from selfteach.core.search_record import Search
 from selfteach.methods.subsearch import answerability, divided, gated, scheduled, splittability
-from selfteach.reward.agent_record import Search
 
 HOME, GUILD = "the home of Ann is Ulm.", "the guild of Bob is Kraft."
 FOUND = {"home of Ann": HOME, "guild of Bob": GUILD}

@@ -6,15 +6,8 @@ import pytest
 from support.agents import ANN, ULM, played
 
 from selfteach.core import Task
-from selfteach.reward.agent_record import (
-    Piece,
-    citation_precision,
-    count_searches,
-    fault,
-    own_text,
-    pieces_of,
-    verdicts_of,
-)
+from selfteach.core.search_record import Piece, citation_precision, own_text, pieces_of
+from selfteach.reward.agent_record import count_searches, fault, verdicts_of
 from selfteach.reward.overlap import word_f1
 from selfteach.rollout.search import RETRY, search_agent
 
