@@ -51,7 +51,7 @@ async def search_agent(
 
     Jin et al. 2025, Search-R1, algorithm 1; a query in the last turn ends it, unanswered, as in the released code.
     What else an agent says (a goal, a verdict on what was found, where it will look) is part of its turns, and read
-    from them by rewards (reward/agent_record.py).
+    from them by rewards (core/search_record.py).
 
     answerer  what answers a query: a tool's name (a real engine), "own memory" (the policy continues and writes the
               results itself), another model role, or a block of query, request and rollout (a simulated engine)
