@@ -11,9 +11,11 @@ from statistics import fmean
 from typing import Any
 
 from ..core import registry
+from ..core.serial import plain
 from .figures import counted, decoders, formatted, formatted_change, is_fraction, markdown
 from .measured_before import measured_before
 from .regime_evidence import best_of, stated_of
+from .verdict import claim_json
 
 
 def formatted_difference(check: Mapping[str, Any], value: float | None) -> str:
@@ -109,6 +111,8 @@ def claim_section(
     ]
     out.append(markdown(["", "check", "difference", "could have found", "verdict"], checks))
     out += ["\n", arms_of(r, docs)]
+    if own := formatted_settings(r):
+        out.append(f"\nOther than in the regime: {own}.\n")
     if unequal := unequal_costs(r):
         out.append(f"\nNot equal: {unequal}.\n")
     if "experiment" not in r and (built := as_built(r["method"])):
@@ -139,6 +143,21 @@ def as_built(method: str) -> str:
         return ""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(registry.methods.get(method).doc))[1:]
     return " ".join(" ".join(p.split()) for p in paragraphs if not p.startswith(" "))
+
+
+def formatted_settings(r: Mapping[str, Any]) -> str:
+    """The settings of all arms that are a claim's or an experiment's own, and not its regime's, as text; "": none.
+
+    A result does not have them, so that they are read from the claim as it stands: nothing is said where it is another.
+    Options of the task are told with the task.
+    """
+    if r["method"] not in registry.methods:
+        return ""
+    entry = registry.methods.get(r["method"])
+    claim = entry.experiments.get(r["experiment"]) if "experiment" in r else entry.claim
+    if claim is None or plain(claim_json(claim)) != r["claim"]:
+        return ""
+    return ", ".join(f"{k}={v}" for k, v in claim.settings.items() if not k.startswith("task."))
 
 
 UNEQUAL = {"optimiser_steps": 1.15, "tokens": 1.5}  # cost -> the ratio from which it is said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from ..core import BadValue, Block, Method, ModelRole, Stage, Term, Update, WeightSpec
+from ..core import Block, Method, ModelRole, Stage, Term, Update, WeightSpec
 from ..credit.composers import per_trajectory
 from ..credit.replay import delayed
 from ..curriculum.select import demonstrated_answers, experts, uniform
@@ -23,10 +23,7 @@ def delayed_trajectories(delay: int) -> Block:
 
 def tokens_over(over: Literal["batch", "group", "sequence"]) -> Block:
     """Loss weights: the mean over the tokens of the batch, or of each group (or sequence) and over these."""
-    means = {"batch": token_mean, "group": prompt_mean, "sequence": sequence_mean}
-    if over not in means:
-        raise BadValue(f"over must be batch, group or sequence, not {over!r}")
-    return means[over]()
+    return {"batch": token_mean, "group": prompt_mean, "sequence": sequence_mean}[over]()
 
 
 def policy_method(

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from selfteach.analysis.claim_section import as_built, formatted_place, formatted_verdict, unequal_costs
+from selfteach.analysis.claim_section import (
+    as_built,
+    formatted_place,
+    formatted_settings,
+    formatted_verdict,
+    unequal_costs,
+)
 from selfteach.analysis.measured_before import EARLIER, measured_before, second_measurements
+from selfteach.analysis.verdict import claim_json
 from selfteach.core import registry
+from selfteach.core.serial import plain
 
 
 def test_a_place_says_where_several_seeds_had_one_warm_start():
@@ -57,3 +65,12 @@ def test_an_accuracy_smaller_than_one_is_no_bound():
     assert formatted_verdict({**check, "smaller_than": 1.15}) == "undecided"
     assert formatted_verdict({**check, "smaller_than": 0.25}) == "undecided (smaller than 25.0)"
     assert formatted_verdict({**check, "scale": "ratio", "smaller_than": 1.15}) == "undecided (smaller than 115.0 %)"
+
+
+def test_settings_that_are_not_the_regimes_are_told_of_the_claim_that_was_measured():
+    claim = registry.methods.get("qerl").claim
+    assert claim is not None
+    told = {"method": "qerl", "claim": plain(claim_json(claim))}
+    assert formatted_settings(told) == "lora_rank=16, lr=0.0008"
+    assert formatted_settings({**told, "claim": {**told["claim"], "because": "of something else"}}) == ""
+    assert formatted_settings({"method": "nothing of the kind", "claim": told["claim"]}) == ""
