@@ -37,6 +37,12 @@ DOUBTS: Mapping[str, str] = {
     "soft_rlvr": "a true judge is no better than the rule there",
 }
 
+# method -> what would not be there at the value that is best, so that its claim states another.
+ON_PURPOSE: Mapping[str, str] = {
+    "pipo": "GRPO falls back",
+    "self_verification": "votes err",
+}
+
 # Methods whose mechanism is a saving or a bound that they have as built: that it holds shows that, and no effect.
 BY_CONSTRUCTION = ("a_star_po", "asyncflow", "c3po", "grpo", "nlpo")
 

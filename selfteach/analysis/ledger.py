@@ -10,7 +10,7 @@ from typing import Any
 from .claim_curves import draw_curves
 from .claim_results import corrected_since, experimented, is_decided, read_results, read_tuning
 from .claim_section import claim_section, formatted_effect, formatted_place, paper_link, regime_link
-from .doubts import DOUBTS, doubts_section
+from .doubts import DOUBTS, ON_PURPOSE, doubts_section
 from .figures import counted, markdown, section_link
 from .findings import FINDINGS, findings_section
 from .measured_before import second_measurements
@@ -259,15 +259,20 @@ def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
     """How many methods were tuned by themselves, and of how many another value was better, as part of a sentence."""
     if not tuning:
         return "and none was searched by itself"
-    better = [t["method"] for t in tuning if is_better(gain_of_best(t["arms"].get("self", ())))]
+    own = [t["method"] for t in tuning if is_better(gain_of_best(t["arms"].get("self", ())))]
     others = [(t["method"], rows) for t in tuning for arm, rows in t["arms"].items() if arm != "self"]
-    behind = list(dict.fromkeys(method for method, rows in others if is_better(gain_of_best(rows))))
-    return (
+    beside = list(dict.fromkeys(method for method, rows in others if is_better(gain_of_best(rows))))
+    better, behind = ([m for m in named if m not in ON_PURPOSE] for named in (own, beside))
+    chosen = [f"{section_link(m)} ({ON_PURPOSE[m]})" for m in dict.fromkeys([*own, *beside]) if m in ON_PURPOSE]
+    told = (
         f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds. Another"
         f" value is better by more than {100 * BETTER:g} points for {_links(better)}, and for an arm beside"
         f" {_links(behind)}: their sections say which, and until they are measured with it what they came to is of the"
         " stated one"
     )
+    if chosen:
+        told += f". Another is better, too, where what a claim is about needs the stated one: {', '.join(chosen)}"
+    return told
 
 
 def _links(methods: Sequence[str]) -> str:

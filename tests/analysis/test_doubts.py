@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from selfteach.analysis import claim_results
-from selfteach.analysis.doubts import BY_CONSTRUCTION, DOUBTS, at_a_ceiling, doubts_section
+from selfteach.analysis.doubts import BY_CONSTRUCTION, DOUBTS, ON_PURPOSE, at_a_ceiling, doubts_section
+from selfteach.analysis.regime_evidence import gain_of_best, is_better
 from selfteach.core import registry
 
 
@@ -19,6 +20,11 @@ def test_every_doubt_is_of_a_claim_and_stands_in_the_committed_ledger():
     assert all(f"[`{name}`](#{name})" in built for name in BY_CONSTRUCTION)
     assert doubted.count("\n| [`") == len(DOUBTS) and "| [`dapo`](#dapo) |" in near
     assert all(f"| [`{name}`](#{name}) | " in text and f" | {why} |" in text for name, why in DOUBTS.items())
+
+
+def test_what_is_no_best_value_on_purpose_was_tuned_and_has_a_better_one():
+    tuned = claim_results.read_tuning(claim_results.result_folders())
+    assert all(is_better(gain_of_best(tuned[name]["arms"]["self"])) for name in ON_PURPOSE)
 
 
 def test_where_nothing_is_in_doubt_nothing_is_said():
