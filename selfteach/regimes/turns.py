@@ -79,5 +79,5 @@ def dialog() -> Regime:
     """
     options = {"ways": (0.35, 0.25, 0.25, 0.15), "price": 0.0}
     made = Regime(task="dialog_graph", task_options=options, **TURNS)
-    settings = {**made.settings, "warm_practice_steps": 2400, "warm_steps": 400}
-    return replace(made, settings=settings, args={**BATCH, "beta": 0.0})
+    settings = {**made.settings, "lr": 6e-4, "warm_practice_steps": 2400, "warm_steps": 400}
+    return replace(made, settings=settings, args={**BATCH, "beta": 0.0}, search={"lr": (3e-4, 6e-4, 1.2e-3)})
