@@ -74,13 +74,20 @@ def is_decided(result: Mapping[str, Any]) -> bool:
     return result.get("format", 1) >= 2 and bool(result.get("regime")) and not corrected_since(result)
 
 
+def claim_of(result: Mapping[str, Any]) -> Claim | None:
+    """The claim that a result is of, or the experiment, as it stands; None where there is none any more."""
+    if result["method"] not in registry.methods:
+        return None
+    entry = registry.methods.get(result["method"])
+    return entry.experiments[e] if (e := result.get("experiment")) in entry.experiments else entry.claim
+
+
 def corrected_since(result: Mapping[str, Any]) -> str:
     """Why a result is not of its method's claim as it stands: a fault found since, another regime, other checks.
 
     "" where it is.
     """
-    entry = registry.methods.get(result["method"]) if result["method"] in registry.methods else None
-    claim = entry and (entry.experiments[e] if (e := result.get("experiment")) in entry.experiments else entry.claim)
+    claim = claim_of(result)
     if claim is None:
         return ""
     if claim.corrected != result["claim"].get("corrected", ""):

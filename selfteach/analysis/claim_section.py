@@ -11,11 +11,11 @@ from statistics import fmean
 from typing import Any
 
 from ..core import registry
-from ..core.serial import plain
+from .claim_results import claim_of
 from .figures import counted, decoders, formatted, formatted_change, is_fraction, markdown
 from .measured_before import measured_before
 from .regime_evidence import best_of, stated_of
-from .verdict import claim_json
+from .verdict import is_stored
 
 
 def formatted_difference(check: Mapping[str, Any], value: float | None) -> str:
@@ -148,14 +148,11 @@ def as_built(method: str) -> str:
 def formatted_settings(r: Mapping[str, Any]) -> str:
     """The settings of all arms that are a claim's or an experiment's own, and not its regime's, as text; "": none.
 
-    A result does not have them, so that they are read from the claim as it stands: nothing is said where it is another.
-    Options of the task are told with the task.
+    A result does not have them, so that they are read from the claim as it stands, unless it is another by now. Options
+    of the task are left out.
     """
-    if r["method"] not in registry.methods:
-        return ""
-    entry = registry.methods.get(r["method"])
-    claim = entry.experiments.get(r["experiment"]) if "experiment" in r else entry.claim
-    if claim is None or plain(claim_json(claim)) != r["claim"]:
+    claim = claim_of(r)
+    if claim is None or not is_stored(claim, r["claim"]):
         return ""
     return ", ".join(f"{k}={v}" for k, v in claim.settings.items() if not k.startswith("task."))
 

@@ -259,20 +259,18 @@ def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
     """How many methods were tuned by themselves, and of how many another value was better, as part of a sentence."""
     if not tuning:
         return "and none was searched by itself"
-    own = [t["method"] for t in tuning if is_better(gain_of_best(t["arms"].get("self", ())))]
-    others = [(t["method"], rows) for t in tuning for arm, rows in t["arms"].items() if arm != "self"]
-    beside = list(dict.fromkeys(method for method, rows in others if is_better(gain_of_best(rows))))
-    better, behind = ([m for m in named if m not in ON_PURPOSE] for named in (own, beside))
-    chosen = [f"{section_link(m)} ({ON_PURPOSE[m]})" for m in dict.fromkeys([*own, *beside]) if m in ON_PURPOSE]
-    told = (
+    asked = [t for t in tuning if t["method"] not in ON_PURPOSE]
+    better = [t["method"] for t in asked if is_better(gain_of_best(t["arms"].get("self", ())))]
+    others = [(t["method"], rows) for t in asked for arm, rows in t["arms"].items() if arm != "self"]
+    behind = list(dict.fromkeys(method for method, rows in others if is_better(gain_of_best(rows))))
+    chosen = [f"{section_link(t['method'])} ({ON_PURPOSE[t['method']]})" for t in tuning if t["method"] in ON_PURPOSE]
+    needed = f". Another is better, too, where what a claim is about needs the stated one: {', '.join(chosen)}"
+    return (
         f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds. Another"
         f" value is better by more than {100 * BETTER:g} points for {_links(better)}, and for an arm beside"
         f" {_links(behind)}: their sections say which, and until they are measured with it what they came to is of the"
-        " stated one"
+        f" stated one{needed if chosen else ''}"
     )
-    if chosen:
-        told += f". Another is better, too, where what a claim is about needs the stated one: {', '.join(chosen)}"
-    return told
 
 
 def _links(methods: Sequence[str]) -> str:

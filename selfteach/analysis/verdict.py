@@ -22,6 +22,7 @@ from typing import Any
 
 from ..core.claim import MARGINS, Check, Claim, arm_parts, difference
 from ..core.regime import claim_home
+from ..core.serial import plain
 from . import statistics
 from .figures import counted
 
@@ -234,6 +235,11 @@ def claim_json(claim: Claim) -> dict[str, Any]:
         "differs": dict(claim.differs),
         **({"corrected": claim.corrected} if claim.corrected else {}),
     }
+
+
+def is_stored(claim: Claim | None, stored: Any) -> bool:
+    """Whether what a result has stored of its claim (`claim_json`) is this claim; False without one."""
+    return claim is not None and stored == plain(claim_json(claim))
 
 
 def arm_text(arm: Any) -> str:

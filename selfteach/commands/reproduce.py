@@ -9,7 +9,6 @@ from typing import Any
 from ..core import registry
 from ..core.errors import BadValue, SelfteachError
 from ..core.method import MethodEntry
-from ..core.serial import plain
 from ..loop.settings import option_name
 from .arguments import Parser, convert
 from .common import add_model, add_run_options, measure_each, model_of, print_json, print_note, read_method, settings_of
@@ -144,8 +143,10 @@ def _named(given: Mapping[str, Any]) -> tuple[list[MethodEntry[...]], list[str]]
 def _reproduce_several(entries: Sequence[MethodEntry[...]], given: Mapping[str, Any], use: tuple[str, ...]) -> int:
     """One claim after another, each with its tables. What fails is said, and the exit code is then 1."""
     if "undecided" in given:
+        from ..analysis.verdict import is_stored
+
         decided = _decided([Path(given.get("out", "results"))])
-        entries = [entry for entry in entries if not _is_of(entry, decided.get(entry.name))]
+        entries = [entry for entry in entries if not is_stored(entry.claim, decided.get(entry.name))]
     named = {entry.name: entry for entry in entries}
 
     def measure(name: str, hours: float | None) -> dict[str, Any]:
@@ -160,13 +161,6 @@ def _decided(folders: Sequence[Path]) -> dict[str, Any]:
 
     results = claim_results.read_results(*folders, *claim_results.result_folders())
     return {result["method"]: result["claim"] for result in results if claim_results.is_decided(result)}
-
-
-def _is_of(entry: MethodEntry[...], claim: Any) -> bool:
-    """Whether a claim, as a result has it, is the method's as it stands."""
-    from ..analysis import verdict
-
-    return entry.claim is not None and claim == plain(verdict.claim_json(entry.claim))
 
 
 def _measured(

@@ -68,9 +68,10 @@ def test_an_accuracy_smaller_than_one_is_no_bound():
 
 
 def test_settings_that_are_not_the_regimes_are_told_of_the_claim_that_was_measured():
+    registry.load_all()
     claim = registry.methods.get("qerl").claim
     assert claim is not None
-    told = {"method": "qerl", "claim": plain(claim_json(claim))}
-    assert formatted_settings(told) == "lora_rank=16, lr=0.0008"
-    assert formatted_settings({**told, "claim": {**told["claim"], "because": "of something else"}}) == ""
-    assert formatted_settings({"method": "nothing of the kind", "claim": told["claim"]}) == ""
+    made = {"method": "qerl", "claim": plain(claim_json(claim))}
+    assert formatted_settings(made) == "lora_rank=16, lr=0.0008"
+    assert formatted_settings({**made, "claim": {**made["claim"], "because": "of something else"}}) == ""
+    assert formatted_settings({"method": "nothing of the kind", "claim": made["claim"]}) == ""
