@@ -13,7 +13,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import Column, Home, Method, Seq, Term, Token, block, method, provides
+from ..core import (
+    Claim,
+    Column,
+    Home,
+    Method,
+    Seq,
+    Term,
+    Token,
+    block,
+    mechanism,
+    method,
+    outcome,
+    premise,
+    provides,
+)
 from ..credit import segments as seg
 from ..credit.composers import per_trajectory
 from ..credit.returns import reward_to_go
@@ -106,3 +120,23 @@ def turn_mean(*, turns: Seq) -> Seq:
     array([0.25, 0.25])
     """
     return np.full(len(turns), 1.0 / turns.sum())
+
+
+rebn.claim = Claim(
+    (
+        premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),  # there is something to learn
+        # a discount rewards getting there in fewer turns: the same successes, undiscounted, take longer
+        mechanism("late:rollout/turns_mean", "self", "undiscounted", by=0.05, relation="<", scale="ratio", fails_at=1),
+        outcome("accuracy", "self", "plain", by=0.05, fails_at=0.98),
+        outcome("auc", "self", "plain", by=0.03, fails_at=0.98),
+        outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
+    ),
+    arms={
+        "grpo": "grpo",
+        "plain": ("rebn", {"normalise": False}),
+        "undiscounted": ("rebn", {"gamma": 1.0}),
+    },
+    regime="twenty_questions",
+    idea=("main.credit", "main.update.0.term.*"),
+    because="a turn is compared with all turns of the batch, by a return that is larger the sooner the end is reached",
+)
