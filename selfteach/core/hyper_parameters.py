@@ -15,7 +15,7 @@ ONE_OR_MORE, NOT_NEGATIVE, POSITIVE, A_SHARE = Range(least=1), Range(least=0), R
 NAMES = {
     ONE_OR_MORE: """answers attempts batch best branch candidates continuations cycle divisor drafts easiest epochs
         every facts groups hardest iteration k keep limit max_states min_target minibatches most ngram
-        noise partial places plenty pool prefix proposals questions references rollouts rounds samples
+        noise pairs partial places plenty pool prefix proposals questions references rollouts rounds samples
         searches seeds sft_groups size solutions stages stride sync target_step tasks tested tokens turns
         verdicts votes wanted_pages wanted_searches width window""",
     NOT_NEGATIVE: """accuracy adverts ahead alpha alpha_end answerable behaviour beta beta1 beta2 beta_first beta_min

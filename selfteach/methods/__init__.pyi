@@ -37,6 +37,8 @@ from .deepseek_r1 import deepseek_r1 as deepseek_r1
 from .deepseek_r1 import deepseek_r1_zero as deepseek_r1_zero
 from .demystify import demystify as demystify
 from .dpo import dpo as dpo
+from .dpo import preferred_ft as preferred_ft
+from .dpo import rlhf as rlhf
 from .dr_grpo import dr_grpo as dr_grpo
 from .dro import dro as dro
 from .echo import echo as echo

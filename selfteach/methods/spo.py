@@ -24,7 +24,6 @@ from ..core import (
     Ref,
     RewardContext,
     RolloutGroup,
-    Score,
     Scores,
     Segment,
     Term,
@@ -41,7 +40,7 @@ from ..core.scoring import answer_score, score
 from ..credit.composers import by_key
 from ..credit.replay import from_stored, shuffled, to_stored
 from ..objective.preference import bradley_terry
-from ..reward.pairwise import compare, verdict_on, win_rates, with_auc
+from ..reward.pairwise import compare, reward_model, verdict_on, win_rates
 from .dr_grpo import dr_grpo
 
 
@@ -137,26 +136,6 @@ async def beside_exploitability(
         return found
     part = {"exploitability": max(fmean(c) for c in chances.values()) - 0.5}
     return {**found, "reward": {at: replace(s, parts={**s.parts, **part}) for at, s in found["reward"].items()}}
-
-
-@block
-async def reward_model(*, group: RolloutGroup, context: RewardContext, model_role: str = "rm") -> Scores:
-    """The scalar head of a model after an answer's last token, as its reward; unknown for an answer without tokens.
-
-    Parts: those of `with_auc`.
-    """
-    if context.engine is None:
-        raise BadValue("reward_model needs an engine, and this stage only reads data; use it in a stage that samples")
-    out: dict[Ref, Score] = {}
-    for leaf in [t.leaf for _, t in group.learned]:
-        path = context.path(leaf)
-        prompt, answer = path.ids[: path.prompt], path.ids[path.prompt :]
-        if not len(answer):
-            out[leaf] = Score(None, error="the answer has no token")
-            continue
-        scalar = (await context.engine.score(model_role, prompt, answer, ("scalar_after",)))["scalar_after"]
-        out[leaf] = Score(float(scalar[-1]))
-    return {"reward": with_auc(group, out)}
 
 
 @block

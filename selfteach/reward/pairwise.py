@@ -5,7 +5,8 @@ policy wrote), `task`, and `rng_key` (the RNG key of its draws); it returns the 
 True, False, or a number from 0 to 1. It may be async.
 
 A schedule for n answers is a generator: it yields rounds of pairs (i, j), is sent the share of i for each pair, and
-returns its result. It neither calls a judge nor draws at random.
+returns its result. It neither calls a judge nor draws at random. A model that has learned from comparisons gives a
+reward without any (`reward_model`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core import BadValue, Block, Episode, Ref, RewardContext, RolloutGroup, Score, Scores, Task
+from ..core import BadValue, Block, Episode, Ref, RewardContext, RolloutGroup, Score, Scores, Task, block
 from ..core.ranking import auc
 from .answer import exact_match
 
@@ -75,6 +76,26 @@ async def compare(
     scores = [Score(v, {"comparisons": float(counts[i])}) for i, v in enumerate(values(result))]
     found = {t.leaf: s for e, s in zip(players, scores, strict=True) for t in e.learned}
     return {"reward": with_auc(group, found)}
+
+
+@block
+async def reward_model(*, group: RolloutGroup, context: RewardContext, model_role: str = "rm") -> Scores:
+    """The scalar head of a model after an answer's last token, as its reward; unknown for an answer without tokens.
+
+    Parts: those of `with_auc`.
+    """
+    if context.engine is None:
+        raise BadValue("reward_model needs an engine, and this stage only reads data; use it in a stage that samples")
+    out: dict[Ref, Score] = {}
+    for leaf in [t.leaf for _, t in group.learned]:
+        path = context.path(leaf)
+        prompt, answer = path.ids[: path.prompt], path.ids[path.prompt :]
+        if not len(answer):
+            out[leaf] = Score(None, error="the answer has no token")
+            continue
+        scalar = (await context.engine.score(model_role, prompt, answer, ("scalar_after",)))["scalar_after"]
+        out[leaf] = Score(float(scalar[-1]))
+    return {"reward": with_auc(group, out)}
 
 
 def with_auc(group: RolloutGroup, scores: Mapping[Ref, Score]) -> dict[Ref, Score]:

@@ -20,6 +20,7 @@ from .question_sampler import QuestionSampler, pick, solution_tags, with_guidanc
 
 FEWEST = 3  # digits of a question
 ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, where there are any
+MOST_DRAWS = 1000  # of answers to a question, of which a pair needs one that is right and one that is wrong
 LETTERS = "abcdefghijklmnop"  # the signs of additions where each place has its own
 FORESEE, ATTEMPTS = "foresee", 8  # what a forecast's prompt begins with, and of how many attempts it speaks
 Digits = tuple[int, ...]
@@ -228,6 +229,20 @@ class DigitSums:
         digits = questions.sample("show", i)
         return careful.written(digits, f"expert/{i}", self.expert, False, draw, slips=self.slips)
 
+    def pair(self, questions: QuestionSampler[Digits], i: int) -> Task:
+        """The i-th question with two answers, of ways of the shares: a right one, and a wrong one that it is preferred
+        to. Raises BadValue where they are nearly always both right, or both wrong.
+        """
+        draw, digits, name = generator(self.seed, "pair", i), questions.sample("pair", i), f"pair/{i}"
+        found = dict[bool, Task]()
+        for _ in range(MOST_DRAWS):
+            item = self.written(digits, name, pick(self.shares, draw.random()), False, draw)
+            found.setdefault(item.data[0].endswith(completion("", (), int(item.answer[0]))[-1]), item)
+            if len(found) == 2:
+                return replace(self.to_task(digits, name), data=(found[True].data[0], found[False].data[0]))
+        missing = "wrong" if True in found else "right"
+        raise BadValue(f"task digit_sum: of {MOST_DRAWS} answers to a question none is {missing}: there is no pair")
+
     def written(
         self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator, slips: float = 0.0
     ) -> Task:
@@ -417,6 +432,7 @@ def digit_sum(
         train=(lambda i: questions.train(i % pool)) if pool else questions.train,
         practice=partial(writer.practice, everything),
         experts=partial(writer.shown, questions) if expert else None,
+        pairs=partial(writer.pair, questions),
         written=partial(evenly.demo, questions),
         defaults={"max_tokens": 6 * steps + 9, "warm_steps": 2500},
         task_options=task_options,

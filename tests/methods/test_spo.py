@@ -17,8 +17,8 @@ from selfteach.core import Score, block
 from selfteach.core.random_keys import generator, uniform
 from selfteach.core.scoring import score
 from selfteach.credit.advantages import center
-from selfteach.methods.spo import beside_exploitability, compared_pairs, queued, reward_model, win_rate
-from selfteach.reward.pairwise import win_rates
+from selfteach.methods.spo import beside_exploitability, compared_pairs, queued, win_rate
+from selfteach.reward.pairwise import reward_model, win_rates
 from selfteach.tasks.preference import preference
 
 
