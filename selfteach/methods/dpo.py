@@ -99,8 +99,8 @@ def rlhf(
 
     Ouyang et al. 2022, equations 1 and 2, whose policy gradient is PPO's, with a critic and the KL in its rewards. The
     run's first step is the reward model's: `rm_minibatches` updates, each on so many of `pairs` stored pairs that all
-    are read once. R is the run's model with a head and weights of its own, and reads answers without an EOS token, as
-    those are whose last tag ends them. Each pair is one of those that `dpo` reads.
+    are read once. R is the run's model with a head and weights of its own, and reads answers without an EOS token,
+    which those lack that a tag ends. Each pair is one of those that `dpo` reads.
     """
     first = Stage(
         name="reward model",
@@ -114,7 +114,7 @@ def rlhf(
         until=1,
         data=True,
     )
-    base = grpo(groups=groups, rollouts=rollouts, beta=beta).replace(reward=(reward_model(),))
+    base = grpo(groups=groups, rollouts=rollouts, beta=beta).replace(reward=(reward_model(eos=False),))
     return replace(base, stages=(first, *base.stages)).override(
         weights={"rm": WeightSpec("start")}, models={"rm": ModelRole(("rm",), heads=("scalar",))}
     )

@@ -79,10 +79,12 @@ async def compare(
 
 
 @block
-async def reward_model(*, group: RolloutGroup, context: RewardContext, model_role: str = "rm") -> Scores:
+async def reward_model(
+    *, group: RolloutGroup, context: RewardContext, model_role: str = "rm", eos: bool = True
+) -> Scores:
     """The scalar head of a model after an answer's last token, as its reward; unknown for an answer without tokens.
 
-    Parts: those of `with_auc`.
+    eos: False: after the last one but an EOS token, which answers have that no tag ends. Parts: those of `with_auc`.
     """
     if context.engine is None:
         raise BadValue("reward_model needs an engine, and this stage only reads data; use it in a stage that samples")
@@ -90,6 +92,8 @@ async def reward_model(*, group: RolloutGroup, context: RewardContext, model_rol
     for leaf in [t.leaf for _, t in group.learned]:
         path = context.path(leaf)
         prompt, answer = path.ids[: path.prompt], path.ids[path.prompt :]
+        if not eos and len(answer) and answer[-1] == context.tokenizer.eos_token_id:
+            answer = answer[:-1]
         if not len(answer):
             out[leaf] = Score(None, error="the answer has no token")
             continue

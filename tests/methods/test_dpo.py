@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.by_hand import token_gradient
 from support.episodes import scripted_context
 
 from selfteach import api, plan
-from selfteach.core import BadValue, RolloutRequest, Task
+from selfteach.core import BadValue, Block, RolloutGroup, RolloutRequest, Task
 from selfteach.core.blocks import measures
 from selfteach.loop.episode import play
-from selfteach.methods import dpo
+from selfteach.methods import dpo, preferred_ft, rlhf
 from selfteach.methods.dpo import chosen_over_rejected, read_pair
 from selfteach.model.tokenizer import Tokenizer
 from selfteach.objective import preference
@@ -86,6 +88,34 @@ def test_a_pair_is_two_answers_to_one_prompt_and_their_tokens_alone_are_learned(
             assert int(own[-1]) == letters.eos_token_id
             learned.append(letters.decode(own[:-1]))
         assert tuple(learned) == want
+
+
+def pair_groups(program: Block, letters: Tokenizer) -> list[RolloutGroup]:
+    """A pair of answers of two tokens and of one."""
+    context = scripted_context(program, [], letters, model_roles=("policy", "rm"))
+    return asyncio.run(play(context, [RolloutRequest(Task("a", "q: ", data=("ab", "c")), 1, key="a")]))
+
+
+def test_preferred_ft_learns_what_was_chosen_alone(letters: Tokenizer):
+    stage = preferred_ft().stage
+    groups = pair_groups(stage.programs["main"], letters)
+    (example,) = stage.credit[0](groups=groups)
+    assert example.labels["role"] == "chosen"
+    # three tokens, `a`, `b` and EOS, in the mean
+    assert token_gradient(preferred_ft(), groups, [-1.0] * 3) == pytest.approx([-1 / 3] * 3)
+
+
+def test_the_reward_model_of_rlhf_learns_from_pairs_and_then_pays(letters: Tokenizer):
+    first, second = rlhf(pairs=64, rm_minibatches=4).stages
+    assert (first.until, first.groups, first.updates[0].minibatches, first.updates[0].params) == (1, 64, 4, ("rm",))
+    groups = pair_groups(first.programs["main"], letters)
+    chosen, rejected = first.credit[0](groups=groups)
+    assert chosen.model_role == rejected.model_role == "rm" and chosen.preferred_over == (1,)
+    # R is read after `b` and after `c`, with no EOS behind: 1 and -1, a margin of 2, whose gradient is -sigmoid(-2)
+    scalars = [9.0, 1.0, -1.0]
+    got = token_gradient(replace(rlhf(), stages=(first,)), groups, scalars, name="scalar_after")
+    assert got == pytest.approx([0, -0.1192, 0.1192], abs=1e-4)
+    assert [b.name for b in second.reward] == ["reward_model"]
 
 
 ROWS = [{"prompt": f"say {n}: ", "chosen": "yes please", "rejected": "no never"} for n in range(20)]

@@ -200,6 +200,10 @@ def test_an_answer_is_paid_the_scalar_after_its_last_token(letters):
     found = asyncio.run(score(reward_model(), [group], context, 5.0))["reward"]
     lengths = [int(e.tree.action_mask.sum()) for e in group.episodes]
     assert [s.value for s in found.values()] == lengths
+    last = [int(context.path(at).ids[-1]) for at in found]
+    ended = replace(context, tokenizer=SimpleNamespace(eos_token_id=last[0]))  # as if the first had ended by itself
+    found = asyncio.run(score(reward_model(eos=False), [group], ended, 5.0))["reward"]
+    assert [s.value for s in found.values()] == [n - (token == last[0]) for n, token in zip(lengths, last, strict=True)]
     method = of("iterated_rm")
     assert [u.params for u in method.stage.updates] == [("policy",), ("rm",)]
     assert method.stage.updates[1].terms[0].fn.name == "bradley_terry"

@@ -299,3 +299,22 @@ def test_the_other_wording_asks_the_same():
     for item in map(built.train, range(5)):
         assert re.findall(r"\d", item.tags["paraphrase"]) == re.findall(r"\d", item.prompt)
         assert item.tags["paraphrase"] != item.prompt
+
+
+def test_a_pair_is_a_right_answer_and_a_wrong_one_to_a_question_of_training():
+    built = source()
+    tested, ways = {t.prompt for t in built.test}, [Counter[str](), Counter[str]()]
+    for item in map(built.pairs, range(300)):
+        assert item.prompt not in tested
+        for count, text in zip(ways, item.data, strict=True):
+            count[re.match(r"<think> (\w+)", text)[1]] += 1
+        right, wrong = (re.search(r"<answer> (\d)</answer>$", text)[1] for text in item.data)
+        assert right == item.answer[0] != wrong
+    # a guess is right once in ten: of what is right 30 of 37 are slow, of what is wrong none, and 36 of 63 guesses
+    assert ways[0]["slowly"] / 300 == pytest.approx(30 / 37, abs=0.07)
+    assert ways[1]["slowly"] == 0 and ways[1]["guess"] / 300 == pytest.approx(36 / 63, abs=0.09)
+
+
+def test_pairs_of_ways_that_are_always_right_are_refused():
+    with pytest.raises(BadValue, match="answers to a question none is wrong"):
+        only("slowly").pairs(0)
