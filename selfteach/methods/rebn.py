@@ -137,6 +137,7 @@ rebn.claim = Claim(
         "undiscounted": ("rebn", {"gamma": 1.0}),
     },
     regime="twenty_questions",
+    settings={"task.max_turns": 12},  # of which five or six are needed
     idea=("main.credit", "main.update.0.term.*"),
     because="a turn is compared with all turns of the batch, by a return that is larger the sooner the end is reached",
 )
