@@ -15,12 +15,12 @@ from ..core.registry import task
 from ..core.task import Task, TaskSource
 from ..rollout.attempts import retry_prompt
 from .digit_judges import MODULUS, better_worked, mark, right_addition, rivals, taste
-from .options import check_at_least, check_range, check_share
+from .options import check_at_least, check_number, check_range, check_share
 from .question_sampler import QuestionSampler, pick, solution_tags, with_guidance
 
 FEWEST = 3  # digits of a question
 ESTIMATED_IN_PRACTICE = 0.2  # chance of an estimate, where there are any
-MOST_DRAWS = 1000  # of answers to a question, of which a pair needs one that is right and one that is wrong
+MOST_DRAWS = 1000  # of answers to a question, of which a pair needs two
 LETTERS = "abcdefghijklmnop"  # the signs of additions where each place has its own
 FORESEE, ATTEMPTS = "foresee", 8  # what a forecast's prompt begins with, and of how many attempts it speaks
 Digits = tuple[int, ...]
@@ -170,6 +170,7 @@ class DigitSums:
     terms: tuple[int, int] = (5, 5)
     expert: str = ""
     slips: float = 0.0
+    compared: float = 0.25
     seed: int = 0
 
     @cached_property
@@ -230,18 +231,21 @@ class DigitSums:
         return careful.written(digits, f"expert/{i}", self.expert, False, draw, slips=self.slips)
 
     def pair(self, questions: QuestionSampler[Digits], i: int) -> Task:
-        """The i-th question with two answers, of ways of the shares: a right one, and a wrong one that it is preferred
-        to. Raises BadValue where they are nearly always both right, or both wrong.
+        """The i-th question with two different answers, of ways of the shares: first that which `better_worked`
+        prefers, a judge as noisy as `compared`. Raises BadValue where nearly all answers are the same.
         """
         draw, digits, name = generator(self.seed, "pair", i), questions.sample("pair", i), f"pair/{i}"
-        found = dict[bool, Task]()
+        item, texts = self.to_task(digits, name), dict[str, None]()
         for _ in range(MOST_DRAWS):
-            item = self.written(digits, name, pick(self.shares, draw.random()), False, draw)
-            found.setdefault(item.data[0].endswith(completion("", (), int(item.answer[0]))[-1]), item)
-            if len(found) == 2:
-                return replace(self.to_task(digits, name), data=(found[True].data[0], found[False].data[0]))
-        missing = "wrong" if True in found else "right"
-        raise BadValue(f"task digit_sum: of {MOST_DRAWS} answers to a question none is {missing}: there is no pair")
+            texts[self.written(digits, name, pick(self.shares, draw.random()), False, draw).data[0]] = None
+            if len(texts) == 2:
+                first, second = texts
+                rng_key = (self.seed, name)
+                share = better_worked(
+                    first_text=first, second_text=second, task=item, rng_key=rng_key, noise=self.compared
+                )
+                return replace(item, data=(first, second) if share > 0.5 else (second, first))
+        raise BadValue(f"task digit_sum: {MOST_DRAWS} answers to a question are all the same: there is no pair")
 
     def written(
         self, digits: Digits, name: str, way: str, given: bool, draw: np.random.Generator, slips: float = 0.0
@@ -348,6 +352,7 @@ def digit_sum(
     sensed: float = 0.0,
     expert: str = "",
     slips: float = 0.0,
+    compared: float = 0.25,
     unseen: int = 0,
     pool: int = 0,
     n_test: int = 2000,
@@ -386,6 +391,8 @@ def digit_sum(
     expert     the way of an expert, whose demonstrations only methods see that imitate; "": there is none, and
                these methods see the demonstrations
     slips      share of the expert's demonstrations with a wrong addition, with which the sum goes on
+    compared   noise of the judge who compared the answers of stored pairs: by Bradley and Terry's chances, in shares of
+               the additions that are worked out rightly
     unseen     so many of the greatest numbers of digits are practised and tested, and neither shown nor trained on
     pool       questions to train on, which come round again and again; 0: no end of them
     n_test     test questions at most; a fifth of all questions are kept for the test
@@ -401,6 +408,8 @@ def digit_sum(
     given = ("practised", "hinted", "again", "copied", "reworded", "foreseen", "sensed", "slips")
     for name in (*given, "estimated", "tiring", "seldom"):
         check_share("digit_sum", name, task_options[name])
+    if check_number("digit_sum", "compared", compared) <= 0:
+        raise BadValue(f"task digit_sum: compared must be above 0, not {compared}")
     check_range("digit_sum", "largest", (largest, MODULUS - 1), 1, MODULUS - 1)
     for name, least in (
         ("guesses", 10),

@@ -301,20 +301,23 @@ def test_the_other_wording_asks_the_same():
         assert item.tags["paraphrase"] != item.prompt
 
 
-def test_a_pair_is_a_right_answer_and_a_wrong_one_to_a_question_of_training():
-    built = source()
-    tested, ways = {t.prompt for t in built.test}, [Counter[str](), Counter[str]()]
-    for item in map(built.pairs, range(300)):
-        assert item.prompt not in tested
-        for count, text in zip(ways, item.data, strict=True):
-            count[re.match(r"<think> (\w+)", text)[1]] += 1
-        right, wrong = (re.search(r"<answer> (\d)</answer>$", text)[1] for text in item.data)
-        assert right == item.answer[0] != wrong
-    # a guess is right once in ten: of what is right 30 of 37 are slow, of what is wrong none, and 36 of 63 guesses
-    assert ways[0]["slowly"] / 300 == pytest.approx(30 / 37, abs=0.07)
-    assert ways[1]["slowly"] == 0 and ways[1]["guess"] / 300 == pytest.approx(36 / 63, abs=0.09)
+def test_of_a_pair_that_comes_first_which_is_worked_out_further_but_for_the_judge_s_noise():
+    built = source()  # five digits: slowly works out all additions, quickly half, a guess none
+    tested, found = {t.prompt for t in built.test}, Counter[tuple[str, str]]()
+    for item in map(built.pairs, range(1500)):
+        assert item.prompt not in tested and item.data[0] != item.data[1]
+        found[tuple(re.match(r"<think> (\w+)", text)[1] for text in item.data)] += 1
+    for better, worse, chance in (
+        ("slowly", "quickly", 0.881),
+        ("quickly", "guess", 0.881),
+        ("slowly", "guess", 0.982),
+    ):
+        won, lost = found[better, worse], found[worse, better]
+        assert won / (won + lost) == pytest.approx(chance, abs=0.05)  # sigmoid(0.5 / 0.25), sigmoid(1 / 0.25)
+    (alike,) = (n for ways, n in found.items() if ways == ("guess", "guess"))
+    assert alike and ("slowly", "slowly") not in found
 
 
-def test_pairs_of_ways_that_are_always_right_are_refused():
-    with pytest.raises(BadValue, match="answers to a question none is wrong"):
+def test_answers_that_are_all_the_same_make_no_pair():
+    with pytest.raises(BadValue, match="answers to a question are all the same"):
         only("slowly").pairs(0)
