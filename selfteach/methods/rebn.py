@@ -122,22 +122,25 @@ def turn_mean(*, turns: Seq) -> Seq:
     return np.full(len(turns), 1.0 / turns.sum())
 
 
+TURNS = "late:rollout/turns_mean"
+
 rebn.claim = Claim(
     (
         premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),  # there is something to learn
-        # a discount rewards getting there in fewer turns: the same successes, undiscounted, take longer
-        mechanism("late:rollout/turns_mean", "self", "undiscounted", by=0.05, relation="<", scale="ratio", fails_at=1),
-        outcome("accuracy", "self", "plain", by=0.05, fails_at=0.98),
-        outcome("auc", "self", "plain", by=0.03, fails_at=0.98),
+        premise(TURNS, "undiscounted", 4.2, by=0.4, fails_at=4.2),  # and then to be faster: halving needs 4.2
+        mechanism(
+            TURNS, "self", "undiscounted", by=0.1, relation="<", scale="ratio", fails_at=1.0
+        ),  # a discount hurries
+        outcome(TURNS, "self", "grpo", by=0.1, relation="<", scale="ratio", fails_at=1.0),
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
+        outcome("auc", "self", "plain", by=0.03, fails_at=0.98),
     ),
     arms={
         "grpo": "grpo",
         "plain": ("rebn", {"normalise": False}),
         "undiscounted": ("rebn", {"gamma": 1.0}),
     },
-    regime="twenty_questions",
-    settings={"task.max_turns": 12},  # of which five or six are needed
+    regime="guess_number",
     idea=("main.credit", "main.update.0.term.*"),
     because="a turn is compared with all turns of the batch, by a return that is larger the sooner the end is reached",
 )

@@ -69,6 +69,15 @@ def twenty_questions() -> Regime:
 
 
 @regime
+def guess_number() -> Regime:
+    """A number to be guessed in ten turns, of which halving needs five: whoever counts or forgets mostly fails.
+
+    Who finds it in time is paid the same however long it took.
+    """
+    return Regime(task="guess_number", task_options={"ways": (0.06, 0.04, 0.45, 0.45)}, **TURNS)
+
+
+@regime
 def dialog() -> Regime:
     """Conversations on a dialogue graph, where the start walks on in silence, says each text, strays or chats.
 

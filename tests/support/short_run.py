@@ -40,6 +40,7 @@ SMALL_TASKS = {  # options that make a task small; a claim's task without an ent
     "report": {"n_test": 8},
     "sums_in_rounds": {"n_test": 8},
     "twenty_questions": {"n_test": 8, "max_turns": 4},
+    "guess_number": {"n_test": 8, "max_turns": 4},
 }
 # of methods whose tools a task has with some options only
 ROUTED: dict[str, Any] = {"hops": (1,), "ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "says": "route"}

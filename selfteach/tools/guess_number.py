@@ -1,0 +1,66 @@
+"""Guess a number: each guess is answered by higher, lower or yes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..core.env import Env
+from ..core.task import Task
+
+LARGEST = 31  # of which the middle is asked for five times at most
+HIGHER, LOWER, YES, UNKNOWN = "higher", "lower", "yes", "what"
+
+
+class GuessNumber(Env):
+    """One episode: `guess N` is answered by whether the number is higher or lower, or ends it.
+
+    The reward is 1 for the right guess, however many came before. Tag of a task: number, from 1 to LARGEST.
+    """
+
+    max_turns = 10
+    max_tokens = 6
+    in_thread = False
+
+    def reset(self, task: Task) -> str:
+        """The prompt, the same for every number."""
+        self.number: int = task.tags["number"]
+        self.low, self.high = 1, LARGEST
+        self.said = list[str]()
+        self.last: dict[str, float] = {}
+        return "which number"
+
+    def step(self, text: str) -> tuple[str, float, bool]:
+        """Answer a guess."""
+        action, before = " ".join(text.split()), self.remaining()
+        verb, _, digits = action.partition(" ")
+        answer, won = UNKNOWN, False
+        if verb == "guess" and digits.isdecimal() and 1 <= int(digits) <= LARGEST:
+            guess, won = int(digits), int(digits) == self.number
+            answer = YES if won else HIGHER if guess < self.number else LOWER
+            if not won and guess < self.number:
+                self.low = max(self.low, guess + 1)
+            elif not won:
+                self.high = min(self.high, guess - 1)
+        self.last = {
+            "executable": float(answer != UNKNOWN),
+            "repeated": float(action in self.said),
+            "progress": float(before - (0 if won else self.remaining())),
+        }
+        self.said.append(action)
+        return answer, float(won), won
+
+    def notes(self) -> Mapping[str, float]:
+        """executable, repeated, progress (by how much fewer guesses are sure to find the number)."""
+        return self.last
+
+    def remaining(self) -> int:
+        """The guesses that halving needs at most: n numbers take floor(log2 n) + 1 of them."""
+        return (self.high - self.low + 1).bit_length()
+
+    def actions(self) -> Sequence[str]:
+        """All guesses."""
+        return [f"guess {n}" for n in range(1, LARGEST + 1)]
+
+    def expert(self) -> str:
+        """The middle of the numbers that are left."""
+        return f"guess {(self.low + self.high) // 2}"
