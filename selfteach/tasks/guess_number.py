@@ -28,7 +28,6 @@ def say(way: str, world: GuessNumber, observation: str, draw: np.random.Generato
 def guess_number(
     ways: tuple[float, ...] = (0.06, 0.04, 0.45, 0.45),
     change: float = 0.5,
-    held_out: float = 0.2,
     max_turns: int = 10,
     n_test: int = 400,
     seed: int = 0,
@@ -36,12 +35,11 @@ def guess_number(
     """Find a number from 1 to 31 by guesses, each of which is answered by higher or lower.
 
     Halving what is left takes five guesses at most; others find it too, later, so that how soon is to be learned apart
-    from whether. Every second test episode has a number that no training episode has.
+    from whether.
 
     ways       share of the demonstrated turns that go each way: expert (guesses the middle of what is left), wanderer
                (any of it), counter (its least), forgetful (any number, whatever was answered); sums to 1
     change     chance at each turn that its way is drawn anew; 0: a whole episode goes one way
-    held_out   share of the numbers that only the test has
     max_turns  turns of an episode, at most
     n_test     test episodes
     seed       of every random draw
@@ -49,18 +47,14 @@ def guess_number(
     task_options = dict(locals())
     shares = check_shares("guess_number", "ways", ways, WAYS)
     check_share("guess_number", "change", change)
-    check_share("guess_number", "held_out", held_out)
     check_range("guess_number", "max_turns", (max_turns, MOST_TURNS), 1, MOST_TURNS)
     check_at_least("guess_number", "n_test", n_test, 1)
-    every = generator(seed, "unseen").permutation(range(1, LARGEST + 1)).tolist()
-    unseen, seen = np.split(every, [round(held_out * LARGEST)])
 
     def episode(kind: str, i: int, new: bool) -> Task:
-        numbers = unseen if new and len(unseen) else seen if len(seen) else unseen
-        number = int(generator(seed, "episode", kind, i).choice(numbers))
-        tags = {"environment": "guess_number", "number": number, "category": "number"}
-        split = "unseen" if new else "seen"
-        return Task(f"{kind}/{i}", "play guess_number.\n", ("success",), tags={**tags, "split": split})
+        number = int(generator(seed, "episode", kind, i).integers(1, LARGEST + 1))
+        tags = {"environment": "guess_number", "number": number, "category": "number", "split": "seen"}
+        return Task(f"{kind}/{i}", "play guess_number.\n", ("success",), tags=tags)
 
-    tasks = PlayedTasks(GuessNumber, episode, say, shares, change, max_turns, n_test, seed)
-    return tasks.source("guess_number", task_options, {"numbers held out": len(unseen)})
+    return PlayedTasks(GuessNumber, episode, say, shares, change, max_turns, n_test, seed).source(
+        "guess_number", task_options, {"numbers": LARGEST}
+    )
