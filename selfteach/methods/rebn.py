@@ -16,7 +16,6 @@ import numpy as np
 from ..core import (
     Claim,
     Column,
-    Home,
     Method,
     Seq,
     Term,
@@ -35,7 +34,7 @@ from ..objective.policy import clipped_ratio
 from .base import policy_method
 
 
-@method(family="system", paper="2510.01051", catalogue=309, home=Home("digit_sum", 60))
+@method(family="system", paper="2510.01051", catalogue=309)
 def rebn(
     groups: int = 128,
     rollouts: int = 1,

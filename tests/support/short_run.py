@@ -52,7 +52,10 @@ OPTIONS_OF = {
     "soft_rlvr": WORDED,
     "asearcher": {"parts": 1},
 }
-TASK_OF = {"pointwise": "preference"}  # a control without a claim, whose judge only that task has
+TASK_OF = {
+    "pointwise": "preference",  # a control without a claim, whose judge only that task has
+    "rebn": "digit_sum",  # turns of an environment are paid by it, and who was not trained earns nothing there
+}
 STAND_IN = {"atlas": "factworld"}  # the same generator over a small world
 # Hyper-parameters of many methods.
 SMALL = {"groups": 3, "rollouts": 3, "batch": 6, "tasks": 3, "teacher_steps": 1, "tokens": 8} | dict.fromkeys(
