@@ -174,9 +174,15 @@ dpo.claim = Claim(
         outcome("accuracy", "self", "preferred_ft", by=0.03, fails_at=0.98),
         outcome("accuracy", "self", "rlhf", by=0.03, relation=">=", fails_at=1.0),
     ),
-    arms={"grpo": "grpo", "preferred_ft": ("preferred_ft", {"batch": 64}), "rlhf": "rlhf"},
-    args={"batch": 64},
+    arms={
+        "grpo": ("grpo", {}, {"lr": 3e-4}),
+        "preferred_ft": ("preferred_ft", {"batch": 64}, {"lr": 3e-4}),
+        "rlhf": ("rlhf", {"beta": 0.2}),
+    },
+    args={"batch": 64, "beta": 1.0},
+    settings={"lr": 1e-4},
     regime="skill",
+    differs={"settings.lr": "each at the rate that is best for it"},
     idea=("main.*", "reward model.*", "weights*", "models*", "decode*"),
     because="a policy is a reward model too, so that a loss on stored pairs does what a reward model and RL on it do, "
     "and sampling nothing",
