@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ..core.env import Env
 from ..core.task import Task
+from .noted import NotedEnv
 
 LARGEST = 31  # of which the middle is asked for five times at most
 HIGHER, LOWER, YES, UNKNOWN = "higher", "lower", "yes", "what"
 
 
-class GuessNumber(Env):
+class GuessNumber(NotedEnv):
     """One episode: `guess N` is answered by whether the number is higher or lower, or ends it.
 
     The reward is 1 for the right guess, however many came before. Tag of a task: number, from 1 to LARGEST.
@@ -25,8 +25,7 @@ class GuessNumber(Env):
         """The prompt, the same for every number."""
         self.number: int = task.tags["number"]
         self.low, self.high = 1, LARGEST
-        self.said = list[str]()
-        self.last: dict[str, float] = {}
+        self.begin()
         return "which number"
 
     def step(self, text: str) -> tuple[str, float, bool]:
@@ -41,17 +40,8 @@ class GuessNumber(Env):
                 self.low = max(self.low, guess + 1)
             elif not won:
                 self.high = min(self.high, guess - 1)
-        self.last = {
-            "executable": float(answer != UNKNOWN),
-            "repeated": float(action in self.said),
-            "progress": float(before - (0 if won else self.remaining())),
-        }
-        self.said.append(action)
+        self.note(action, answer != UNKNOWN, before - (0 if won else self.remaining()))
         return answer, float(won), won
-
-    def notes(self) -> Mapping[str, float]:
-        """executable, repeated, progress (by how much fewer guesses are sure to find the number)."""
-        return self.last
 
     def remaining(self) -> int:
         """The guesses that halving needs at most: n numbers take floor(log2 n) + 1 of them."""

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..core.env import Env
 from ..core.random_keys import generator, key, uniform_at
 from ..core.task import Task
+from .noted import NotedEnv
 
 ROOMS = ("kitchen", "bath", "hall")
 CONTAINERS = ("drawer", "box", "chest")
@@ -68,7 +68,7 @@ class World:
         return World(thing, treatment, target, room, contents, lock, str(draw.choice(ROOMS)))
 
 
-class Household(Env):
+class Household(NotedEnv):
     """One episode of a household. A turn is an action, after the kind of its thought where it says one.
 
         go ROOM     open CONTAINER    take THING    heat, wash, dry (all that is carried)
@@ -100,10 +100,9 @@ class Household(Env):
         self.open = set[str]()
         self.carried = list[str]()
         self.treated = ""  # the last treatment of the thing
-        self.said = list[str]()
+        self.begin()
         self.is_done = False
         self.visited, self.shut = {self.room}, set[str]()
-        self.last: dict[str, float] = {}
         self.left = self.remaining()
         return f"{self.world.goal}\n{self.sight()}"
 
@@ -125,19 +124,10 @@ class Household(Env):
             self.shut.add(action.partition(" ")[2])
         observation = self._carry_out(action) if executed else answer or REFUSED
         self.left = self.remaining() if executed else before
-        self.last = {
-            "executable": float(executed),
-            "repeated": float(action in self.said),
-            "progress": float(before - self.left) if action != QUIT else float(-before),
-        }
-        self.said.append(action)
+        self.note(action, executed, before - self.left if action != QUIT else -before)
         won = not self.left
         self.is_done = won or action == QUIT
         return observation, float(won), self.is_done
-
-    def notes(self) -> Mapping[str, float]:
-        """executable, repeated (the action was said before), progress (by how much the shortest plan got shorter)."""
-        return self.last
 
     def refusal(self, action: str) -> str | None:
         """What an action is refused with; None where it can be carried out."""

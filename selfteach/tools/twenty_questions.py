@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from ..core.env import Env
 from ..core.random_keys import generator
 from ..core.task import Task
+from .noted import NotedEnv
 
 OBJECTS = (
     *("apple", "ball", "bell", "boat", "book", "coin", "cup", "drum"),
@@ -45,7 +45,7 @@ def turns_needed(left: frozenset[str], asked: frozenset[str], seed: int = 0) -> 
     return best
 
 
-class TwentyQuestions(Env):
+class TwentyQuestions(NotedEnv):
     """One episode: `ask PROPERTY` is answered by yes, no, or, for one property, maybe; `guess OBJECT` ends it.
 
     The reward is 1 for the right guess. Tags of a task: object, unsure (the property that is answered by maybe) and
@@ -59,8 +59,8 @@ class TwentyQuestions(Env):
     def reset(self, task: Task) -> str:
         """The prompt, the same for every object."""
         self.object, self.unsure, self.seed = task.tags["object"], task.tags["unsure"], task.tags.get("table", 0)
-        self.left, self.asked, self.said = frozenset(OBJECTS), set[str](), list[str]()
-        self.last: dict[str, float] = {}
+        self.left, self.asked = frozenset(OBJECTS), set[str]()
+        self.begin()
         return "which object"
 
     def step(self, text: str) -> tuple[str, float, bool]:
@@ -77,17 +77,9 @@ class TwentyQuestions(Env):
             won, done, answer = noun == self.object, True, YES if noun == self.object else WRONG
         else:
             answer = UNKNOWN
-        self.last = {
-            "executable": float(answer != UNKNOWN),
-            "repeated": float(action in self.said),
-            "progress": float(-before if done and not won else before - (0 if won else self.remaining())),
-        }
-        self.said.append(action)
+        progress = -before if done and not won else before - (0 if won else self.remaining())
+        self.note(action, answer != UNKNOWN, progress)
         return answer, float(won), done
-
-    def notes(self) -> Mapping[str, float]:
-        """executable, repeated, progress (by how much fewer turns are sure to find the object)."""
-        return self.last
 
     def remaining(self) -> int:
         """The turns that the best questions need at most, for one who knows which property is not answered."""
