@@ -64,6 +64,11 @@ def _margin(logp: Token, ref_logp: Token, seq: Token, win: Pair, lose: Pair) -> 
 
 
 @block
+@logged(
+    "pair_accuracy",
+    lambda scalar_after, seq, win, lose: _scalar_margin(scalar_after, seq, win, lose) > 0,
+    "Share of the pairs whose preferred text has the larger reward.",
+)
 def bradley_terry(*, scalar_after: Token, seq: Token, win: Pair, lose: Pair) -> Pair:
     """The pairwise loss of a reward model (Bradley & Terry 1952; Ouyang et al. 2022, 2203.02155, eq. 1).
 
@@ -76,5 +81,10 @@ def bradley_terry(*, scalar_after: Token, seq: Token, win: Pair, lose: Pair) -> 
     >>> bradley_terry(**rows, win=torch.tensor([0]), lose=torch.tensor([1]))
     tensor([0.6931])
     """
+    return -torch.nn.functional.logsigmoid(_scalar_margin(scalar_after, seq, win, lose))
+
+
+def _scalar_margin(scalar_after: Token, seq: Token, win: Pair, lose: Pair) -> Any:
+    """R(win) - R(lose), f[P]."""
     score = seq_last(scalar_after, seq)
-    return -torch.nn.functional.logsigmoid(score[win] - score[lose])
+    return score[win] - score[lose]

@@ -116,6 +116,10 @@ def test_the_reward_model_of_rlhf_learns_from_pairs_and_then_pays(letters: Token
     got = token_gradient(replace(rlhf(), stages=(first,)), groups, scalars, name="scalar_after")
     assert got == pytest.approx([0, -0.1192, 0.1192], abs=1e-4)
     assert [b.name for b in second.reward] == ["reward_model"]
+    pair = {"seq": torch.tensor([0, 0, 1]), "win": torch.tensor([0]), "lose": torch.tensor([1])}
+    for last, right in ((1.0, True), (-2.0, False)):
+        given = {"scalar_after": torch.tensor([9.0, last, -1.0]), **pair}
+        assert measures(preference.bradley_terry(), given)["pair_accuracy"].tolist() == [right]
 
 
 ROWS = [{"prompt": f"say {n}: ", "chosen": "yes please", "rejected": "no never"} for n in range(20)]
