@@ -100,8 +100,8 @@ def rlhf(
     Ouyang et al. 2022, equations 1 and 2, whose policy gradient is PPO's, with a critic and the KL in its rewards. The
     run's first step is the reward model's: `rm_minibatches` updates, each on so many of `pairs` stored pairs that all
     are read once. R is the run's model with a head and weights of its own, and reads answers without an EOS token,
-    which those lack that a tag ends. Each pair is one of those that `dpo` reads. rm_lr: for a tiny model; a real one wants
-    a hundredth of that.
+    which those lack that a tag ends. Each pair is one of those that `dpo` reads. rm_lr: for a tiny model; a real one
+    wants a hundredth of that.
     """
     first = Stage(
         name="reward model",
