@@ -132,3 +132,11 @@ def experimented(folders: Iterable[str | Path]) -> dict[str, dict[str, dict[str,
     folders = list(folders)
     files = (f for folder in folders for f in (Path(folder) / "experiments").glob("*.json"))
     return {name: read_experiments(name, folders) for name in sorted({f.name.partition(".")[0] for f in files})}
+
+
+def with_experiments(
+    claims: Sequence[Mapping[str, Any]], experiments: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> list[Mapping[str, Any]]:
+    """Results of claims, and behind them those of experiments, each by the name METHOD.EXPERIMENT."""
+    beside = [{**r, "method": f"{method}.{name}"} for method, rs in experiments.items() for name, r in rs.items()]
+    return [*claims, *beside]

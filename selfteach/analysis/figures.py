@@ -192,9 +192,10 @@ def counted(n: int, what: str) -> str:
 
 
 def section_link(name: str) -> str:
-    """A name as a link to its section of the same page.
+    """A name as a link to its section of the same page, or METHOD.EXPERIMENT to that of the page of a method's own.
 
-    >>> section_link("grpo")
-    '[`grpo`](#grpo)'
+    >>> section_link("grpo"), section_link("dapo.many_ways")
+    ('[`grpo`](#grpo)', '[`dapo.many_ways`](ledger/dapo.md#many_ways)')
     """
-    return f"[`{name}`](#{name})"
+    method, _, experiment = name.partition(".")
+    return f"[`{name}`](ledger/{method}.md#{experiment})" if experiment else f"[`{name}`](#{name})"

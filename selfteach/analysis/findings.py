@@ -11,7 +11,9 @@ from .verdict import FAILS, HOLDS, UNDECIDED
 
 
 class Figure(NamedTuple):
-    """A check that a finding stands on: whose claim, measure, left and right side, and the verdict that it came to."""
+    """A check that a finding stands on: whose claim (a method, or METHOD.EXPERIMENT), measure, left and right side, and
+    the verdict that it came to.
+    """
 
     method: str
     measure: str
@@ -273,6 +275,20 @@ FINDINGS = (
         ),
     ),
     Finding(
+        "Held loosely to where it began, DPO ranks answers rightly and gives wrong ones.",
+        "On stored pairs of a noisy judge DPO with a beta of 1 gains {a} points, more than likelihood of what was"
+        " preferred ({b}). With a tenth of that beta its implicit reward is as often right of pairs that it has not"
+        " seen ({c} above a half), the answers that are preferred become rarer too ({d}), and it ends below where it"
+        " began ({e}).",
+        (
+            Figure("dpo", "accuracy", "self", "start"),
+            Figure("dpo", "accuracy", "self", "preferred_ft"),
+            Figure("dpo.weak_anchor", "late:policy/reward_accuracy", "loose", "0.5"),
+            Figure("dpo.weak_anchor", "late:policy/reward_chosen", "loose", "0.0"),
+            Figure("dpo.weak_anchor", "accuracy", "loose", "start"),
+        ),
+    ),
+    Finding(
         "Groups without a gradient cost little where GRPO learns anyway.",
         "LENS takes a gradient from more rows ({a}), as it says, and learns no sooner than GRPO ({b}); dealing more"
         " rollouts to prompts whose groups differ (Knapsack RL) learns no sooner than dealing them evenly ({c}). DAPO,"
@@ -299,8 +315,9 @@ def findings_section(
 ) -> str:
     """The findings whose every check came out as they say, in Markdown; "" where there are none.
 
-    formatted: how a check's difference and interval are written. doubted: methods whose verdict is in doubt, and
-    unadmitted: regimes that are not admitted; a finding that stands on one says so.
+    results: of claims, and of experiments by the name METHOD.EXPERIMENT (`claim_results.with_experiments`). formatted:
+    how a check's difference and interval are written. doubted: methods whose verdict is in doubt, and unadmitted:
+    regimes that are not admitted; a finding that stands on one says so.
     """
     known = {(r["method"], c["measure"], c["left"], str(c["right"])): c for r in results for c in r["checks"]}
     places = {r["method"]: r.get("regime", "") for r in results}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .claim_curves import draw_curves
-from .claim_results import corrected_since, experimented, is_decided, read_results, read_tuning
+from .claim_results import corrected_since, experimented, is_decided, read_results, read_tuning, with_experiments
 from .claim_section import claim_section, formatted_effect, formatted_place, paper_link, regime_link
 from .doubts import DOUBTS, ON_PURPOSE, doubts_section
 from .figures import counted, markdown, section_link
@@ -104,7 +104,8 @@ def page(
         status = {name: f" (regime {what})" for name, what in (unadmitted or {}).items()}
         out += [_numbers(decided), _standing(status)] if status else [_numbers(decided)]
         out.append(markdown(columns, [_row(r, status.get(r["regime"], "")) for r in decided]))
-        out += [findings_section(decided, formatted_effect, FINDINGS, DOUBTS, status), doubts_section(decided)]
+        known = with_experiments(decided, experiments)
+        out += [findings_section(known, formatted_effect, FINDINGS, DOUBTS, status), doubts_section(decided)]
         out.append(LIMITS.format(tuned=_tuned([tuning[r["method"]] for r in decided if r["method"] in tuning])))
         out += [*_experiments_section(experiments), *_summaries(decided)]
         sharing = shared_runs(decided)

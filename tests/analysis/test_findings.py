@@ -47,8 +47,17 @@ def test_a_finding_says_where_a_claim_is_in_doubt_or_its_regime_not_admitted_and
     assert text.index("And:") > text.index("- **") and text.partition("And:")[0].count("- **") == 5
 
 
+def test_a_finding_may_stand_on_an_experiment_beside_a_claim():
+    beside = {"late": {"later": result("holds", "does not hold here")}}
+    known = claim_results.with_experiments([], beside)
+    finding = FINDING._replace(figures=tuple(f._replace(method="late.later") for f in FINDING.figures))
+    assert "([`late.later`](ledger/late.md#later))" in findings_section(known, str, [finding])
+    assert not findings_section(known, str, [FINDING])
+
+
 def test_the_findings_are_those_of_the_committed_results():
     results = [r for r in claim_results.read_results(claim_results.SHIPPED_RESULTS) if claim_results.is_decided(r)]
-    text = findings_section(results, claim_section.formatted_effect)
+    known = claim_results.with_experiments(results, claim_results.experimented([claim_results.SHIPPED_RESULTS]))
+    text = findings_section(known, claim_section.formatted_effect)
     fallen = [f.title for f in FINDINGS if f.title not in text]
     assert not fallen, "results have changed; mend what is said of them, or take it out"
