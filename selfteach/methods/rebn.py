@@ -127,9 +127,8 @@ rebn.claim = Claim(
     (
         premise("accuracy", "grpo", "start", by=0.1, fails_at=0.95),  # there is something to learn
         premise(TURNS, "undiscounted", 4.2, by=0.4, fails_at=4.2),  # and then to be faster: halving needs 4.2
-        mechanism(
-            TURNS, "self", "undiscounted", by=0.1, relation="<", scale="ratio", fails_at=1.0
-        ),  # a discount hurries
+        # a discount hurries
+        mechanism(TURNS, "self", "undiscounted", by=0.1, relation="<", scale="ratio", fails_at=1.0),
         outcome(TURNS, "self", "grpo", by=0.1, relation="<", scale="ratio", fails_at=1.0),
         outcome("accuracy", "self", "grpo", by=0.03, relation=">=", fails_at=1.0),
         outcome("auc", "self", "plain", by=0.03, fails_at=0.98),

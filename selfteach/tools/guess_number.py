@@ -34,12 +34,14 @@ class GuessNumber(NotedEnv):
         verb, _, digits = action.partition(" ")
         answer, won = UNKNOWN, False
         if verb == "guess" and digits.isdecimal() and 1 <= int(digits) <= LARGEST:
-            guess, won = int(digits), int(digits) == self.number
-            answer = YES if won else HIGHER if guess < self.number else LOWER
-            if not won and guess < self.number:
-                self.low = max(self.low, guess + 1)
-            elif not won:
-                self.high = min(self.high, guess - 1)
+            guess = int(digits)
+            won = guess == self.number
+            if won:
+                answer = YES
+            elif guess < self.number:
+                answer, self.low = HIGHER, max(self.low, guess + 1)
+            else:
+                answer, self.high = LOWER, min(self.high, guess - 1)
         self.note(action, answer != UNKNOWN, before - (0 if won else self.remaining()))
         return answer, float(won), won
 
