@@ -55,8 +55,14 @@ def turns_practised() -> Regime:
 
 @regime
 def turns_noisy() -> Regime:
-    """`turns`, where every eighth action fails although it could be done, and to repeat it is then right."""
-    return Regime(task_options={**WAYS, "slips": 0.125}, **HOUSEHOLD)
+    """A household where every eighth action fails although it could be done, and to repeat it is then right.
+
+    It has twenty turns, of which a start that mostly wanders wastes more than half. From that of `turns`, which does
+    what leads on wherever nothing fails, GRPO gains ten points greedily and stops.
+    """
+    options = {"ways": (0.3, 0.52, 0.16, 0.02), "slips": 0.125, "max_turns": 20}
+    made = Regime(task_options=options, **HOUSEHOLD)
+    return replace(made, settings={**made.settings, "steps": 96, "eval_every": 8})
 
 
 @regime
