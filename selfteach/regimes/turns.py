@@ -57,8 +57,8 @@ def turns_practised() -> Regime:
 def turns_noisy() -> Regime:
     """A household where every eighth action fails although it could be done, and to repeat it is then right.
 
-    It has twenty turns, of which a start that mostly wanders wastes more than half. From that of `turns`, which does
-    what leads on wherever nothing fails, GRPO gains ten points greedily and stops.
+    It has twenty turns, of which a start that mostly wanders wastes more than half. From the start of `turns`, whose
+    likeliest action mostly leads on, GRPO gains ten points greedily and stops.
     """
     options = {"ways": (0.3, 0.52, 0.16, 0.02), "slips": 0.125, "max_turns": 20}
     made = Regime(task_options=options, **HOUSEHOLD)
