@@ -171,9 +171,12 @@ def stale() -> Regime:
 def doubted() -> Regime:
     """`stale`, where who estimates doubts: every estimate is written four times, so that wrong answers are longest.
 
-    Of a group whose answers are right and wrong, those that are wrong have most of the tokens, and so of the loss.
+    Of a group whose answers are right and wrong, those that are wrong have most of the tokens, and so of the loss. Half
+    the rate of `stale` is best here.
     """
-    return Regime(**{**LADDER, "task_options": {**LADDER["task_options"], "doubted": 3}}, **STALE)
+    task = {**LADDER, "task_options": {**LADDER["task_options"], "doubted": 3}}
+    slow = {"settings": {**STALE["settings"], "lr": 2e-4}, "search": {"lr": (1e-4, 2e-4, 4e-4)}}
+    return Regime(**task, **{**STALE, **slow})
 
 
 @regime
