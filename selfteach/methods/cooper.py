@@ -369,15 +369,24 @@ cooper.claim = Claim(
         # the one that learns on comes to agree with the truth
         mechanism("late:reward/agreed", "self", "late:reward/agreed of static", by=0.1, fails_at=0.95),
         outcome("accuracy", "self", "static", by=0.1, fails_at=0.92),
+        outcome("accuracy", "self", "slow", by=0.1, fails_at=0.92),
         outcome("accuracy", "self", "start", by=0.2, fails_at=0.85),
         outcome("accuracy", "self", "rule_only", by=0.02, fails_at=0.99),
     ),
     args={"update": True, "rm_lr": 1e-3, **MISSES},
-    arms={"static": ("cooper", {"update": False, **MISSES}), "rule_only": ("rule_only", MISSES)},
+    arms={
+        "static": ("cooper", {"update": False, **MISSES}),
+        "slow": ("cooper", {"update": False, **MISSES}, {"lr": 3.75e-5}),  # which is best for a frozen one
+        "rule_only": ("rule_only", MISSES, {"lr": 3e-4}),
+    },
     regime="unforeseen",
-    first_seed=400,
+    settings={"lr": 7.5e-5},
+    differs={"settings.lr": "each at the rate that is best for it, and the frozen reward model at the method's, too"},
+    first_seed=500,
     corrected="on seeds 200 to 207 the frozen reward model was seldom hacked, for it knew too much: not tested here; "
-    "on 300 to 315 the rule missed one right answer in 300, where the paper's misses 37 %: does not hold here",
+    "on 300 to 315 the rule missed one right answer in 300, where the paper's misses 37 %: does not hold here; on 400 "
+    "to 407 the rate was that of the frozen one's regime, twice that which is best for the method, and half of the "
+    "runs were hacked: does not hold here",
     idea=("grade", "main.select", "main.program", "main.reward", "main.credit", "main.update", "models", "weights"),
     because=(
         "a frozen reward model is exploited; one that continues to learn from answers that a precise rule certifies "
