@@ -51,14 +51,17 @@ FINDINGS = (
         ),
     ),
     Finding(
-        "A judge that is frozen is hacked, one that goes on learning less often, and a rule that misses much never.",
+        "A judge that is frozen is hacked, one that goes on learning seldom, and a rule that misses much never.",
         "Cooper's reward model has seen few labelled answers. Frozen, it comes to pay far more than what is right earns"
         " ({a} of 1), for what its labels lacked. Trained along with the policy, on right answers that a rule certifies"
-        " and their corruptions, it agrees with the truth more often ({b}), and is still hacked in half of the runs."
-        " The rule alone, though it misses more than a third of what is right, teaches more ({c} points from it).",
+        " and their corruptions, it agrees with the truth more often ({b}), is hacked in one run of sixteen, and is"
+        " ahead by {c} points, and by {d} where the frozen one has the rate that is best for it. The rule alone, though"
+        " it misses more than a third of what is right, teaches more still ({e} points from it).",
         (
             Figure("cooper", "late:reward/mean", "static", "late:reward/right of static"),
             Figure("cooper", "late:reward/agreed", "self", "late:reward/agreed of static"),
+            Figure("cooper", "accuracy", "self", "static"),
+            Figure("cooper", "accuracy", "self", "slow"),
             Figure("cooper", "accuracy", "self", "rule_only", FAILS),
         ),
     ),
