@@ -175,8 +175,7 @@ def doubted() -> Regime:
     the rate of `stale` is best here.
     """
     task = {**LADDER, "task_options": {**LADDER["task_options"], "doubted": 3}}
-    slow: dict[str, Any] = {"settings": {**STALE["settings"], "lr": 2e-4}, "search": {"lr": (1e-4, 2e-4, 4e-4)}}
-    return Regime(**task, **{**STALE, **slow})
+    return Regime(**task, **{**STALE, "settings": ESTIMATED["settings"], "search": ESTIMATED["search"]})
 
 
 @regime
