@@ -137,6 +137,8 @@ ace_rl.claim = Claim(
         "lengthless": ("ace_rl", {"levels": 0, "length_weight": 0.0}),
     },
     regime="written",
+    first_seed=300,
+    corrected="on seeds 200 to 207 the regime's texts were harder, and plain GRPO did not get far enough: holds",
     idea=("main.reward",),
     because="a checklist tells apart what one mark for the whole calls equal, and the length is asked for by itself",
 )
