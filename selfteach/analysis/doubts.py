@@ -12,7 +12,6 @@ from .verdict import FAILS, NOT_SHOWN, NOT_TESTED, end_figure
 
 # method -> the doubt. It goes once the claim is mended and measured again, on seeds of which none was seen.
 DOUBTS: Mapping[str, str] = {
-    "ace_rl": "with three levels the coarse mark pays full for an answer that misses one of five points",
     "ai_search_planner": "the arm without process rewards is at a ceiling, 98 % greedy",
     "barl": "the arm that knows less has 27 texts to try, and an answer has room for 12 symbols",
     "deepseek_r1": "plain RL is fast and readable there, which leaves nothing for a cold start",

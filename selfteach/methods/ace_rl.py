@@ -39,8 +39,9 @@ def ace_rl(
     theirs; the form of the length reward is chosen here. Their constraints are written by an LLM and verified by
     another; here they are the task's tag `checklist` and its judge `constraint`, a program, and `checker_noise` is the
     chance that a grade is replaced by one of the three at random, as a model's would err.
-    levels  0; else the same checklist as one coarse mark: its mean rounded to one of so many values in [0, 1]. The
-            paper compares with the one mark that a language model gives a text
+    levels  0; else the same checklist as one coarse mark: its mean rounded down to one of so many values in [0, 1],
+            so that full marks are for what is right in all. The paper compares with the one mark that a language
+            model gives a text
 
     Metrics: reward/followed and reward/unsaid, the shares of constraints that are fully satisfied of the checklist and
     of those that it lacks (the tag `held_out`); reward/length_error; reward/right by the task's verifier.
@@ -99,14 +100,14 @@ def length_reward(error: float, tolerance: float) -> float:
 
 
 def coarse(mean: float, levels: int) -> float:
-    """The nearest of so many values, evenly from 0 to 1, halves to the even one. Raises BadValue for fewer than two.
+    """The highest of so many values, evenly from 0 to 1, that is reached. Raises BadValue for fewer than two.
 
-    >>> coarse(0.7, 3), coarse(0.8, 3)
-    (0.5, 1.0)
+    >>> coarse(0.4, 3), coarse(0.8, 3), coarse(1.0, 3)
+    (0.0, 0.5, 1.0)
     """
     if levels < 2:
         raise BadValue(f"checklist_grade: levels must be 0 or at least 2, not {levels}")
-    return round(mean * (levels - 1)) / (levels - 1)
+    return int(mean * (levels - 1) + 1e-9) / (levels - 1)
 
 
 def _noisy(grade: float, noise: float, draw: np.random.Generator) -> float:

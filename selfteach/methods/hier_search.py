@@ -54,6 +54,7 @@ from .search_r1 import search_r1
 AGENTS = {"scribe": ("local",), "herald": ("web",), "sage": ("local", "web")}  # who a planner's name for them calls
 STORES = {"local": "scribe", "web": "herald"}  # whose facts an agent's own store has
 NOTHING = "nothing found."
+ALONE = {"both": False}  # what asks both agents at once would make a planner of one query enough
 ROUTES = {"ways": (0.0, 0.6, 0.0, 0.0, 0.2, 0.2), "hops": (1,), "says": "route"}
 
 
@@ -262,16 +263,13 @@ def unsupported(pieces: Sequence[Piece]) -> str:
     return "" if f" {said} " in f" {found} " else said
 
 
-ALONE = {"both": False}  # what asks both agents at once would make a planner of one query enough
-
 hier_search.claim = Claim(
     (
         # one agent with all tools leaves something, where both sources are needed too
         premise("accuracy", "flat", 0.95, relation="<", fails_at=0.97),
         premise("accuracy/hops=2", "flat", 0.9, relation="<", fails_at=0.95),
         premise("late:reward/copied", "unrefined", 0.03, fails_at=0.01),  # agents do make things up
-        # what needs both sources can be learned
-        premise("accuracy/hops=2", "flat", "start", by=0.1, fails_at=0.95),
+        premise("accuracy/hops=2", "flat", "start", by=0.1, fails_at=0.95),  # what needs both sources can be learned
         mechanism("late:reward/copied", "self", "unrefined", by=0.02, relation="<", fails_at=0.0),
         outcome("accuracy/hops=2", "self", "flat", by=0.03, fails_at=0.98),
         outcome("accuracy/hops=2", "self", "unrefined", by=0.02, fails_at=0.99),

@@ -19,7 +19,7 @@ def test_the_mean_grade_of_the_checklist():
     # content 0.5, order 1, greet 0.5, link 1, close 1: mean 0.8; without half marks 0.6
     value = lambda **how: checklist_grade(answer=POOR, task=TASK, length_weight=0.0, **how).value  # noqa: E731
     assert value() == pytest.approx(0.8) and value(partial=False) == pytest.approx(0.6)
-    assert value(levels=3) == value(levels=2) == 1.0
+    assert value(levels=3) == 0.5 and value(levels=2) == 0.0
     scored = checklist_grade(answer=POOR, task=TASK)
     assert scored.parts["followed"] == pytest.approx(0.6) and scored.parts["unsaid"] == 1.0
     assert scored.parts["right"] == 0.0
@@ -29,8 +29,8 @@ def test_one_mark_calls_equal_what_a_checklist_tells_apart():
     better = "dear reader . anna keeps a cat . also anna likes red ."  # greets first: 0.5, 1, 1, 1, 1: 0.9
     fine = [checklist_grade(answer=a, task=TASK, length_weight=0.0).value for a in (POOR, better, GOOD)]
     rough = [checklist_grade(answer=a, task=TASK, length_weight=0.0, levels=3).value for a in (POOR, better, GOOD)]
-    assert fine == pytest.approx([0.8, 0.9, 1.0]) and rough == [1.0, 1.0, 1.0]
-    assert [coarse(m, 3) for m in (0.0, 0.2, 0.3, 0.74, 0.76)] == [0.0, 0.0, 0.5, 0.5, 1.0]
+    assert fine == pytest.approx([0.8, 0.9, 1.0]) and rough == [0.5, 0.5, 1.0]
+    assert [coarse(m, 3) for m in (0.0, 0.49, 0.5, 0.99, 1.0)] == [0.0, 0.0, 0.5, 0.5, 1.0]
     with pytest.raises(Exception, match="levels must be 0 or at least 2"):
         coarse(0.5, 1)
 
