@@ -118,8 +118,8 @@ def _noisy(grade: float, noise: float, draw: np.random.Generator) -> float:
 ace_rl.claim = Claim(
     (
         premise("accuracy", "coarse", 0.8, relation="<", fails_at=0.9),  # one mark leaves room
-        # of answers that one mark does not tell apart the checklist's mean does
-        mechanism("mean:rollout/mixed_group_fraction", "self", "coarse", by=0.02, fails_at=1.0),
+        # of answers that one mark does not tell apart the checklist's mean does; length would, too
+        mechanism("early:rollout/mixed_group_fraction", "lengthless", "coarse_lengthless", by=0.02, fails_at=1.0),
         outcome("late:reward/followed", "self", "late:reward/followed of coarse", by=0.02, fails_at=0.99),
         outcome("accuracy", "self", "coarse", by=0.05, fails_at=0.97),
         outcome("auc", "self", "coarse", by=0.03, fails_at=0.98),
@@ -136,10 +136,12 @@ ace_rl.claim = Claim(
     arms={
         "coarse": ("ace_rl", {"levels": 3, "length_weight": 0.5}),
         "lengthless": ("ace_rl", {"levels": 0, "length_weight": 0.0}),
+        "coarse_lengthless": ("ace_rl", {"levels": 3, "length_weight": 0.0}),
     },
     regime="written",
+    settings={"steps": 40, "eval_every": 4},  # after more nothing is left to gain, with either mark
     first_seed=300,
-    corrected="on seeds 200 to 207 the regime's texts were harder, and plain GRPO did not get far enough: holds",
+    corrected="on seeds 200 to 207 the coarse mark paid full for an answer that misses one point of five: holds",
     idea=("main.reward",),
     because="a checklist tells apart what one mark for the whole calls equal, and the length is asked for by itself",
 )

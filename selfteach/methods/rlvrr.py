@@ -119,7 +119,7 @@ rlvrr.claim = Claim(
     (
         # without the order facts stay in the order in which the start tells them
         premise("late:reward/right", "bag", 0.5, relation="<", fails_at=0.9),
-        mechanism("late:reward/content", "self", "early:reward/content of self", by=0.1, fails_at=0.95),
+        mechanism("late:reward/content", "self", "first:reward/content of self", by=0.1, fails_at=0.95),
         mechanism("late:reward/repeated", "self", "late:reward/repeated of bag", relation="<", by=0.02, fails_at=0.0),
         outcome("accuracy", "self", "bag", by=0.05, fails_at=0.97),
         outcome("accuracy", "self", "unstyled", by=0.05, fails_at=0.97),
@@ -132,7 +132,7 @@ rlvrr.claim = Claim(
     },
     regime="written",
     first_seed=300,
-    corrected="on seeds 200 to 207 the regime's texts were harder, and plain GRPO did not get far enough: holds",
+    corrected="on seeds 200 to 207 texts were harder, and plain GRPO did not get far in two runs of eight: holds",
     idea=("main.reward",),
     because="phrases in the order of a reference cannot be had by stuffing, and what is not content is checked apart",
 )

@@ -10,7 +10,7 @@ from .digits import BATCH, RUN, WARM
 def written() -> Regime:
     """Reports of three or four facts in a demanded style, of which the start gets most points wrong now and then.
 
-    Each point can be done well and mostly some are not: one report in sixteen is right in all of them. What is practised
+    Each point can be done well and mostly some are not: one report in sixteen is right throughout. What is practised
     before is practised until values are copied from the table, which comes late and all at once.
     """
     return Regime(
