@@ -267,8 +267,8 @@ def _tuned(tuning: Sequence[Mapping[str, Any]]) -> str:
     chosen = [f"{section_link(t['method'])} ({ON_PURPOSE[t['method']]})" for t in tuning if t["method"] in ON_PURPOSE]
     needed = f". Another is better, too, where what a claim is about needs the stated one: {', '.join(chosen)}"
     return (
-        f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds. Another"
-        f" value is better by more than {100 * BETTER:g} points for {_links(better)}, and for an arm beside"
+        f"and {len(tuning)} of them were run with all values of that search afterwards, on two tuning seeds or more."
+        f" Another value is better by more than {100 * BETTER:g} points for {_links(better)}, and for an arm beside"
         f" {_links(behind)}: their sections say which, and until they are measured with it what they came to is of the"
         f" stated one{needed if chosen else ''}"
     )
